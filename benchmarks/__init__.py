@@ -1,0 +1,1 @@
+"""Benchmarks: part of the product."""

@@ -1,0 +1,1 @@
+"""The service: box lifecycle, SSH front door, HTTP API."""

@@ -1,0 +1,1 @@
+"""What makes boxes: one interface, several implementations."""

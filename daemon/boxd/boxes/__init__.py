@@ -1,0 +1,1 @@
+"""Life of a box."""

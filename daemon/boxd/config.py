@@ -1,0 +1,55 @@
+"""Configuration of the daemon: one frozen field per flag, validated once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+DEFAULT_STATE_DIR = Path("/var/lib/boxd")
+DEFAULT_IMAGE = "debian"
+DEFAULT_GRACE = timedelta(minutes=5)
+DEFAULT_IDLE_TIMEOUT = timedelta(minutes=2)
+DEFAULT_IDLE_REAP = timedelta(hours=3)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen. Port 0 lets the kernel choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that the operator decides.
+
+    `meta_dsn` None means the embedded PostgreSQL, `store_file` None the embedded object server
+    (else a JSON file, mode 0600, that names an external S3 endpoint, bucket and credentials).
+    `api_addr` None serves no HTTP.
+    """
+
+    state_dir: Path = DEFAULT_STATE_DIR
+    ssh_addr: Address = Address("127.0.0.1", 2222)
+    api_addr: Address | None = None
+    meta_dsn: str | None = field(default=None, repr=False)
+    store_file: Path | None = None
+    default_image: str = DEFAULT_IMAGE
+    workspace_automount: bool = False
+    grace: timedelta = DEFAULT_GRACE
+    idle_timeout: timedelta = DEFAULT_IDLE_TIMEOUT
+    idle_reap: timedelta = DEFAULT_IDLE_REAP
+    admin_keys: Path | None = None
+    trusted_proxy: str = "127.0.0.1"
+    verbose: bool = False
+
+    @property
+    def instance(self) -> str:
+        """6 hex digits that tell this installation's host objects (netns, cgroups) from others'."""
+        return hashlib.sha256(str(self.state_dir.resolve()).encode()).hexdigest()[:6]

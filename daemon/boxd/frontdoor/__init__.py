@@ -1,0 +1,1 @@
+"""The SSH front door. Protocol adapter only."""

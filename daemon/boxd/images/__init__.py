@@ -1,0 +1,1 @@
+"""Box images and the guest runtime."""

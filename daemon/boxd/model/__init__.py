@@ -1,0 +1,1 @@
+"""What the service talks about: boxes, owners, keys, catalogs. Pure data."""

@@ -1,0 +1,22 @@
+"""API keys as stored: never the key itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One API key. `scope` None = the whole account; `expires` None = never."""
+
+    id: str
+    owner: str
+    name: str
+    scope: str | None
+    created: datetime
+    expires: datetime | None
+    last_used: datetime | None

@@ -1,0 +1,1 @@
+"""Parsing and formatting of box specs, references and durations. Pure functions."""

@@ -1,0 +1,50 @@
+"""Secrets in memory: they print as `***` and are compared in constant time, only here."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+
+class Secret:
+    """A text that must not be shown. `reveal()` only where it is used."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The text itself."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and same(self._value, other._value)
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+def same(left: str | bytes, right: str | bytes) -> bool:
+    """Whether two secrets are equal, in time that does not depend on where they differ."""
+    return hmac.compare_digest(_bytes(left), _bytes(right))
+
+
+def digest(value: str) -> bytes:
+    """SHA-256 of a secret, the only form that is stored. Random secrets need no salt."""
+    return hashlib.sha256(_bytes(value)).digest()
+
+
+def random_hex(size: int) -> str:
+    """`size` random bytes as lower-case hex."""
+    return secrets.token_hex(size)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value

@@ -1,0 +1,1 @@
+"""The daemon's end of the tunnel that each guest agent dials."""

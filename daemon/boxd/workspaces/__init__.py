@@ -1,0 +1,1 @@
+"""Volumes of workspaces: provisioning, credentials, mount processes, drive access."""

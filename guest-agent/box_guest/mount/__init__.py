@@ -1,0 +1,1 @@
+"""The mount process: serves one volume on one host through pyfuse3."""

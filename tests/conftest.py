@@ -1,0 +1,3 @@
+"""Fixtures shared by all tests. Each area adds a file in `tests/harness/` and names it here."""
+
+pytest_plugins: list[str] = []

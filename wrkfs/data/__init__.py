@@ -1,0 +1,1 @@
+"""Blocks of a volume in an S3-compatible object store."""

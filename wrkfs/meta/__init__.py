@@ -1,0 +1,1 @@
+"""Metadata of a volume: one SQL function per operation."""
