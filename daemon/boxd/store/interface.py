@@ -1,0 +1,112 @@
+"""Control-plane state: boxes, API keys, workspaces, volumes, settings of the instance.
+
+Implementations: `postgres` (real), `memory` (tests of the layers above); both pass
+tests/contract/test_control_store.py. Each method is atomic. Each is idempotent for the same
+arguments, so that one whose connection broke after the commit may be sent again. Every method
+raises boxd.errors.Unavailable when the database does not answer within its deadline.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from boxd.model.box import Box, BoxState
+    from boxd.model.key import ApiKey
+    from boxd.model.volume import Volume
+
+
+class ControlStore(Protocol):
+    """What the daemon remembers."""
+
+    async def start(self) -> None:
+        """Connects and brings the schema up to date. Called once, before anything else."""
+        ...
+
+    async def close(self) -> None:
+        """Ends all connections; no error if never started."""
+        ...
+
+    async def add_box(self, box: Box) -> None:
+        """Records a box; Conflict when (owner, workspace, name) is taken by another one."""
+        ...
+
+    async def box(self, box_id: str) -> Box | None:
+        """The box with exactly this id."""
+        ...
+
+    async def boxes(self, owner: str) -> list[Box]:
+        """All boxes of an owner, oldest first."""
+        ...
+
+    async def all_boxes(self) -> list[Box]:
+        """Every box of every owner, oldest first."""
+        ...
+
+    async def change_state(
+        self, box_id: str, before: BoxState, after: BoxState, detail: str = ""
+    ) -> Box:
+        """Compare-and-set of a box's state, which also replaces `detail`; returns the new box.
+
+        NotFound when there is no such box; Conflict when it is not in `before`, or when the
+        transition table does not allow the change.
+        """
+        ...
+
+    async def remove_box(self, box_id: str) -> Box | None:
+        """Forgets a box and returns it; None when it was unknown."""
+        ...
+
+    async def add_key(self, key: ApiKey, sha256: bytes) -> None:
+        """Records an API key by its digest; Conflict when the owner has one of that name."""
+        ...
+
+    async def keys(self, owner: str) -> list[ApiKey]:
+        """All API keys of an owner, oldest first, expired ones included."""
+        ...
+
+    async def find_key(self, sha256: bytes) -> ApiKey | None:
+        """The key with this digest, expired or not."""
+        ...
+
+    async def remove_key(self, owner: str, name: str) -> ApiKey | None:
+        """Forgets a key and returns it; None when it was unknown."""
+        ...
+
+    async def touch_key(self, key_id: str, when: datetime) -> None:
+        """Records the last use of a key; never moves it back. No error if it is gone."""
+        ...
+
+    async def add_workspace(self, owner: str, name: str, created: datetime) -> bool:
+        """Records a workspace; False when it was there. The default one is never recorded."""
+        ...
+
+    async def workspaces(self, owner: str) -> list[str]:
+        """Names of an owner's workspaces, sorted, without the default one."""
+        ...
+
+    async def add_volume(self, volume: Volume) -> None:
+        """Records a volume; Conflict when (owner, workspace) has another one."""
+        ...
+
+    async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
+        """The volume of an owner's workspace (None: the default one)."""
+        ...
+
+    async def list_volumes(self, owner: str | None = None) -> list[Volume]:
+        """The volumes of an owner, or of all of them, oldest first."""
+        ...
+
+    async def remove_volume(self, volume_id: str) -> Volume | None:
+        """Forgets a volume and returns it; None when it was unknown."""
+        ...
+
+    async def setting(self, name: str) -> str | None:
+        """A setting of the instance."""
+        ...
+
+    async def put_setting(self, name: str, value: str) -> None:
+        """Sets a setting of the instance."""
+        ...

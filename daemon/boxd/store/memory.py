@@ -1,0 +1,145 @@
+"""ControlStore in memory, for tests of the layers above. Passes the contract suite.
+
+No method awaits, so each is atomic on one event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from boxd.errors import Conflict, NotFound
+from boxd.model.box import TRANSITIONS
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from boxd.model.box import Box, BoxState
+    from boxd.model.key import ApiKey
+    from boxd.model.volume import Volume
+
+
+class MemoryStore:
+    """Forgets everything with the process."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, Box] = {}
+        self._keys: dict[str, tuple[ApiKey, bytes]] = {}
+        self._workspaces: set[tuple[str, str]] = set()
+        self._volumes: dict[str, Volume] = {}
+        self._settings: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Nothing to do."""
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+    async def add_box(self, box: Box) -> None:
+        """See ControlStore."""
+        for other in self._boxes.values():
+            same_name = (other.owner, other.ref) == (box.owner, box.ref)
+            if same_name and other.id != box.id:
+                raise Conflict(f"box {box.ref} exists")
+        self._boxes.setdefault(box.id, box)
+
+    async def box(self, box_id: str) -> Box | None:
+        """See ControlStore."""
+        return self._boxes.get(box_id)
+
+    async def boxes(self, owner: str) -> list[Box]:
+        """See ControlStore."""
+        return [box for box in await self.all_boxes() if box.owner == owner]
+
+    async def all_boxes(self) -> list[Box]:
+        """See ControlStore."""
+        return sorted(self._boxes.values(), key=lambda box: (box.created, box.id))
+
+    async def change_state(
+        self, box_id: str, before: BoxState, after: BoxState, detail: str = ""
+    ) -> Box:
+        """See ControlStore."""
+        box = self._boxes.get(box_id)
+        if box is None:
+            raise NotFound("no such box")
+        if box.state is not before or (before, after) not in TRANSITIONS:
+            raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
+        self._boxes[box_id] = replace(box, state=after, detail=detail)
+        return self._boxes[box_id]
+
+    async def remove_box(self, box_id: str) -> Box | None:
+        """See ControlStore."""
+        return self._boxes.pop(box_id, None)
+
+    async def add_key(self, key: ApiKey, sha256: bytes) -> None:
+        """See ControlStore."""
+        for other, _ in self._keys.values():
+            if (other.owner, other.name) == (key.owner, key.name) and other.id != key.id:
+                raise Conflict(f"an API key named {key.name} exists")
+        self._keys.setdefault(key.id, (key, sha256))
+
+    async def keys(self, owner: str) -> list[ApiKey]:
+        """See ControlStore."""
+        mine = [key for key, _ in self._keys.values() if key.owner == owner]
+        return sorted(mine, key=lambda key: (key.created, key.name))
+
+    async def find_key(self, sha256: bytes) -> ApiKey | None:
+        """See ControlStore."""
+        by_digest = {stored: key for key, stored in self._keys.values()}
+        return by_digest.get(sha256)
+
+    async def remove_key(self, owner: str, name: str) -> ApiKey | None:
+        """See ControlStore."""
+        for key, _ in self._keys.values():
+            if (key.owner, key.name) == (owner, name):
+                del self._keys[key.id]
+                return key
+        return None
+
+    async def touch_key(self, key_id: str, when: datetime) -> None:
+        """See ControlStore."""
+        if key_id in self._keys:
+            key, sha256 = self._keys[key_id]
+            latest = when if key.last_used is None else max(when, key.last_used)
+            self._keys[key_id] = (replace(key, last_used=latest), sha256)
+
+    async def add_workspace(self, owner: str, name: str, created: datetime) -> bool:
+        """See ControlStore."""
+        new = (owner, name) not in self._workspaces
+        self._workspaces.add((owner, name))
+        return new
+
+    async def workspaces(self, owner: str) -> list[str]:
+        """See ControlStore."""
+        return sorted(name for holder, name in self._workspaces if holder == owner)
+
+    async def add_volume(self, volume: Volume) -> None:
+        """See ControlStore."""
+        present = await self.find_volume(volume.owner, volume.workspace)
+        if present is not None and present.id != volume.id:
+            raise Conflict("the workspace has a volume")
+        self._volumes.setdefault(volume.id, volume)
+
+    async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
+        """See ControlStore."""
+        for volume in self._volumes.values():
+            if (volume.owner, volume.workspace) == (owner, workspace):
+                return volume
+        return None
+
+    async def list_volumes(self, owner: str | None = None) -> list[Volume]:
+        """See ControlStore."""
+        chosen = [one for one in self._volumes.values() if owner in (None, one.owner)]
+        return sorted(chosen, key=lambda one: (one.created, one.id))
+
+    async def remove_volume(self, volume_id: str) -> Volume | None:
+        """See ControlStore."""
+        return self._volumes.pop(volume_id, None)
+
+    async def setting(self, name: str) -> str | None:
+        """See ControlStore."""
+        return self._settings.get(name)
+
+    async def put_setting(self, name: str, value: str) -> None:
+        """See ControlStore."""
+        self._settings[name] = value

@@ -1,0 +1,79 @@
+-- Control-plane schema: the commented reference. Migrations make it; a test compares the two.
+-- All tables stand in schema `boxd`, which PUBLIC cannot use: roles of volumes share the server.
+-- Times are wall time, UTC. Text of users is checked by boxd.names before it comes here.
+
+CREATE SCHEMA boxd;
+REVOKE ALL ON SCHEMA boxd FROM PUBLIC;
+
+-- Which migrations have run. Forward only: a version is never changed after a release.
+CREATE TABLE boxd.migration (
+    version integer PRIMARY KEY,      -- number of the file, 1, 2, ...
+    name text NOT NULL,               -- the file's name, for people
+    applied timestamptz NOT NULL DEFAULT now()
+);
+
+-- Settings of this installation that are neither flags nor secrets.
+CREATE TABLE boxd.setting (
+    name text PRIMARY KEY,
+    value text NOT NULL
+);
+
+-- Named workspaces. The default workspace of an owner has no row and always exists.
+CREATE TABLE boxd.workspace (
+    owner text NOT NULL,              -- fingerprint of an SSH key, 'SHA256:...'
+    name text NOT NULL CHECK (name <> ''),
+    created timestamptz NOT NULL,
+    PRIMARY KEY (owner, name)
+);
+
+-- Live boxes. Removal of a box is the deletion of its row: what has no row is destroyed at the
+-- next start. boxd.boxes.lifecycle alone writes it, and writes it before it acts.
+CREATE TABLE boxd.box (
+    id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
+    owner text NOT NULL,
+    workspace text CHECK (workspace <> ''),   -- NULL: the default workspace
+    name text NOT NULL,
+    image text NOT NULL,
+    flavor text NOT NULL,             -- '' when caps were given without a named flavor
+    cpus double precision NOT NULL CHECK (cpus > 0),
+    mem_mb integer NOT NULL CHECK (mem_mb > 0),
+    state text NOT NULL CHECK (
+        state IN ('creating', 'running', 'suspending', 'suspended', 'resuming', 'failed')
+    ),                                -- changes only by compare-and-set along model.box.TRANSITIONS
+    detail text NOT NULL,             -- one line for people: how it came into this state; may be ''
+    backend text NOT NULL,            -- name of the backend that holds it
+    host_key text NOT NULL,           -- OpenSSH public key its agent must show in the tunnel
+    created timestamptz NOT NULL,
+    deadline timestamptz,             -- NULL: none; else removed then, whatever holds it
+    grace interval,                   -- NULL: the daemon's default
+    ephemeral boolean NOT NULL        -- removed when its last channel closes
+);
+-- A name is unique in a workspace. '' stands for the default workspace, no workspace is called so.
+CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);
+CREATE INDEX box_deadline ON boxd.box (deadline) WHERE deadline IS NOT NULL;
+
+-- API keys. The key itself is never stored: 160 random bits need no salt.
+CREATE TABLE boxd.api_key (
+    id text PRIMARY KEY,
+    owner text NOT NULL,
+    name text NOT NULL,
+    sha256 bytea NOT NULL UNIQUE CHECK (length(sha256) = 32),
+    scope text,                       -- NULL: the whole account; else the one workspace
+    created timestamptz NOT NULL,
+    expires timestamptz,              -- NULL: never
+    last_used timestamptz,            -- NULL: never used; written at most once a minute
+    UNIQUE (owner, name)
+);
+
+-- Volumes: one drive per (owner, workspace). Role, schema and prefix are random and meaningless.
+CREATE TABLE boxd.volume (
+    id text PRIMARY KEY,
+    owner text NOT NULL,
+    workspace text CHECK (workspace <> ''),   -- NULL: the default workspace
+    role text NOT NULL UNIQUE,
+    schema text NOT NULL UNIQUE,
+    prefix text NOT NULL UNIQUE,      -- of its objects; no trailing slash
+    sealed bytea NOT NULL,            -- credentials, encrypted with the state directory's key file
+    created timestamptz NOT NULL
+);
+CREATE UNIQUE INDEX volume_workspace ON boxd.volume (owner, coalesce(workspace, ''));
