@@ -1,1 +1,1 @@
-"""Parsing and formatting of box specs, references and durations. Pure functions."""
+"""Texts that name things: box specs, references, durations, preview labels. Pure functions."""
