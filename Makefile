@@ -1,0 +1,58 @@
+# make up: set up this machine and serve.   make test: set up, check, test.   See README.md.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+STATE_DIR ?= /var/lib/boxd
+SSH_ADDR ?= 127.0.0.1:2222
+API_ADDR ?= 127.0.0.1:8080
+FLAGS ?=
+BIN := .venv/bin
+CODE := wrkfs guest-agent daemon tests benchmarks
+
+.PHONY: help up down setup setup-dev check format test unit bench bench-drive bench-boxes clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+up: setup ## set up this machine and serve in the foreground (Ctrl-C stops everything)
+	@exec $(BIN)/boxd serve --state-dir $(STATE_DIR) --ssh-addr $(SSH_ADDR) \
+		--api-addr $(API_ADDR) --workspace-automount $(FLAGS)
+
+down: ## stop what a killed daemon left running
+	@$(BIN)/boxd down --state-dir $(STATE_DIR)
+
+setup: ## Debian packages and virtual environment, for serving
+	@scripts/setup
+
+setup-dev: ## the same, and what checks and tests need
+	@scripts/setup dev
+
+check: setup-dev ## format, lint, types, import contracts, file sizes
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/checks
+
+format: ## rewrite the code in the house format
+	$(BIN)/ruff check --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+test: check ## set up, check, and run all tests
+	$(BIN)/pytest -q -n 2 tests/unit tests/contract
+	$(BIN)/pytest -q tests/integration tests/mount tests/isolation tests/e2e
+
+unit: setup-dev ## the fast tests alone
+	$(BIN)/pytest -q -n 2 tests/unit
+
+bench: bench-drive bench-boxes ## all benchmarks (nothing else should run on the machine)
+
+bench-drive: setup-dev ## drive against JuiceFS on the same stores -> benchmarks/results/drive.json
+	$(BIN)/python -m benchmarks.drive
+
+bench-boxes: setup-dev ## box create, exec and ssh latencies -> benchmarks/results/boxes.json
+	$(BIN)/python -m benchmarks.boxes
+
+clean: ## remove the virtual environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,178 @@
+"""Fails a test that leaves descriptors or child processes, and a run that leaves host objects.
+
+Per test: open descriptors and child processes of this process, before its first fixture and after
+its last. A test during which a fixture of wider scope was set up is not judged by itself (what
+that fixture made outlives it); the end of the run is.
+
+Per run (not under xdist, whose workers would see each other): mounts, network namespaces, network
+interfaces, cgroups, nftables tables and processes of ours.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+SETTLE_S = 5.0
+"""How long what a test ended may take to be gone."""
+POLL_S = 0.05
+OUR_WORDS = ("boxd", "box_guest", "wrkfs", "/postgres/data", "-boxd-")
+WIDE = pytest.StashKey[set[str]]()
+LEFT = pytest.StashKey[list[str]]()
+HOST_BEFORE = pytest.StashKey["HostObjects"]()
+
+
+@dataclass(frozen=True)
+class HostObjects:
+    """What a run could leave on the machine."""
+
+    mounts: frozenset[str]
+    namespaces: frozenset[str]
+    interfaces: frozenset[str]
+    cgroups: frozenset[str]
+    tables: frozenset[str]
+    processes: frozenset[str]
+
+    @classmethod
+    def now(cls) -> HostObjects:
+        """A look at the machine."""
+        return cls(
+            mounts=frozenset(
+                line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()
+            ),
+            namespaces=frozenset(_names(Path("/run/netns"))),
+            interfaces=frozenset(_names(Path("/sys/class/net"))),
+            cgroups=frozenset(
+                str(path)
+                for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*"))
+                for path in top.glob("boxd-*/*")
+            ),
+            tables=frozenset(_nft_tables()),
+            processes=frozenset(_our_processes()),
+        )
+
+    def left_since(self, before: HostObjects) -> list[str]:
+        """What is there now and was not before, one line each."""
+        return [
+            f"{field.name}: {item}"
+            for field in fields(self)
+            for item in sorted(getattr(self, field.name) - getattr(before, field.name))
+        ]
+
+
+def _names(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+
+
+def _nft_tables() -> list[str]:
+    command = ["nft", "list", "tables"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return []
+    return [line for line in done.stdout.splitlines() if "boxd" in line]
+
+
+def _our_processes() -> list[str]:
+    mine = os.getpid()
+    parents = {process.pid for process in psutil.Process(mine).parents()}
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if process.pid == mine or process.pid in parents or "pytest" in words:
+            continue
+        if any(word in words for word in OUR_WORDS):
+            found.append(f"{process.pid} {words[:160]}")
+    return found
+
+
+def _descriptors() -> dict[str, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[name] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            continue  # the descriptor of this very listing
+    return found
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None]:
+    """Notes that a fixture which outlives the test is made during it."""
+    if fixturedef.scope != "function":
+        request.node.session.stash.setdefault(WIDE, set()).add(fixturedef.argname)
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
+    """Compares before the first fixture with after the last."""
+    wide = item.session.stash.setdefault(WIDE, set())
+    wide.clear()
+    gc.collect()
+    descriptors, children = _descriptors(), _children()
+    yield
+    if wide:
+        return
+    left = _wait_for_nothing(descriptors, children)
+    if left:
+        # The protocol is over; the only way left to fail the run is its exit status.
+        item.session.stash.setdefault(LEFT, []).append(f"{item.nodeid}: {'; '.join(left)}")
+
+
+def _wait_for_nothing(descriptors: dict[str, str], children: set[int]) -> list[str]:
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        gc.collect()
+        now = _descriptors()
+        left = [f"descriptor {now[n]}" for n in sorted(now.keys() - descriptors.keys())]
+        left += [f"process {pid}" for pid in sorted(_children() - children)]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_S)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Looks at the machine before anything runs."""
+    config = session.config
+    if not hasattr(config, "workerinput") and config.getoption("dist", "no") == "no":
+        session.stash[HOST_BEFORE] = HostObjects.now()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fails the run when a test or the run as a whole left something."""
+    problems = session.stash.get(LEFT, [])
+    before = session.stash.get(HOST_BEFORE, None)
+    if before is not None:
+        deadline = time.monotonic() + SETTLE_S
+        while (left := HostObjects.now().left_since(before)) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        problems += [f"the run left {line}" for line in left]
+    if problems and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    session.stash[LEFT] = problems
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names what was left."""
+    session = terminalreporter._session
+    for line in session.stash.get(LEFT, []) if session else []:
+        terminalreporter.write_line(f"LEAK {line}", red=True)
