@@ -1,0 +1,57 @@
+"""Retries under one deadline, with exponential backoff and full jitter."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, TypeVar
+
+from wrkfs.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
+
+DEADLINE = 60.0
+"""Seconds after which an outage is an error: shorter ones cost latency only."""
+FIRST_DELAY = 0.02
+"""Seconds of the first backoff's upper bound; it doubles up to MAX_DELAY."""
+MAX_DELAY = 2.0
+
+_JITTER = random.SystemRandom()
+
+
+def backoff(attempt: int) -> float:
+    """Seconds to wait after failed attempt number `attempt` (from 0): random below a bound."""
+    return _JITTER.uniform(0, min(MAX_DELAY, FIRST_DELAY * 2 ** min(attempt, 16)))
+
+
+async def retrying(
+    call: Callable[[], Awaitable[T]],
+    transient: Callable[[Exception], bool],
+    what: str,
+    *,
+    deadline: float = DEADLINE,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> T:
+    """The result of `call`, tried again while its errors are transient.
+
+    Permanent errors pass through at once. After `deadline` seconds the attempt under way is ended
+    and Unavailable is raised from the last transient error.
+    """
+    last: Exception | None = None
+    attempt = 0
+    try:
+        async with asyncio.timeout(deadline):
+            while True:
+                try:
+                    return await call()
+                except Exception as error:
+                    if not transient(error):
+                        raise
+                    last = error
+                await sleep(backoff(attempt))
+                attempt += 1
+    except TimeoutError:
+        raise Unavailable(f"{what}: no success within {deadline:g} s") from last
