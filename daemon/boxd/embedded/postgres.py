@@ -1,0 +1,225 @@
+"""A private PostgreSQL server, run from the distribution's binaries.
+
+It runs as an unprivileged user while the state directory may be closed to that user: the daemon
+opens the data and the socket directory and hands both over as inherited descriptors, and the server
+reaches them as `/proc/self/fd/N`, which needs no way through the directories above. No mount
+namespace is involved, so nothing keeps the mounts of boxes alive.
+
+The server outlives the daemon and is adopted by the next one, known by its working directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from boxd.embedded.postgres_cluster import DISTRIBUTION, Cluster, account, inherited
+from boxd.embedded.postgres_settings import DATABASE
+from boxd.embedded.process import Process, Supervisor, processes_in
+from boxd.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+START_TIMEOUT = 120.0
+"""Seconds that a start, crash recovery included, may take."""
+POLL = 0.02
+"""Seconds between two looks at the server's state while it starts."""
+STOP_STEPS = (
+    (signal.SIGINT, 60.0),  # fast: ends sessions, writes a checkpoint
+    (signal.SIGQUIT, 10.0),  # immediate: recovery at the next start
+    (signal.SIGKILL, 10.0),
+)
+TAIL = 2000
+"""Bytes of the server's own output that an error text quotes."""
+
+
+class EmbeddedPostgres:
+    """One private server with its cluster below `directory`.
+
+    Critical section: `start`, `stop` and `detach` exclude each other by a lock; between them only
+    the supervisor starts processes.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        on_crash: Callable[[str], None] | None = None,
+        distribution: Path = DISTRIBUTION,
+    ) -> None:
+        """`on_crash` gets a line when the server ended by itself."""
+        self._cluster = Cluster(directory, distribution)
+        self._lock = asyncio.Lock()
+        self._supervisor = Supervisor("PostgreSQL", self._launch, on_crash or _nowhere)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        process = self._supervisor.process
+        return None if process is None else process.pid
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self._cluster.data
+
+    @property
+    def note(self) -> str | None:
+        """What the operator should know about the place of the socket, or None."""
+        cluster = self._cluster
+        if cluster.client_directory == cluster.sockets:
+            return None
+        return (
+            f"{cluster.sockets} is too deep for a Unix socket; "
+            f"PostgreSQL is reached at {cluster.client_directory}"
+        )
+
+    async def start(self) -> str:
+        """Makes the cluster if needed, starts or adopts the server; the superuser's DSN.
+
+        Raises Unavailable with the remedy when PostgreSQL is not installed or does not start.
+        """
+        async with self._lock:
+            if self._supervisor.process is None:
+                await asyncio.to_thread(self._cluster.prepare)
+                process = await self._adopt() or await self._launch()
+                self._supervisor.watch(process)
+                await self._make_database()
+            return self.dsn()
+
+    async def stop(self) -> None:
+        """Stops the server cleanly. Idempotent; also stops one that a dead daemon left."""
+        async with self._lock:
+            process = await self._supervisor.release()
+            if process is None and (pid := self._running()) is not None:
+                process = _hold(pid)
+            if process is not None:
+                try:
+                    await process.end(STOP_STEPS)
+                finally:
+                    process.close()
+            self._cluster.remove_link()
+
+    async def detach(self) -> None:
+        """Stops watching; the server runs on and can be adopted. Idempotent."""
+        async with self._lock:
+            process = await self._supervisor.release()
+            if process is not None:
+                process.close()
+
+    def dsn(self, database: str = DATABASE) -> str:
+        """Connection string of the superuser. Contains the password."""
+        return self._cluster.dsn(database)
+
+    # -- process --
+
+    def _running(self) -> int | None:
+        """Pid of a living postmaster on our data directory."""
+        if not self.data.exists():
+            return None
+        pid = self._pid_file()[0]
+        return int(pid) if pid.isdigit() and int(pid) in self._processes() else None
+
+    def _processes(self) -> list[int]:
+        return processes_in(self.data, "postgres")
+
+    def _pid_file(self) -> list[str]:
+        """Lines of postmaster.pid: pid, data directory, start time, port, ..., status (8th)."""
+        try:
+            text = (self.data / "postmaster.pid").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return [""]
+        return text.splitlines() or [""]
+
+    async def _adopt(self) -> Process | None:
+        pid = self._running()
+        process = None if pid is None else _hold(pid)
+        if process is not None:
+            process.signal(signal.SIGHUP)  # the configuration may have changed
+            await self._ready(process)
+        return process
+
+    async def _launch(self) -> Process:
+        await self._end_orphans()
+        user = account()
+        cluster = self._cluster
+        with inherited(cluster.data) as data, inherited(cluster.sockets) as sockets:
+            process = Process.spawn(
+                [
+                    str(cluster.binaries() / "postgres"),
+                    f"-D/proc/self/fd/{data}",
+                    f"-cunix_socket_directories=/proc/self/fd/{sockets}",
+                ],
+                log=cluster.directory / "log",
+                user=(user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None,
+                pass_fds=(data, sockets),
+            )
+        await self._ready(process)
+        return process
+
+    async def _ready(self, process: Process) -> None:
+        """Waits until the server accepts connections. Ends it and raises Unavailable otherwise."""
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
+        while asyncio.get_running_loop().time() < deadline:
+            lines = self._pid_file()
+            if lines[0] == str(process.pid) and len(lines) > 7 and lines[7].strip() == "ready":
+                return
+            if await process.wait(POLL):
+                break
+        problem = self._last_words() if not process.alive else f"not ready in {START_TIMEOUT:g} s"
+        if process.alive:
+            await process.end(STOP_STEPS[1:])
+        process.close()
+        raise Unavailable(f"PostgreSQL does not start: {problem}")
+
+    def _last_words(self) -> str:
+        with (self._cluster.directory / "log").open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - TAIL))
+            return file.read().decode("utf-8", "replace").strip()
+
+    async def _end_orphans(self) -> None:
+        """Ends server processes whose postmaster died; a new one refuses to start beside them.
+
+        They hold no acknowledged change that is not in the write-ahead log. Then the dead server's
+        lock file goes too: a new server would take any process of its user that got the same number
+        for a living one. Raises Unavailable.
+        """
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
+        while orphans := self._processes():
+            for pid in orphans:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if asyncio.get_running_loop().time() > deadline:
+                raise Unavailable(f"processes {orphans} of a dead PostgreSQL do not end")
+            await asyncio.sleep(POLL)
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+
+    async def _make_database(self) -> None:
+        connection = await asyncpg.connect(self.dsn("postgres"))
+        try:
+            query = "SELECT 1 FROM pg_database WHERE datname = $1"
+            if await connection.fetchval(query, DATABASE) is None:
+                await connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0")
+            await connection.execute(f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC")
+        finally:
+            await connection.close()
+
+
+def _hold(pid: int) -> Process | None:
+    """The process, or None when it has ended meanwhile."""
+    try:
+        return Process(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _nowhere(line: str) -> None:
+    """Takes a line that nobody asked for."""

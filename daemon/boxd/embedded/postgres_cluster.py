@@ -1,0 +1,204 @@
+"""The files of the embedded PostgreSQL cluster: binaries, initdb, configuration, socket directory.
+
+Blocking; `boxd.embedded.postgres` calls it from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from boxd.embedded.files import sync_directory, write_private
+from boxd.embedded.postgres_settings import SUPERUSER, configuration, host_based_access
+from boxd.errors import Unavailable
+from boxd.secret import random_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DISTRIBUTION = Path("/usr/lib/postgresql")
+"""Where Debian puts `<version>/bin`."""
+SYSTEM_USERS = ("postgres", "boxd-postgres")
+"""Who runs the server when the daemon is root: the first that exists."""
+SOCKET_NAME = ".s.PGSQL.5432"
+SOCKET_PATH_MAX = 107
+"""Longest path of a Unix socket, bytes (Linux)."""
+SHORT_PARENT = Path("/run")
+"""Where a short link to a deep socket directory is made."""
+INITDB_TIMEOUT = 120.0
+
+
+class Cluster:
+    """Paths and files of one cluster below `directory`: `data/`, `socket/`, `password`, `log`."""
+
+    def __init__(self, directory: Path, distribution: Path = DISTRIBUTION) -> None:
+        self.directory = directory.absolute()
+        self.data = self.directory / "data"
+        self.sockets = self.directory / "socket"
+        self._password_file = self.directory / "password"
+        self._distribution = distribution
+
+    @property
+    def client_directory(self) -> Path:
+        """Where clients find the socket: `socket/`, or a short link to it when that is too deep."""
+        if len(os.fsencode(self.sockets / SOCKET_NAME)) <= SOCKET_PATH_MAX:
+            return self.sockets
+        status = self.directory.stat()
+        return SHORT_PARENT / f"boxd-postgres-{status.st_dev:x}-{status.st_ino:x}"
+
+    def dsn(self, database: str) -> str:
+        """Connection string of the superuser. Contains the password. Raises OSError."""
+        password = self._password_file.read_text(encoding="ascii")
+        host = quote(str(self.client_directory), safe="")
+        return f"postgresql://{SUPERUSER}:{password}@/{database}?host={host}"
+
+    def binaries(self) -> Path:
+        """Directory of the programs: of the version that made the cluster, else the newest.
+
+        Raises Unavailable naming the package to install.
+        """
+        version_file = self.data / "PG_VERSION"
+        if version_file.exists():
+            version = version_file.read_text(encoding="ascii").strip()
+            found = self._distribution / version / "bin"
+            if not (found / "postgres").exists():
+                raise Unavailable(
+                    f"{self.data} was made by PostgreSQL {version}, which is not installed; "
+                    f"run: apt-get install postgresql-{version}"
+                )
+            return found
+        versions = [
+            path.parent
+            for path in self._distribution.glob("*/bin/initdb")
+            if path.parent.parent.name.isdigit()
+        ]
+        if not versions:
+            raise Unavailable(
+                f"no PostgreSQL server in {self._distribution}; run: apt-get install postgresql"
+            )
+        return max(versions, key=lambda path: int(path.parent.name))
+
+    def prepare(self) -> None:
+        """Makes what is missing: data directory, configuration, socket directory. Idempotent.
+
+        Raises Unavailable with the remedy, OSError.
+        """
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        user = account()
+        if not self.data.exists():
+            self._initialise(user)
+        elif not self._password_file.exists():
+            raise Unavailable(f"{self._password_file} is missing; restore it from a backup")
+        for name, text in (
+            ("postgresql.conf", configuration()),
+            ("pg_hba.conf", host_based_access()),
+        ):
+            path = self.data / name
+            if path.read_bytes() != text.encode("utf-8"):
+                write_private(path, text.encode("utf-8"), owner=(user.pw_uid, user.pw_gid))
+        self._make_socket_directory(user)
+
+    def _initialise(self, user: pwd.struct_passwd) -> None:
+        """Runs initdb in `data.new`, renamed when it is complete."""
+        new = self.directory / "data.new"
+        if new.exists():
+            shutil.rmtree(new)
+        new.mkdir(mode=0o700)
+        os.chown(new, user.pw_uid, user.pw_gid)
+        password = random_hex(32)
+        write_private(self._password_file, password.encode("ascii"))
+        with inherited(new) as data, _memory_file(password) as secret:
+            command = [
+                str(self.binaries() / "initdb"),
+                f"--pgdata=/proc/self/fd/{data}",
+                f"--pwfile=/proc/self/fd/{secret}",
+                f"--username={SUPERUSER}",
+                "--auth=scram-sha-256",
+                "--data-checksums",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--no-instructions",
+            ]
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+                user=user.pw_name if os.geteuid() == 0 else None,
+                group=user.pw_gid if os.geteuid() == 0 else None,
+                extra_groups=[] if os.geteuid() == 0 else None,
+                umask=0o077,
+                pass_fds=(data, secret),
+                timeout=INITDB_TIMEOUT,
+                check=False,
+            )
+        if done.returncode != 0:
+            output = done.stdout.decode("utf-8", "replace").strip()
+            raise Unavailable(f"PostgreSQL's initdb failed: {output}")
+        new.rename(self.data)
+        sync_directory(self.directory)
+
+    def _make_socket_directory(self, user: pwd.struct_passwd) -> None:
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
+        os.chown(self.sockets, user.pw_uid, user.pw_gid)
+        link = self.client_directory
+        if link == self.sockets:
+            return
+        if os.geteuid() != 0:
+            raise Unavailable(
+                f"{self.sockets}: too deep for a Unix socket ({SOCKET_PATH_MAX} bytes); "
+                "choose a shorter state directory"
+            )
+        if not link.is_symlink() or link.readlink() != self.sockets:
+            link.unlink(missing_ok=True)
+            link.symlink_to(self.sockets)
+
+    def remove_link(self) -> None:
+        """Removes the short link to the socket directory, when there is one."""
+        if self.directory.exists() and self.client_directory != self.sockets:
+            self.client_directory.unlink(missing_ok=True)
+
+
+def account() -> pwd.struct_passwd:
+    """Who runs the server: an unprivileged system user, or ourselves when we are not root.
+
+    Raises Unavailable when there is no such user.
+    """
+    if os.geteuid() != 0:
+        return pwd.getpwuid(os.geteuid())
+    for name in SYSTEM_USERS:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise Unavailable(
+        f"no system user {' or '.join(SYSTEM_USERS)} to run PostgreSQL; run: "
+        f"adduser --system --group --no-create-home {SYSTEM_USERS[-1]}"
+    )
+
+
+@contextlib.contextmanager
+def inherited(directory: Path) -> Iterator[int]:
+    """A descriptor of a directory, to be handed to a child and used as `/proc/self/fd/N`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _memory_file(text: str) -> Iterator[int]:
+    """A descriptor of a file that exists only in memory and can be opened again by a child."""
+    descriptor = os.memfd_create("boxd", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode("ascii"))
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,19 @@
+"""Waiting in tests: for a condition, with a deadline, never for a length of time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DEADLINE = 30.0
+"""Seconds after which a condition that does not come true is a failure."""
+
+
+async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
+    """Returns when `condition()` is true; raises TimeoutError after `deadline` seconds."""
+    async with asyncio.timeout(deadline):
+        while not condition():  # noqa: ASYNC110 - what it looks at has no event to wait for
+            await asyncio.sleep(0.01)

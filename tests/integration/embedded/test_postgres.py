@@ -1,0 +1,193 @@
+"""The embedded PostgreSQL: real clusters, real kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from boxd.embedded.postgres import EmbeddedPostgres
+from boxd.embedded.postgres_cluster import SOCKET_PATH_MAX
+from boxd.embedded.postgres_settings import SETTINGS, SUPERUSER, host_based_access
+from boxd.embedded.process import processes_in
+from boxd.errors import Unavailable
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A place whose parent is closed to the server's user, like the state directory."""
+    with tempfile.TemporaryDirectory(prefix="boxd-") as name:
+        Path(name).chmod(0o700)
+        yield Path(name) / "postgres"
+
+
+@pytest.fixture
+async def server(directory: Path) -> AsyncIterator[EmbeddedPostgres]:
+    server = EmbeddedPostgres(directory)
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop()
+
+
+async def test_settings_hba_and_checksums_read_back(server: EmbeddedPostgres) -> None:
+    connection = await asyncpg.connect(server.dsn())
+    try:
+        rows = await connection.fetch("SELECT name, setting, applied FROM pg_file_settings")
+        assert {row["name"] for row in rows} == set(SETTINGS)
+        assert all(row["applied"] for row in rows)
+        for name, wanted in (("fsync", "on"), ("data_checksums", "on"), ("log_statement", "none")):
+            assert await connection.fetchval("SELECT current_setting($1)", name) == wanted
+        query = "SELECT type, database, user_name, auth_method FROM pg_hba_file_rules"
+        rules = [tuple(row) for row in await connection.fetch(query)]
+        assert rules == [
+            ("local", ["boxd"], ["all"], "scram-sha-256"),
+            ("local", ["all"], [SUPERUSER], "scram-sha-256"),
+            ("local", ["all"], ["all"], "reject"),
+        ]
+        assert "trust" not in host_based_access()
+        assert await connection.fetchval("SELECT current_setting('server_encoding')") == "UTF8"
+    finally:
+        await connection.close()
+
+
+async def test_no_tcp_and_private_files(server: EmbeddedPostgres, directory: Path) -> None:
+    assert server.pid is not None
+    sockets = {
+        os.readlink(entry)
+        for entry in Path(f"/proc/{server.pid}/fd").iterdir()
+        if entry.is_symlink()
+    }
+    listening = Path(f"/proc/{server.pid}/net/tcp").read_text().splitlines()[1:]
+    inodes = {f"socket:[{line.split()[9]}]" for line in listening}
+    assert not sockets & inodes
+    for path, mode in (
+        (directory, 0o700),
+        (directory / "data", 0o700),
+        (directory / "socket", 0o700),
+        (directory / "password", 0o600),
+    ):
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert (directory / "data").stat().st_uid != 0
+    password = (directory / "password").read_bytes()
+    for pid in processes_in(server.data, "postgres"):
+        assert password not in Path(f"/proc/{pid}/environ").read_bytes()
+        assert password not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_wrong_password_is_refused(server: EmbeddedPostgres) -> None:
+    password = server.dsn().split(":")[2].split("@")[0]
+    with pytest.raises(asyncpg.InvalidPasswordError):
+        await asyncpg.connect(server.dsn().replace(password, "0" * 64))
+    with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+        await asyncpg.connect(server.dsn("postgres").replace(f"//{SUPERUSER}:", "//nobody:"))
+
+
+async def test_a_killed_server_is_started_again_and_keeps_what_it_acknowledged(
+    directory: Path,
+) -> None:
+    lines: list[str] = []
+    server = EmbeddedPostgres(directory, on_crash=lines.append)
+    try:
+        dsn = await server.start()
+        first = server.pid
+        assert first is not None
+        connection = await asyncpg.connect(dsn)
+        await connection.execute("CREATE TABLE kept (n int)")
+        await connection.execute("INSERT INTO kept VALUES (7)")
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: server.pid not in (first, None))
+        connection.terminate()
+        connection = await asyncpg.connect(dsn)
+        assert await connection.fetchval("SELECT n FROM kept") == 7
+        await connection.close()
+        assert lines == ["PostgreSQL ended (SIGKILL); starting it again"]
+    finally:
+        await server.stop()
+
+
+async def test_a_running_server_is_adopted_watched_and_stopped(directory: Path) -> None:
+    lines: list[str] = []
+    first = EmbeddedPostgres(directory)
+    second = EmbeddedPostgres(directory, on_crash=lines.append)
+    try:
+        await first.start()
+        pid = first.pid
+        assert pid is not None
+        await first.detach()
+        await second.start()
+        assert second.pid == pid
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: second.pid not in (pid, None))
+        assert len(lines) == 1
+        await second.detach()
+    finally:
+        await EmbeddedPostgres(directory).stop()
+    assert processes_in(directory / "data", "postgres") == []
+    assert not (directory / "data" / "postmaster.pid").exists()
+
+
+async def test_a_deep_state_directory_gets_a_short_socket_path(directory: Path) -> None:
+    deep = directory / ("x" * 100) / "postgres"
+    server = EmbeddedPostgres(deep)
+    try:
+        dsn = await server.start()
+        assert server.note is not None
+        assert str(deep) in server.note
+        connection = await asyncpg.connect(dsn)
+        assert await connection.fetchval("SELECT 1") == 1
+        await connection.close()
+        link = Path(server.note.rpartition(" ")[2])
+        assert link.resolve() == deep / "socket"
+        assert len(str(link / ".s.PGSQL.5432")) <= SOCKET_PATH_MAX
+    finally:
+        await server.stop()
+    assert not link.is_symlink()
+
+
+async def test_an_interrupted_initdb_is_repeated(directory: Path) -> None:
+    (directory / "data.new" / "base").mkdir(parents=True)
+    (directory / "data.new" / "PG_VERSION").write_text("15")
+    server = EmbeddedPostgres(directory)
+    try:
+        connection = await asyncpg.connect(await server.start())
+        await connection.close()
+    finally:
+        await server.stop()
+
+
+async def test_a_broken_cluster_says_what_is_wrong(server: EmbeddedPostgres) -> None:
+    await server.stop()
+    (server.data / "global" / "pg_control").unlink()
+    with pytest.raises(Unavailable, match="pg_control"):
+        await server.start()
+
+
+async def test_missing_programs_name_the_package(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="apt-get install postgresql"):
+        await EmbeddedPostgres(directory, distribution=tmp_path).start()
+    (directory / "data").mkdir(parents=True)
+    (directory / "data" / "PG_VERSION").write_text("9\n")
+    (directory / "data" / "postgresql.conf").touch()
+    (directory / "data" / "pg_hba.conf").touch()
+    (directory / "password").touch()
+    with pytest.raises(Unavailable, match="apt-get install postgresql-9"):
+        await EmbeddedPostgres(directory, distribution=tmp_path).start()
+
+
+async def test_fresh_databases(pg_database: str, pg: str) -> None:
+    assert pg_database != pg
+    connection = await asyncpg.connect(pg_database)
+    assert await connection.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname='wrkfs'") == 0
+    await connection.close()
