@@ -4,7 +4,7 @@ Every method is one atomic step: it happens wholly or not at all, and when it re
 operation that starts afterwards, on any session, sees it. Mutating methods are idempotent under
 the store's own retries: a connection lost after the commit never turns into EEXIST or ENOENT.
 Failures are raised as `wrkfs.errors`; `Unavailable` after the deadline, `Fenced` once the session
-has expired.
+has been fenced. Every call names entries by raw names: `.`, `..`, `/` and NUL give InvalidArgument.
 """
 
 from __future__ import annotations
@@ -34,6 +34,21 @@ class MetaStore(Protocol):
     @property
     def session(self) -> SessionId:
         """The registered session; valid between `start` and `close`."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """Generation of the registration; it grows with each `rejoin`.
+
+        A file opened under an older epoch is no longer sustained: its handle must fail.
+        """
+        ...
+
+    async def rejoin(self) -> None:
+        """Registers anew after `Fenced`, with a higher epoch and no open files.
+
+        Never done by the store itself: the caller first marks its open handles as failed.
+        """
         ...
 
     async def start(self) -> None:
@@ -173,7 +188,15 @@ class MetaStore(Protocol):
     # -- the volume --
 
     async def statfs(self) -> StatFs:
-        """Exact use and limits."""
+        """Exact use and limits. Bytes are the sizes of regular files, inodes all but the root."""
+        ...
+
+    async def sync(self) -> None:
+        """Makes everything that was answered before survive a crash of the database.
+
+        Durable commits and `publish` imply it; names and attributes need it (fsync of a directory
+        or of a clean file, syncfs, an answer over HTTP).
+        """
         ...
 
     # -- extended attributes --

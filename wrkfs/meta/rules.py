@@ -1,0 +1,145 @@
+"""Rules that every metadata store applies alike: argument checks, modes, cutting extents. Pure.
+
+What is checked here costs no round trip; the SQL functions and the tables' constraints check again
+what the database's own integrity depends on.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import (
+    ArgumentTooBig,
+    FileTooBig,
+    InvalidArgument,
+    IsDirectory,
+    NameTooLong,
+    NotFound,
+    NotPermitted,
+    OutOfRange,
+)
+from wrkfs.layout import CHECKSUM_UNIT, CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE, NAME_MAX, PATH_MAX
+from wrkfs.types import RenameFlags, XattrFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wrkfs.types import Commit, Extent, SetAttr
+
+XATTR_VALUE_MAX = 64 * 1024
+"""Longest value of an extended attribute, bytes (Linux)."""
+XATTR_LIST_MAX = 64 * 1024
+"""Longest list of names of extended attributes of one inode, bytes (Linux)."""
+EXTENTS_MAX = 4096
+"""Most extents in one commit."""
+_ID_MAX = (1 << 32) - 1
+
+
+def check_name(name: bytes) -> None:
+    """Refuses what cannot be the name of an entry: empty, `.`, `..`, with `/` or NUL, too long."""
+    if not name:
+        raise NotFound("empty name")
+    if len(name) > NAME_MAX:
+        raise NameTooLong
+    if name in (b".", b"..") or b"/" in name or b"\0" in name:
+        raise InvalidArgument("not a name of an entry")
+
+
+def check_target(target: bytes) -> None:
+    """Refuses what cannot be the target of a symbolic link."""
+    if not target:
+        raise NotFound("empty target")
+    if len(target) >= PATH_MAX:
+        raise NameTooLong
+    if b"\0" in target:
+        raise InvalidArgument("NUL in a target")
+
+
+def node_mode(mode: int) -> int:
+    """The mode of a node that `mknod` may make; NotPermitted for devices and directories."""
+    kind = stat.S_IFMT(mode) or stat.S_IFREG
+    if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
+        raise NotPermitted("only regular files, fifos and sockets")
+    return kind | stat.S_IMODE(mode)
+
+
+def without_set_ids(mode: int) -> int:
+    """Mode after a change by which Linux takes the set-id bits away from a file."""
+    cleared = stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0)
+    return mode & ~cleared
+
+
+def check_resizable(mode: int) -> None:
+    """Only regular files have a size that can be set."""
+    if stat.S_ISDIR(mode):
+        raise IsDirectory
+    if not stat.S_ISREG(mode):
+        raise InvalidArgument("not a regular file")
+
+
+def check_setattr(changes: SetAttr) -> None:
+    """Refuses negative and overlarge values."""
+    for owner in (changes.uid, changes.gid):
+        if owner is not None and not 0 <= owner <= _ID_MAX:
+            raise InvalidArgument("owner or group out of range")
+    if changes.size is not None:
+        if changes.size < 0:
+            raise InvalidArgument("negative size")
+        if changes.size > MAX_FILE_SIZE:
+            raise FileTooBig
+
+
+def check_xattr(name: bytes, value: bytes = b"") -> None:
+    """Refuses impossible names (OutOfRange) and overlong values (ArgumentTooBig)."""
+    if not 0 < len(name) <= NAME_MAX or b"\0" in name:
+        raise OutOfRange("name of an extended attribute")
+    if len(value) > XATTR_VALUE_MAX:
+        raise ArgumentTooBig
+
+
+def checksums_length(size: int) -> int:
+    """Bytes of the checksums of a slice of `size` bytes in the object store."""
+    return 4 * -(-size // CHECKSUM_UNIT)
+
+
+def check_commit(commit: Commit) -> None:
+    """Refuses extents that do not describe a slice. FileTooBig beyond the largest file."""
+    if len(commit.extents) > EXTENTS_MAX:
+        raise InvalidArgument("too many extents in one commit")
+    for extent in commit.extents:
+        if extent.pos < 0 or extent.length <= 0 or extent.slice_id <= 0:
+            raise InvalidArgument("not an extent")
+        if extent.pos + extent.length > MAX_FILE_SIZE:
+            raise FileTooBig
+        if extent.inline is None:
+            if len(extent.checksums) != checksums_length(extent.length):
+                raise InvalidArgument("checksums do not fit the length")
+        elif len(extent.inline) != extent.length or not extent.length <= INLINE_MAX:
+            raise InvalidArgument("inline bytes do not fit the length")
+    if len({extent.slice_id for extent in commit.extents}) != len(commit.extents):
+        raise InvalidArgument("a slice id stands twice in one commit")
+
+
+def pieces(extent: Extent, base: int) -> Iterator[tuple[int, int, int]]:
+    """(file offset, offset in the slice, length) of an extent, cut at chunk boundaries.
+
+    `base` is added to the extent's offset (the end of file for an appending commit).
+    """
+    pos, off, left = base + extent.pos, 0, extent.length
+    while left:
+        length = min(left, CHUNK_SIZE - pos % CHUNK_SIZE)
+        yield pos, off, length
+        pos, off, left = pos + length, off + length, left - length
+
+
+def check_rename(flags: RenameFlags) -> None:
+    """Refuses unknown flags and those that contradict each other."""
+    if flags not in (RenameFlags.NONE, RenameFlags.NOREPLACE, RenameFlags.EXCHANGE):
+        raise InvalidArgument("flags of rename")
+
+
+def check_xattr_flags(flags: XattrFlags) -> None:
+    """Refuses unknown flags and those that contradict each other."""
+    if flags not in (XattrFlags.NONE, XattrFlags.CREATE, XattrFlags.REPLACE):
+        raise InvalidArgument("flags of setxattr")
