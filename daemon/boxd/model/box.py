@@ -64,6 +64,8 @@ class Box:
     grace: timedelta | None
     ephemeral: bool
     """True for `_` boxes: removed when their last channel closes."""
+    drive: bool = False
+    """Whether /wrk belongs in it: it is attached at each start and after a crash of the mount."""
 
     @property
     def ref(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from boxd.model.box import Box, BoxState
     from boxd.model.key import ApiKey
@@ -53,6 +53,14 @@ class ControlStore(Protocol):
         NotFound when there is no such box; Conflict when it is not in `before`, or when the
         transition table does not allow the change.
         """
+        ...
+
+    async def change_grace(self, box_id: str, grace: timedelta | None) -> None:
+        """Sets the grace of a box. No error if it is gone."""
+        ...
+
+    async def change_drive(self, box_id: str, drive: bool) -> None:
+        """Records whether /wrk belongs in a box. No error if it is gone."""
         ...
 
     async def remove_box(self, box_id: str) -> Box | None:

@@ -12,7 +12,7 @@ from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from boxd.model.box import Box, BoxState
     from boxd.model.key import ApiKey
@@ -66,6 +66,16 @@ class MemoryStore:
             raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
         self._boxes[box_id] = replace(box, state=after, detail=detail)
         return self._boxes[box_id]
+
+    async def change_grace(self, box_id: str, grace: timedelta | None) -> None:
+        """See ControlStore."""
+        if box_id in self._boxes:
+            self._boxes[box_id] = replace(self._boxes[box_id], grace=grace)
+
+    async def change_drive(self, box_id: str, drive: bool) -> None:
+        """See ControlStore."""
+        if box_id in self._boxes:
+            self._boxes[box_id] = replace(self._boxes[box_id], drive=drive)
 
     async def remove_box(self, box_id: str) -> Box | None:
         """See ControlStore."""

@@ -20,7 +20,7 @@ from boxd.store.migrate import migrate
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
 _T = TypeVar("_T")
 
@@ -85,8 +85,9 @@ class PostgresStore:
         try:
             await self._execute(
                 "INSERT INTO boxd.box (id, owner, workspace, name, image, flavor, cpus, mem_mb, "
-                "state, detail, backend, host_key, created, deadline, grace, ephemeral) VALUES "
-                "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) "
+                "state, detail, backend, host_key, created, deadline, grace, ephemeral, drive) "
+                "VALUES "
+                "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) "
                 "ON CONFLICT (id) DO NOTHING",
                 *_values(box),
             )
@@ -135,6 +136,14 @@ class PostgresStore:
         if box is None:
             raise NotFound("no such box")
         raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
+
+    async def change_grace(self, box_id: str, grace: timedelta | None) -> None:
+        """See ControlStore."""
+        await self._execute("UPDATE boxd.box SET grace = $2 WHERE id = $1", box_id, grace)
+
+    async def change_drive(self, box_id: str, drive: bool) -> None:
+        """See ControlStore."""
+        await self._execute("UPDATE boxd.box SET drive = $2 WHERE id = $1", box_id, drive)
 
     async def remove_box(self, box_id: str) -> Box | None:
         """See ControlStore."""

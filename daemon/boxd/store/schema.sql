@@ -46,7 +46,8 @@ CREATE TABLE boxd.box (
     created timestamptz NOT NULL,
     deadline timestamptz,             -- NULL: none; else removed then, whatever holds it
     grace interval,                   -- NULL: the daemon's default
-    ephemeral boolean NOT NULL        -- removed when its last channel closes
+    ephemeral boolean NOT NULL,       -- removed when its last channel closes
+    drive boolean NOT NULL            -- /wrk belongs in it: attached at each start
 );
 -- A name is unique in a workspace. '' stands for the default workspace, no workspace is called so.
 CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);

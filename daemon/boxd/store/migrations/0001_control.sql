@@ -4,12 +4,14 @@ CREATE TABLE boxd.setting (
     name text PRIMARY KEY,
     value text NOT NULL
 );
+
 CREATE TABLE boxd.workspace (
     owner text NOT NULL,
     name text NOT NULL CHECK (name <> ''),
     created timestamptz NOT NULL,
     PRIMARY KEY (owner, name)
 );
+
 CREATE TABLE boxd.box (
     id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
     owner text NOT NULL,
@@ -28,10 +30,12 @@ CREATE TABLE boxd.box (
     created timestamptz NOT NULL,
     deadline timestamptz,
     grace interval,
-    ephemeral boolean NOT NULL
+    ephemeral boolean NOT NULL,
+    drive boolean NOT NULL
 );
 CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);
 CREATE INDEX box_deadline ON boxd.box (deadline) WHERE deadline IS NOT NULL;
+
 CREATE TABLE boxd.api_key (
     id text PRIMARY KEY,
     owner text NOT NULL,
@@ -43,6 +47,7 @@ CREATE TABLE boxd.api_key (
     last_used timestamptz,
     UNIQUE (owner, name)
 );
+
 CREATE TABLE boxd.volume (
     id text PRIMARY KEY,
     owner text NOT NULL,

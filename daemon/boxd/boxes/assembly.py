@@ -1,0 +1,176 @@
+"""The parts of one box put together and taken apart: run directory, backend, tunnel, drive.
+
+Knows nothing of states or rows; the lifecycle calls it under the box's lock. Every step is
+idempotent, so `destroy` undoes any prefix of `build` and `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from box_guest import protocol
+from boxd.backends.interface import BoxPlan
+from boxd.errors import BoxdError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from boxd.backends.interface import Backend
+    from boxd.boxes.interface import Catalog, DriveAttacher, Tunnels
+    from boxd.model.box import Box
+    from boxd.tunnel.channel import Tunnel
+
+PIDS_MAX = 512
+"""Processes and threads of one box."""
+HELLO_TIMEOUT = 30.0
+"""Seconds in which a started agent must say hello."""
+PROBE_TIMEOUT = 2.0
+"""Seconds a missing tunnel is waited for before it is asked whether the box still lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What all boxes of this installation share. `boxes` is the parent of their directories."""
+
+    boxes: Path
+    runtime: Path
+    daemon_key: str
+
+    def run_dir(self, box_id: str) -> Path:
+        """The directory that a box shares with the daemon."""
+        return self.boxes / box_id / "run"
+
+
+class Assembly:
+    """Holds no state of its own. `drives` None means that drives are not enabled here."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        tunnels: Tunnels,
+        drives: DriveAttacher | None,
+        catalog: Catalog,
+        places: Places,
+    ) -> None:
+        self.backend = backend
+        self.tunnels = tunnels
+        self.drives = drives
+        self._catalog = catalog
+        self._places = places
+
+    async def build(self, box: Box, private_key: bytes) -> None:
+        """Makes the box without starting it. UnknownImage, Unavailable."""
+        run_dir = self._places.run_dir(box.id)
+        config = {
+            "box_id": box.id,
+            "name": box.name,
+            "hostname": box.name,
+            "daemon_key": self._places.daemon_key,
+            "env": {},
+        }
+        await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
+        plan = BoxPlan(
+            box_id=box.id,
+            hostname=box.name,
+            rootfs=self._catalog.rootfs(box.image),
+            runtime=self._places.runtime,
+            run_dir=run_dir,
+            cpus=box.cpus,
+            mem_mb=box.mem_mb,
+            pids=PIDS_MAX,
+            egress="all",
+        )
+        await self.backend.create(plan)
+
+    async def start(self, box: Box) -> None:
+        """Starts the box; returns when its agent has said hello and its drive is in it.
+
+        The tunnel listens before the agent starts, and the volume is made ready meanwhile.
+        """
+        await self.listen(box)
+        drives = self.drives if box.drive else None
+        async with asyncio.TaskGroup() as group:
+            if drives is not None:
+                group.create_task(drives.prepare(box.owner, box.workspace))
+            group.create_task(self._boot(box.id))
+        if drives is not None:
+            await drives.attach(box)
+
+    async def _boot(self, box_id: str) -> None:
+        await self.backend.start(box_id)
+        await self.tunnels.get(box_id, HELLO_TIMEOUT)
+
+    async def listen(self, box: Box) -> None:
+        """Opens the box's end of the tunnel for its agent."""
+        await self.tunnels.open(box.id, self._places.run_dir(box.id), box.host_key)
+
+    async def tunnel(self, box: Box) -> Tunnel | None:
+        """The tunnel of a running box; None when its processes are gone."""
+        try:
+            return await self.tunnels.get(box.id, PROBE_TIMEOUT)
+        except Unavailable:
+            if not (await self.alive()).get(box.id, False):
+                return None
+        return await self.tunnels.get(box.id, HELLO_TIMEOUT)
+
+    async def alive(self) -> dict[str, bool]:
+        """All boxes of the backend, and whether their processes run."""
+        return {one.box_id: one.running for one in await self.backend.list()}
+
+    async def stop(self, box: Box) -> None:
+        """Ends the box's processes; its disk stays."""
+        await self.tunnels.close(box.id)
+        await self.backend.stop(box.id)
+        if self.drives is not None:
+            await self.drives.forget(box)
+
+    async def destroy(self, box: Box) -> None:
+        """Removes everything of the box, also after a failure in any of its steps.
+
+        Each part is tried even if another one fails; then the failures are raised together.
+        """
+        failures: list[BoxdError | OSError] = []
+        steps: list[Coroutine[Any, Any, None]] = [
+            self.tunnels.close(box.id),
+            self.backend.destroy(box.id),
+        ]
+        if self.drives is not None:
+            steps.append(self.drives.forget(box))
+        steps.append(self.remove_directory(box.id))
+        for step in steps:
+            try:
+                await step
+            except (BoxdError, OSError) as error:
+                failures.append(error)
+        if failures:
+            texts = "; ".join(str(error) for error in failures)
+            raise Unavailable(f"box {box.ref} not wholly removed: {texts}") from failures[0]
+
+    async def remove_directory(self, box_id: str) -> None:
+        """Removes what the backend left of the box's directory, the run directory above all."""
+        await asyncio.to_thread(_remove_tree, self._places.boxes / box_id)
+
+
+def _write_run_dir(run_dir: Path, config: str, private_key: bytes) -> None:
+    """Private to root: the box sees it through its mount, nobody else on the host."""
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write_private(run_dir / protocol.AGENT_CONFIG, config.encode())
+    _write_private(run_dir / protocol.HOST_KEY, private_key)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+
+
+def _remove_tree(path: Path) -> None:
+    """Never crosses a mount point: a mount that is left makes it fail instead."""
+    if path.exists():
+        shutil.rmtree(path)

@@ -1,0 +1,63 @@
+"""Who holds a box awake: one hold per SSH channel, exec, terminal or proxied request.
+
+No method awaits, so each is atomic on the event loop; the lifecycle reads `count` under the box's
+lock when it decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """One attachment. `end` is called when its credential is revoked."""
+
+    box_id: str
+    why: str
+    key_id: str | None
+    end: Callable[[], None] | None = field(default=None)
+
+
+class Attachments:
+    """All holds of this daemon. They live in memory: a restart ends the streams they stand for."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, set[Hold]] = {}
+
+    def add(self, hold: Hold) -> None:
+        """Counts one more."""
+        self._holds.setdefault(hold.box_id, set()).add(hold)
+
+    def remove(self, hold: Hold) -> int:
+        """Counts one less; returns how many hold the box now. No error if it was not counted."""
+        holds = self._holds.get(hold.box_id)
+        if holds is None:
+            return 0
+        holds.discard(hold)
+        if not holds:
+            del self._holds[hold.box_id]
+        return len(holds)
+
+    def count(self, box_id: str) -> int:
+        """How many hold the box."""
+        return len(self._holds.get(box_id, ()))
+
+    def why(self, box_id: str) -> dict[str, int]:
+        """How many hold the box for which reason, by reason."""
+        return dict(sorted(Counter(hold.why for hold in self._holds.get(box_id, ())).items()))
+
+    def end_key(self, key_id: str) -> int:
+        """Ends everything that an API key started; returns how many that were."""
+        ended = 0
+        for holds in list(self._holds.values()):
+            for hold in list(holds):
+                if hold.key_id == key_id and hold.end is not None:
+                    hold.end()
+                    ended += 1
+        return ended

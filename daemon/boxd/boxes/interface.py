@@ -1,0 +1,81 @@
+"""What the lifecycle needs from the parts around it; the composition root hands them in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.model.box import Box
+    from boxd.model.catalog import Flavor, Image
+    from boxd.tunnel.channel import Tunnel
+
+
+class Tunnels(Protocol):
+    """Connections of the agents; see boxd.tunnel.registry."""
+
+    def new_identity(self) -> tuple[bytes, str]:
+        """A key pair for a box: private in OpenSSH form, public as one line."""
+        ...
+
+    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
+        """Listens for the box's agent in `directory`; replaces an older listener."""
+        ...
+
+    async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
+        """The box's tunnel after its hello; Unavailable when none comes in `timeout` seconds."""
+        ...
+
+    async def close(self, box_id: str) -> None:
+        """Ends the tunnel and its listener. No error if there is none."""
+        ...
+
+    async def close_all(self) -> None:
+        """Ends all tunnels and listeners."""
+        ...
+
+
+class DriveAttacher(Protocol):
+    """Brings /wrk into boxes; see boxd.workspaces.attach."""
+
+    async def prepare(self, owner: str, workspace: str | None) -> None:
+        """Has the volume made and mounted on this host, so that `attach` is quick."""
+        ...
+
+    async def attach(self, box: Box) -> None:
+        """Makes /wrk appear in the running box; replaces a stale one."""
+        ...
+
+    async def detach(self, box: Box) -> None:
+        """Takes /wrk away; Conflict naming the holders when it is in use."""
+        ...
+
+    async def info(self, box: Box) -> dict[str, object]:
+        """What to tell about the drive of the box: plain JSON values."""
+        ...
+
+    async def forget(self, box: Box) -> None:
+        """The box stopped: its use of the mount is over. No error if it had none."""
+        ...
+
+
+class Catalog(Protocol):
+    """Images and flavors; see boxd.images.catalog."""
+
+    @property
+    def default_flavor(self) -> Flavor:
+        """The caps of a box that asks for none."""
+        ...
+
+    def images(self) -> list[Image]:
+        """All images, built or not."""
+        ...
+
+    def flavors(self) -> list[Flavor]:
+        """All flavors."""
+        ...
+
+    def rootfs(self, name: str) -> Path:
+        """The unpacked root of an image; UnknownImage; Unavailable when it is not built."""
+        ...

@@ -1,0 +1,546 @@
+"""Life of boxes: the only writer of box state.
+
+A change is a row in the control database first; then the host follows. What a crash leaves in
+between is put right by `adopt` at the next start.
+
+Critical sections: everything that decides on a box or changes it runs under the lock of its
+(owner, workspace, name), holds being counted there too; quota check and the new row run under the
+owner's lock. A start or removal runs in a task of its own, so that a caller who goes away never
+leaves a box half made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
+
+from boxd.boxes.attachments import Attachments, Hold
+from boxd.errors import BadRequest, BoxdError, InvalidKey, NotFound, Unavailable, UnknownImage
+from boxd.model.box import Box, BoxState
+from boxd.names.duration import format_duration
+from boxd.names.words import shown
+from boxd.secret import random_hex
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+    from datetime import datetime, timedelta
+
+    from boxd.boxes.assembly import Assembly
+    from boxd.boxes.interface import Catalog
+    from boxd.boxes.quota import Tier
+    from boxd.clock import Clock
+    from boxd.model.catalog import Flavor
+    from boxd.names.spec import BoxSpec
+    from boxd.store.interface import ControlStore
+    from boxd.tunnel.channel import Tunnel
+
+FROM_DISK = "starts again from its disk"
+STOPPED = f"stopped with the service; {FROM_DISK}"
+DIED = f"its processes ended; {FROM_DISK}"
+TICK = 1.0
+"""Seconds between looks at the deadlines; wall time is compared anew each time."""
+RETRY_DOOMED = 30.0
+"""Seconds between tries to clear what is left of a removed box."""
+_PARALLEL = 4
+"""Boxes that are stopped or adopted at the same time."""
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A running box, held awake, and the connection to its agent."""
+
+    box: Box
+    tunnel: Tunnel
+
+
+class Lifecycle:
+    """See the module. `automount`: new boxes get /wrk without asking for it."""
+
+    def __init__(
+        self,
+        *,
+        store: ControlStore,
+        assembly: Assembly,
+        catalog: Catalog,
+        tier: Tier,
+        clock: Clock,
+        default_image: str,
+        automount: bool,
+    ) -> None:
+        self.attachments = Attachments()
+        self._store = store
+        self._assembly = assembly
+        self._catalog = catalog
+        self._tier = tier
+        self._clock = clock
+        self._default_image = default_image
+        self._automount = automount
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._deadlines: dict[str, Box] = {}
+        self._doomed: dict[str, Box] = {}
+        self._timer: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Adopts what an earlier daemon left, then begins to enforce deadlines."""
+        await self._adopt_all()
+        self._timer = asyncio.create_task(self._enforce(), name="box deadlines")
+
+    async def close(self, *, stop_boxes: bool) -> None:
+        """Lets what is under way finish (each step is bounded); stops all boxes if asked to."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+            self._timer = None
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if stop_boxes:
+            await self._stop_all()
+        await self._assembly.tunnels.close_all()
+
+    async def up(
+        self,
+        owner: str,
+        workspace: str | None,
+        spec: BoxSpec,
+        *,
+        notes: Callable[[str], None] | None = None,
+        default_ttl: timedelta | None = None,
+        hold: Hold | None = None,
+    ) -> Box:
+        """The running box of a spec: made when it is not there, started when it does not run.
+
+        `default_ttl` is the deadline of a new box whose spec has none. `hold`, if given, is
+        counted for the box under its lock. Raises what `Assembly.start` and the quota raise.
+        """
+        name = f"tmp-{random_hex(5)}" if spec.anonymous else spec.name
+        wish = replace(spec, name=name, ttl=spec.ttl or default_ttl)
+        said = notes or _log.debug
+
+        async def change() -> Box:
+            async with self._lock(owner, _ref(workspace, name)):
+                box = await self._find(owner, workspace, name)
+                if box is not None and (spec.fresh or box.state is BoxState.CREATING):
+                    await self._destroy(box)
+                    if spec.fresh:
+                        said(f"removed the old box {box.ref} ({box.id[:12]})")
+                    box = None
+                if box is None:
+                    box = await self._create(owner, workspace, wish, ephemeral=spec.anonymous)
+                else:
+                    box = await self._renew(box, spec, said)
+                    box = await self._wake(box)
+                return self._counted(box, hold)
+
+        return await self._shielded(change(), hold)
+
+    async def wake(self, box: Box, *, hold: Hold | None = None) -> Box:
+        """Has an existing box run; NotFound when it was removed meanwhile."""
+
+        async def change() -> Box:
+            async with self._lock(box.owner, box.ref):
+                return self._counted(await self._wake(await self._present(box)), hold)
+
+        return await self._shielded(change(), hold)
+
+    async def remove(self, box: Box) -> None:
+        """Destroys the box whatever holds it; no error when it is gone already."""
+
+        async def change() -> None:
+            async with self._lock(box.owner, box.ref):
+                if await self._store.box(box.id) is not None:
+                    await self._destroy(box)
+
+        await asyncio.shield(self._spawn(change()))
+
+    @asynccontextmanager
+    async def attach(
+        self,
+        owner: str,
+        workspace: str | None,
+        spec: BoxSpec,
+        *,
+        why: str,
+        key_id: str | None,
+        notes: Callable[[str], None] | None = None,
+        default_ttl: timedelta | None = None,
+    ) -> AsyncIterator[Attachment]:
+        """Holds the box of a spec while the context lasts; see `up`."""
+        hold = Hold("", why, key_id)
+        box = await self.up(owner, workspace, spec, notes=notes, default_ttl=default_ttl, hold=hold)
+        async with self._held(box, hold) as attachment:
+            yield attachment
+
+    @asynccontextmanager
+    async def attach_existing(
+        self, box: Box, *, why: str, key_id: str | None
+    ) -> AsyncIterator[Attachment]:
+        """Holds an existing box while the context lasts; see `wake`."""
+        hold = Hold("", why, key_id)
+        box = await self.wake(box, hold=hold)
+        async with self._held(box, hold) as attachment:
+            yield attachment
+
+    async def workspace_request(self, box_id: str, verb: str) -> dict[str, object]:
+        """`mount`, `umount` or `info` of /wrk, asked for by the agent of a box."""
+        box = await self._store.box(box_id)
+        if box is None:
+            raise NotFound("no such box")
+        drives = self._assembly.drives
+        if drives is None:
+            raise Unavailable("the workspace drive is not enabled on this host")
+        if verb == "info":
+            return await drives.info(box)
+        if verb not in ("mount", "umount"):
+            raise BadRequest(f"unknown request {shown(verb)}: use mount, umount or info")
+        async with self._lock(box.owner, box.ref):
+            box = await self._present(box)
+            if verb == "mount":
+                await self._store.change_drive(box.id, True)
+                await drives.prepare(box.owner, box.workspace)
+                await drives.attach(box)
+            else:
+                await drives.detach(box)
+                await self._store.change_drive(box.id, False)
+            return await drives.info(replace(box, drive=verb == "mount"))
+
+    async def reattach(self, owner: str, workspace: str | None) -> None:
+        """Puts a new mount of a volume into all running boxes of it; a crashed one was there."""
+        drives = self._assembly.drives
+        if drives is None:
+            return
+        for box in await self._store.boxes(owner):
+            if box.workspace != workspace:
+                continue
+            async with self._lock(box.owner, box.ref):
+                present = await self._store.box(box.id)
+                if present and present.drive and present.state is BoxState.RUNNING:
+                    await drives.attach(present)
+
+    # --- under the box's lock -------------------------------------------------------------
+
+    async def _create(
+        self, owner: str, workspace: str | None, spec: BoxSpec, *, ephemeral: bool
+    ) -> Box:
+        image, flavor = self._resolve_image(spec)
+        private_key, host_key = self._assembly.tunnels.new_identity()
+        now = self._clock.now()
+        box = Box(
+            id=random_hex(16),
+            owner=owner,
+            workspace=workspace,
+            name=spec.name,
+            image=image,
+            flavor=flavor.name,
+            cpus=flavor.cpus,
+            mem_mb=flavor.mem_mb,
+            state=BoxState.CREATING,
+            detail="",
+            backend=self._assembly.backend.name,
+            host_key=host_key,
+            created=now,
+            deadline=None if spec.ttl is None else now + min(spec.ttl, self._tier.deadline_max),
+            grace=spec.grace,
+            ephemeral=ephemeral,
+            drive=self._automount and self._assembly.drives is not None,
+        )
+        async with self._lock(owner, ""):
+            boxes = await self._store.boxes(owner)
+            self._tier.check_box(boxes, cpus=box.cpus, mem_mb=box.mem_mb, new=True)
+            await self._store.add_box(box)
+        try:
+            await self._assembly.build(box, private_key)
+            await self._assembly.start(box)
+            box = await self._store.change_state(box.id, BoxState.CREATING, BoxState.RUNNING)
+        except BaseException as error:
+            await self._destroy(box)
+            raise _plain(error)
+        self._watch_deadline(box)
+        _log.info("box created", extra={"box": box.id, "image": box.image})
+        return box
+
+    async def _wake(self, box: Box) -> Box:
+        if box.state is BoxState.RUNNING:
+            if await self._assembly.tunnel(box) is not None:
+                return box
+            box = await self._store.change_state(box.id, BoxState.RUNNING, BoxState.FAILED, DIED)
+        elif box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            box = await self._settle(box, running=False)
+        return await self._start(box)
+
+    async def _start(self, box: Box) -> Box:
+        """From `suspended` or `failed`: the box's processes start anew on its disk."""
+        before = box.state
+        async with self._lock(box.owner, ""):
+            others = [one for one in await self._store.boxes(box.owner) if one.id != box.id]
+            self._tier.check_box(others, cpus=box.cpus, mem_mb=box.mem_mb, new=False)
+            box = await self._store.change_state(box.id, before, BoxState.RESUMING)
+        try:
+            await self._assembly.start(box)
+        except BaseException as error:
+            failure = _plain(error)
+            detail = f"did not start: {failure}"
+            await self._store.change_state(box.id, BoxState.RESUMING, BoxState.SUSPENDED, detail)
+            await self._assembly.stop(box)
+            raise failure
+        _log.info("box started", extra={"box": box.id})
+        return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING)
+
+    async def _stop(self, box: Box, detail: str) -> None:
+        await self._store.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING)
+        await self._assembly.stop(box)
+        await self._store.change_state(box.id, BoxState.SUSPENDING, BoxState.SUSPENDED, detail)
+
+    async def _destroy(self, box: Box) -> None:
+        """Row first: without it the next start destroys what is left here."""
+        self._deadlines.pop(box.id, None)
+        await self._store.remove_box(box.id)
+        await self._clear(box)
+        _log.info("box removed", extra={"box": box.id})
+
+    async def _clear(self, box: Box) -> None:
+        """Takes the box apart; what fails is tried again by the timer, as the row is gone."""
+        try:
+            await self._assembly.destroy(box)
+        except BoxdError as error:
+            if box.id not in self._doomed:
+                _log.warning("%s; trying again", error, extra={"box": box.id})
+            self._doomed[box.id] = box
+        else:
+            self._doomed.pop(box.id, None)
+
+    async def _renew(self, box: Box, spec: BoxSpec, said: Callable[[str], None]) -> Box:
+        """Applies what a spec may change in an existing box; notes what it may not."""
+        ignored = []
+        if spec.image is not None and spec.image != box.image:
+            ignored.append(f"image {spec.image}")
+        if spec.flavor is not None and spec.flavor != box.flavor:
+            ignored.append(f"flavor {spec.flavor}")
+        if spec.ttl is not None:
+            ignored.append(f"deadline ^{format_duration(spec.ttl)}")
+        if ignored:
+            said(f"{', '.join(ignored)} ignored: box {box.ref} exists; {box.name}+ makes it anew")
+        if spec.grace is not None and spec.grace != box.grace:
+            await self._store.change_grace(box.id, spec.grace)
+            box = replace(box, grace=spec.grace)
+        return box
+
+    def _resolve_image(self, spec: BoxSpec) -> tuple[str, Flavor]:
+        """Raises UnknownImage naming the known ones; Unavailable when the image is not built."""
+        image = spec.image or self._default_image
+        self._catalog.rootfs(image)
+        if spec.flavor is None:
+            return image, self._catalog.default_flavor
+        flavors = {flavor.name: flavor for flavor in self._catalog.flavors()}
+        if spec.flavor not in flavors:
+            raise UnknownImage(f"no flavor {shown(spec.flavor)}; known: {', '.join(flavors)}")
+        return image, flavors[spec.flavor]
+
+    # --- holds ----------------------------------------------------------------------------
+
+    def _counted(self, box: Box, hold: Hold | None) -> Box:
+        if hold is not None:
+            hold.box_id = box.id
+            self.attachments.add(hold)
+        return box
+
+    @asynccontextmanager
+    async def _held(self, box: Box, hold: Hold) -> AsyncIterator[Attachment]:
+        task = asyncio.current_task()
+        revoked = False
+
+        def end() -> None:
+            nonlocal revoked
+            if task is not None and not revoked:
+                revoked = True
+                task.cancel()
+
+        try:
+            tunnel = await self._assembly.tunnels.get(box.id)
+            hold.end = end
+            yield Attachment(box, tunnel)
+        except asyncio.CancelledError:
+            if revoked and task is not None and task.uncancel() == 0:
+                raise InvalidKey from None
+            raise
+        finally:
+            hold.end = None
+            self._released(box, hold)
+
+    def _released(self, box: Box, hold: Hold) -> None:
+        if self.attachments.remove(hold) == 0 and box.ephemeral:
+            self._spawn(self._remove_unheld(box))
+
+    async def _remove_unheld(self, box: Box) -> None:
+        async with self._lock(box.owner, box.ref):
+            unheld = self.attachments.count(box.id) == 0
+            if unheld and await self._store.box(box.id) is not None:
+                await self._destroy(box)
+
+    # --- start and stop of the service -----------------------------------------------------
+
+    async def _adopt_all(self) -> None:
+        alive = await self._assembly.alive()
+        boxes = await self._store.all_boxes()
+        known = {box.id for box in boxes}
+        limit = asyncio.Semaphore(_PARALLEL)
+
+        async def adopt(box: Box) -> None:
+            async with limit, self._lock(box.owner, box.ref):
+                await self._adopt(box, alive.get(box.id))
+
+        async def discard(box_id: str) -> None:
+            async with limit:
+                _log.info("box without a record destroyed", extra={"box": box_id})
+                await self._assembly.backend.destroy(box_id)
+                await self._assembly.remove_directory(box_id)
+
+        async with asyncio.TaskGroup() as group:
+            for box in boxes:
+                group.create_task(adopt(box))
+            for box_id in alive.keys() - known:
+                group.create_task(discard(box_id))
+
+    async def _adopt(self, box: Box, running: bool | None) -> None:
+        """Compares a row with the backend: `running` None means that it holds no such box."""
+        expired = box.deadline is not None and box.deadline <= self._clock.now()
+        if expired or box.ephemeral or box.state is BoxState.CREATING:
+            await self._destroy(box)
+            return
+        self._watch_deadline(box)
+        if box.state in (BoxState.SUSPENDED, BoxState.FAILED):
+            if running:
+                await self._assembly.stop(box)
+            return
+        box = await self._settle(box, running=bool(running))
+        if box.state is BoxState.RUNNING:
+            await self._assembly.listen(box)
+            if box.drive and self._assembly.drives is not None:
+                await self._reattach_adopted(box)
+
+    async def _reattach_adopted(self, box: Box) -> None:
+        """The mount may have died with the last daemon. A box without its drive still runs."""
+        drives = self._assembly.drives
+        if drives is None:
+            return
+        try:
+            await drives.prepare(box.owner, box.workspace)
+            await drives.attach(box)
+        except BoxdError as error:
+            _log.warning("drive not attached: %s", error, extra={"box": box.id})
+
+    async def _settle(self, box: Box, *, running: bool) -> Box:
+        """Brings a row that a crash left in the middle to `running` or `suspended`."""
+        if running and box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            return await self._store.change_state(box.id, box.state, BoxState.RUNNING)
+        if not running and box.state is BoxState.RUNNING:
+            box = await self._store.change_state(box.id, box.state, BoxState.SUSPENDING)
+        if not running:
+            return await self._store.change_state(box.id, box.state, BoxState.SUSPENDED, DIED)
+        return box
+
+    async def _stop_all(self) -> None:
+        limit = asyncio.Semaphore(_PARALLEL)
+
+        async def stop(box: Box) -> None:
+            async with limit, self._lock(box.owner, box.ref):
+                if box.ephemeral:
+                    await self._destroy(box)
+                else:
+                    await self._stop(box, STOPPED)
+
+        running = [b for b in await self._store.all_boxes() if b.state is BoxState.RUNNING]
+        results = await asyncio.gather(*map(stop, running), return_exceptions=True)
+        failures = [one for one in results if isinstance(one, BaseException)]
+        if failures:
+            raise BaseExceptionGroup("boxes that could not be stopped", failures)
+
+    # --- deadlines ------------------------------------------------------------------------
+
+    def _watch_deadline(self, box: Box) -> None:
+        if box.deadline is not None:
+            self._deadlines[box.id] = box
+
+    async def _enforce(self) -> None:
+        """Polls wall time, so that a step of the clock is seen within a tick."""
+        retry_at = self._clock.monotonic() + RETRY_DOOMED
+        while True:
+            await asyncio.sleep(TICK)
+            now = self._clock.now()
+            for box in list(self._deadlines.values()):
+                if _passed(box.deadline, now):
+                    del self._deadlines[box.id]
+                    self._spawn(self._expire(box))
+            if self._clock.monotonic() >= retry_at:
+                retry_at = self._clock.monotonic() + RETRY_DOOMED
+                for box in list(self._doomed.values()):
+                    await self._clear(box)
+
+    async def _expire(self, box: Box) -> None:
+        try:
+            _log.info("deadline passed", extra={"box": box.id})
+            await self.remove(box)
+        except BoxdError as error:
+            _log.warning("deadline not enforced: %s; trying again", error, extra={"box": box.id})
+            self._watch_deadline(box)
+
+    # --- helpers --------------------------------------------------------------------------
+
+    def _lock(self, owner: str, ref: str) -> asyncio.Lock:
+        """One lock per box name; `ref` empty: the lock of the owner's sums."""
+        return self._locks.setdefault((owner, ref), asyncio.Lock())
+
+    async def _find(self, owner: str, workspace: str | None, name: str) -> Box | None:
+        for box in await self._store.boxes(owner):
+            if (box.workspace, box.name) == (workspace, name):
+                return box
+        return None
+
+    async def _present(self, box: Box) -> Box:
+        present = await self._store.box(box.id)
+        if present is None:
+            raise NotFound(f"box {box.ref} was removed")
+        return present
+
+    def _spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _shielded(self, work: Coroutine[Any, Any, Box], hold: Hold | None) -> Box:
+        """Runs `work` to its end also when the caller goes away; then nothing is held."""
+        task = self._spawn(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if hold is not None:
+                task.add_done_callback(lambda done: self._abandoned(done, hold))
+            raise
+
+    def _abandoned(self, done: asyncio.Task[Box], hold: Hold) -> None:
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._released(done.result(), hold)
+
+
+def _ref(workspace: str | None, name: str) -> str:
+    return name if workspace is None else f"{workspace}/{name}"
+
+
+def _passed(deadline: datetime | None, now: datetime) -> bool:
+    return deadline is not None and deadline <= now
+
+
+def _plain(error: BaseException) -> BaseException:
+    """The first error of a group stands for it, as the steps of a start run side by side."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,91 @@
+"""What is shown of a box: one dataclass, one JSON form for the CLI, HTTP and MCP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from boxd.model.box import Box
+
+
+@dataclass(frozen=True, slots=True)
+class NextAct:
+    """The next thing that happens to a box by itself: `act` is `removed` or `suspended`."""
+
+    act: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BoxView:
+    """A box as its owner sees it. `age_s` in seconds, `mem_mb` in MiB.
+
+    `attached` counts who holds it awake, `why` tells how many for which reason.
+    """
+
+    id: str
+    name: str
+    workspace: str | None
+    ref: str
+    image: str
+    flavor: str
+    state: str
+    detail: str
+    age_s: float
+    cpus: float
+    mem_mb: int
+    created: datetime
+    deadline: datetime | None
+    grace: timedelta | None
+    attached: int
+    why: dict[str, int] = field(default_factory=dict)
+    next: NextAct | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Spec 2.1 with more fields; `workspace` is omitted for the default workspace."""
+        shown: dict[str, Any] = {"id": self.id, "name": self.name}
+        if self.workspace is not None:
+            shown["workspace"] = self.workspace
+        shown |= {
+            "image": self.image,
+            "state": self.state,
+            "age_s": round(self.age_s, 3),
+            "cpus": self.cpus,
+            "mem_mb": self.mem_mb,
+            "ref": self.ref,
+            "flavor": self.flavor,
+            "detail": self.detail,
+            "attached": self.attached,
+            "why": self.why,
+            "created": self.created.isoformat(),
+            "deadline": self.deadline.isoformat() if self.deadline else None,
+            "grace_s": self.grace.total_seconds() if self.grace is not None else None,
+            "next": {"act": self.next.act, "at": self.next.at.isoformat()} if self.next else None,
+        }
+        return shown
+
+
+def view_box(box: Box, now: datetime, why: dict[str, int]) -> BoxView:
+    """The view of a box at `now`, held for the reasons `why`."""
+    return BoxView(
+        id=box.id,
+        name=box.name,
+        workspace=box.workspace,
+        ref=box.ref,
+        image=box.image,
+        flavor=box.flavor,
+        state=box.state.value,
+        detail=box.detail,
+        age_s=max(0.0, (now - box.created).total_seconds()),
+        cpus=box.cpus,
+        mem_mb=box.mem_mb,
+        created=box.created,
+        deadline=box.deadline,
+        grace=box.grace,
+        attached=sum(why.values()),
+        why=why,
+        next=None if box.deadline is None else NextAct("removed", box.deadline),
+    )
