@@ -261,7 +261,10 @@ class Lifecycle:
             box = await self._store.change_state(box.id, BoxState.CREATING, BoxState.RUNNING)
         except BaseException as error:
             await self._destroy(box)
-            raise _plain(error)
+            failure = _plain(error)
+            if failure is error:
+                raise
+            raise failure from error
         self._watch_deadline(box)
         _log.info("box created", extra={"box": box.id, "image": box.image})
         return box
@@ -289,7 +292,9 @@ class Lifecycle:
             detail = f"did not start: {failure}"
             await self._store.change_state(box.id, BoxState.RESUMING, BoxState.SUSPENDED, detail)
             await self._assembly.stop(box)
-            raise failure
+            if failure is error:
+                raise
+            raise failure from error
         _log.info("box started", extra={"box": box.id})
         return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING)
 
