@@ -1,0 +1,220 @@
+"""One suite for every ControlStore."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.errors import Conflict, NotFound
+from boxd.model.box import TRANSITIONS, Box, BoxState
+from boxd.model.key import ApiKey
+from boxd.model.volume import Volume
+from boxd.secret import digest, random_hex
+from boxd.store.memory import MemoryStore
+from boxd.store.postgres import PostgresStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from boxd.store.interface import ControlStore
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+OWNER = "SHA256:alice"
+OTHER = "SHA256:bob"
+
+
+@pytest.fixture(params=["memory", "postgres"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[ControlStore]:
+    """A fresh store of each kind."""
+    made: ControlStore
+    if request.param == "memory":
+        made = MemoryStore()
+    else:
+        made = PostgresStore(request.getfixturevalue("pg_database"))
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER) -> Box:
+    """A box with every field set."""
+    return Box(
+        id=random_hex(16),
+        owner=owner,
+        workspace=workspace,
+        name=name,
+        image="debian",
+        flavor="small",
+        cpus=1.5,
+        mem_mb=1024,
+        state=BoxState.CREATING,
+        detail="",
+        backend="runc",
+        host_key="ssh-ed25519 AAAA",
+        created=NOW,
+        deadline=NOW + timedelta(hours=2),
+        grace=timedelta(minutes=5),
+        ephemeral=False,
+        drive=True,
+    )
+
+
+def make_key(name: str = "laptop", owner: str = OWNER) -> ApiKey:
+    """A key with every field set but the last use."""
+    return ApiKey(random_hex(16), owner, name, "ws1", NOW, NOW + timedelta(days=1), None)
+
+
+def make_volume(workspace: str | None = None, owner: str = OWNER) -> Volume:
+    """A volume with random names."""
+    role, schema, prefix = (random_hex(16) for _ in range(3))
+    return Volume(random_hex(16), owner, workspace, role, schema, prefix, b"\x00sealed", NOW)
+
+
+async def test_box_comes_back_as_it_was_written(store: ControlStore) -> None:
+    full = make_box()
+    bare = replace(make_box("bare"), deadline=None, grace=None, ephemeral=True, drive=False)
+    await store.add_box(full)
+    await store.add_box(bare)
+    assert await store.box(full.id) == full
+    assert await store.box(bare.id) == bare
+    assert await store.box("0" * 32) is None
+
+
+async def test_name_is_unique_in_owner_and_workspace_only(store: ControlStore) -> None:
+    for box in (make_box(), make_box(workspace="ws1"), make_box(owner=OTHER)):
+        await store.add_box(box)
+    for taken in (make_box(), make_box(workspace="ws1")):
+        with pytest.raises(Conflict, match=taken.ref):
+            await store.add_box(taken)
+    assert len(await store.boxes(OWNER)) == 2
+    assert len(await store.all_boxes()) == 3
+
+
+async def test_name_is_free_again_after_removal(store: ControlStore) -> None:
+    first = make_box()
+    await store.add_box(first)
+    assert await store.remove_box(first.id) == first
+    assert await store.remove_box(first.id) is None
+    await store.add_box(make_box())
+
+
+async def test_adding_the_same_box_twice_is_once(store: ControlStore) -> None:
+    box = make_box()
+    await store.add_box(box)
+    await store.add_box(box)
+    assert await store.boxes(OWNER) == [box]
+
+
+async def test_boxes_are_listed_oldest_first(store: ControlStore) -> None:
+    young = replace(make_box("a"), created=NOW + timedelta(seconds=1))
+    old = make_box("b")
+    await store.add_box(young)
+    await store.add_box(old)
+    assert await store.boxes(OWNER) == [old, young]
+
+
+@pytest.mark.parametrize("before", BoxState)
+@pytest.mark.parametrize("after", BoxState)
+async def test_state_changes_follow_the_transition_table(
+    store: ControlStore, before: BoxState, after: BoxState
+) -> None:
+    box = replace(make_box(), state=before, detail="old")
+    await store.add_box(box)
+    if (before, after) in TRANSITIONS:
+        changed = await store.change_state(box.id, before, after, "new")
+        assert changed == replace(box, state=after, detail="new")
+        assert await store.box(box.id) == changed
+    else:
+        with pytest.raises(Conflict):
+            await store.change_state(box.id, before, after, "new")
+        assert await store.box(box.id) == box
+
+
+async def test_state_change_is_compare_and_set(store: ControlStore) -> None:
+    box = make_box()
+    await store.add_box(box)
+    await store.change_state(box.id, BoxState.CREATING, BoxState.RUNNING)
+    with pytest.raises(Conflict, match="is running"):
+        await store.change_state(box.id, BoxState.CREATING, BoxState.FAILED)
+    with pytest.raises(NotFound):
+        await store.change_state("f" * 32, BoxState.CREATING, BoxState.RUNNING)
+
+
+async def test_grace_and_drive_change_alone(store: ControlStore) -> None:
+    box = make_box()
+    await store.add_box(box)
+    await store.change_grace(box.id, None)
+    await store.change_drive(box.id, False)
+    assert await store.box(box.id) == replace(box, grace=None, drive=False)
+    await store.change_grace("f" * 32, None)
+    await store.change_drive("f" * 32, True)
+
+
+async def test_key_is_found_by_its_digest(store: ControlStore) -> None:
+    key = make_key()
+    await store.add_key(key, digest("svc_one"))
+    await store.add_key(key, digest("svc_one"))
+    assert await store.find_key(digest("svc_one")) == key
+    assert await store.find_key(digest("svc_two")) is None
+    assert await store.keys(OWNER) == [key]
+    assert await store.keys(OTHER) == []
+
+
+async def test_key_names_are_unique_per_owner(store: ControlStore) -> None:
+    await store.add_key(make_key(), digest("a"))
+    await store.add_key(make_key(owner=OTHER), digest("b"))
+    with pytest.raises(Conflict, match="laptop"):
+        await store.add_key(make_key(), digest("c"))
+
+
+async def test_removed_key_is_gone(store: ControlStore) -> None:
+    key = make_key()
+    await store.add_key(key, digest("a"))
+    assert await store.remove_key(OTHER, key.name) is None
+    assert await store.remove_key(OWNER, key.name) == key
+    assert await store.find_key(digest("a")) is None
+
+
+async def test_last_use_never_goes_back(store: ControlStore) -> None:
+    key = make_key()
+    await store.add_key(key, digest("a"))
+    await store.touch_key(key.id, NOW + timedelta(minutes=2))
+    await store.touch_key(key.id, NOW + timedelta(minutes=1))
+    await store.touch_key("unknown", NOW)
+    assert (await store.keys(OWNER))[0].last_used == NOW + timedelta(minutes=2)
+
+
+async def test_workspaces_are_remembered_once(store: ControlStore) -> None:
+    assert await store.add_workspace(OWNER, "ws2", NOW)
+    assert await store.add_workspace(OWNER, "ws1", NOW)
+    assert not await store.add_workspace(OWNER, "ws1", NOW)
+    assert await store.workspaces(OWNER) == ["ws1", "ws2"]
+    assert await store.workspaces(OTHER) == []
+
+
+async def test_volume_is_one_per_workspace(store: ControlStore) -> None:
+    default, named, foreign = make_volume(), make_volume("ws1"), make_volume(owner=OTHER)
+    for volume in (default, named, foreign, default):
+        await store.add_volume(volume)
+    assert await store.find_volume(OWNER, None) == default
+    assert await store.find_volume(OWNER, "ws1") == named
+    assert await store.find_volume(OWNER, "ws2") is None
+    assert {volume.id for volume in await store.list_volumes(OWNER)} == {default.id, named.id}
+    assert len(await store.list_volumes()) == 3
+    for taken in (make_volume(), make_volume("ws1")):
+        with pytest.raises(Conflict):
+            await store.add_volume(taken)
+    assert await store.remove_volume(default.id) == default
+    assert await store.remove_volume(default.id) is None
+
+
+async def test_settings(store: ControlStore) -> None:
+    assert await store.setting("instance") is None
+    await store.put_setting("instance", "one")
+    await store.put_setting("instance", "two")
+    assert await store.setting("instance") == "two"
