@@ -1,0 +1,510 @@
+"""The drive: `Filesystem`, a POSIX filesystem on inodes, and its `FileHandle`s.
+
+It knows neither FUSE nor HTTP nor permissions. Names and attributes are answered by the metadata
+store each time, so what one session has done is seen by every other at once; only the dirty bytes
+of files that are open here are known here alone, for at most 200 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from wrkfs.errors import BadDescriptor, Fenced, InvalidArgument, Stale, WrkfsError
+from wrkfs.layout import FileLayout
+from wrkfs.reader import BlockReader, ReadAhead
+from wrkfs.types import RenameFlags, SetAttr, XattrFlags
+from wrkfs.writer import SliceIds, WritePath, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from wrkfs.config import VolumeConfig
+    from wrkfs.data.interface import BlockStore
+    from wrkfs.meta.interface import MetaStore
+    from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, StatFs
+
+    T = TypeVar("T")
+
+KNOWN_MAX = 8192
+"""Inodes whose last own commit is remembered."""
+_SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
+
+
+class OpenFile:
+    """What the handles of one inode share.
+
+    Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
+    """
+
+    __slots__ = ("handles", "ino", "layout", "writer")
+
+    def __init__(self, fs: Filesystem, ino: Ino, path: WritePath) -> None:
+        self.ino = ino
+        self.handles: set[FileHandle] = set()
+        self.layout: FileLayout | None = None
+        self.writer = Writer(ino, path, fs.learn, self.lose)
+
+    def lose(self, error: WrkfsError) -> None:
+        """Bytes are lost: every handle that is open now tells it once."""
+        for handle in self.handles:
+            handle.fail(error)
+
+
+class FileHandle:
+    """One open file description. Any calls may interleave; `close` is the last one."""
+
+    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch")
+
+    def __init__(self, fs: Filesystem, file: OpenFile, attr: Attr, flags: int, epoch: int) -> None:
+        self._fs = fs
+        self._file: OpenFile | None = file
+        self._flags = flags
+        self._error: WrkfsError | None = None
+        self._ahead = ReadAhead()
+        self.attr = attr
+        self.epoch = epoch
+
+    @property
+    def ino(self) -> Ino:
+        """The file's inode."""
+        return self.attr.ino
+
+    @property
+    def file(self) -> OpenFile:
+        """What all handles of the inode share. BadDescriptor after `close`."""
+        if self._file is None:
+            raise BadDescriptor("the handle is closed")
+        return self._file
+
+    @property
+    def readable(self) -> bool:
+        """Whether it was opened for reading."""
+        return self._flags & os.O_ACCMODE != os.O_WRONLY
+
+    @property
+    def writable(self) -> bool:
+        """Whether it was opened for writing."""
+        return self._flags & os.O_ACCMODE != os.O_RDONLY
+
+    def fail(self, error: WrkfsError) -> None:
+        """Keeps the first error for the next flush, fsync or close."""
+        if self._error is None:
+            self._error = error
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. Corrupt, Unavailable."""
+        return bytes(await self.read_view(offset, size))
+
+    async def read_view(self, offset: int, size: int) -> BytesLike:
+        """As `read`, without a last copy where the bytes stand in one buffer already."""
+        if not self.readable:
+            raise BadDescriptor("not open for reading")
+        if offset < 0 or size < 0:
+            raise InvalidArgument("negative offset or size")
+        return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
+
+    async def write(self, offset: int, data: BytesLike) -> int:
+        """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND."""
+        if not self.writable:
+            raise BadDescriptor("not open for writing")
+        writer = self.file.writer
+        await writer.write(offset, data, append=bool(self._flags & os.O_APPEND))
+        if self._flags & _SYNC_FLAGS:
+            await self.fsync()
+        return len(data)
+
+    async def flush(self) -> None:
+        """Everything written is durable and visible, or the error that lost some of it."""
+        if self.writable:
+            await self.file.writer.commit(durable=True)
+        self._raise_error()
+
+    async def fsync(self) -> None:
+        """As `flush`, also when this handle wrote nothing itself."""
+        await self.file.writer.commit(durable=True)
+        self._raise_error()
+
+    async def close(self) -> None:
+        """Flushes and lets go; raises what `flush` would. Idempotent."""
+        file, self._file = self._file, None
+        if file is not None:
+            await self._fs.let_go(self, file)
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    @property
+    def error(self) -> WrkfsError | None:
+        """The loss that has not been told yet."""
+        return self._error
+
+
+class Filesystem:
+    """One volume, as one session sees and changes it.
+
+    Critical sections:
+
+    - `_files` gains an entry and the entry its handle in one step; an entry leaves with its last
+      handle, after the dirty bytes are committed.
+    - `_rejoin_lock` is held from the end of an epoch until all files are open in the next.
+    - `_known` holds, for each inode that this session committed to, the attributes after the last
+      commit: an answer that was read before that commit and arrives after it is corrected.
+    """
+
+    def __init__(self, meta: MetaStore, blocks: BlockStore, *, prefix: str = "volume") -> None:
+        """Takes over a started metadata store and a block store; `close` closes both."""
+        self._meta = meta
+        self._blocks = blocks
+        self._files: dict[Ino, OpenFile] = {}
+        self._known: OrderedDict[Ino, Attr] = OrderedDict()
+        self._rejoin_lock = asyncio.Lock()
+        self._reader = BlockReader(blocks, prefix)
+        self._path = WritePath(meta, blocks, prefix, SliceIds(meta), self._rejoin)
+
+    async def close(self) -> None:
+        """Commits what is dirty, ends the session. Idempotent; losses are raised at the end."""
+        lost: WrkfsError | None = None
+        for file in list(self._files.values()):
+            for handle in list(file.handles):
+                try:
+                    await handle.close()
+                except WrkfsError as error:
+                    lost = error
+        while self._path.tasks:
+            await asyncio.gather(*self._path.tasks, return_exceptions=True)
+        await self._reader.close()
+        await self._blocks.close()
+        await self._meta.close()
+        if lost is not None:
+            raise lost
+
+    async def sync(self) -> None:
+        """Everything answered so far survives a crash, dirty bytes of open files included."""
+        files = list(self._files.values())
+        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
+        await self._meta.sync()
+
+    # -- names --
+
+    async def lookup(self, parent: Ino, name: bytes) -> Attr:
+        """Attributes of a name. NotFound, NotDirectory."""
+        return await self._present(await self._meta.lookup(parent, name))
+
+    async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        """Entries with cookie > `after`, without `.` and `..`; [] at the end."""
+        entries = await self._meta.readdir(ino, after, limit)
+        if self._files or self._known:
+            for number, entry in enumerate(entries):
+                attr = await self._present(entry.attr)
+                if attr is not entry.attr:
+                    entries[number] = replace(entry, attr=attr)
+        return entries
+
+    async def parent(self, ino: Ino) -> Ino:
+        """The parent of a directory; the root is its own."""
+        return await self._meta.parent(ino)
+
+    async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
+        """Creates a directory. Exists, NotFound, QuotaExceeded."""
+        return await self._change(lambda: self._meta.mkdir(parent, name, mode, caller))
+
+    async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
+        """Creates a regular file, fifo or socket."""
+        return await self._change(lambda: self._meta.mknod(parent, name, mode, rdev, caller))
+
+    async def symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attr:
+        """Creates a symbolic link."""
+        return await self._change(lambda: self._meta.symlink(parent, name, target, caller))
+
+    async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """Another name for a non-directory."""
+        attr = await self._change(lambda: self._meta.link(ino, parent, name))
+        return await self._present(attr)
+
+    async def unlink(self, parent: Ino, name: bytes) -> None:
+        """Removes a name of a non-directory."""
+        await self._change(lambda: self._meta.unlink(parent, name))
+
+    async def rmdir(self, parent: Ino, name: bytes) -> None:
+        """Removes an empty directory."""
+        await self._change(lambda: self._meta.rmdir(parent, name))
+
+    async def remove_tree(self, parent: Ino, name: bytes) -> None:
+        """Removes a name with everything below it."""
+        await self._change(lambda: self._meta.remove_tree(parent, name))
+
+    async def rename(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: RenameFlags = RenameFlags.NONE,
+    ) -> None:
+        """Moves a name, replacing the target as rename(2) does."""
+        await self._change(lambda: self._meta.rename(parent, name, new_parent, new_name, flags))
+
+    # -- inodes --
+
+    async def getattr(self, ino: Ino) -> Attr:
+        """Attributes; size and mtime count bytes that are still dirty here."""
+        return await self._present(await self._meta.getattr(ino))
+
+    async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        """Applies changes, in order with the writes of this session."""
+        file = self._files.get(ino)
+        if file is None:
+            return await self._setattr(ino, changes)
+        file.writer.note_change()
+        if changes.size is not None:
+            async with file.writer.resizing():
+                attr = await self._setattr(ino, changes)
+        elif changes.mtime_ns is not None or changes.mtime_now:
+            async with file.writer.between_commits():
+                attr = await self._setattr(ino, changes)
+                file.writer.set_mtime(attr.mtime_ns)
+        else:
+            attr = await self._setattr(ino, changes)
+        return await self._present(attr)
+
+    async def readlink(self, ino: Ino) -> bytes:
+        """Target of a symbolic link."""
+        return await self._meta.readlink(ino)
+
+    # -- files --
+
+    async def open(self, ino: Ino, flags: int) -> FileHandle:
+        """Opens a regular file; O_TRUNC, O_APPEND, O_SYNC and the access mode are honoured."""
+        truncate = bool(flags & os.O_TRUNC) and flags & os.O_ACCMODE != os.O_RDONLY
+        file = self._files.get(ino)
+        if truncate and file is not None:
+            async with file.writer.resizing():
+                return await self._open(ino, flags, truncate)
+        return await self._open(ino, flags, truncate)
+
+    async def create(
+        self, parent: Ino, name: bytes, mode: int, flags: int, caller: Caller
+    ) -> tuple[Attr, FileHandle]:
+        """Creates, or with no O_EXCL opens, a regular file. Exists, IsDirectory, NotFound."""
+        exclusive = bool(flags & os.O_EXCL)
+        (file_map, made), epoch = await self._opening(
+            lambda: self._meta.create(parent, name, mode, caller, exclusive=exclusive),
+            lambda found: self._meta.open(found[0].attr.ino),
+        )
+        handle = self._handle(file_map, flags, epoch)
+        handle.file.writer.note_change()
+        writable = flags & os.O_ACCMODE != os.O_RDONLY
+        if not made and flags & os.O_TRUNC and writable:
+            handle.attr = await self.setattr(handle.ino, SetAttr(size=0))
+        return await self._present(handle.attr), handle
+
+    async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
+        """A file with no name, for writing; it vanishes unless it is published."""
+        file_map, epoch = await self._opening(
+            lambda: self._meta.create_unlinked(mode, caller),
+            lambda found: self._meta.open(found.attr.ino),
+        )
+        return self._handle(file_map, os.O_RDWR, epoch)
+
+    async def publish(
+        self,
+        ino: Ino,
+        parent: Ino,
+        name: bytes,
+        *,
+        if_version: tuple[Ino, int] | None = None,
+        if_absent: bool = False,
+    ) -> bool:
+        """Names an unlinked file, durably, with all its bytes or not at all; see MetaStore."""
+        file = self._files.get(ino)
+        if file is not None:
+            await file.writer.commit(durable=False)
+            for handle in file.handles:
+                if handle.error is not None:
+                    raise handle.error
+        return await self._change(
+            lambda: self._meta.publish(
+                ino, parent, name, if_version=if_version, if_absent=if_absent
+            )
+        )
+
+    # -- the volume, extended attributes --
+
+    async def statfs(self) -> StatFs:
+        """Exact use and limits."""
+        return await self._meta.statfs()
+
+    async def getxattr(self, ino: Ino, name: bytes) -> bytes:
+        """Value of an attribute. NoData."""
+        return await self._meta.getxattr(ino, name)
+
+    async def setxattr(
+        self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
+    ) -> None:
+        """Sets an attribute."""
+        await self._change(lambda: self._meta.setxattr(ino, name, value, flags))
+
+    async def listxattr(self, ino: Ino) -> list[bytes]:
+        """Names of all attributes."""
+        return await self._meta.listxattr(ino)
+
+    async def removexattr(self, ino: Ino, name: bytes) -> None:
+        """Removes an attribute. NoData."""
+        await self._change(lambda: self._meta.removexattr(ino, name))
+
+    # -- for FileHandle and Writer --
+
+    async def read(self, file: OpenFile, offset: int, size: int, ahead: int) -> BytesLike:
+        """Bytes of an open file: committed by anyone before this call, or dirty here."""
+        await file.writer.settle()
+        # Dirty bytes first: what a commit moves to the database meanwhile is found there.
+        dirty = file.writer.overlay(offset, offset + size)
+        dirty_end = file.writer.end
+        if len(dirty) == 1 and len(dirty[0][1]) == size:
+            return dirty[0][1]
+        layout = await self._layout(file)
+        end = min(offset + size, max(layout.size, dirty_end))
+        if end <= offset:
+            return b""
+        data = await self._reader.read(layout, offset, end, ahead)
+        if not dirty:
+            return data
+        merged = bytearray(data)
+        for pos, piece in dirty:
+            merged[pos - offset : pos - offset + len(piece)] = piece
+        return merged
+
+    async def let_go(self, handle: FileHandle, file: OpenFile) -> None:
+        """The end of a handle: its bytes are committed, then the inode is released."""
+        try:
+            if handle.writable:
+                await file.writer.commit(durable=True)
+        finally:
+            file.handles.discard(handle)
+            if not file.handles and self._files.get(file.ino) is file:
+                del self._files[file.ino]
+        if handle.epoch == self._meta.epoch:
+            try:
+                await self._meta.release(file.ino)
+            except Fenced:
+                # The epoch has ended, and all its open files with it.
+                return
+
+    def learn(self, attr: Attr) -> None:
+        """Keeps the attributes after an own change, unless newer ones are known."""
+        known = self._known.get(attr.ino)
+        if known is None or known.version <= attr.version:
+            self._known[attr.ino] = attr
+            self._known.move_to_end(attr.ino)
+            if len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+
+    # -- inside --
+
+    async def _present(self, attr: Attr) -> Attr:
+        """Attributes as this session must show them: no older than its own writes."""
+        file = self._files.get(attr.ino)
+        if file is not None:
+            await file.writer.settle()
+        known = self._known.get(attr.ino)
+        if known is not None and known.version > attr.version:
+            attr = replace(
+                attr,
+                size=known.size,
+                mtime_ns=known.mtime_ns,
+                ctime_ns=known.ctime_ns,
+                version=known.version,
+            )
+        if file is not None and file.writer.dirty:
+            size = max(attr.size, file.writer.end)
+            attr = replace(attr, size=size, mtime_ns=file.writer.mtime_ns)
+        return attr
+
+    async def _layout(self, file: OpenFile) -> FileLayout:
+        """The file's layout as of now: one round trip, two when someone has changed the file."""
+        known = self._known.get(file.ino)
+        layout = file.layout
+        if layout is not None and (known is None or known.version <= layout.version):
+            attr = await self._meta.getattr(file.ino)
+            if attr.version == layout.version:
+                return layout
+        layout = FileLayout(await self._meta.file_map(file.ino))
+        if file.layout is None or file.layout.version <= layout.version:
+            file.layout = layout
+        return layout
+
+    async def _setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        attr = await self._change(lambda: self._meta.setattr(ino, changes))
+        self.learn(attr)
+        return attr
+
+    async def _open(self, ino: Ino, flags: int, truncate: bool) -> FileHandle:
+        file_map, epoch = await self._opening(
+            lambda: self._meta.open(ino, truncate=truncate),
+            lambda found: self._meta.open(found.attr.ino),
+        )
+        handle = self._handle(file_map, flags, epoch)
+        if truncate:
+            self.learn(file_map.attr)
+            handle.file.writer.note_change()
+        return handle
+
+    async def _opening(
+        self, call: Callable[[], Awaitable[T]], again: Callable[[T], Awaitable[object]]
+    ) -> tuple[T, int]:
+        """Opens, and once more when the epoch changed meanwhile; the epoch it is open in."""
+        epoch = self._meta.epoch
+        found = await self._change(call)
+        while epoch != self._meta.epoch:
+            epoch = self._meta.epoch
+            await again(found)
+        return found, epoch
+
+    def _handle(self, file_map: FileMap, flags: int, epoch: int) -> FileHandle:
+        ino = file_map.attr.ino
+        file = self._files.get(ino)
+        if file is None:
+            file = self._files[ino] = OpenFile(self, ino, self._path)
+        if file.layout is None or file.layout.version <= file_map.attr.version:
+            file.layout = FileLayout(file_map)
+        handle = FileHandle(self, file, file_map.attr, flags, epoch)
+        file.handles.add(handle)
+        return handle
+
+    async def _change(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Runs a change; one that was fenced was not done, and is done in a new epoch."""
+        epoch = self._meta.epoch
+        try:
+            return await call()
+        except Fenced:
+            await self._rejoin(epoch)
+        return await call()
+
+    async def _rejoin(self, epoch: int) -> None:
+        """Ends `epoch`: a new one is registered and all files are opened in it.
+
+        A file that is gone meanwhile fails with Stale; the dirty bytes of the others are kept.
+        """
+        async with self._rejoin_lock:
+            if self._meta.epoch != epoch:
+                return
+            await self._meta.rejoin()
+            for file in list(self._files.values()):
+                file.layout = None
+                for handle in list(file.handles):
+                    try:
+                        await self._meta.open(file.ino)
+                        handle.epoch = self._meta.epoch
+                    except Fenced:
+                        raise
+                    except WrkfsError:
+                        gone = Stale("the file vanished while the session was cut off")
+                        file.writer.fail(gone)
+                        file.lose(gone)
