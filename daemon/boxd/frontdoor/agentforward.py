@@ -1,0 +1,39 @@
+"""Protocol adapter only. The client's SSH agent for one session in the box."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from boxd.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from boxd.tunnel.channel import Tunnel
+
+
+@asynccontextmanager
+async def forwarded_agent(
+    tunnel: Tunnel, chan: asyncssh.SSHServerChannel[bytes]
+) -> AsyncIterator[dict[bytes, bytes]]:
+    """A socket in the box that leads to the client's agent, as environment of the session.
+
+    Empty when the client did not ask for it. Raises Unavailable when the box makes no socket.
+    """
+    agent = chan.get_agent_path()
+    if agent is None:
+        yield {}
+        return
+    path = f"{tunnel.forward_dir}/agent.{secrets.token_hex(8)}"
+    try:
+        listener = await tunnel.connection.forward_remote_path(path, agent)
+    except (asyncssh.Error, OSError) as error:
+        raise Unavailable(f"the box does not forward the SSH agent: {error}") from error
+    try:
+        yield {b"SSH_AUTH_SOCK": path.encode()}
+    finally:
+        listener.close()

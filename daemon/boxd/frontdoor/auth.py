@@ -1,0 +1,97 @@
+"""Who is at the door: which public keys are identities, and which of them proved itself.
+
+Every key of a safe kind is an identity; its SHA-256 fingerprint is the owner. Nothing here has a
+side effect outside the connection: clients offer keys without a signature to see which would do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from boxd.principal import Principal
+
+if TYPE_CHECKING:
+    import asyncssh
+
+MAX_REJECTED = 6
+"""Rejected keys of one connection, then it is closed."""
+MAX_TRIES = 32
+"""Keys offered or proved on one connection; bounds what an endless prober costs."""
+RSA_MIN_BYTES = 2048 // 8
+
+SIGNATURES = (
+    "ssh-ed25519",
+    "sk-ssh-ed25519@openssh.com",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+)
+"""How users' keys may sign; no SHA-1."""
+
+_KINDS = frozenset(name.encode() for name in SIGNATURES if not name.startswith("rsa-")) | {
+    b"ssh-rsa"
+}
+_ALLOWED = frozenset(name.encode() for name in SIGNATURES)
+
+
+def accept(key: asyncssh.SSHKey) -> str | None:
+    """The owner that a key stands for, or None for a kind or size that is not safe.
+
+    An accepted RSA key verifies no SHA-1 signature any more: the list that a server announces
+    does not bind a client, and asyncssh checks what the key says it can.
+    """
+    if key.algorithm not in _KINDS:
+        return None
+    if key.algorithm == b"ssh-rsa" and _modulus_bytes(key) < RSA_MIN_BYTES:
+        return None
+    key.all_sig_algorithms = {name for name in key.all_sig_algorithms if name in _ALLOWED}
+    return key.get_fingerprint("sha256")
+
+
+def _modulus_bytes(key: asyncssh.SSHKey) -> int:
+    """Size of an RSA modulus, from the public blob: name, exponent, modulus, length-prefixed."""
+    blob, numbers = key.public_data, []
+    while blob:
+        size = int.from_bytes(blob[:4], "big")
+        numbers.append(blob[4 : 4 + size])
+        blob = blob[4 + size :]
+    return (int.from_bytes(numbers[-1], "big").bit_length() + 7) // 8
+
+
+@dataclass(slots=True)
+class Authentication:
+    """State of one connection's authentication.
+
+    asyncssh asks for a key, verifies the signature and reports completion without an await
+    between, so the last accepted pair at completion is the one that was proved.
+    """
+
+    rejected: int = 0
+    tries: int = 0
+    username: str = ""
+    principal: Principal | None = None
+    _owner: str | None = field(default=None, repr=False)
+
+    def offer(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """Whether the key may be used. Called for the probe and again for the signed request."""
+        self.tries += 1
+        self.username, self._owner = username, accept(key)
+        if self._owner is None:
+            self.rejected += 1
+        return self._owner is not None
+
+    @property
+    def exhausted(self) -> bool:
+        """Too many tries: the connection is to be closed."""
+        return self.rejected >= MAX_REJECTED or self.tries > MAX_TRIES
+
+    def complete(self) -> Principal:
+        """Binds the pair that was proved."""
+        if self._owner is None:
+            raise RuntimeError("authentication completed without an accepted key")
+        self.principal = Principal(self._owner, None, "ssh_key")
+        return self.principal

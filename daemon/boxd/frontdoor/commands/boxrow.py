@@ -1,0 +1,56 @@
+"""How a box is shown: a row of `ls` and the JSON form with the place to connect to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from boxd.frontdoor.commands.table import moment, remaining, span, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from boxd.frontdoor.commands.command import Call
+    from boxd.operations import BoxView
+
+_COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
+_WIDE = ("CPUS", "MEM", "WHY", "SSH")
+SHORT_ID = 12
+
+
+def boxes_table(call: Call, boxes: Sequence[BoxView], *, wide: bool = False) -> str:
+    """The table of `ls`."""
+    rows = [_row(call, box) + (_wide(call, box) if wide else ()) for box in boxes]
+    return table(_COLUMNS + (_WIDE if wide else ()), rows)
+
+
+def box_json(call: Call, box: BoxView) -> dict[str, Any]:
+    """The one JSON form of a box, and where `ssh` reaches it."""
+    return box.to_json() | {"ssh_dest": call.door.ssh(box.ref)}
+
+
+def why(box: BoxView) -> str | None:
+    """Who holds the box awake: `2 shell, 1 sftp`."""
+    return ", ".join(f"{count} {reason}" for reason, count in box.why.items()) or None
+
+
+def next_act(call: Call, box: BoxView) -> str | None:
+    """What happens next by itself, and when."""
+    return None if box.next is None else f"{box.next.act} {remaining(box.next.at, call.now)}"
+
+
+def _row(call: Call, box: BoxView) -> tuple[object, ...]:
+    return (
+        box.ref,
+        box.id[:SHORT_ID],
+        box.state,
+        box.attached,
+        box.image,
+        box.flavor,
+        span(box.age_s),
+        moment(box.deadline),
+        next_act(call, box),
+    )
+
+
+def _wide(call: Call, box: BoxView) -> tuple[object, ...]:
+    return box.cpus, box.mem_mb, why(box), call.door.ssh(box.ref)

@@ -1,0 +1,45 @@
+"""`images` and `flavors`: what a box can be made from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.frontdoor.commands.command import Call, Command, Reply
+from boxd.frontdoor.commands.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from boxd.model.catalog import Image
+
+
+def images_table(images: Sequence[Image]) -> str:
+    """The image catalog."""
+    return table(("NAME", "DESCRIPTION"), [(image.name, image.description) for image in images])
+
+
+async def _images(call: Call) -> Reply:
+    images = call.operations.images()
+    document = [{"name": image.name, "description": image.description} for image in images]
+    return Reply(document, images_table(images))
+
+
+async def _flavors(call: Call) -> Reply:
+    flavors = call.operations.flavors()
+    document = [
+        {
+            "name": flavor.name,
+            "description": flavor.description,
+            "cpus": flavor.cpus,
+            "mem_mb": flavor.mem_mb,
+        }
+        for flavor in flavors
+    ]
+    rows = [(flavor.name, flavor.cpus, flavor.mem_mb, flavor.description) for flavor in flavors]
+    return Reply(document, table(("NAME", "CPUS", "MEM", "DESCRIPTION"), rows))
+
+
+COMMANDS = (
+    Command(("images",), "list what boxes can start from", "images", _images),
+    Command(("flavors",), "list hardware sizes", "flavors", _flavors),
+)

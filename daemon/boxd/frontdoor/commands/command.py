@@ -1,0 +1,116 @@
+"""What a command of the management CLI is."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from boxd.errors import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from datetime import datetime
+
+    from boxd.operations import Operations
+    from boxd.principal import Principal
+
+USAGE = 2
+"""Exit status of a command line that makes no sense."""
+
+
+class UsageError(BadRequest):
+    """The command line makes no sense; the text says how it is written."""
+
+    exit_status = USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Output of a command. Text ends in a newline unless it is empty."""
+
+    stdout: str = ""
+    stderr: str = ""
+    status: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a command has to say: `document` for `--json`, `text` and `notes` (stderr) for people.
+
+    `failures` are refusals of single arguments; with one the command exits 1.
+    """
+
+    document: Any
+    text: str
+    notes: str = ""
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where the client reached us: what goes into examples."""
+
+    host: str
+    port: int
+    fingerprint: str
+
+    def ssh(self, user: str, *words: str) -> str:
+        """A command line for this front door; `^`, `+` and the like are quoted for the shell."""
+        plain = user.replace("-", "").replace("_", "").isalnum()
+        quoted = user if plain else f"'{user}'"
+        port = "" if self.port == 22 else f"-p {self.port} "
+        return " ".join([f"ssh {port}{quoted}@{self.host}", *words])
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a command: who, with what, where, when."""
+
+    principal: Principal
+    operations: Operations
+    door: Door
+    now: datetime
+    commands: tuple[Command, ...]
+    args: argparse.Namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command. `words` are what is typed, `about` one line, `example` what follows `cli@host`."""
+
+    words: tuple[str, ...]
+    about: str
+    example: str
+    run: Callable[[Call], Awaitable[Reply]]
+    arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
+
+    @property
+    def name(self) -> str:
+        """As it is typed."""
+        return " ".join(self.words)
+
+    def parser(self) -> argparse.ArgumentParser:
+        """A fresh parser of what follows the words."""
+        parser = _Parser(prog=self.name, add_help=False, allow_abbrev=False)
+        self.arguments(parser)
+        parser.add_argument("--json", action="store_true")
+        return parser
+
+    @property
+    def synopsis(self) -> str:
+        """`name ARGUMENT [--option]`."""
+        return self.parser().format_usage().removeprefix("usage: ").strip()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
+        raise UsageError(f"{message}; usage: {usage}")
+
+
+def workspace_option(parser: argparse.ArgumentParser) -> None:
+    """`-w WS`: another default workspace of the call."""
+    parser.add_argument("-w", dest="ws", metavar="WS")

@@ -1,0 +1,56 @@
+"""`help`: what there is to type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.frontdoor.commands.command import Call, Command, Reply, UsageError
+from boxd.names.words import shown
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", nargs="*")
+
+
+async def _run(call: Call) -> Reply:
+    asked = tuple(call.args.command)
+    commands = [command for command in call.commands if command.words[: len(asked)] == asked]
+    if not commands:
+        raise UsageError(f"there is no command {shown(' '.join(asked))}; see: help")
+    document = [
+        {"command": c.name, "usage": c.synopsis, "about": c.about, "example": c.example}
+        for c in commands
+    ]
+    if asked:
+        return Reply(document, "\n".join(_page(call, command) for command in commands))
+    return Reply(document, _overview(call, commands))
+
+
+def _page(call: Call, command: Command) -> str:
+    example = call.door.ssh("cli", command.example)
+    return f"{command.synopsis}\n    {command.about}\n    {example}\n"
+
+
+def _overview(call: Call, commands: list[Command]) -> str:
+    door = call.door
+    width = max(len(command.name) for command in commands)
+    listed = "".join(f"  {c.name.ljust(width)}  {c.about}\n" for c in commands)
+    return (
+        f"A box is made when you connect to its name:\n"
+        f"  {door.ssh('web')}                  a shell in the box 'web'\n"
+        f"  {door.ssh('web:debian:small^2h')}  of an image and size, gone after two hours\n"
+        f"  {door.ssh('_')}                    a throwaway box\n"
+        f"  {door.ssh('images')}               what boxes can start from\n"
+        "Clients take ':' for more than a user's end; with scp, rsync and sftp write\n"
+        "  -o User='web:debian' and a bare host. /wrk is your drive, the same in all your boxes.\n"
+        f"\nCommands, as in: {door.ssh('cli', 'ls')}\n{listed}"
+        "Every command takes --json. help COMMAND shows how it is written.\n"
+        "\nYour first key is your account; with several keys use -o IdentitiesOnly=yes.\n"
+        f"Host key: {door.fingerprint}; in scripts use -o StrictHostKeyChecking=accept-new.\n"
+    )
+
+
+COMMANDS = (Command(("help",), "show this, or one command", "help rm", _run, _arguments),)

@@ -1,0 +1,47 @@
+"""`info`: one box in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.errors import NotFound
+from boxd.frontdoor.commands.boxrow import box_json, next_act, why
+from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
+from boxd.frontdoor.commands.table import listing, moment, span
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    workspace_option(parser)
+    parser.add_argument("ref")
+
+
+async def _run(call: Call) -> Reply:
+    found = await call.operations.resolve(call.principal, call.args.ref, call.args.ws)
+    boxes = await call.operations.list_boxes(call.principal, everywhere=True)
+    box = next((box for box in boxes if box.id == found.id), None)
+    if box is None:
+        raise NotFound(f"the box {found.ref} was removed just now")
+    pairs = [
+        ("name", box.ref),
+        ("id", box.id),
+        ("state", box.state),
+        ("detail", box.detail),
+        ("image", box.image),
+        ("flavor", box.flavor),
+        ("cpus", box.cpus),
+        ("memory", f"{box.mem_mb} MiB"),
+        ("created", moment(box.created)),
+        ("age", span(box.age_s)),
+        ("deadline", moment(box.deadline)),
+        ("next", next_act(call, box)),
+        ("attached", box.attached),
+        ("why", why(box)),
+        ("ssh", call.door.ssh(box.ref)),
+    ]
+    return Reply(box_json(call, box), listing(pairs))
+
+
+COMMANDS = (Command(("info",), "show one box in full", "info web", _run, _arguments),)

@@ -1,0 +1,199 @@
+"""Protocol adapter only. `ssh -L`, `-W` and `-D`: one connection, dialled from inside the box.
+
+Each forwarded connection is one task that holds the box attached; bytes go from callback to
+callback. The reason with which the box refuses reaches the client, and the SSH connection stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncssh
+from asyncssh.constants import OPEN_CONNECT_FAILED
+
+from boxd.errors import BoxdError
+from boxd.frontdoor.session import guarded
+from boxd.names.words import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractAsyncContextManager
+
+    from boxd.boxes.lifecycle import Attachment
+    from boxd.frontdoor.session import Tasks
+
+    Channel = asyncssh.SSHTCPChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
+    Attach = Callable[[str, Callable[[str], None]], AbstractAsyncContextManager[Attachment]]
+
+FLUSH_S = 30.0
+"""How long bytes of a client that has gone may take to reach their target."""
+WINDOW = 512 * 1024
+PACKET = 128 * 1024
+
+_log = logging.getLogger(__name__)
+
+Dial: TypeAlias = "Callable[[asyncssh.SSHClientConnection, End], Awaitable[object]]"
+"""Opens the box's end of a forwarding: (connection of the tunnel, session of that end)."""
+
+
+class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
+    """One end of a forwarded connection; what it reads its peer writes.
+
+    It does not read before its peer is open, so nothing is held here.
+    """
+
+    def __init__(self, peer: End | None = None) -> None:
+        self.chan: Channel | None = None
+        self.peer = peer
+        self.input_ended = False
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if peer is not None:
+            peer.peer = self
+
+    @guarded(None)
+    def connection_made(self, chan: Channel) -> None:
+        """Open: from now on the peer may read."""
+        self.chan = chan
+
+    @guarded(None)
+    def session_started(self) -> None:
+        """The first end waits for the second; the second lets the first go on."""
+        peer, chan = self.peer, self.chan
+        if chan is None:
+            return
+        if peer is None or peer.chan is None:
+            chan.pause_reading()
+            return
+        peer.chan.resume_reading()
+        if peer.input_ended:
+            chan.write_eof()
+        if peer.closed.done():
+            chan.close()
+
+    @guarded(None)
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        """To the other end."""
+        out = self._out()
+        if out is not None and not out.is_closing():
+            out.write(data)
+
+    @guarded(False)
+    def eof_received(self) -> bool:
+        """The other end may still send."""
+        self.input_ended = True
+        out = self._out()
+        if out is not None:
+            out.write_eof()
+        return True
+
+    @guarded(None)
+    def pause_writing(self) -> None:
+        """This end does not take more: the other one stops reading."""
+        out = self._out()
+        if out is not None:
+            out.pause_reading()
+
+    @guarded(None)
+    def resume_writing(self) -> None:
+        """This end takes more."""
+        out = self._out()
+        if out is not None:
+            out.resume_reading()
+
+    @guarded(None)
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Closed: the other end is closed too, after what was read has been sent."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+        out = self._out()
+        if out is not None:
+            out.close()
+
+    def abort(self) -> None:
+        """Ends this end at once."""
+        if self.chan is not None:
+            self.chan.abort()
+
+    def _out(self) -> Channel | None:
+        return None if self.peer is None else self.peer.chan
+
+
+class Forwarder:
+    """Opens forwarded connections to one box."""
+
+    def __init__(self, tasks: Tasks, attach: Attach) -> None:
+        self._tasks = tasks
+        self._attach = attach
+
+    async def open(self, dial: Dial, released: Callable[[], None]) -> End:
+        """The client's end of a new forwarded connection; `released` is called at its end.
+
+        Raises asyncssh.ChannelOpenError with the reason.
+        """
+        opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        task = self._tasks.start(self._hold(dial, opened))
+        task.add_done_callback(lambda _task: released())
+        try:
+            return await opened
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def _hold(self, dial: Dial, opened: asyncio.Future[End]) -> None:
+        """Keeps the box attached until both ends are closed."""
+        try:
+            async with self._attach("forward", _ignore) as attachment:
+                box_end = End()
+                await dial(attachment.tunnel.connection, box_end)
+                client_end = End(box_end)
+                if opened.cancelled():
+                    box_end.abort()
+                    return
+                opened.set_result(client_end)
+                try:
+                    await client_end.closed
+                    await asyncio.wait([box_end.closed], timeout=FLUSH_S)
+                finally:
+                    box_end.abort()
+        except asyncssh.ChannelOpenError as error:
+            _refuse(opened, error.code, error.reason)
+        except (BoxdError, asyncssh.Error, OSError) as error:
+            _refuse(opened, OPEN_CONNECT_FAILED, str(error))
+        except Exception:
+            _log.exception("a forwarded connection failed")
+            _refuse(opened, OPEN_CONNECT_FAILED, "internal error")
+        finally:
+            _refuse(opened, OPEN_CONNECT_FAILED, "the front door is closing")
+
+
+def to_port(host: str, port: int) -> Dial:
+    """Dials a TCP port from inside the box."""
+
+    async def dial(connection: asyncssh.SSHClientConnection, end: End) -> object:
+        return await connection.create_connection(
+            lambda: end, host, port, encoding=None, window=WINDOW, max_pktsize=PACKET
+        )
+
+    return dial
+
+
+def to_socket(path: str) -> Dial:
+    """Dials a Unix socket in the box."""
+
+    async def dial(connection: asyncssh.SSHClientConnection, end: End) -> object:
+        return await connection.create_unix_connection(
+            lambda: end, path, encoding=None, window=WINDOW, max_pktsize=PACKET
+        )
+
+    return dial
+
+
+def _refuse(opened: asyncio.Future[End], code: int, reason: str) -> None:
+    if not opened.done():
+        opened.set_exception(asyncssh.ChannelOpenError(code, escaped(reason)))
+
+
+def _ignore(_line: str) -> None:
+    """A forwarded connection has nowhere to show progress."""

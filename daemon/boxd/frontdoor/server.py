@@ -1,0 +1,157 @@
+"""The SSH listener: where users come in.
+
+Protocol adapter only. Critical sections: `FrontDoor._visitors` is changed without an await between
+look and change. `Visitor` is used by one connection; its counters change in callbacks only.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from boxd.clock import SystemClock
+from boxd.errors import Unavailable
+from boxd.frontdoor.auth import SIGNATURES
+from boxd.frontdoor.hostkey import load_host_key
+from boxd.frontdoor.limits import Limits
+from boxd.frontdoor.visitor import Hall, Visitor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from boxd.clock import Clock
+    from boxd.config import Address
+    from boxd.operations import Operations
+
+SERVER_VERSION = "boxd"
+LOGIN_GRACE_S = 30
+KEEPALIVE_S = 15
+KEEPALIVES = 3
+WINDOW = 1024 * 1024
+PACKET = 32 * 1024
+BACKLOG = 512
+DRAIN_S = 10.0
+"""What open channels get after the door has closed."""
+
+KEX = ("mlkem768x25519-sha256", "curve25519-sha256", "curve25519-sha256@libssh.org")
+CIPHERS = (
+    "chacha20-poly1305@openssh.com",
+    "aes256-gcm@openssh.com",
+    "aes128-gcm@openssh.com",
+    "aes256-ctr",
+    "aes128-ctr",
+)
+MACS = (
+    "hmac-sha2-256-etm@openssh.com",
+    "hmac-sha2-512-etm@openssh.com",
+    "umac-128-etm@openssh.com",
+)
+
+_log = logging.getLogger(__name__)
+
+
+class FrontDoor:
+    """One listener. `start` opens it, `close` ends it with every connection."""
+
+    def __init__(
+        self, operations: Operations, address: Address, keys_dir: Path, clock: Clock | None = None
+    ) -> None:
+        self._address = address
+        self._key = load_host_key(keys_dir)
+        self._clock = clock if clock is not None else SystemClock()
+        self._hall = Hall(
+            operations, self._clock, Limits(self._clock), self._key.get_fingerprint("sha256")
+        )
+        self._acceptor: asyncssh.SSHAcceptor | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        if self._acceptor is None:
+            raise RuntimeError("the front door is not open")
+        return self._acceptor.get_port()
+
+    @property
+    def host_key(self) -> str:
+        """The public host key, one line in OpenSSH form."""
+        return self._key.export_public_key().decode().strip()
+
+    async def start(self) -> None:
+        """Listens. Raises Unavailable when the address cannot be had."""
+        sock = _listening_socket(self._address)
+        try:
+            self._acceptor = await asyncssh.listen(
+                sock=sock,
+                backlog=BACKLOG,
+                server_factory=lambda: Visitor(self._hall),
+                config=None,
+                server_host_keys=[self._key],
+                server_version=SERVER_VERSION,
+                send_server_host_keys=False,
+                kex_algs=KEX,
+                encryption_algs=CIPHERS,
+                mac_algs=MACS,
+                signature_algs=SIGNATURES,
+                compression_algs=None,
+                gss_host=None,
+                host_based_auth=False,
+                password_auth=False,
+                kbdint_auth=False,
+                x11_forwarding=False,
+                agent_forwarding=True,
+                encoding=None,
+                line_editor=False,
+                allow_scp=False,
+                login_timeout=LOGIN_GRACE_S,
+                keepalive_interval=KEEPALIVE_S,
+                keepalive_count_max=KEEPALIVES,
+                window=WINDOW,
+                max_pktsize=PACKET,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        _log.info("front door on %s port %d", self._address.host, self.port)
+
+    async def close(self, drain_s: float = DRAIN_S) -> None:
+        """Takes no new connection, lets open channels finish for `drain_s`, then ends them."""
+        if self._acceptor is None:
+            return
+        self._acceptor.close()
+        await self._hall.drain(drain_s)
+        await self._acceptor.wait_closed()
+        self._acceptor = None
+
+
+@asynccontextmanager
+async def open_front_door(
+    operations: Operations, address: Address, keys_dir: Path
+) -> AsyncIterator[FrontDoor]:
+    """A front door that is open while the context lasts."""
+    door = FrontDoor(operations, address, keys_dir)
+    await door.start()
+    try:
+        yield door
+    finally:
+        await door.close(drain_s=0)
+
+
+def _listening_socket(address: Address) -> socket.socket:
+    """Bound before asyncssh sees it, so that a taken port is told from every other failure."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.host, address.port))
+    except OSError as error:
+        sock.close()
+        raise Unavailable(
+            f"cannot listen on {address}: {error.strerror}; choose another with --ssh-addr"
+        ) from error
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,63 @@
+"""Protocol adapter only. Session channels that answer with text: the catalog, the CLI, refusals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.errors import Unsupported
+from boxd.frontdoor.session import Exit, Session, Tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from boxd.errors import BoxdError
+    from boxd.frontdoor.commands.command import Result
+
+    Answer = Callable[[str | None, bool], Awaitable[Result]]
+    """From the remote command (None: no command) and whether there is a terminal."""
+
+
+class TextSession(Session):
+    """Runs one command of ours. Input is read and dropped."""
+
+    def __init__(self, tasks: Tasks, released: Callable[[], None], answer: Answer) -> None:
+        super().__init__(tasks, released)
+        self._answer = answer
+        self._command: str | None = None
+        self._files = False
+
+    def exec_requested(self, command: str) -> bool:
+        """Takes the command."""
+        self._command = command
+        return True
+
+    def subsystem_requested(self, subsystem: str) -> bool:
+        """Granted, so that the refusal can be said in words."""
+        self._files = True
+        return super().subsystem_requested(subsystem)
+
+    async def run(self) -> Exit:
+        """The answer, on stdout and stderr."""
+        if self._files:
+            raise Unsupported("this user has no files; transfer them with the name of a box")
+        result = await self._answer(self._command, self.pty)
+        self._write(result.stdout, None)
+        self._write(result.stderr, 1)
+        return Exit(status=result.status)
+
+    def _write(self, text: str, datatype: int | None) -> None:
+        if text and not self.chan.is_closing():
+            shown = text.replace("\n", "\r\n") if self.pty else text
+            self.chan.write(shown.encode("utf-8", "surrogateescape"), datatype)
+
+
+class RefusalSession(Session):
+    """Says why nothing can be done."""
+
+    def __init__(self, tasks: Tasks, released: Callable[[], None], error: BoxdError) -> None:
+        super().__init__(tasks, released)
+        self._error = error
+
+    async def run(self) -> Exit:
+        """Raises the refusal."""
+        raise self._error

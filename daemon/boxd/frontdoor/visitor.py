@@ -1,0 +1,283 @@
+"""Protocol adapter only. One connection at the front door, from its first byte to its last.
+
+No box is created, woken or looked up before the client has proved its key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import asyncssh
+from asyncssh.constants import (
+    DISC_NO_MORE_AUTH_METHODS_AVAILABLE,
+    OPEN_ADMINISTRATIVELY_PROHIBITED,
+    OPEN_RESOURCE_SHORTAGE,
+)
+
+from boxd.errors import NotFound, Unavailable
+from boxd.frontdoor.auth import Authentication
+from boxd.frontdoor.commands import registry
+from boxd.frontdoor.commands.catalog_cmd import images_table
+from boxd.frontdoor.commands.command import Door, Result
+from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
+from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Limits
+from boxd.frontdoor.relay import RelaySession
+from boxd.frontdoor.router import Refused, Route, ToBox, ToText, route
+from boxd.frontdoor.session import Session, Tasks
+from boxd.frontdoor.text import RefusalSession, TextSession
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from boxd.boxes.lifecycle import Attachment
+    from boxd.clock import Clock
+    from boxd.operations import Operations
+    from boxd.principal import Principal
+
+SESSIONS_PER_CONNECTION = 10
+CHANNELS_PER_CONNECTION = 64
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Hall:
+    """What all connections of one listener share."""
+
+    operations: Operations
+    clock: Clock
+    limits: Limits
+    fingerprint: str
+    visitors: set[Visitor] = field(default_factory=set)
+    draining: bool = False
+
+    async def drain(self, seconds: float) -> None:
+        """No new channels; open ones get `seconds`, then every connection is ended."""
+        self.draining = True
+        work = [task for visitor in self.visitors for task in visitor.tasks.running()]
+        if work and seconds > 0:
+            await asyncio.wait(work, timeout=seconds)
+        for visitor in list(self.visitors):
+            await visitor.close()
+
+
+class BoxTarget:
+    """The box of one connection.
+
+    Critical section: `_lock` is held while a target that makes a new box each time is attached for
+    the first time, so that all channels of the connection share that one box.
+    """
+
+    def __init__(self, operations: Operations, principal: Principal, to: ToBox) -> None:
+        self._operations = operations
+        self._principal = principal
+        self._to = to
+        self._lock = asyncio.Lock()
+        self._box_id: str | None = None
+
+    @asynccontextmanager
+    async def attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
+        """The box, running and held, while the context lasts."""
+        async with AsyncExitStack() as stack:
+            if self._to.once:
+                async with self._lock:
+                    attachment = await self._enter_once(stack, why, notes)
+            else:
+                attachment = await self._enter(stack, why, notes)
+            yield attachment
+
+    async def _enter_once(
+        self, stack: AsyncExitStack, why: str, notes: Callable[[str], None]
+    ) -> Attachment:
+        if self._box_id is not None:
+            try:
+                return await stack.enter_async_context(
+                    self._operations.attach(
+                        self._principal, self._box_id, kind="reference", why=why, notes=notes
+                    )
+                )
+            except NotFound:
+                self._box_id = None  # removed meanwhile: the next one is new again
+        attachment = await self._enter(stack, why, notes)
+        self._box_id = attachment.box.id
+        return attachment
+
+    async def _enter(
+        self, stack: AsyncExitStack, why: str, notes: Callable[[str], None]
+    ) -> Attachment:
+        return await stack.enter_async_context(
+            self._operations.attach(
+                self._principal, self._to.target, kind=self._to.kind, why=why, notes=notes
+            )
+        )
+
+
+class Visitor(asyncssh.SSHServer):
+    """One connection. See the module."""
+
+    def __init__(self, hall: Hall) -> None:
+        self.tasks = Tasks()
+        self._hall = hall
+        self._auth = Authentication()
+        self._address = ""
+        self._admitted = False
+        self._open: set[Callable[[], None]] = set()
+        self._sessions = 0
+        self._channels = 0
+        self._route: Route | None = None
+        self._target: BoxTarget | None = None
+        self._conn: asyncssh.SSHServerConnection
+
+    # --- before authentication -----------------------------------------------------------
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        """Counts the stranger, or turns it away before the key exchange."""
+        self._conn = conn
+        peer = conn.get_extra_info("peername")
+        self._address = str(peer[0]) if peer else ""
+        self._admitted = not self._hall.draining and self._hall.limits.admit(self._address)
+        if self._admitted:
+            self._hall.visitors.add(self)
+        else:
+            _log.debug("connection from %s dropped by a limit", self._address)
+            conn.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends all that the connection did."""
+        self.tasks.cancel()
+        self._hall.visitors.discard(self)
+        for released in list(self._open):
+            released()  # a channel that was being opened hears nothing of the end
+        if self._admitted and self._auth.principal is None:
+            self._hall.limits.ended(self._address, self._ending(exc))
+
+    def begin_auth(self, username: str) -> bool:
+        """Everybody has to prove a key."""
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        """The one method."""
+        return True
+
+    def validate_public_key(self, username: str, key: asyncssh.SSHKey) -> bool:
+        """Whether the key may be used; it is not proved yet."""
+        accepted = self._auth.offer(username, key)
+        if self._auth.exhausted:
+            self._conn.disconnect(
+                DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "too many authentication failures"
+            )
+            return False
+        return accepted
+
+    def auth_completed(self) -> None:
+        """The key is proved: owner and username are bound."""
+        principal = self._auth.complete()
+        self._hall.limits.authenticated(self._address)
+        flavors = frozenset(flavor.name for flavor in self._hall.operations.flavors())
+        self._route = route(self._auth.username, flavors)
+        if isinstance(self._route, ToBox):
+            self._target = BoxTarget(self._hall.operations, principal, self._route)
+
+    # --- channels ------------------------------------------------------------------------
+
+    def session_requested(self) -> Session:
+        """A session channel: relayed to the box, or answered here."""
+        if self._sessions >= SESSIONS_PER_CONNECTION:
+            raise asyncssh.ChannelOpenError(
+                OPEN_RESOURCE_SHORTAGE,
+                f"a connection carries at most {SESSIONS_PER_CONNECTION} sessions",
+            )
+        released = self._count_channel(is_session=True)
+        if self._target is not None:
+            return RelaySession(self.tasks, released, self._target.attach)
+        if isinstance(self._route, ToText):
+            answer = self._catalog if self._route.what == "images" else self._command
+            return TextSession(self.tasks, released, answer)
+        error = self._route.error if isinstance(self._route, Refused) else Unavailable("no route")
+        return RefusalSession(self.tasks, released, error)
+
+    async def connection_requested(
+        self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
+    ) -> End:
+        """`-L`, `-W`, `-D`: the box dials a port."""
+        return await self._forward(to_port(dest_host, dest_port))
+
+    async def unix_connection_requested(self, dest_path: str) -> End:
+        """`-L` to a Unix socket of the box."""
+        return await self._forward(to_socket(dest_path))
+
+    async def close(self) -> None:
+        """Ends the connection and waits for its tasks."""
+        self._conn.close()
+        await self.tasks.close()
+        await self._conn.wait_closed()
+
+    async def _forward(self, dial: Dial) -> End:
+        if self._target is None:
+            raise asyncssh.ChannelOpenError(
+                OPEN_ADMINISTRATIVELY_PROHIBITED, "this user has no box to forward to"
+            )
+        released = self._count_channel(is_session=False)
+        return await Forwarder(self.tasks, self._target.attach).open(dial, released)
+
+    def _count_channel(self, *, is_session: bool) -> Callable[[], None]:
+        """Counts a channel; the result counts it out again, once. Raises ChannelOpenError."""
+        if self._hall.draining:
+            raise asyncssh.ChannelOpenError(OPEN_RESOURCE_SHORTAGE, "the service is stopping")
+        if self._channels >= CHANNELS_PER_CONNECTION:
+            raise asyncssh.ChannelOpenError(
+                OPEN_RESOURCE_SHORTAGE,
+                f"a connection carries at most {CHANNELS_PER_CONNECTION} channels",
+            )
+        owner = self._principal.owner
+        if not self._hall.limits.open_channel(owner):
+            raise asyncssh.ChannelOpenError(
+                OPEN_RESOURCE_SHORTAGE, f"at most {CHANNELS_PER_OWNER} channels are open at once"
+            )
+        self._channels += 1
+        self._sessions += is_session
+
+        def released() -> None:
+            if released in self._open:
+                self._open.remove(released)
+                self._channels -= 1
+                self._sessions -= is_session
+                self._hall.limits.close_channel(owner)
+
+        self._open.add(released)
+        return released
+
+    # --- text ----------------------------------------------------------------------------
+
+    async def _catalog(self, line: str | None, pty: bool) -> Result:
+        return Result(images_table(self._hall.operations.images()))
+
+    async def _command(self, line: str | None, pty: bool) -> Result:
+        return await registry.execute(
+            line, self._principal, self._hall.operations, self._door(), self._hall.clock.now()
+        )
+
+    def _door(self) -> Door:
+        name = self._conn.get_extra_info("sockname")
+        host, port = (str(name[0]), int(name[1])) if name else ("localhost", 22)
+        return Door(host, port, self._hall.fingerprint)
+
+    @property
+    def _principal(self) -> Principal:
+        if self._auth.principal is None:
+            raise RuntimeError("a channel before authentication")
+        return self._auth.principal
+
+    def _ending(self, exc: Exception | None) -> Ending:
+        """How a connection ended that did not authenticate."""
+        if self._auth.tries:
+            return Ending.FAILED_AUTH
+        if isinstance(exc, asyncssh.ProtocolError | asyncssh.MACError):
+            return Ending.MALFORMED
+        if isinstance(exc, asyncssh.ConnectionLost) and "timeout" in str(exc):
+            return Ending.GRACE_EXCEEDED
+        return Ending.NO_AUTH
