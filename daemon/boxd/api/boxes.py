@@ -1,0 +1,27 @@
+"""Protocol adapter only. `/v1/boxes`: list, remove, suspend, resume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+
+from boxd.api.dependencies import Caller, Reference  # noqa: TC001  FastAPI reads annotations
+
+router = APIRouter(prefix="/v1/boxes")
+
+
+@router.get("")
+async def list_boxes(caller: Caller) -> list[dict[str, Any]]:
+    """The caller's boxes; with `?ws=` only those of that workspace."""
+    views = await caller.operations.list_boxes(
+        caller.principal, caller.ws, everywhere=caller.ws is None
+    )
+    return [view.to_json() for view in views]
+
+
+@router.delete("/{ref}", status_code=204)
+async def remove(caller: Caller, ref: Reference) -> Response:
+    """Destroys the box that the reference names."""
+    await caller.operations.remove(caller.principal, ref, caller.ws)
+    return Response(status_code=204)

@@ -1,0 +1,24 @@
+"""Protocol adapter only. `GET /v1/images` and `GET /v1/flavors`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import APIRouter
+
+from boxd.api.dependencies import Caller  # noqa: TC001  FastAPI reads annotations
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/images")
+async def images(caller: Caller) -> list[dict[str, Any]]:
+    """What a box can start from: name, description."""
+    return [asdict(image) for image in caller.operations.images()]
+
+
+@router.get("/flavors")
+async def flavors(caller: Caller) -> list[dict[str, Any]]:
+    """Hardware caps: name, description, cpus, mem_mb."""
+    return [asdict(flavor) for flavor in caller.operations.flavors()]

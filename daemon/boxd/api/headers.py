@@ -1,0 +1,107 @@
+"""Reading requests: header lines, query strings and paths. Pure functions on bytes.
+
+Paths and query strings are percent-decoded exactly once, here; `+` is a plus everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from boxd.errors import BadName, BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    HeaderLines = Sequence[tuple[bytes, bytes]]
+
+ENCODED_SLASH = "\udc2f"
+"""What `%2F` is in a decoded path: no text decodes to it, so segments stay apart."""
+MAX_HEADER_LINES = 100
+
+
+def header(lines: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """The value of the first line called `name` (lower case)."""
+    return next((value for key, value in lines if key == name), None)
+
+
+def joined(lines: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
+    """All lines called `name` as one list value; None when there is none."""
+    values = [value for key, value in lines if key == name]
+    return b", ".join(values) if values else None
+
+
+def framing_problem(
+    http_version: str, raw_path: bytes, query: bytes, lines: HeaderLines
+) -> str | None:
+    """Why a request must be refused before anything looks at it; None when it may pass."""
+    if not raw_path.startswith(b"/"):
+        return "the request target must start with '/'"
+    if any(byte <= 0x20 or byte == 0x7F for byte in raw_path + query):
+        return "the request target holds a control byte"
+    if len(lines) > MAX_HEADER_LINES:
+        return f"{len(lines)} header lines; at most {MAX_HEADER_LINES} are read"
+    lengths = sum(1 for name, _ in lines if name == b"content-length")
+    encodings = sum(1 for name, _ in lines if name == b"transfer-encoding")
+    if lengths and encodings:
+        return "Content-Length and Transfer-Encoding exclude each other"
+    if lengths > 1 or encodings > 1:
+        return "Content-Length or Transfer-Encoding is given twice"
+    if encodings and http_version == "1.0":
+        return "HTTP/1.0 has no Transfer-Encoding"
+    return None
+
+
+def has_body(lines: HeaderLines) -> bool:
+    """Whether the request announces a body of at least one byte."""
+    if header(lines, b"transfer-encoding") is not None:
+        return True
+    return (header(lines, b"content-length") or b"0").strip(b"0") != b""
+
+
+def decode_path(raw_path: bytes) -> str:
+    """The path as text for matching routes: bytes that are no UTF-8 as surrogate escapes."""
+    if b"%" not in raw_path:
+        return raw_path.decode("ascii")
+    return "/".join(
+        unquote_to_bytes(segment).decode("utf-8", "surrogateescape").replace("/", ENCODED_SLASH)
+        for segment in raw_path.split(b"/")
+    )
+
+
+def path_text(decoded: str) -> str:
+    """A parameter of a decoded path, with its slashes. BadRequest when it is no UTF-8."""
+    text = decoded.replace(ENCODED_SLASH, "/")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRequest("the path is not UTF-8") from None
+    return text
+
+
+def query_values(query: bytes, name: bytes) -> list[bytes]:
+    """Values of a query parameter, in order; one without `=` has the value b""."""
+    found = []
+    for pair in query.split(b"&"):
+        key, _, value = pair.partition(b"=")
+        if pair and unquote_to_bytes(key) == name:
+            found.append(unquote_to_bytes(value))
+    return found
+
+
+def query_workspace(query: bytes) -> str | None:
+    """The workspace that `?ws=` selects, unchecked. BadName when it is given twice differently."""
+    values = set(query_values(query, b"ws"))
+    if not values:
+        return None
+    if len(values) > 1:
+        raise BadName("?ws= is given more than once; give one workspace")
+    try:
+        return values.pop().decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadName("?ws= is not UTF-8; a workspace name is a-z, 0-9 and '-'") from None
+
+
+def media_type(value: bytes | None) -> str:
+    """The type of a Content-Type value in lower case, without parameters; "" for none."""
+    return (value or b"").split(b";")[0].strip().decode("latin-1").lower()

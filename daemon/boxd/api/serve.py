@@ -1,0 +1,125 @@
+"""Protocol adapter only. Serves the application with uvicorn inside the daemon's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from boxd.api.logs import quiet_uvicorn
+from boxd.api.protocol import HttpProtocol
+from boxd.config import Address
+from boxd.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import ASGIApp
+
+    from boxd.config import Config
+
+HEADER_BYTES = 65_536
+"""Most bytes of request line and headers."""
+WEBSOCKET_BYTES = 16 * 1024 * 1024
+KEEP_ALIVE_S = 130
+"""Longer than the 120 s for which a usual front proxy keeps an idle connection: no reuse race."""
+GRACE_S = 10
+"""How long requests in flight may take to end when the server stops."""
+BACKLOG = 1024
+
+
+class ApiServer:
+    """The HTTP listener. One `start`, one `close`; no state is shared between requests."""
+
+    def __init__(self, app: ASGIApp, config: Config) -> None:
+        self._app = app
+        self._config = config
+        self._server: _EmbeddedServer | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> Address:
+        """Listens and serves; gives the address with the real port. Unavailable if taken."""
+        address = self._config.api_addr
+        if address is None:
+            raise Unavailable("no HTTP address is configured; give --api-addr HOST:PORT")
+        listener = _listen(address)
+        quiet_uvicorn()
+        server = _EmbeddedServer(_settings(self._app, self._config))
+        self._server = server
+        self._task = asyncio.create_task(server.serve(sockets=[listener]), name="http api")
+        up = asyncio.create_task(server.up.wait())
+        await asyncio.wait({self._task, up}, return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            up.cancel()
+            listener.close()
+            self._task.result()
+        return Address(address.host, listener.getsockname()[1])
+
+    async def close(self) -> None:
+        """Stops listening, gives requests in flight 10 s, then ends them. Idempotent."""
+        if self._server is None or self._task is None:
+            return
+        self._server.should_exit = True
+        await self._task
+        self._server = self._task = None
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """uvicorn without its own signal handlers: the daemon decides when to stop."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the process's signal handlers alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Opens the listeners."""
+        await super().startup(sockets)
+        self.up.set()
+
+
+def _settings(app: ASGIApp, config: Config) -> uvicorn.Config:
+    # The parser is named, never "auto": installing another package must not change it.
+    return uvicorn.Config(
+        app,
+        loop="none",
+        http=HttpProtocol,
+        ws="websockets-sansio",
+        lifespan="off",
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        ws_max_size=WEBSOCKET_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+        proxy_headers=True,
+        forwarded_allow_ips=config.trusted_proxy,
+        server_header=False,
+        date_header=False,
+        access_log=False,
+        log_config=None,
+    )
+
+
+def _listen(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.host, address.port))
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"cannot serve HTTP at {address}: {error.strerror}; choose another --api-addr"
+        ) from None
+    return listener

@@ -1,0 +1,205 @@
+"""Protocol adapter only. `/v1/wrk/{path}`: the drive over HTTP. Bytes are streamed both ways."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from boxd.api.auth import authenticate
+from boxd.api.body import Body, ClientGone
+from boxd.api.conditions import (
+    attachment,
+    content_type,
+    parse_range,
+    parse_tags,
+    range_applies,
+    refuse_duplicates,
+)
+from boxd.api.errors import error_answer
+from boxd.api.guard import exchange_of
+from boxd.api.headers import has_body, header, joined, query_values, query_workspace
+from boxd.errors import BadRange, BadRequest
+from boxd.workspaces.drive import Condition, Drive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import Receive, Scope, Send
+
+    from boxd.api.conditions import Tags
+    from boxd.api.guard import Exchange
+    from boxd.api.headers import HeaderLines
+    from boxd.operations import Operations
+    from boxd.principal import Principal
+    from boxd.workspaces.drive import Entry, OpenFile
+
+LISTING_BYTES = 64 * 1024
+"""A listing is sent in parts of about this size."""
+NO_CACHE = (b"cache-control", b"private, no-cache")
+SANDBOX = (b"content-security-policy", b"sandbox")
+
+
+class WrkEndpoint:
+    """Serves the drive; holds nothing between requests."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        principal = await authenticate(scope, self._operations)
+        path = _path(scope["raw_path"])
+        ws = query_workspace(scope["query_string"])
+        if scope["method"] == "PUT":
+            await self._put(scope, receive, principal, path, ws)
+        elif scope["method"] == "DELETE":
+            await self._delete(scope, principal, path, ws)
+        else:
+            await self._get(scope, send, principal, path, ws)
+
+    async def _drive(self, principal: Principal, ws: str | None, *, create: bool = False) -> Drive:
+        return Drive(await self._operations.drive(principal, ws, create=create))
+
+    async def _get(
+        self, scope: Scope, send: Send, principal: Principal, path: bytes, ws: str | None
+    ) -> None:
+        lines = scope["headers"]
+        refuse_duplicates(lines, b"range", b"if-range")
+        drive = await self._drive(principal, ws)
+        attr = await drive.look(path)
+        if attr.is_dir:
+            await _send_listing(send, path, await drive.entries(attr), scope["method"] == "HEAD")
+            return
+        async with drive.opened(attr) as file:
+            await _send_file(scope, send, file, path.rsplit(b"/", 1)[-1])
+
+    async def _put(
+        self, scope: Scope, receive: Receive, principal: Principal, path: bytes, ws: str | None
+    ) -> None:
+        lines = scope["headers"]
+        if header(lines, b"content-range") is not None:
+            raise BadRequest("a PUT replaces the whole file; Content-Range is not supported")
+        condition = _condition(lines)
+        directory = path == b"" or path.endswith(b"/")
+        if directory and has_body(lines):
+            raise BadRequest("a path with a trailing slash makes a directory; it takes no body")
+        exchange = exchange_of(scope)
+        drive = await self._drive(principal, ws, create=True)
+        if directory:
+            await _empty(exchange, 201 if await drive.make_directory(path) else 204)
+            return
+        try:
+            written = await drive.put(path, Body(receive).next, condition)
+        except ClientGone:
+            return
+        tag = (b"etag", written.tag.encode())
+        await _empty(exchange, 201 if written.created else 204, tag)
+
+    async def _delete(
+        self, scope: Scope, principal: Principal, path: bytes, ws: str | None
+    ) -> None:
+        condition = _condition(scope["headers"])
+        drive = await self._drive(principal, ws)
+        await drive.delete(path, condition)
+        await _empty(exchange_of(scope), 204)
+
+
+def _path(raw_path: bytes) -> bytes:
+    """The path on the drive, decoded once: what stands behind `/v1/wrk/`."""
+    parts = raw_path.split(b"/", 3)
+    return unquote_to_bytes(parts[3]) if len(parts) > 3 else b""
+
+
+def _condition(lines: HeaderLines) -> Condition:
+    match = parse_tags(joined(lines, b"if-match"))
+    unless = parse_tags(joined(lines, b"if-none-match"))
+    absent = unless is not None and unless.anything
+    return Condition(
+        match=match.strongly if match is not None else None,
+        unless=unless.weakly if unless is not None and not absent else None,
+        absent=absent,
+    )
+
+
+async def _empty(exchange: Exchange, status: int, *lines: tuple[bytes, bytes]) -> None:
+    length = [] if status == 204 else [(b"content-length", b"0")]
+    await exchange.send(
+        {"type": "http.response.start", "status": status, "headers": [*length, *lines]}
+    )
+    await exchange.send({"type": "http.response.body", "body": b""})
+
+
+async def _send_file(scope: Scope, send: Send, file: OpenFile, name: bytes) -> None:
+    lines, exchange = scope["headers"], exchange_of(scope)
+    described = _file_headers(file, name, query_values(scope["query_string"], b"download") != [])
+    if _unchanged(parse_tags(joined(lines, b"if-none-match")), file):
+        await _empty(exchange, 304, *described)
+        return
+    start, stop, status = 0, file.size, 200
+    try:
+        if scope["method"] == "GET" and range_applies(header(lines, b"if-range"), file.tag):
+            span = parse_range(header(lines, b"range"), file.size)
+            if span is not None:
+                (start, stop), status = span, 206
+    except BadRange as error:
+        size = (b"content-range", b"bytes */%d" % file.size)
+        await exchange.answer(error_answer(416, str(error), [size]))
+        return
+    described.append((b"content-length", b"%d" % (stop - start)))
+    if status == 206:
+        described.append((b"content-range", b"bytes %d-%d/%d" % (start, stop - 1, file.size)))
+    await send({"type": "http.response.start", "status": status, "headers": described})
+    if scope["method"] == "GET":
+        async for piece in file.pieces(start, stop):
+            if exchange.closed.is_set():
+                return
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _file_headers(file: OpenFile, name: bytes, download: bool) -> list[tuple[bytes, bytes]]:
+    changed = datetime.fromtimestamp(file.mtime_ns // 1_000_000_000, UTC)
+    lines = [
+        (b"content-type", content_type(name).encode()),
+        (b"accept-ranges", b"bytes"),
+        (b"etag", file.tag.encode()),
+        (b"last-modified", format_datetime(changed, usegmt=True).encode()),
+        NO_CACHE,
+        SANDBOX,
+    ]
+    if download:
+        lines.append((b"content-disposition", attachment(name)))
+    return lines
+
+
+def _unchanged(tags: Tags | None, file: OpenFile) -> bool:
+    return tags is not None and tags.weakly(file.tag)
+
+
+async def _send_listing(send: Send, path: bytes, entries: list[Entry], head: bool) -> None:
+    lines = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": lines})
+    if not head:
+        for part in _listing(path, entries):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _listing(path: bytes, entries: list[Entry]) -> Iterator[bytes]:
+    """The JSON of a directory, in parts. Names that are no UTF-8 come as surrogate escapes."""
+    shown = "/" + b"/".join(part for part in path.split(b"/") if part).decode(
+        "utf-8", "surrogateescape"
+    )
+    part = f'{{"dir": true, "path": {json.dumps(shown)}, "entries": ['
+    for number, entry in enumerate(entries):
+        name = json.dumps(entry.name.decode("utf-8", "surrogateescape"))
+        is_dir = "true" if entry.is_dir else "false"
+        comma = ", " if number else ""
+        part += f'{comma}{{"name": {name}, "is_dir": {is_dir}, "size": {entry.size}}}'
+        if len(part) > LISTING_BYTES:
+            yield part.encode()
+            part = ""
+    yield (part + "]}").encode()

@@ -1,0 +1,332 @@
+"""Drives for surfaces of this process: whole-path verbs over `wrkfs.fs.Filesystem`.
+
+What HTTP and MCP do with a drive stands here once: look, list, read a range, put a whole file,
+make a directory, remove. Failures are the service's errors. No cache: each call asks the volume.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from boxd.errors import (
+    BadRequest,
+    BoxdError,
+    Conflict,
+    DriveFull,
+    NotFound,
+    PreconditionFailed,
+    TooLarge,
+    Unavailable,
+)
+from boxd.names.words import shown
+from wrkfs import errors as drive_errors
+from wrkfs import paths
+from wrkfs.fs import Filesystem
+from wrkfs.types import Caller, Ino
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from wrkfs.fs import FileHandle
+    from wrkfs.types import Attr, BytesLike
+
+__all__ = ["Drive", "Entry", "Filesystem", "OpenFile", "Written"]
+
+PIECE = 1024 * 1024
+"""Bytes of one read; the next one is under way while a piece is being sent."""
+READDIR_BATCH = 1000
+FILE_MODE = 0o644
+DIRECTORY_MODE = 0o755
+PARENT_TRIES = 3
+"""Directories that vanish between being made and being used are made again this often."""
+BOX_ROOT = Caller(0, 0)
+"""Files made from outside belong to root, as those that a box makes by default."""
+
+_STATUS: tuple[tuple[type[drive_errors.WrkfsError], type[BoxdError]], ...] = (
+    (drive_errors.NotFound, NotFound),
+    (drive_errors.Stale, NotFound),
+    (drive_errors.SymlinkLoop, NotFound),
+    (drive_errors.NotDirectory, Conflict),
+    (drive_errors.IsDirectory, Conflict),
+    (drive_errors.Exists, Conflict),
+    (drive_errors.NotEmpty, Conflict),
+    (drive_errors.TooManyLinks, Conflict),
+    (drive_errors.Busy, Conflict),
+    (drive_errors.NotPermitted, Conflict),
+    (drive_errors.NameTooLong, BadRequest),
+    (drive_errors.InvalidArgument, BadRequest),
+    (drive_errors.FileTooBig, TooLarge),
+    (drive_errors.NoSpace, DriveFull),
+    (drive_errors.QuotaExceeded, DriveFull),
+    (drive_errors.PreconditionFailed, PreconditionFailed),
+    (drive_errors.Unavailable, Unavailable),
+    (drive_errors.Fenced, Unavailable),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a directory listing. Sizes in bytes; a symbolic link is listed as itself."""
+
+    name: bytes
+    is_dir: bool
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a put did."""
+
+    created: bool
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What `publish` must find: that inode and version, or nothing."""
+
+    version: tuple[Ino, int] | None
+    absent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for a change.
+
+    `match`: there is a file whose tag it accepts. `unless`: there is no file whose tag it accepts.
+    `absent`: nothing is there.
+    """
+
+    match: Callable[[str], bool] | None = None
+    unless: Callable[[str], bool] | None = None
+    absent: bool = False
+
+    def check(self, present: Attr | None, what: str) -> None:
+        """Raises PreconditionFailed when it does not hold for what is there."""
+        tag = None if present is None else entity_tag(present)
+        failed = (
+            (self.absent and tag is not None)
+            or (self.match is not None and (tag is None or not self.match(tag)))
+            or (self.unless is not None and tag is not None and self.unless(tag))
+        )
+        if failed:
+            now = "nothing is there" if tag is None else f"it is {tag} now"
+            raise PreconditionFailed(f"{what}: the precondition does not hold; {now}")
+
+    def pin(self, present: Attr | None) -> Pin:
+        """What must still be so when the change happens."""
+        held = present is not None and self.match is not None
+        version = (present.ino, present.version) if present is not None and held else None
+        return Pin(version, self.absent)
+
+
+def entity_tag(attr: Attr) -> str:
+    """A strong entity tag, quotes included: equal tags mean equal bytes."""
+    return f'"{attr.ino}-{attr.version}"'
+
+
+class OpenFile:
+    """A file open for reading. Its size, tag and time are those at the moment of opening."""
+
+    def __init__(self, handle: FileHandle) -> None:
+        self._handle = handle
+        self.size = handle.attr.size
+        self.mtime_ns = handle.attr.mtime_ns
+        self.tag = entity_tag(handle.attr)
+
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[BytesLike]:
+        """The bytes [start, stop), in pieces; Conflict when the file has become shorter."""
+        ahead: asyncio.Task[BytesLike] | None = None
+        at = start
+        try:
+            while at < stop:
+                ahead = ahead or self._read(at, stop)
+                data = await ahead
+                if not data:
+                    raise Conflict("the file became shorter while it was being read")
+                at += len(data)
+                ahead = self._read(at, stop) if at < stop else None
+                yield data
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    def _read(self, at: int, stop: int) -> asyncio.Task[BytesLike]:
+        return asyncio.create_task(self._translated_read(at, min(PIECE, stop - at)))
+
+    async def _translated_read(self, at: int, size: int) -> BytesLike:
+        with translated("read"):
+            return await self._handle.read_view(at, size)
+
+
+class Drive:
+    """The verbs over one volume. Paths are bytes, already percent-decoded, relative to /wrk."""
+
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+
+    async def look(self, path: bytes) -> Attr:
+        """Attributes of what a path leads to, links followed. NotFound, also below a file."""
+        with translated(_what(path), missing=True):
+            return await self._existing(path)
+
+    async def entries(self, attr: Attr) -> list[Entry]:
+        """All entries of a directory, sorted by name."""
+        entries, after = [], 0
+        with translated("directory", missing=True):
+            while batch := await self._fs.readdir(attr.ino, after, READDIR_BATCH):
+                entries += [Entry(d.name, d.attr.is_dir, d.attr.size) for d in batch]
+                after = batch[-1].cookie
+        entries.sort(key=lambda entry: entry.name)
+        return entries
+
+    @asynccontextmanager
+    async def opened(self, attr: Attr) -> AsyncIterator[OpenFile]:
+        """Opens a regular file that `look` found. NotFound when it is gone, or no file."""
+        if not attr.is_file:
+            raise NotFound("this is neither a file nor a directory")
+        with translated("open", missing=True):
+            handle = await self._fs.open(attr.ino, os.O_RDONLY)
+        try:
+            yield OpenFile(handle)
+        finally:
+            await handle.close()
+
+    async def put(
+        self, path: bytes, body: Callable[[], Awaitable[bytes | None]], condition: Condition
+    ) -> Written:
+        """Writes a whole file, all or nothing: until all of `body` came, nothing changes.
+
+        `body` gives the next bytes, None at the end; what it raises ends the put. The condition is
+        checked before anything is read, and still holds when the new file appears:
+        PreconditionFailed otherwise. Parents are made. Conflict when a directory is in the way or
+        a parent is a file.
+        """
+        what = _what(path)
+        with translated(what):
+            before = await self._target(path)
+            if before is not None and not before.is_file:
+                raise Conflict(f"{what} is there and is not a file")
+            condition.check(before, what)
+            handle = await self._fs.create_unlinked(FILE_MODE, BOX_ROOT)
+        try:
+            at = 0
+            while (data := await body()) is not None:
+                with translated(what):
+                    at += await handle.write(at, data)
+            with translated(what):
+                await handle.fsync()
+                # Before the file has a name, so that nobody else's write is in the tag.
+                attr = await self._fs.getattr(handle.ino)
+                created = await self._publish(path, handle.ino, condition.pin(before))
+        finally:
+            with translated(what):
+                await handle.close()
+        return Written(created, entity_tag(attr))
+
+    async def make_directory(self, path: bytes) -> bool:
+        """Makes a directory with its parents; False when it was there. Conflict for a file."""
+        with translated(_what(path)):
+            made = await self._directories(paths.split(path))
+            await self._fs.sync()
+        return made
+
+    async def delete(self, path: bytes, condition: Condition) -> None:
+        """Removes a file, a directory with all in it, or a link itself. BadRequest for the root.
+
+        The condition is checked against a file right before. NotFound, PreconditionFailed.
+        """
+        what = _what(path)
+        with translated(what, missing=True):
+            found = await paths.resolve(self._fs, path, follow=False)
+            if not found.name:
+                raise BadRequest("the root of the drive cannot be removed; remove what is in it")
+            if found.attr is None:
+                raise drive_errors.NotFound
+            if path.endswith(b"/") and not found.attr.is_dir:
+                raise NotFound(f"{what} is not a directory")
+            condition.check(found.attr, what)
+            await self._fs.remove_tree(found.parent, found.name)
+            await self._fs.sync()
+
+    async def _existing(self, path: bytes) -> Attr:
+        found = await paths.resolve(self._fs, path)
+        if found.attr is None or (path.endswith(b"/") and not found.attr.is_dir):
+            raise drive_errors.NotFound
+        return found.attr
+
+    async def _target(self, path: bytes) -> Attr | None:
+        """What a put would replace; None also when parents are missing."""
+        try:
+            return (await paths.resolve(self._fs, path)).attr
+        except drive_errors.NotFound:
+            return None
+
+    async def _publish(self, path: bytes, ino: Ino, pin: Pin) -> bool:
+        """Gives the written file its name; makes parents that are missing."""
+        parents = paths.split(path)[:-1]
+        for last in (False,) * PARENT_TRIES + (True,):
+            try:
+                found = await paths.resolve(self._fs, path)
+                if not found.name:
+                    raise drive_errors.IsDirectory
+                return await self._fs.publish(
+                    ino, found.parent, found.name, if_version=pin.version, if_absent=pin.absent
+                )
+            except (drive_errors.NotFound, drive_errors.Stale):
+                if last:
+                    raise
+                await self._directories(parents)
+        raise AssertionError("the last try returns or raises")
+
+    async def _directories(self, segments: list[bytes]) -> bool:
+        """mkdir -p; True when the last one was made just now."""
+        made = False
+        for depth in range(await self._depth(segments) + 1, len(segments) + 1):
+            found = await paths.resolve(self._fs, b"/".join(segments[:depth]))
+            made = found.attr is None
+            if found.attr is None:
+                try:
+                    await self._fs.mkdir(found.parent, found.name, DIRECTORY_MODE, BOX_ROOT)
+                except drive_errors.Exists:
+                    made = False
+            elif not found.attr.is_dir:
+                raise drive_errors.NotDirectory
+        return made
+
+    async def _depth(self, segments: list[bytes]) -> int:
+        """How many of the leading segments are directories already."""
+        for depth in range(len(segments), 0, -1):
+            try:
+                found = await paths.resolve(self._fs, b"/".join(segments[:depth]))
+            except drive_errors.NotFound:
+                continue
+            if found.attr is not None:
+                if not found.attr.is_dir:
+                    raise drive_errors.NotDirectory
+                return depth
+        return 0
+
+
+@contextmanager
+def translated(what: str, *, missing: bool = False) -> Iterator[None]:
+    """Turns the drive's errors into the service's; with `missing` a file as parent is NotFound."""
+    try:
+        yield
+    except drive_errors.WrkfsError as error:
+        if missing and isinstance(error, drive_errors.NotDirectory):
+            raise NotFound(f"{what} is not there: a file stands in its path") from error
+        for known, translation in _STATUS:
+            if isinstance(error, known):
+                raise translation(f"{what}: {error}") from error
+        raise
+
+
+def _what(path: bytes) -> str:
+    """A path as it is shown in an error."""
+    return shown("/" + path.strip(b"/").decode("utf-8", "surrogateescape"))
