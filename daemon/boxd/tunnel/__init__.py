@@ -1,1 +1,1 @@
-"""The daemon's end of the tunnel that each guest agent dials."""
+"""Tunnels: the connections that the boxes' agents make to the daemon, and what runs in them."""

@@ -1,0 +1,271 @@
+"""One live tunnel and what runs in it: commands, dialled connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import asyncssh
+
+from box_guest import protocol
+from boxd.errors import DialTimeout, NothingListening, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from boxd.tunnel.control import ControlChannel, Hello
+
+WINDOW = 512 * 1024
+PACKET = 128 * 1024
+BUFFER = 256 * 1024
+"""Output of a command that may wait here for its reader; then the box's side is held."""
+OPEN_S = 30.0
+"""An agent that does not answer the opening of a channel in this time is not there."""
+WRITE_BUFFER = 256 * 1024
+CLOSE_S = 10.0
+"""Longer than an agent takes to end a stubborn process group."""
+
+Stream = Literal["stdout", "stderr"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a command ended: `code`, or the name of the `signal` (without SIG) that ended it."""
+
+    code: int | None
+    signal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terminal:
+    """A terminal for a command: type and (columns, rows)."""
+
+    term: str
+    size: tuple[int, int]
+
+
+class ByteReader(Protocol):
+    """The reading half of a dialled connection."""
+
+    async def read(self, n: int = -1) -> bytes:
+        """Up to `n` bytes; empty at the end."""
+
+
+class ByteWriter(Protocol):
+    """The writing half of a dialled connection."""
+
+    def write(self, data: bytes) -> None:
+        """Queues bytes."""
+
+    def write_eof(self) -> None:
+        """Nothing more follows."""
+
+    async def drain(self) -> None:
+        """Waits until the queue is short again."""
+
+    def close(self) -> None:
+        """Ends the connection."""
+
+
+class Tunnel:
+    """The connection of one box's agent after its hello."""
+
+    def __init__(
+        self,
+        box_id: str,
+        connection: asyncssh.SSHClientConnection,
+        control: ControlChannel,
+        hello: Hello,
+    ) -> None:
+        self.box_id = box_id
+        self.connection = connection
+        """For the front door's relay, which opens its own channels."""
+        self.hello = hello
+        self._control = control
+
+    @property
+    def closed(self) -> bool:
+        """Whether it went down."""
+        return self.connection.is_closed()
+
+    def notify(self, kind: str, **fields: object) -> None:
+        """A message to the agent that has no answer. Raises Unavailable."""
+        self._control.notify(kind, **fields)
+
+    async def start(
+        self,
+        command: str | None,
+        *,
+        env: Mapping[str, str] | None = None,
+        terminal: Terminal | None = None,
+    ) -> Exec:
+        """Starts a command by the login shell (None: the shell itself). Raises Unavailable."""
+        variables: dict[str | bytes, str | bytes] = {}
+        variables.update(env or {})
+        try:
+            async with asyncio.timeout(OPEN_S):
+                _, session = await self.connection.create_session(
+                    Exec,
+                    command=command,
+                    env=variables,
+                    encoding=None,
+                    window=WINDOW,
+                    max_pktsize=PACKET,
+                    request_pty="force" if terminal else False,
+                    term_type=terminal.term if terminal else None,
+                    term_size=terminal.size if terminal else None,
+                )
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise _unavailable(error) from None
+        if not isinstance(session, Exec):
+            raise Unavailable("the box's agent opened something else")
+        return session
+
+    async def dial(self, host: str, port: int) -> tuple[ByteReader, ByteWriter]:
+        """Connects to a TCP target as seen from inside the box.
+
+        Raises NothingListening or DialTimeout naming the target, Unavailable without a tunnel.
+        """
+        try:
+            async with asyncio.timeout(OPEN_S):
+                return await self.connection.open_connection(
+                    host, port, encoding=None, window=WINDOW, max_pktsize=PACKET
+                )
+        except asyncssh.ChannelOpenError as error:
+            if self.closed:
+                raise _unavailable(error) from None
+            if error.reason.endswith(protocol.DIAL_TIMED_OUT):
+                raise DialTimeout(error.reason) from None
+            raise NothingListening(error.reason) from None
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise _unavailable(error) from None
+
+    async def close(self) -> None:
+        """Ends it; every channel ends too. The agent will dial again unless its box is gone."""
+        self.connection.abort()
+        await self.connection.wait_closed()
+
+
+class Exec(asyncssh.SSHClientSession[bytes]):
+    """A running command. One task reads `output()`; any task may write, signal and end.
+
+    Callbacks of the connection fill `_chunks` and set `_news`; the readers take from it between
+    their awaits.
+    """
+
+    def __init__(self) -> None:
+        self._chan: asyncssh.SSHClientChannel[bytes] | None = None
+        self._chunks: deque[tuple[Stream, bytes]] = deque()
+        self._size = 0
+        self._held = False
+        self._news = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._over = asyncio.Event()
+        self._status: ExitStatus | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Bytes for the command's input; waits while the box takes no more.
+
+        Nothing happens when the command is over: its end is told by `wait`.
+        """
+        await self._writable.wait()
+        if self._chan is not None and not self._chan.is_closing():
+            self._chan.write(data)
+
+    def write_eof(self) -> None:
+        """End of the command's input."""
+        if self._chan is not None:
+            self._chan.write_eof()
+
+    async def output(self) -> AsyncIterator[tuple[Stream, bytes]]:
+        """What the command writes, in order within each stream, until its end.
+
+        The box's side is held while BUFFER bytes wait here.
+        """
+        while True:
+            while self._chunks:
+                stream, data = self._chunks.popleft()
+                self._size -= len(data)
+                if self._held and self._size <= BUFFER // 2 and self._chan is not None:
+                    self._held = False
+                    self._chan.resume_reading()
+                yield stream, data
+            if self._over.is_set():
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    async def wait(self) -> ExitStatus:
+        """How the command ended. Raises Unavailable when the tunnel went down before.
+
+        To be called after (or beside) reading `output()`: unread output holds the end back.
+        """
+        await self._over.wait()
+        if self._status is None:
+            raise Unavailable("the connection to the box was lost before the command ended")
+        return self._status
+
+    def signal(self, name: str) -> None:
+        """Sends a signal (name without SIG) to the command's foreground group."""
+        if self._chan is not None and not self._chan.is_closing():
+            self._chan.send_signal(name)
+
+    def resize(self, columns: int, rows: int) -> None:
+        """New size of the terminal."""
+        if self._chan is not None and not self._chan.is_closing():
+            self._chan.change_terminal_size(columns, rows)
+
+    async def end(self) -> None:
+        """Closes the channel; the agent ends the command's whole group (HUP, TERM, KILL).
+
+        `wait` then tells a command that had not ended before as hung up.
+        """
+        if self._chan is not None:
+            if self._status is None:
+                self._status = ExitStatus(None, "HUP")
+            self._chan.abort()
+        async with asyncio.timeout(CLOSE_S):
+            await self._over.wait()
+
+    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        self._chan = chan
+        chan.set_write_buffer_limits(high=WRITE_BUFFER)
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        self._chunks.append(("stderr" if datatype else "stdout", data))
+        self._size += len(data)
+        if self._size > BUFFER and not self._held and self._chan is not None:
+            self._held = True
+            self._chan.pause_reading()
+        self._news.set()
+
+    def eof_received(self) -> bool:
+        return True
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def exit_status_received(self, status: int) -> None:
+        self._status = ExitStatus(status, None)
+
+    def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
+        self._status = ExitStatus(None, signal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._status = None
+        self._chan = None
+        self._writable.set()
+        self._over.set()
+        self._news.set()
+
+
+def _unavailable(error: Exception) -> Unavailable:
+    reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+    return Unavailable(f"the box cannot be reached at the moment: {reason}")

@@ -1,0 +1,146 @@
+"""The place where one box's agent dials in: a Unix socket, and who may come through it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import asyncssh
+
+from boxd.tunnel.channel import PACKET, WINDOW
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 8
+LOGIN_S = 10.0
+KEEPALIVE_S = 15
+KEEPALIVE_COUNT = 3
+MAX_PENDING = 4
+"""Connections of one box whose key exchange is not done; an agent makes one at a time."""
+USER = "daemon"
+
+# asyncssh logs commands and environments at INFO and DEBUG.
+asyncssh.set_log_level(logging.WARNING)
+
+
+class BoxListener:
+    """Listens for one box. A connection counts as the box's only with the box's host key.
+
+    `pending` is changed by callbacks of the event loop alone.
+    """
+
+    def __init__(self, box_id: str, host_key: str) -> None:
+        """`host_key` is the box's public key. Raises asyncssh.KeyImportError."""
+        self.box_id = box_id
+        self.key = asyncssh.import_public_key(host_key)
+        self.pending = 0
+        self.refused = 0
+        """Connections with another key, or too many at once."""
+        self._acceptor: asyncssh.SSHAcceptor | None = None
+
+    async def start(
+        self,
+        path: Path,
+        client_key: asyncssh.SSHKey,
+        accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
+    ) -> None:
+        """Makes the socket anew and listens; `accepted` gets each authenticated connection."""
+        listening = _bind(path)
+        try:
+            self._acceptor = await asyncssh.listen_reverse(
+                # Without a host asyncssh fails on peers that have no address, as Unix sockets.
+                self.box_id,
+                22,
+                sock=listening,
+                backlog=BACKLOG,
+                acceptor=accepted,
+                client_factory=lambda: _TunnelClient(self),
+                config=None,
+                username=USER,
+                client_keys=[client_key],
+                agent_path=None,
+                # Three empty lists trust no key, and have the client asked about each.
+                known_hosts=([], [], []),
+                server_host_key_algs=["ssh-ed25519"],
+                x509_trusted_certs=None,
+                preferred_auth="publickey",
+                gss_kex=False,
+                gss_auth=False,
+                compression_algs=None,
+                kex_algs=["curve25519-sha256"],
+                encryption_algs=["aes128-gcm@openssh.com"],
+                encoding=None,
+                window=WINDOW,
+                max_pktsize=PACKET,
+                login_timeout=LOGIN_S,
+                keepalive_interval=KEEPALIVE_S,
+                keepalive_count_max=KEEPALIVE_COUNT,
+            )
+        except BaseException:
+            listening.close()
+            raise
+
+    async def close(self) -> None:
+        """Stops listening; tunnels that are up stay."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            await self._acceptor.wait_closed()
+            self._acceptor = None
+
+
+class _TunnelClient(asyncssh.SSHClient):
+    """One connection to a listener until it is authenticated."""
+
+    def __init__(self, listener: BoxListener) -> None:
+        self._listener = listener
+        self._pending = False
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        if self._listener.pending >= MAX_PENDING:
+            self._listener.refused += 1
+            conn.abort()
+            return
+        self._listener.pending += 1
+        self._pending = True
+
+    def validate_host_public_key(
+        self, host: str, addr: str, port: int, key: asyncssh.SSHKey
+    ) -> bool:
+        if key == self._listener.key:
+            return True
+        self._listener.refused += 1
+        return False
+
+    def auth_completed(self) -> None:
+        self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._pending:
+            self._pending = False
+            self._listener.pending -= 1
+
+
+def _bind(path: Path) -> socket.socket:
+    """A socket bound to the path; one that a former daemon left is replaced. Raises OSError."""
+    path.unlink(missing_ok=True)
+    # The kernel takes 107 bytes of path; through the directory's descriptor any length works.
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(f"/proc/self/fd/{directory}/{path.name}")
+        path.chmod(0o600)
+    except BaseException:
+        bound.close()
+        raise
+    finally:
+        os.close(directory)
+    return bound

@@ -1,0 +1,162 @@
+"""Which box has a tunnel: listeners by box id, the live tunnel of each, waiting for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
+
+from box_guest import protocol
+from boxd.errors import Unavailable
+from boxd.tunnel.channel import PACKET, WINDOW, Tunnel
+from boxd.tunnel.control import ControlChannel
+from boxd.tunnel.listener import BoxListener
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+HELLO_S = 10.0
+GET_S = 30.0
+
+
+class _Entry:
+    """One box: its listener, its tunnel, and the news that one of them changed."""
+
+    def __init__(self, listener: BoxListener) -> None:
+        self.listener = listener
+        self.tunnel: Tunnel | None = None
+        self.news = asyncio.Condition()
+        self.misbehaved = ""
+        self.closed = False
+
+
+class TunnelRegistry:
+    """All tunnels of this daemon.
+
+    Critical section: an entry's `tunnel` is replaced under its `news` lock, so that of two
+    connections that say hello at once one wins and the other is closed.
+    """
+
+    def __init__(
+        self, client_key: Path, on_request: Callable[[str, str], Awaitable[dict[str, Any]]]
+    ) -> None:
+        """`client_key` is the daemon's private key file. `on_request(box id, verb)` answers
+        `workspace` requests of boxes; its BoxdErrors are shown there. Raises KeyImportError."""
+        self._client_key = asyncssh.read_private_key(client_key)
+        self._on_request = on_request
+        self._entries: dict[str, _Entry] = {}
+
+    @property
+    def public_key(self) -> str:
+        """The daemon's public key, for the agents' configuration."""
+        return self._client_key.export_public_key().decode().strip()
+
+    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
+        """Listens at `directory`/tunnel.sock for the box with that public host key.
+
+        Calling it again begins anew: a present tunnel is closed. Raises OSError.
+        """
+        await self.close(box_id)
+        entry = _Entry(BoxListener(box_id, host_key))
+        self._entries[box_id] = entry
+        try:
+            await entry.listener.start(
+                directory / protocol.TUNNEL_SOCKET,
+                self._client_key,
+                lambda connection: self._accept(box_id, entry, connection),
+            )
+        except BaseException:
+            self._entries.pop(box_id, None)
+            raise
+
+    def peek(self, box_id: str) -> Tunnel | None:
+        """The live tunnel, if there is one now."""
+        entry = self._entries.get(box_id)
+        if entry is None or entry.tunnel is None or entry.tunnel.closed:
+            return None
+        return entry.tunnel
+
+    async def get(self, box_id: str, timeout: float = GET_S) -> Tunnel:
+        """The box's tunnel, waited for. Raises Unavailable after `timeout` seconds."""
+        entry = self._entries.get(box_id)
+        if entry is None:
+            raise Unavailable("the box is not running")
+        try:
+            async with asyncio.timeout(timeout), entry.news:
+                while True:
+                    if entry.closed:
+                        raise Unavailable("the box was stopped")
+                    if entry.tunnel is not None and not entry.tunnel.closed:
+                        return entry.tunnel
+                    await entry.news.wait()
+        except TimeoutError:
+            text = f"the box's agent did not connect within {timeout:.0f} s"
+            if entry.misbehaved:
+                text += f" (agent misbehaved: {entry.misbehaved})"
+            raise Unavailable(text) from None
+
+    async def close(self, box_id: str) -> None:
+        """Forgets a box: listener and tunnel are closed. No error if it is unknown."""
+        entry = self._entries.pop(box_id, None)
+        if entry is None:
+            return
+        await entry.listener.close()
+        async with entry.news:
+            entry.closed = True
+            tunnel, entry.tunnel = entry.tunnel, None
+            entry.news.notify_all()
+        if tunnel is not None:
+            await tunnel.close()
+
+    async def close_all(self) -> None:
+        """Forgets every box."""
+        for box_id in list(self._entries):
+            await self.close(box_id)
+
+    async def _accept(
+        self, box_id: str, entry: _Entry, connection: asyncssh.SSHClientConnection
+    ) -> None:
+        """Runs as a task of the connection: whatever goes wrong ends this connection only."""
+
+        def misbehaved(reason: str) -> None:
+            entry.misbehaved = reason
+            logger.error("box %s: agent misbehaved: %s", box_id, reason)
+            connection.abort()
+
+        try:
+            async with asyncio.timeout(HELLO_S):
+                control = ControlChannel(lambda verb: self._on_request(box_id, verb), misbehaved)
+                await connection.create_session(
+                    lambda: control,
+                    subsystem=protocol.CONTROL_SUBSYSTEM,
+                    encoding=None,
+                    window=WINDOW,
+                    max_pktsize=PACKET,
+                    request_pty=False,
+                )
+                hello = await control.hello
+        except (asyncssh.Error, OSError, TimeoutError, Unavailable) as error:
+            logger.info("box %s: no hello: %s", box_id, error)
+            connection.abort()
+            return
+        tunnel = Tunnel(box_id, connection, control, hello)
+        async with entry.news:
+            if entry.closed:
+                replaced: Tunnel | None = tunnel
+            else:
+                replaced, entry.tunnel = entry.tunnel, tunnel
+                entry.misbehaved = ""
+                entry.news.notify_all()
+        if replaced is not None:
+            await replaced.close()
+
+
+def new_identity() -> tuple[bytes, str]:
+    """A new ed25519 key: private in OpenSSH format, public as one line."""
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    return key.export_private_key(), key.export_public_key().decode().strip()

@@ -1,0 +1,118 @@
+"""The agent: init of a box. Starts the tunnel and the guest socket and ends with the box."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from box_guest import protocol
+from box_guest.control import ControlServer
+from box_guest.link import DaemonLink
+from box_guest.process import Reaper
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from box_guest.config import AgentConfig, Places
+    from box_guest.sshd import Services
+
+logger = logging.getLogger(__name__)
+
+UMASK = 0o022
+CLI = Path(protocol.RUNTIME_DIR) / "bin/box-guest"
+CLI_LINK = Path("/usr/local/bin/box-guest")
+STOP_S = 8.0
+"""Longer than the end of a stubborn process group takes."""
+
+
+class Agent:
+    """Everything of one box. `run` is its whole life; nothing else changes its state."""
+
+    def __init__(self, config: AgentConfig, places: Places) -> None:
+        self._config = config
+        self._places = places
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._link = DaemonLink(
+            {
+                "version": protocol.VERSION,
+                "boot": secrets.token_hex(8),
+                "forward_dir": str(places.forward_dir),
+            }
+        )
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT, then ends the running commands."""
+        # These bring asyncssh, nine tenths of the agent's start-up time: the guest socket and the
+        # reaper are up before.
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        reaper = Reaper()
+        control = ControlServer(self._places.guest_socket, self._config, self._link)
+        try:
+            await control.start()
+            await self._serve(reaper, stopped)
+        finally:
+            await control.close()
+            reaper.close()
+
+    async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> None:
+        from box_guest.forward import ForwardDir
+        from box_guest.sshd import Services
+        from box_guest.tunnel import Dialler
+
+        forwards = ForwardDir(self._places.forward_dir)
+        forwards.prepare()
+        services = Services(self._config, self._link, reaper, forwards, self._background)
+        dialler = Dialler(self._places.tunnel_socket, services)
+        dialling = asyncio.create_task(dialler.run())
+        stopping = asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait({dialling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if dialling.done():
+                dialling.result()
+        finally:
+            stopping.cancel()
+            dialling.cancel()
+            await asyncio.gather(dialling, stopping, return_exceptions=True)
+            await self._end_commands(services)
+            await dialler.close()
+            await self._settle()
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the agent failed", exc_info=error)
+
+    async def _end_commands(self, services: Services) -> None:
+        ending = [asyncio.ensure_future(command.abandon()) for command in services.commands]
+        if ending:
+            await asyncio.wait(ending, timeout=STOP_S)
+
+    async def _settle(self) -> None:
+        """Lets the tasks of ended commands come to their end."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_S)
+
+
+def prepare_box() -> None:
+    """What the first process of a box sets up: file modes, working directory, the CLI's name."""
+    os.umask(UMASK)
+    os.chdir("/")
+    if CLI.exists() and CLI_LINK.parent.is_dir() and not os.path.lexists(CLI_LINK):
+        try:
+            CLI_LINK.symlink_to(CLI)
+        except OSError as error:
+            # A read-only root: sessions find the CLI by the last entry of their PATH.
+            logger.debug("no %s: %s", CLI_LINK, error)

@@ -1,0 +1,81 @@
+"""`box-guest`: the agent's command line inside the box.
+
+Standard library only and no asyncio, so that it answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from box_guest import protocol
+from box_guest.errors import AgentDown, GuestError, RequestFailed
+
+TIMEOUT_S = 90.0
+"""Longer than the agent waits for the daemon, so that its error text arrives."""
+SOCKET_VARIABLE = "BOX_GUEST_SOCKET"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command. Exit status: 0 done, 1 refused or failed (text on stderr), 2 usage."""
+    parsed = _parser().parse_args(arguments)
+    path = parsed.socket or os.environ.get(SOCKET_VARIABLE) or str(protocol.GUEST_SOCKET)
+    request: dict[str, Any] = {"type": parsed.command, "id": 1}
+    if parsed.command == "workspace":
+        request["verb"] = parsed.verb
+    try:
+        result = ask(Path(path), request)
+    except GuestError as error:
+        print(f"box-guest: {error}", file=sys.stderr)
+        return 1
+    if parsed.json:
+        print(json.dumps(result))
+    else:
+        for key, value in result.items():
+            print(f"{key}: {value}")
+    return 0
+
+
+def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """One request to the agent. Raises AgentDown or RequestFailed."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+        agent.settimeout(TIMEOUT_S)
+        try:
+            agent.connect(str(path))
+            agent.sendall(protocol.encode(request))
+            with agent.makefile("rb") as stream:
+                line = stream.readline(protocol.MAX_LINE + 1)
+        except OSError as error:
+            text = "no answer in time" if isinstance(error, TimeoutError) else error.strerror
+            raise AgentDown(f"the box's agent cannot be reached at {path}: {text}") from None
+    try:
+        answer = protocol.decode(line)
+    except protocol.ProtocolError:
+        raise AgentDown(f"the box's agent closed the connection at {path}") from None
+    if answer.get("ok") is not True:
+        raise RequestFailed(str(answer.get("error", "refused")))
+    result = answer.get("result")
+    return result if isinstance(result, dict) else {}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="box-guest", description="Talks to the box's agent.")
+    parser.add_argument("--socket", help=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("info", help="this box, and whether its tunnel is up")
+    workspace = commands.add_parser("workspace", help=f"the drive at {protocol.DRIVE_DIR}")
+    verbs = workspace.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("mount", help=f"attach it at {protocol.DRIVE_DIR}")
+    verbs.add_parser("info", help="whether it is attached, and its use")
+    verbs.add_parser("umount", help="detach it")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What the agent is told when its box starts: the run directory's files and the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from box_guest import protocol
+from box_guest.errors import ConfigError
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_USER = "root"
+MAX_CONFIG = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the agent finds and makes its files; other than the defaults only outside of boxes."""
+
+    run_dir: Path = Path(protocol.RUN_DIR)
+    guest_socket: Path = Path(protocol.GUEST_SOCKET)
+    forward_dir: Path = Path(protocol.FORWARD_DIR)
+
+    @property
+    def tunnel_socket(self) -> Path:
+        """The daemon's listener."""
+        return self.run_dir / protocol.TUNNEL_SOCKET
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """One box's identity and environment.
+
+    `daemon_key` is the only public key that may log in, `host_key` the agent's private key
+    (OpenSSH format). `env` is the image's environment; sessions start from it.
+    """
+
+    box_id: str
+    name: str
+    hostname: str
+    daemon_key: str
+    host_key: bytes = field(repr=False)
+    env: dict[str, str]
+    user: str
+
+
+def load(run_dir: Path) -> AgentConfig:
+    """Reads the configuration and the host key. Raises ConfigError naming the file at fault."""
+    path = run_dir / protocol.AGENT_CONFIG
+    try:
+        text = path.read_bytes()
+        host_key = (run_dir / protocol.HOST_KEY).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: {error.strerror}") from None
+    if len(text) > MAX_CONFIG:
+        raise ConfigError(f"{path}: larger than {MAX_CONFIG} bytes")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path}: not JSON") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: not an object")
+    return AgentConfig(
+        box_id=_text(path, data, "box_id"),
+        name=_text(path, data, "name"),
+        hostname=_text(path, data, "hostname"),
+        daemon_key=_text(path, data, "daemon_key"),
+        host_key=host_key,
+        env=_env(path, data.get("env", {})),
+        user=_text(path, data, "user") if "user" in data else DEFAULT_USER,
+    )
+
+
+def _text(path: Path, data: dict[str, Any], key: str) -> str:
+    value = data.get(key)
+    if not isinstance(value, str):
+        raise ConfigError(f"{path}: {key} is missing or not a text")
+    return value
+
+
+def _env(path: Path, value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: env is not an object")
+    for key, item in value.items():
+        if not isinstance(key, str) or not isinstance(item, str):
+            raise ConfigError(f"{path}: env holds something that is not a text")
+        if not key or "=" in key or "\0" in key + item:
+            raise ConfigError(f"{path}: env holds an impossible name or value")
+    return dict(value)
