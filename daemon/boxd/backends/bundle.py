@@ -1,0 +1,243 @@
+"""The OCI configuration of a box: what its processes may see, do and use. Pure.
+
+`no_new_privs` is on: everything in a box starts as its root, so nothing there needs set-uid
+programs to gain rights. The seccomp profile is `seccomp.json` (an allow-list; what the notes below
+name is refused on purpose):
+
+- `clone3` and `io_uring_*` answer ENOSYS, so that libraries fall back: a filter cannot see the
+  flags of clone3, and io_uring runs operations behind the filter (and cannot be suspended);
+- `clone` and `unshare` with namespace flags, `setns`, the mount family, keyrings, bpf, perf,
+  userfaultfd, kexec, modules, clock setting and handles of files answer EPERM;
+- sockets are AF_UNIX, AF_INET, AF_INET6 and netlink for routes and socket diagnosis;
+- 32-bit programs run under the same list, without `socketcall`, whose family a filter cannot see.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from boxd.backends.fence import DNS_ADDRESSES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.backends.interface import BoxPlan
+
+RUNTIME_DIR = "/.box"
+RUN_DIR = "/run/box"
+DRIVE_DIR = "/wrk"
+INIT = (
+    f"{RUNTIME_DIR}/lib/ld-linux-x86-64.so.2",
+    "--library-path",
+    f"{RUNTIME_DIR}/lib",
+    f"{RUNTIME_DIR}/bin/python3",
+    "-m",
+    "box_guest",
+)
+"""The init of every box: the guest agent on the runtime's own loader, so any image will do."""
+
+CAPABILITIES = (
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+)
+MASKED_PATHS = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+    "/sys/fs/bpf",
+    "/sys/kernel/debug",
+    "/sys/kernel/security",
+    "/sys/kernel/tracing",
+)
+READONLY_PATHS = (
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+)
+ENVIRONMENT = (
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME=/root",
+    "LANG=C.UTF-8",
+)
+
+OOM_SCORE_ADJ = 500
+"""Above the daemon's 0: when the host runs short, boxes go first."""
+CPU_PERIOD_US = 100_000
+CPU_SHARES_PER_CPU = 1024
+MIN_CPU_QUOTA_US = 1_000
+MIN_CPU_SHARES = 2
+MIB = 1024 * 1024
+NOFILE = 65_536
+"""Open files per process, where the host's own limit allows it."""
+RUN_SIZE = 64 * MIB
+SHM_SHARE = 2
+"""Shared memory files take at most one part in this many of the box's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What of the host the configuration depends on.
+
+    `nofile` is the most open files that this host lets a process have, `caps_swap` whether the
+    kernel counts swap per cgroup.
+    """
+
+    nofile: int
+    caps_swap: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The box's objects on the host: mounted root, network namespace, cgroup."""
+
+    root: Path
+    netns: Path
+    cgroup: str
+
+
+def config(
+    plan: BoxPlan, places: Places, facts: HostFacts, init: tuple[str, ...] = INIT
+) -> dict[str, Any]:
+    """The content of config.json."""
+    return {
+        "ociVersion": "1.0.2",
+        "process": _process(init, facts),
+        "root": {"path": str(places.root), "readonly": False},
+        "hostname": plan.hostname,
+        "mounts": _mounts(plan),
+        "linux": {
+            "namespaces": [
+                {"type": "mount"},
+                {"type": "pid"},
+                {"type": "ipc"},
+                {"type": "uts"},
+                {"type": "cgroup"},
+                {"type": "network", "path": str(places.netns)},
+            ],
+            "cgroupsPath": places.cgroup,
+            "resources": _resources(plan, facts),
+            "rootfsPropagation": "private",
+            "seccomp": seccomp(),
+            "maskedPaths": list(MASKED_PATHS),
+            "readonlyPaths": list(READONLY_PATHS),
+            "sysctl": {
+                "net.ipv4.ping_group_range": "0 2147483647",
+                "net.ipv6.conf.eth0.disable_ipv6": "1",
+            },
+        },
+    }
+
+
+def etc_files(hostname: str) -> dict[str, str]:
+    """Files of /etc that a new box gets."""
+    servers = "".join(f"nameserver {address}\n" for address in DNS_ADDRESSES)
+    return {
+        "hostname": f"{hostname}\n",
+        "hosts": f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost\n127.0.1.1\t{hostname}\n",
+        "resolv.conf": servers,
+    }
+
+
+def seccomp() -> dict[str, Any]:
+    """The system call profile."""
+    text = resources.files("boxd.backends").joinpath("seccomp.json").read_text()
+    profile: dict[str, Any] = json.loads(text)
+    return profile
+
+
+def _process(init: tuple[str, ...], facts: HostFacts) -> dict[str, Any]:
+    capabilities = list(CAPABILITIES)
+    files = min(NOFILE, facts.nofile)
+    return {
+        "terminal": False,
+        "user": {"uid": 0, "gid": 0, "umask": 0o022},
+        "args": list(init),
+        "env": list(ENVIRONMENT),
+        "cwd": "/",
+        "capabilities": {
+            "bounding": capabilities,
+            "effective": capabilities,
+            "permitted": capabilities,
+            "inheritable": [],
+            "ambient": [],
+        },
+        "rlimits": [
+            {"type": "RLIMIT_NOFILE", "soft": files, "hard": files},
+            {"type": "RLIMIT_CORE", "soft": 0, "hard": 0},
+        ],
+        "noNewPrivileges": True,
+        "oomScoreAdj": OOM_SCORE_ADJ,
+    }
+
+
+def _mounts(plan: BoxPlan) -> list[dict[str, Any]]:
+    shm = plan.mem_mb * MIB // SHM_SHARE
+    return [
+        _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
+        _mount("/dev", "tmpfs", "nosuid", "noexec", "strictatime", "mode=755", "size=65536k"),
+        _mount(
+            "/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"
+        )
+        | {"source": "devpts"},
+        _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", f"size={shm}"),  # noqa: S108  the box's own
+        _mount("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+        _mount("/sys", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+        _mount("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
+        _mount("/run", "tmpfs", "nosuid", "nodev", "mode=755", f"size={RUN_SIZE}"),
+        _bind(RUNTIME_DIR, plan.runtime, "nosuid", "nodev"),
+        _bind(RUN_DIR, plan.run_dir, "nosuid", "nodev", "noexec"),
+    ]
+
+
+def _mount(destination: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": destination, "type": kind, "source": kind, "options": list(options)}
+
+
+def _bind(destination: str, source: Path, *options: str) -> dict[str, Any]:
+    """Read-only: what the box could write there would stand on the host's disk, uncounted."""
+    return {
+        "destination": destination,
+        "type": "bind",
+        "source": str(source),
+        "options": ["bind", "ro", "private", *options],
+    }
+
+
+def _resources(plan: BoxPlan, facts: HostFacts) -> dict[str, Any]:
+    limit = plan.mem_mb * MIB
+    memory = {"limit": limit}
+    if facts.caps_swap:
+        memory["swap"] = limit  # memory and swap together: no swap
+    return {
+        "devices": [{"allow": False, "access": "rwm"}],
+        "memory": memory,
+        "cpu": {
+            "quota": max(MIN_CPU_QUOTA_US, round(plan.cpus * CPU_PERIOD_US)),
+            "period": CPU_PERIOD_US,
+            "shares": max(MIN_CPU_SHARES, round(plan.cpus * CPU_SHARES_PER_CPU)),
+        },
+        "pids": {"limit": plan.pids},
+    }

@@ -1,0 +1,174 @@
+"""The host's cgroup hierarchies: v1, hybrid or v2. What they can cap, use, and removal."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from boxd.errors import BoxdError, Unavailable
+
+REMOVE_TIMEOUT = 5.0
+"""Seconds in which the processes of a killed cgroup must be gone."""
+NEEDED = frozenset({"cpu", "memory", "pids", "devices"})
+_V1_CONTROLLERS = NEEDED | {"blkio", "cpuacct", "cpuset", "freezer", "hugetlb", "misc"}
+_V1_CONTROLLERS |= {"net_cls", "net_prio", "perf_event", "rdma"}
+NANOSECONDS = 1_000_000_000
+MICROSECONDS = 1_000_000
+
+
+class Mode(StrEnum):
+    """How the host mounts cgroups."""
+
+    V1 = "v1"
+    HYBRID = "hybrid"
+    V2 = "v2"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the hierarchies are mounted: by controller in v1; "" is the unified one."""
+
+    mode: Mode
+    mounts: dict[str, Path]
+
+    def roots(self) -> list[Path]:
+        """Every hierarchy once."""
+        return sorted(set(self.mounts.values()))
+
+    def directory(self, controller: str, cgroup: str) -> Path:
+        """The directory of a cgroup for one controller."""
+        mount = self.mounts[""] if self.mode is Mode.V2 else self.mounts[controller]
+        return mount / cgroup.lstrip("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Present use of one cgroup."""
+
+    cpu_s: float
+    memory_bytes: int
+    pids: int
+
+
+def parse_mounts(mountinfo: str) -> Layout:
+    """Finds the hierarchies in the text of /proc/self/mountinfo.
+
+    Raises Unavailable when there are none, or a v1 controller that boxes need is missing.
+    """
+    mounts: dict[str, Path] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        place = Path(left.split()[4])
+        kind, _, options = right.split(maxsplit=2)
+        if kind == "cgroup2":
+            mounts[""] = place
+        elif kind == "cgroup":
+            for option in options.split(","):
+                if option.startswith("name=") or option in _V1_CONTROLLERS:
+                    mounts[option] = place
+    if not mounts:
+        raise Unavailable("no cgroups are mounted; mount cgroup2 at /sys/fs/cgroup")
+    if mounts.keys() == {""}:
+        return Layout(Mode.V2, mounts)
+    missing = NEEDED - mounts.keys()
+    if missing:
+        raise Unavailable(f"cgroup controllers are not mounted: {', '.join(sorted(missing))}")
+    return Layout(Mode.HYBRID if "" in mounts else Mode.V1, mounts)
+
+
+def detect() -> Layout:
+    """The layout of this host. Raises Unavailable with a remedy."""
+    if not Path("/proc/self/ns/cgroup").exists():
+        raise Unavailable("this kernel has no cgroup namespaces; boxes need Linux 4.6 or newer")
+    layout = parse_mounts(Path("/proc/self/mountinfo").read_text())
+    if layout.mode is Mode.V2:
+        offered = (layout.mounts[""] / "cgroup.controllers").read_text().split()
+        missing = NEEDED - {"devices"} - set(offered)
+        if missing:
+            raise Unavailable(
+                f"cgroup controllers are not offered by this kernel: {', '.join(sorted(missing))}"
+            )
+    return layout
+
+
+def caps_swap(layout: Layout) -> bool:
+    """Whether swap can be capped: v2 always can, v1 only with swap accounting."""
+    if layout.mode is Mode.V2:
+        return True
+    return (layout.mounts["memory"] / "memory.memsw.limit_in_bytes").exists()
+
+
+def pids_of(layout: Layout, cgroup: str) -> list[int]:
+    """Processes in a cgroup and below it; empty when it does not exist."""
+    top = layout.directory("pids", cgroup)
+    if not top.is_dir():
+        return []
+    found: list[int] = []
+    for directory in [top, *_below(top)]:
+        try:
+            found += [int(pid) for pid in (directory / "cgroup.procs").read_text().split()]
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def usage(layout: Layout, cgroup: str) -> Usage:
+    """Reads the counters; zeros when the cgroup does not exist (a stopped box)."""
+    try:
+        if layout.mode is Mode.V2:
+            directory = layout.directory("", cgroup)
+            stat = dict(line.split() for line in _read(directory / "cpu.stat").splitlines())
+            return Usage(
+                cpu_s=int(stat["usage_usec"]) / MICROSECONDS,
+                memory_bytes=int(_read(directory / "memory.current")),
+                pids=int(_read(directory / "pids.current")),
+            )
+        cpu = int(_read(layout.directory("cpuacct", cgroup) / "cpuacct.usage"))
+        memory = int(_read(layout.directory("memory", cgroup) / "memory.usage_in_bytes"))
+        pids = int(_read(layout.directory("pids", cgroup) / "pids.current"))
+        return Usage(cpu_s=cpu / NANOSECONDS, memory_bytes=memory, pids=pids)
+    except FileNotFoundError:
+        return Usage(0.0, 0, 0)
+
+
+async def remove(layout: Layout, cgroup: str) -> None:
+    """Removes a cgroup from every hierarchy. No error if it is absent.
+
+    The kernel lets go of a cgroup a moment after its last process is gone, hence the bounded
+    wait. Raises BoxdError when processes stay.
+    """
+    deadline = time.monotonic() + REMOVE_TIMEOUT
+    pause = 0.001
+    while True:
+        left = [top for root in layout.roots() if not _rmdir(top := root / cgroup.lstrip("/"))]
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            held = pids_of(layout, cgroup)
+            raise BoxdError(f"cgroup {left[0]} cannot be removed; processes in it: {held}")
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 0.1)
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip()
+
+
+def _below(top: Path) -> list[Path]:
+    """Directories below, deepest first."""
+    return sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts))
+
+
+def _rmdir(top: Path) -> bool:
+    """True when the cgroup is gone."""
+    try:
+        for directory in [*_below(top), top]:
+            directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""A backend that keeps state and runs nothing, for tests of the layers above.
+
+It passes the conformance suite as far as that can be seen without processes. `fail_next` makes the
+next call of a method fail, so that the layers above meet the errors a real backend raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
+from boxd.errors import Conflict, NotFound, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.errors import BoxdError
+
+
+class _Box:
+    def __init__(self, plan: BoxPlan) -> None:
+        self.plan = plan
+        self.running = False
+        self.starts = 0
+        self.drive: Path | None = None
+
+
+class FakeBackend:
+    """Boxes as entries of a dictionary.
+
+    `suspends` chooses whether it can suspend. No method awaits, so none interleaves with another.
+    """
+
+    name = "fake"
+
+    def __init__(self, *, suspends: bool = False) -> None:
+        self._suspends = suspends
+        self._ready = False
+        self._boxes: dict[str, _Box] = {}
+        self._suspended: set[str] = set()
+        self._failures: dict[str, BoxdError] = {}
+        self.holders: dict[str, str] = {}
+        """By box id: what holds the drive, so that `detach_drive` refuses."""
+
+    def fail_next(self, method: str, error: BoxdError) -> None:
+        """Makes the next call of `method` raise `error` and change nothing."""
+        self._failures[method] = error
+
+    def drive(self, box_id: str) -> Path | None:
+        """What is attached to a box."""
+        return self._find(box_id).drive
+
+    def plan(self, box_id: str) -> BoxPlan:
+        """What a box was made from."""
+        return self._find(box_id).plan
+
+    def crash(self, box_id: str) -> None:
+        """Ends a box's init from outside."""
+        box = self._find(box_id)
+        box.running = False
+        box.drive = None
+
+    async def setup(self) -> None:
+        """Nothing to prepare."""
+        self._fail("setup")
+        self._ready = True
+
+    async def close(self) -> None:
+        """Boxes stay."""
+        self._fail("close")
+        self._ready = False
+
+    def capabilities(self) -> Capabilities:
+        """As the constructor was told."""
+        why = "" if self._suspends else "this backend cannot suspend boxes"
+        return Capabilities(suspend=self._suspends, fork=False, why_no_suspend=why)
+
+    async def create(self, plan: BoxPlan) -> None:
+        """Remembers the plan; a known box stays as it is."""
+        self._fail("create")
+        if not self._ready:
+            raise Unavailable("the backend is not set up")
+        self._boxes.setdefault(plan.box_id, _Box(plan))
+
+    async def start(self, box_id: str) -> None:
+        """Marks it as running."""
+        self._fail("start")
+        box = self._find(box_id)
+        if not box.running:
+            box.running = True
+            box.starts += 1
+        self._suspended.discard(box_id)
+
+    async def attach_drive(self, box_id: str, source: Path) -> None:
+        """Remembers the source."""
+        self._fail("attach_drive")
+        box = self._find(box_id)
+        if not box.running:
+            raise Conflict("the box does not run")
+        box.drive = source
+
+    async def detach_drive(self, box_id: str) -> None:
+        """Refuses while `holders` names something."""
+        self._fail("detach_drive")
+        box = self._find(box_id)
+        if box.drive is not None and box_id in self.holders:
+            raise Conflict(f"/wrk is in use by {self.holders[box_id]}")
+        box.drive = None
+
+    async def stop(self, box_id: str) -> None:
+        """Marks it as stopped."""
+        self._fail("stop")
+        self.crash(box_id)
+
+    async def destroy(self, box_id: str) -> None:
+        """Forgets it."""
+        self._fail("destroy")
+        self._boxes.pop(box_id, None)
+        self._suspended.discard(box_id)
+
+    async def list(self) -> list[BackendBox]:
+        """All boxes, in the order of ids."""
+        self._fail("list")
+        return [BackendBox(box_id, box.running) for box_id, box in sorted(self._boxes.items())]
+
+    async def stats(self, box_id: str) -> BoxStats:
+        """One process and nothing else while it runs."""
+        self._fail("stats")
+        return BoxStats(
+            cpu_s=0.0, memory_bytes=0, disk_bytes=0, pids=int(self._find(box_id).running)
+        )
+
+    async def suspend(self, box_id: str) -> None:
+        """Unsupported unless the constructor said otherwise."""
+        self._fail("suspend")
+        self._find(box_id)
+        if not self._suspends:
+            raise Unsupported(self.capabilities().why_no_suspend)
+        self.crash(box_id)
+        self._suspended.add(box_id)
+
+    async def resume(self, box_id: str) -> None:
+        """Undoes `suspend`."""
+        self._fail("resume")
+        box = self._find(box_id)
+        if not self._suspends:
+            raise Unsupported(self.capabilities().why_no_suspend)
+        if box_id in self._suspended:
+            self._suspended.discard(box_id)
+            box.running = True
+
+    def _find(self, box_id: str) -> _Box:
+        if box_id not in self._boxes:
+            raise NotFound(f"the backend has no box {box_id}")
+        return self._boxes[box_id]
+
+    def _fail(self, method: str) -> None:
+        error = self._failures.pop(method, None)
+        if error is not None:
+            raise error

@@ -1,0 +1,140 @@
+"""The init processes of boxes, seen from the host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd.errors import BoxdError, Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXEC_TIMEOUT = 10.0
+KILL_TIMEOUT = 10.0
+_RUNTIME_COMM = "runc:["
+"""What runc calls its processes until they become the box's init."""
+
+
+@contextmanager
+def init_process(pid_file: Path, cgroup: str) -> Iterator[tuple[int, int]]:
+    """Pid and pidfd of a box's init; Conflict when it does not run.
+
+    The descriptor is taken first and the process looked at afterwards, so a pid that has been given
+    to another process is never taken for the box.
+    """
+    pid = read_pid(pid_file)
+    if pid is None:
+        raise Conflict("the box does not run")
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise Conflict("the box does not run") from None
+    try:
+        if not _is_init(pid, cgroup):
+            raise Conflict("the box does not run")
+        yield pid, pidfd
+    finally:
+        os.close(pidfd)
+
+
+def runs(pid_file: Path, cgroup: str) -> bool:
+    """Whether the box's init lives."""
+    try:
+        with init_process(pid_file, cgroup):
+            return True
+    except Conflict:
+        return False
+
+
+def read_pid(pid_file: Path) -> int | None:
+    """The recorded pid; None when there is none (or it was cut short)."""
+    try:
+        return int(pid_file.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def cgroups_of(text: str) -> set[str]:
+    """The cgroup paths in the text of /proc/PID/cgroup."""
+    return {line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2}
+
+
+def is_zombie(stat: str) -> bool:
+    """Whether the text of /proc/PID/stat is of a process that only waits to be reaped."""
+    return stat.rpartition(")")[2].split()[0] in {"Z", "X"}
+
+
+def _is_init(pid: int, cgroup: str) -> bool:
+    process = Path("/proc") / str(pid)
+    try:
+        return (
+            cgroup in cgroups_of((process / "cgroup").read_text())
+            and not is_zombie((process / "stat").read_text())
+            and not (process / "comm").read_text().startswith(_RUNTIME_COMM)
+        )
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def wait_for_exec(pid_file: Path) -> None:
+    """Waits until the runtime's process has become the box's own program, or has ended.
+
+    The runtime returns an instant before. Raises BoxdError when that does not come about.
+    """
+    pid = read_pid(pid_file)
+    deadline = time.monotonic() + EXEC_TIMEOUT
+    while time.monotonic() < deadline:
+        try:
+            comm = (Path("/proc") / str(pid) / "comm").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if not comm.startswith(_RUNTIME_COMM):
+            return
+        await asyncio.sleep(0.001)
+    raise BoxdError("the box's first process does not start")
+
+
+async def end(pid_file: Path, cgroup: str, grace: float) -> None:
+    """Ends the init, by SIGTERM and after `grace` seconds by SIGKILL.
+
+    With the init the kernel ends every process of its pid namespace. No error if it does not run.
+    """
+    try:
+        with init_process(pid_file, cgroup) as (pid, pidfd):
+            if grace > 0:
+                signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+                if await _ended(pidfd, grace):
+                    return
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            if not await _ended(pidfd, KILL_TIMEOUT):
+                raise BoxdError(f"process {pid} of a box does not end after SIGKILL")
+    except (Conflict, ProcessLookupError):
+        return
+
+
+def kill(pids: list[int]) -> None:
+    """Kills processes; those that are gone already are no error."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def _ended(pidfd: int, timeout: float) -> bool:
+    """Waits for the end of a process; False when the time is over first."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(timeout):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    return True

@@ -1,0 +1,335 @@
+"""The default backend: one OCI container per box, run by `runc`, detached from the daemon.
+
+A box's truth is on the host, not in this object: its directory with `box.json`, its processes, its
+mounts. A new object on the same state directory therefore adopts what an earlier one left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from boxd.backends import bundle, cgroups, disk, processes, subnets
+from boxd.backends.hostnames import HostNames
+from boxd.backends.interface import BackendBox, BoxStats, Capabilities
+from boxd.backends.network import Network
+from boxd.backends.records import Record, Records, write
+from boxd.backends.run import run, run_silent
+from boxd.errors import BoxdError, Conflict, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+    from boxd.backends.interface import BoxPlan
+    from boxd.config import Config
+
+STOP_GRACE = 5.0
+"""Seconds between the request to end and the end by force."""
+START_TIMEOUT = 60.0
+ATTACH_TIMEOUT = 15.0
+PROGRAMS = {"runc": "--version", "ip": "-V", "nft": "--version"}
+ATTACH_SCRIPT = Path(__file__).with_name("attach.py")
+WHY_NO_SUSPEND = "boxes of this backend cannot be suspended yet; their disk is kept when they stop"
+
+
+class RuncBackend:
+    """Boxes as runc containers on this host.
+
+    Critical sections: the calls for one box are serialised by a lock per box, so that no step of
+    one interleaves with a step of another. `_slots` and `_locks` change only between two awaits.
+    """
+
+    name = "runc"
+
+    def __init__(
+        self, config: Config, *, init: tuple[str, ...] = bundle.INIT, stop_grace: float = STOP_GRACE
+    ) -> None:
+        """`init` is the command line of every box's first process."""
+        self._names = HostNames(config.instance, config.state_dir.resolve())
+        self._records = Records(self._names)
+        self._network = Network(self._names)
+        self._disk: disk.Disk = disk.PlainDisk()
+        self._init = init
+        self._stop_grace = stop_grace
+        self._layout: cgroups.Layout | None = None
+        self._slots: dict[str, int] = {}
+        self._locks: dict[str, _Counted] = {}
+
+    async def setup(self) -> None:
+        """Checks tools and cgroups, reserves the network, loads the fence, adopts boxes."""
+        if os.geteuid() != 0:
+            raise Unavailable("boxes need root; start the service as root")
+        for program, option in PROGRAMS.items():
+            await run(program, option)
+        self._layout = cgroups.detect()
+        self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        await self._network.setup()
+        self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
+        for record in self._records.all():
+            if self._runs(record.plan.box_id):
+                await self._connect(record)
+
+    async def close(self) -> None:
+        """Gives the network back if no box uses it; boxes go on."""
+        if self._layout is None:
+            return
+        if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
+            return
+        await self._network.close()
+        await cgroups.remove(self._layout, self._names.cgroup_parent)
+        for directory in (self._names.runc_root, self._names.runc_root.parent):
+            with suppress(FileNotFoundError):
+                directory.rmdir()
+        self._layout = None
+
+    def capabilities(self) -> Capabilities:
+        """Neither suspend nor fork."""
+        return Capabilities(suspend=False, fork=False, why_no_suspend=WHY_NO_SUSPEND)
+
+    async def create(self, plan: BoxPlan) -> None:
+        """Makes record, layer, root, network with its fence. What is there already stays."""
+        async with self._alone(plan.box_id):
+            layout = self._cgroups
+            slot = self._slots.get(plan.box_id)
+            if slot is None:
+                slot = subnets.free_slot(set(self._slots.values()))
+                self._slots[plan.box_id] = slot
+            record = Record(slot, plan)
+            paths = self._names.paths(plan.box_id)
+            try:
+                await cgroups.remove(layout, self._names.cgroup(plan.box_id))
+                paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._records.put(record)
+                await self._disk.create(paths)
+                if not disk.is_mounted(paths.root):
+                    self._furnish(record)
+                await self._prepare(record)
+            except BaseException:
+                await _to_the_end(self._remove(plan.box_id))
+                raise
+
+    async def start(self, box_id: str) -> None:
+        """Starts the init. A box whose init lives is left alone."""
+        async with self._alone(box_id):
+            record = self._records.get(box_id)
+            if self._runs(box_id):
+                return
+            try:
+                await self._forget_container(box_id)
+                await self._prepare(record)
+                await self._run(record)
+            except BaseException:
+                await _to_the_end(self._release(record))
+                raise
+
+    async def stop(self, box_id: str) -> None:
+        """Ends all processes, then removes mount, network and cgroup; the layer stays."""
+        async with self._alone(box_id):
+            record = self._records.get(box_id)
+            await self._end(box_id, self._stop_grace)
+            await self._release(record)
+
+    async def destroy(self, box_id: str) -> None:
+        """Removes the box at once, whatever runs in it."""
+        async with self._alone(box_id):
+            await self._remove(box_id)
+
+    async def attach_drive(self, box_id: str, source: Path) -> None:
+        """Attaches the mount at `source`; nothing to do when that very mount is there already."""
+        async with self._alone(box_id):
+            self._records.get(box_id)
+            with processes.init_process(*self._init_of(box_id)) as (pid, pidfd):
+                wanted = disk.device_at(Path("/proc/self/mountinfo"), str(source))
+                if wanted is None:
+                    raise Unavailable("the drive is not mounted on this host")
+                if disk.device_at(Path(f"/proc/{pid}/mountinfo"), bundle.DRIVE_DIR) == wanted:
+                    return
+                await _attach(pidfd, {"action": "attach", "source": str(source)})
+
+    async def detach_drive(self, box_id: str) -> None:
+        """Takes the drive away."""
+        async with self._alone(box_id):
+            self._records.get(box_id)
+            if not self._runs(box_id):
+                return
+            with processes.init_process(*self._init_of(box_id)) as (_, pidfd):
+                answer = await _attach(pidfd, {"action": "detach"})
+            if "holders" in answer:
+                raise Conflict(f"{bundle.DRIVE_DIR} is in use by {', '.join(answer['holders'])}")
+
+    async def list(self) -> list[BackendBox]:
+        """Every box with a record."""
+        ids = [record.plan.box_id for record in self._records.all()]
+        return [BackendBox(box_id, self._runs(box_id)) for box_id in ids]
+
+    async def stats(self, box_id: str) -> BoxStats:
+        """From the cgroup; zeros but for the disk when the box does not run."""
+        self._records.get(box_id)
+        used = cgroups.usage(self._cgroups, self._names.cgroup(box_id))
+        size = await self._disk.used(self._names.paths(box_id))
+        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
+
+    async def suspend(self, box_id: str) -> None:
+        """Raises Unsupported."""
+        self._records.get(box_id)
+        raise Unsupported(WHY_NO_SUSPEND)
+
+    async def resume(self, box_id: str) -> None:
+        """Raises Unsupported."""
+        self._records.get(box_id)
+        raise Unsupported(WHY_NO_SUSPEND)
+
+    # Steps of one box; its lock is held.
+
+    async def _prepare(self, record: Record) -> None:
+        await self._disk.mount(self._names.paths(record.plan.box_id), record.plan.rootfs)
+        await self._connect(record)
+
+    async def _connect(self, record: Record) -> None:
+        await self._network.ensure(
+            record.plan.box_id, record.slot, open_=record.plan.egress == "all"
+        )
+
+    def _furnish(self, record: Record) -> None:
+        """Files that the box's system expects to be right. The box may change them later."""
+        top = disk.upper(self._names.paths(record.plan.box_id))
+        (top / bundle.DRIVE_DIR.lstrip("/")).mkdir(mode=0o755, exist_ok=True)
+        for name, content in bundle.etc_files(record.plan.hostname).items():
+            disk.write_beneath(top, name, content)
+
+    async def _run(self, record: Record) -> None:
+        box_id = record.plan.box_id
+        paths = self._names.paths(box_id)
+        config = bundle.config(
+            record.plan,
+            bundle.Places(paths.root, self._names.netns_path(box_id), self._names.cgroup(box_id)),
+            bundle.HostFacts(
+                nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+                caps_swap=cgroups.caps_swap(self._cgroups),
+            ),
+            self._init,
+        )
+        write(paths.bundle / "config.json", json.dumps(config))
+        paths.log.unlink(missing_ok=True)
+        status = await run_silent(
+            *self._runc("--log", str(paths.log), "--log-format", "json"),
+            *("run", "--detach", "--bundle", str(paths.bundle), "--pid-file", str(paths.pid)),
+            box_id,
+            timeout=START_TIMEOUT,
+        )
+        if status != 0:
+            raise BoxdError(f"the box does not start: {_last_error(paths.log)}")
+        await processes.wait_for_exec(paths.pid)
+
+    async def _remove(self, box_id: str) -> None:
+        paths = self._names.paths(box_id)
+        record = self._records.find(box_id)
+        if record is not None:
+            await self._end(box_id, 0)
+            await self._release(record)
+        await self._disk.unmount(paths)
+        await self._disk.remove(paths)
+        await asyncio.to_thread(disk.remove_tree, paths.directory)
+        self._slots.pop(box_id, None)
+
+    async def _release(self, record: Record) -> None:
+        """Removes what a box that does not run does not need: container, cgroup, network, root."""
+        box_id = record.plan.box_id
+        await self._forget_container(box_id)
+        await self._network.remove(box_id, record.slot)
+        await self._disk.unmount(self._names.paths(box_id))
+
+    async def _end(self, box_id: str, grace: float) -> None:
+        await processes.end(*self._init_of(box_id), grace)
+
+    async def _forget_container(self, box_id: str) -> None:
+        """Removes runc's state and the cgroup, and with them what an interrupted start left."""
+        if (self._names.runc_root / box_id).exists():
+            await run(*self._runc(), "delete", "--force", box_id)
+        cgroup = self._names.cgroup(box_id)
+        processes.kill(cgroups.pids_of(self._cgroups, cgroup))
+        await cgroups.remove(self._cgroups, cgroup)
+        self._names.paths(box_id).pid.unlink(missing_ok=True)
+
+    # Helpers.
+
+    def _runs(self, box_id: str) -> bool:
+        return processes.runs(*self._init_of(box_id))
+
+    def _init_of(self, box_id: str) -> tuple[Path, str]:
+        return self._names.paths(box_id).pid, self._names.cgroup(box_id)
+
+    def _runc(self, *options: str) -> tuple[str, ...]:
+        return ("runc", "--root", str(self._names.runc_root), *options)
+
+    @property
+    def _cgroups(self) -> cgroups.Layout:
+        if self._layout is None:
+            raise Unavailable("the backend is not set up")
+        return self._layout
+
+    @asynccontextmanager
+    async def _alone(self, box_id: str) -> AsyncIterator[None]:
+        """The lock of one box; forgotten when nobody holds or awaits it."""
+        counted = self._locks.setdefault(box_id, _Counted())
+        counted.users += 1
+        try:
+            async with counted.lock:
+                yield
+        finally:
+            counted.users -= 1
+            if counted.users == 0:
+                del self._locks[box_id]
+
+
+class _Counted:
+    """A lock and how many hold or await it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+async def _attach(pidfd: int, request: dict[str, str]) -> dict[str, Any]:
+    """Runs the attaching process; Unavailable with its words when it fails."""
+    text = json.dumps({**request, "pidfd": pidfd, "target": bundle.DRIVE_DIR})
+    output = await run(
+        *(sys.executable, "-I", "-S", str(ATTACH_SCRIPT)),
+        stdin=text,
+        pass_fds=(pidfd,),
+        timeout=ATTACH_TIMEOUT,
+    )
+    answer: dict[str, Any] = json.loads(output)
+    if "error" in answer:
+        raise Unavailable(f"{request['action']} of the drive failed: {answer['error']}")
+    return answer
+
+
+async def _to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
+    """Runs a clean-up that a cancellation must not cut short; every step of it is bounded."""
+    task = asyncio.ensure_future(cleanup)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()
+
+
+def _last_error(log: Path) -> str:
+    """The runtime's last words, from its JSON log."""
+    try:
+        lines = log.read_text().splitlines()
+    except FileNotFoundError:
+        return "it said nothing"
+    for line in reversed(lines):
+        try:
+            return str(json.loads(line)["msg"])
+        except (ValueError, KeyError):
+            continue
+    return "it said nothing"
