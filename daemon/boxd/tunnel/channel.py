@@ -208,7 +208,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             raise Unavailable("the connection to the box was lost before the command ended")
         return self._status
 
-    def signal(self, name: str) -> None:
+    def send_signal(self, name: str) -> None:
         """Sends a signal (name without SIG) to the command's foreground group."""
         if self._chan is not None and not self._chan.is_closing():
             self._chan.send_signal(name)
@@ -219,6 +219,12 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             self._chan.change_terminal_size(columns, rows)
 
     async def end(self) -> None:
+        """As `close`, and waits until the agent has let go of the channel."""
+        self.close()
+        async with asyncio.timeout(CLOSE_S):
+            await self._over.wait()
+
+    def close(self) -> None:
         """Closes the channel; the agent ends the command's whole group (HUP, TERM, KILL).
 
         `wait` then tells a command that had not ended before as hung up.
@@ -227,8 +233,6 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             if self._status is None:
                 self._status = ExitStatus(None, "HUP")
             self._chan.abort()
-        async with asyncio.timeout(CLOSE_S):
-            await self._over.wait()
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
         self._chan = chan
