@@ -19,6 +19,7 @@ from boxd.errors import (
     InvalidKey,
     NotFound,
     Unavailable,
+    Unsupported,
 )
 from boxd.model.key import ApiKey
 from boxd.model.view import BoxView, NextAct, view_box
@@ -54,12 +55,10 @@ _log = logging.getLogger(__name__)
 
 
 class Drives(Protocol):
-    """Filesystems of volumes for use in this process; see boxd.workspaces.drive."""
+    """Filesystems of volumes for use in this process; see boxd.workspaces.pool."""
 
-    async def filesystem(
-        self, owner: str, workspace: str | None, *, create: bool
-    ) -> Filesystem | None:
-        """The volume's Filesystem; None when there is no volume and `create` is off."""
+    async def filesystem(self, owner: str, workspace: str | None) -> Filesystem:
+        """The volume's Filesystem; the volume is made at first use."""
         ...
 
 
@@ -134,6 +133,14 @@ class Operations:
         view = self._view(box)
         await self._lifecycle.remove(box)
         return view
+
+    async def suspend(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """Memory and processes of a box to disk. Unsupported where the backend cannot."""
+        raise await self._no_suspend(p, ref, ws)
+
+    async def resume(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """Undoes `suspend`. Unsupported where the backend cannot."""
+        raise await self._no_suspend(p, ref, ws)
 
     @asynccontextmanager
     async def attach(
@@ -235,10 +242,13 @@ class Operations:
                 await self._ensure_workspace(p, workspace)
             elif workspace not in await self._store.workspaces(p.owner):
                 raise NotFound(f"no workspace {shown(workspace)}")
-        filesystem = await self._drives.filesystem(p.owner, workspace, create=True)
-        if filesystem is None:
-            raise NotFound("the workspace has no drive yet")
-        return filesystem
+        return await self._drives.filesystem(p.owner, workspace)
+
+    async def _no_suspend(self, p: Principal, ref: str, ws: str | None) -> Unsupported:
+        """Why the box can be neither suspended nor resumed; refuses first who may not ask."""
+        require(p, Action.SUSPEND_BOX)
+        await self.resolve(p, ref, ws)
+        return Unsupported(f"this host cannot suspend boxes: {self._lifecycle.why_no_suspend}")
 
     async def _visible(self, p: Principal) -> list[Box]:
         boxes = await self._store.boxes(p.owner)

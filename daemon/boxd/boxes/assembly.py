@@ -18,7 +18,7 @@ from boxd.backends.interface import BoxPlan
 from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from boxd.backends.interface import Backend
@@ -48,7 +48,10 @@ class Places:
 
 
 class Assembly:
-    """Holds no state of its own. `drives` None means that drives are not enabled here."""
+    """Holds no state of its own. `drives` None means that drives are not enabled here.
+
+    `new_identity` makes the key pair of a box: private in OpenSSH form, public as one line.
+    """
 
     def __init__(
         self,
@@ -58,10 +61,12 @@ class Assembly:
         drives: DriveAttacher | None,
         catalog: Catalog,
         places: Places,
+        new_identity: Callable[[], tuple[bytes, str]],
     ) -> None:
         self.backend = backend
         self.tunnels = tunnels
         self.drives = drives
+        self.new_identity = new_identity
         self._catalog = catalog
         self._places = places
 

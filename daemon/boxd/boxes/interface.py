@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 class Tunnels(Protocol):
     """Connections of the agents; see boxd.tunnel.registry."""
 
-    def new_identity(self) -> tuple[bytes, str]:
-        """A key pair for a box: private in OpenSSH form, public as one line."""
-        ...
-
     async def open(self, box_id: str, directory: Path, host_key: str) -> None:
         """Listens for the box's agent in `directory`; replaces an older listener."""
         ...

@@ -88,6 +88,11 @@ class Lifecycle:
         self._doomed: dict[str, Box] = {}
         self._timer: asyncio.Task[None] | None = None
 
+    @property
+    def why_no_suspend(self) -> str:
+        """What keeps the backend from suspending boxes."""
+        return self._assembly.backend.capabilities().why_no_suspend
+
     async def start(self) -> None:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
         await self._adopt_all()
@@ -230,7 +235,7 @@ class Lifecycle:
         self, owner: str, workspace: str | None, spec: BoxSpec, *, ephemeral: bool
     ) -> Box:
         image, flavor = self._resolve_image(spec)
-        private_key, host_key = self._assembly.tunnels.new_identity()
+        private_key, host_key = self._assembly.new_identity()
         now = self._clock.now()
         box = Box(
             id=random_hex(16),

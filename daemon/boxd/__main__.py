@@ -1,0 +1,10 @@
+"""`python -m boxd` is `boxd`."""
+
+from __future__ import annotations
+
+import sys
+
+from boxd.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""What this host can and cannot do: the checks of `boxd doctor`, which `serve` makes first."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd.embedded.postgres_cluster import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from boxd.config import Address, Config
+
+MIN_KERNEL = (5, 2)
+"""open_tree and move_mount, by which drives come into boxes."""
+MIN_FREE = 2 << 30
+"""Bytes: an image, its runtime and a new PostgreSQL cluster fit."""
+_PROGRAMS = {
+    "runc": "runc",
+    "ip": "iproute2",
+    "nft": "nftables",
+    "mount": "mount",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the table. `needed`: `serve` refuses to start without it."""
+
+    name: str
+    ok: bool
+    found: str
+    remedy: str = ""
+    needed: bool = True
+
+
+def checks(config: Config) -> list[Check]:
+    """All checks of this host for this configuration; changes nothing."""
+    found = [_root(), _fuse(), _kernel(), *_programs(config), _state_dir(config)]
+    busy = lock_holder(config.state_dir)
+    found.append(_lock(busy))
+    if busy is None:
+        found.append(_port("SSH address", config.ssh_addr, "--ssh-addr"))
+        if config.api_addr is not None:
+            found.append(_port("API address", config.api_addr, "--api-addr"))
+    found.extend(_secret_files(config))
+    found.append(_image(config))
+    return found
+
+
+def lock_holder(state_dir: Path) -> str | None:
+    """Pid, as text, of the daemon that serves the state directory; None when there is none."""
+    try:
+        file = (state_dir / "lock").open("rb+")
+    except OSError:
+        return None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return file.read(32).decode("ascii", "replace").strip() or "unknown"
+    return None
+
+
+def _root() -> Check:
+    ok = os.geteuid() == 0
+    remedy = "run as root (sudo boxd serve): boxes need namespaces, mounts and cgroups"
+    return Check("root", ok, f"uid {os.geteuid()}", remedy)
+
+
+def _fuse() -> Check:
+    path = Path("/dev/fuse")
+    try:
+        ok = stat.S_ISCHR(path.stat().st_mode)
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        remedy = "modprobe fuse (in a container: --device /dev/fuse)"
+        return Check("/dev/fuse", ok=False, found=error.strerror or "not usable", remedy=remedy)
+    return Check("/dev/fuse", ok, "present", "modprobe fuse")
+
+
+def _kernel() -> Check:
+    release = os.uname().release
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
+    return Check(
+        "kernel", numbers >= MIN_KERNEL, release, "run Linux 5.2 or newer (Debian 12 has 6.1)"
+    )
+
+
+def _programs(config: Config) -> Iterator[Check]:
+    for program, package in _PROGRAMS.items():
+        path = shutil.which(program)
+        yield Check(program, path is not None, path or "missing", f"apt-get install {package}")
+    if config.meta_dsn is None:
+        here = next(iter(sorted(DISTRIBUTION.glob("*/bin/postgres"), reverse=True)), None)
+        found = str(here) if here else "missing"
+        yield Check("postgres", here is not None, found, "apt-get install postgresql-15")
+
+
+def _state_dir(config: Config) -> Check:
+    path, name = config.state_dir, "state directory"
+    if not path.exists():
+        parent = next(one for one in path.resolve().parents if one.exists())
+        return _space(name, parent, f"{path} (to be made)")
+    status = path.stat()
+    if not stat.S_ISDIR(status.st_mode):
+        return Check(name, ok=False, found=f"{path} is no directory", remedy="use --state-dir DIR")
+    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        remedy = f"chown root {path} && chmod 700 {path}"
+        return Check(name, ok=False, found=f"{path} is open to others", remedy=remedy)
+    return _space(name, path, str(path))
+
+
+def _space(name: str, where: Path, shown: str) -> Check:
+    free = shutil.disk_usage(where).free
+    found = f"{shown}, {free / 2**30:.1f} GiB free"
+    return Check(name, free >= MIN_FREE, found, "free at least 2 GiB, or use another --state-dir")
+
+
+def _lock(holder: str | None) -> Check:
+    remedy = "stop that boxd first (Ctrl-C there, or: boxd down), or use another --state-dir"
+    found = "free" if holder is None else f"served by process {holder}"
+    return Check("lock", holder is None, found, remedy)
+
+
+def _port(name: str, address: Address, flag: str) -> Check:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as error:
+            taken = error.errno == errno.EADDRINUSE
+            found = f"{address} is taken" if taken else f"{address}: {error.strerror}"
+            remedy = f"stop what listens there, or choose another {flag} HOST:PORT"
+            return Check(name, ok=False, found=found, remedy=remedy)
+    return Check(name, ok=True, found=f"{address} is free")
+
+
+def _secret_files(config: Config) -> Iterator[Check]:
+    for flag, path in (("--store-file", config.store_file),):
+        if path is None:
+            continue
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+        except OSError as error:
+            found = f"{path}: {error.strerror}"
+            yield Check(flag, ok=False, found=found, remedy=f"make the file, mode 0600: {path}")
+            continue
+        private = mode & 0o077 == 0
+        yield Check(flag, private, f"{path}, mode {mode:04o}", f"chmod 600 {path}")
+
+
+def _image(config: Config) -> Check:
+    built = (config.state_dir / "images" / config.default_image / "rootfs").is_dir()
+    maker = shutil.which("mmdebstrap")
+    if built or maker is not None:
+        found = "built" if built else "built at the first start, which takes about a minute"
+        return Check(f"image {config.default_image}", ok=True, found=found)
+    return Check(
+        f"image {config.default_image}",
+        ok=False,
+        found="not built, and mmdebstrap is missing",
+        remedy="apt-get install mmdebstrap",
+    )

@@ -1,0 +1,128 @@
+"""Brings drives into boxes: volume -> mount process on this host -> /wrk of the box.
+
+Critical sections: none needed here. The lifecycle calls `attach`, `detach` and `forget` of one box
+under that box's lock; `_users` and `_volumes` change between awaits only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from boxd.errors import BoxdError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.backends.interface import Backend
+    from boxd.model.box import Box
+    from wrkfs.config import VolumeConfig
+
+LINGER = 300.0
+"""Seconds a mount stays after its last box stopped, so that the next box starts quickly."""
+
+Workspace = tuple[str, str | None]
+"""Owner and workspace."""
+
+_log = logging.getLogger(__name__)
+
+
+class Volumes(Protocol):
+    """Finds and makes volumes; see boxd.workspaces.volumes."""
+
+    async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
+        """The volume of a workspace, made when there is none."""
+        ...
+
+
+class Mounts(Protocol):
+    """Mount processes of this host; see boxd.workspaces.mounts."""
+
+    async def ensure(self, config: VolumeConfig) -> Path:
+        """Where the volume is mounted on this host; starts or adopts its process."""
+        ...
+
+    async def release(self, volume_id: str) -> None:
+        """Ends the volume's mount process."""
+        ...
+
+
+class HostDrives:
+    """See the module."""
+
+    def __init__(self, volumes: Volumes, mounts: Mounts, backend: Backend) -> None:
+        self._volumes = volumes
+        self._mounts = mounts
+        self._backend = backend
+        self._workspaces: dict[str, Workspace] = {}
+        self._users: dict[Workspace, set[str]] = {}
+        self._lingering: dict[Workspace, asyncio.Task[None]] = {}
+
+    def workspace_of(self, volume_id: str) -> Workspace | None:
+        """Whose volume this is; None before its first use by this daemon."""
+        return self._workspaces.get(volume_id)
+
+    async def prepare(self, owner: str, workspace: str | None) -> None:
+        """Has the volume made and mounted, so that `attach` is quick."""
+        await self._mounted((owner, workspace))
+
+    async def attach(self, box: Box) -> None:
+        """Makes /wrk appear in the running box; replaces a stale one."""
+        place = (box.owner, box.workspace)
+        self._users.setdefault(place, set()).add(box.id)
+        path = await self._mounted(place)
+        await self._backend.attach_drive(box.id, path)
+
+    async def detach(self, box: Box) -> None:
+        """Takes /wrk away; Conflict naming the holders when it is in use."""
+        await self._backend.detach_drive(box.id)
+        await self.forget(box)
+
+    async def forget(self, box: Box) -> None:
+        """The box uses the mount no more; without users it ends after LINGER."""
+        place = (box.owner, box.workspace)
+        users = self._users.get(place)
+        if users is None:
+            return
+        users.discard(box.id)
+        if not users:
+            del self._users[place]
+            self._lingering[place] = asyncio.create_task(self._release(place))
+
+    async def info(self, box: Box) -> dict[str, object]:
+        """What `box-guest workspace info` shows."""
+        place = (box.owner, box.workspace)
+        attached = box.id in self._users.get(place, ())
+        return {
+            "mounted": attached,
+            "path": "/wrk",
+            "workspace": box.workspace or "(default)",
+            "boxes": len(self._users.get(place, ())),
+        }
+
+    async def close(self) -> None:
+        """Ends the timers; mounts stay as they are."""
+        timers = list(self._lingering.values())
+        for timer in timers:
+            timer.cancel()
+        await asyncio.gather(*timers, return_exceptions=True)
+        self._lingering.clear()
+
+    async def _mounted(self, place: Workspace) -> Path:
+        timer = self._lingering.pop(place, None)
+        if timer is not None:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+        config = await self._volumes.ensure(*place)
+        self._workspaces[config.volume] = place
+        return await self._mounts.ensure(config)
+
+    async def _release(self, place: Workspace) -> None:
+        await asyncio.sleep(LINGER)
+        for volume_id, owner_workspace in list(self._workspaces.items()):
+            if owner_workspace == place and place not in self._users:
+                try:
+                    await self._mounts.release(volume_id)
+                except BoxdError as error:
+                    _log.warning("idle mount not ended: %s", error, extra={"volume": volume_id})

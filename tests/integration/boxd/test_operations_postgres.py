@@ -1,0 +1,68 @@
+"""Operations on a real PostgreSQL: what a new daemon finds, and races the database decides."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.errors import Conflict
+from boxd.model.box import BoxState
+from boxd.store.postgres import PostgresStore
+from tests.harness.world import ALICE, BOB, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def world(tmp_path: Path, pg_database: str) -> AsyncIterator[World]:
+    """A started core on PostgreSQL and a fake host."""
+    store = PostgresStore(pg_database)
+    await store.start()
+    made = World(tmp_path, store=store)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+        await store.close()
+
+
+async def test_boxes_and_keys_survive_the_daemon(world: World) -> None:
+    before = await world.operations.up(ALICE, "ws1/web^2h+10m")
+    key, secret = await world.operations.create_key(ALICE, "ci", scope="ws1", ttl=timedelta(days=1))
+    await world.restart()
+    [after] = await world.operations.list_boxes(ALICE, everywhere=True)
+    assert after == before
+    scoped = await world.operations.principal_of_key(secret.reveal())
+    assert (scoped.owner, scoped.scope, scoped.key_id) == (ALICE.owner, "ws1", key.id)
+    async with world.operations.attach(scoped, "web", kind="reference", why="exec") as held:
+        assert held.box.id == before.id
+
+
+async def test_concurrent_connects_make_one_box_each(world: World) -> None:
+    views = await asyncio.gather(
+        *(world.operations.up(who, "web") for who in (ALICE, BOB) for _ in range(20))
+    )
+    assert len({view.id for view in views}) == 2
+    assert world.steps.done.count("backend.create") == 2
+
+
+async def test_two_stores_cannot_take_one_name(world: World, pg_database: str) -> None:
+    await world.operations.up(ALICE, "web")
+    box = await world.operations.resolve(ALICE, "web")
+    other = PostgresStore(pg_database)
+    await other.start()
+    try:
+        results = await asyncio.gather(
+            world.store.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING, "one"),
+            other.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING, "two"),
+            return_exceptions=True,
+        )
+    finally:
+        await other.close()
+    assert sorted(type(one).__name__ for one in results) == ["Box", Conflict.__name__]

@@ -1,0 +1,137 @@
+"""What a new daemon makes of what an earlier one left: every row state times the host's state."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.backends.interface import BoxPlan
+from boxd.boxes.lifecycle import DIED, STOPPED
+from boxd.model.box import BoxState
+from boxd.names.spec import parse_spec
+from tests.harness.world import ALICE, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from boxd.model.box import Box
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A started core on fakes."""
+    made = World(tmp_path)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def _box(world: World, text: str = "web") -> Box:
+    return await world.lifecycle.up(ALICE.owner, None, parse_spec(text))
+
+
+async def _rewrite(world: World, box: Box, state: BoxState) -> None:
+    """A row as a crash may have left it."""
+    await world.store.remove_box(box.id)
+    await world.store.add_box(replace(box, state=state, detail="before"))
+
+
+@pytest.mark.parametrize(
+    ("state", "running", "expected", "lives"),
+    [
+        (BoxState.CREATING, True, None, False),
+        (BoxState.CREATING, False, None, False),
+        (BoxState.RUNNING, True, BoxState.RUNNING, True),
+        (BoxState.RUNNING, False, BoxState.SUSPENDED, False),
+        (BoxState.SUSPENDING, True, BoxState.RUNNING, True),
+        (BoxState.SUSPENDING, False, BoxState.SUSPENDED, False),
+        (BoxState.SUSPENDED, True, BoxState.SUSPENDED, False),
+        (BoxState.SUSPENDED, False, BoxState.SUSPENDED, False),
+        (BoxState.RESUMING, True, BoxState.RUNNING, True),
+        (BoxState.RESUMING, False, BoxState.SUSPENDED, False),
+        (BoxState.FAILED, True, BoxState.FAILED, False),
+        (BoxState.FAILED, False, BoxState.FAILED, False),
+    ],
+)
+async def test_adoption(
+    world: World, state: BoxState, *, running: bool, expected: BoxState | None, lives: bool
+) -> None:
+    box = await _box(world)
+    if not running:
+        await world.backend.stop(box.id)
+    await _rewrite(world, box, state)
+    await world.restart()
+    stored = await world.store.box(box.id)
+    if expected is None:
+        assert stored is None
+        assert await world.left_overs() == {}
+        return
+    assert stored is not None
+    assert stored.state is expected
+    assert await world.backend.lives(box.id) is lives
+    assert world.tunnels.open_for == ({box.id} if lives else set())
+    assert world.drives.attached == ({box.id} if lives else set())
+    if expected is BoxState.SUSPENDED and state is not BoxState.SUSPENDED:
+        assert stored.detail == DIED
+    assert (await _box(world)).state is BoxState.RUNNING
+
+
+async def test_unknown_box_of_the_backend_is_destroyed(world: World, tmp_path: Path) -> None:
+    box_id = "e" * 32
+    plan = BoxPlan(
+        box_id, "h", tmp_path, tmp_path, world.root / "boxes" / box_id / "run", 1, 1, 1, "all"
+    )
+    plan.run_dir.mkdir(parents=True)
+    await world.backend.create(plan)
+    await world.restart()
+    assert await world.left_overs() == {}
+
+
+async def test_deadline_that_passed_meanwhile_removes(world: World) -> None:
+    await _box(world, "web^1h")
+    kept = await _box(world, "other^3h")
+    await world.close()
+    world.clock.turn(timedelta(hours=2))
+    await world.restart()
+    assert [box.id for box in await world.store.all_boxes()] == [kept.id]
+
+
+async def test_throwaway_boxes_do_not_outlive_their_daemon(world: World) -> None:
+    await world.lifecycle.up(ALICE.owner, None, parse_spec("_", allow_anonymous=True))
+    await world.restart()
+    assert await world.left_overs() == {}
+
+
+async def test_stop_of_everything_keeps_boxes_on_disk(world: World) -> None:
+    boxes = await asyncio.gather(*(_box(world, f"box{n}") for n in range(6)))
+    await world.lifecycle.up(ALICE.owner, None, parse_spec("_", allow_anonymous=True))
+    await world.close(stop_boxes=True)
+    stored = await world.store.all_boxes()
+    assert {box.id for box in stored} == {box.id for box in boxes}
+    assert {(box.state, box.detail) for box in stored} == {(BoxState.SUSPENDED, STOPPED)}
+    assert not any(one.running for one in await world.backend.list())
+    await world.restart()
+    again = await _box(world, "box0")
+    assert again.id == boxes[0].id
+    assert again.detail == ""
+
+
+async def test_box_without_its_drive_is_adopted_all_the_same(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = await _box(world)
+    await world.close()
+    world.fail_at("drive.prepare")
+    await world.restart()
+    stored = await world.store.box(box.id)
+    assert stored is not None
+    assert stored.state is BoxState.RUNNING
+    assert "drive not attached" in caplog.text
+    caplog.clear()
