@@ -1,0 +1,239 @@
+"""Builds the root of an image from Debian packages with mmdebstrap.
+
+The build runs in mount and pid namespaces of its own, so that a build that is killed leaves neither
+processes nor mounts of the host's /dev in the tree, and the tree can be removed safely. The result
+appears under its final name by one rename, checked before. Downloaded packages are kept for the
+next image. *Measured* on 2 cores: `debian` (160 packages, 315 MB) 32 s the first time.
+
+What the image keeps of the host are the certificates that the administrator trusts
+(/usr/local/share/ca-certificates): where TLS is intercepted, nothing works without them. Resolver,
+host name, proxy and mirror of the host do not stay in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd.errors import Unavailable
+from boxd.images import sources
+from boxd.images.progress import Progress, ProgressReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from boxd.images.recipes import Recipe
+
+APT_DIR = Path("/etc/apt")
+LOCAL_CERTIFICATES = Path("/usr/local/share/ca-certificates")
+BUILD_TIMEOUT = 1800.0
+KEPT_LINES = 30
+MAX_LINE = 1 << 20
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LC_ALL": "C.UTF-8",
+    "HOME": "/root",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+"""Nothing of the daemon's own environment reaches package scripts."""
+DPKG_OPTIONS = (
+    "force-unsafe-io",
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/locale/*",
+    "path-include=/usr/share/locale/locale.alias",
+)
+"""No fsync per file, and neither documentation nor translations: a third less to write."""
+HOST_TRACES = (
+    "etc/resolv.conf",
+    "etc/hostname",
+    "etc/hosts",
+    "etc/apt/sources.list",
+    "etc/apt/apt.conf.d/99mmdebstrap",
+    "etc/machine-id",
+    "var/lib/dbus/machine-id",
+    "var/log/apt",
+    "var/log/dpkg.log",
+    "var/log/bootstrap.log",
+    "var/log/alternatives.log",
+    "var/cache/ldconfig/aux-cache",
+)
+
+
+async def build_root(
+    recipe: Recipe,
+    target: Path,
+    packages: Path,
+    progress: Callable[[Progress], None],
+    *,
+    proxy: str | None = None,
+) -> None:
+    """Builds the root at `target`, which must not exist; `packages` is the kept download directory.
+
+    `proxy` is the host's HTTP proxy for downloads; else apt's own setting is used. Raises
+    Unavailable with the last lines of the tools when it fails; `target` does not exist then.
+    """
+    _prepare(target.parent, packages)
+    unfinished = target.parent / f".unfinished-{secrets.token_hex(4)}"
+    try:
+        await _bootstrap(recipe, unfinished, packages, progress, proxy or await _apt_proxy())
+        progress(Progress(95.0, "checking"))
+        await _finish(recipe, unfinished)
+        await asyncio.to_thread(os.sync)
+        unfinished.rename(target)
+    finally:
+        remove_unfinished(target.parent)
+    progress(Progress(100.0, "done"))
+
+
+def _prepare(*directories: Path) -> None:
+    if not Path(sources.KEYRING).exists():
+        raise Unavailable(
+            f"{sources.KEYRING} is missing; install the package debian-archive-keyring"
+        )
+    for directory in directories:
+        directory.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(directory)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Removes what interrupted builds left. Refuses with Unavailable when something is mounted
+    there, because removing through a mount would reach the host."""
+    for path in directory.glob(".unfinished-*"):
+        inside = f" {path.resolve()}/"
+        if inside in Path("/proc/self/mountinfo").read_text():
+            raise Unavailable(f"something is mounted below {path}; unmount it")
+        shutil.rmtree(path)
+
+
+def mmdebstrap(
+    recipe: Recipe, target: Path, packages: Path, proxy: str | None, lines: list[str]
+) -> list[str]:
+    """The command line. Pure."""
+    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    command += ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory", "--verbose"]
+    # Keeps the downloaded packages: in from the kept directory, and out to it at the end.
+    command += ["--skip=download/empty", "--skip=essential/unlink"]
+    command += ['--setup-hook=mkdir -p "$1"/var/cache/apt/archives/']
+    command += [f"--setup-hook=sync-in {packages} /var/cache/apt/archives/"]
+    command += [f"--customize-hook=sync-out /var/cache/apt/archives {packages}"]
+    command += ['--aptopt=APT::Sandbox::User "root"']
+    if proxy:
+        command += [f'--aptopt=Acquire::http::Proxy "{proxy}"']
+        command += [f'--aptopt=Acquire::https::Proxy "{proxy}"']
+    command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
+    command += [f"--include={','.join(recipe.packages)}"]
+    return [*command, recipe.suite, str(target), *lines]
+
+
+async def _bootstrap(
+    recipe: Recipe,
+    target: Path,
+    packages: Path,
+    progress: Callable[[Progress], None],
+    proxy: str | None,
+) -> None:
+    lines = sources.build_sources(recipe.suite, sources.find_mirrors(_host_sources()))
+    reader = ProgressReader()
+
+    def feed(line: str) -> None:
+        state = reader.feed(line)
+        if state is not None:
+            progress(state)
+
+    progress(Progress(1.0, "starting"))
+    await _run(mmdebstrap(recipe, target, packages, proxy, lines), feed)
+
+
+def _host_sources() -> list[str]:
+    return [
+        path.read_text(errors="replace")
+        for pattern in ("sources.list", "sources.list.d/*.list", "sources.list.d/*.sources")
+        for path in sorted(APT_DIR.glob(pattern))
+    ]
+
+
+async def _finish(recipe: Recipe, root: Path) -> None:
+    """Removes the host's traces, adds what users expect, and checks that the programs answer."""
+    await asyncio.to_thread(_furnish, recipe.suite, root)
+    await _in_root(root, "update-ca-certificates")
+    await _in_root(root, "dpkg", "--audit")
+    wanted = " ".join(recipe.programs)
+    await _in_root(root, "bash", "-lc", f'for p in {wanted}; do command -v "$p" || exit 1; done')
+
+
+def _furnish(suite: str, root: Path) -> None:
+    for name in HOST_TRACES:
+        path = root / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    (root / "etc/machine-id").touch()
+    (root / "etc/apt/sources.list.d/debian.sources").write_text(sources.box_sources(suite))
+    (root / "etc/default/locale").write_text("LANG=C.UTF-8\n")
+    options = root / "etc/dpkg/dpkg.cfg.d"
+    (options / "99mmdebstrap").rename(options / "box")
+    (root / "wrk").mkdir(mode=0o755)
+    for certificate in sorted(LOCAL_CERTIFICATES.glob("*.crt")):
+        shutil.copy(certificate, root / LOCAL_CERTIFICATES.relative_to("/") / certificate.name)
+
+
+async def _in_root(root: Path, *command: str) -> None:
+    await _run(
+        [
+            *("unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"),
+            *(f"--root={root}", "--wd=/", "--", *command),
+        ],
+        lambda _line: None,
+    )
+
+
+async def _apt_proxy() -> str | None:
+    """What apt on this host is told to use."""
+    found: list[str] = []
+    await _run(["apt-config", "shell", "PROXY", "Acquire::http::Proxy"], found.append)
+    for line in found:
+        name, _, value = line.partition("=")
+        if name == "PROXY":
+            return value.strip("'") or None
+    return None
+
+
+async def _run(command: list[str], on_line: Callable[[str], None]) -> None:
+    """Runs to the end, feeding each line of both streams. Dead when this returns."""
+    last: deque[str] = deque(maxlen=KEPT_LINES)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=ENVIRONMENT,
+            limit=MAX_LINE,
+        )
+    except FileNotFoundError:
+        raise Unavailable(f"{command[0]} is not installed on this host") from None
+    if process.stdout is None:
+        raise Unavailable(f"{command[0]} has no output")
+    try:
+        async with asyncio.timeout(BUILD_TIMEOUT):
+            async for raw in process.stdout:
+                line = raw.decode(errors="replace").rstrip()
+                last.append(line)
+                on_line(line)
+            status = await process.wait()
+    except TimeoutError:
+        raise Unavailable(f"the build did not end within {BUILD_TIMEOUT:.0f} s") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if status != 0:
+        shown = "\n".join(last)
+        raise Unavailable(f"{command[0]} failed with status {status}:\n{shown}")
