@@ -1,0 +1,239 @@
+-- Functions of schema `wrkfs`: one per operation, shared by all volumes of the metadata database.
+--
+-- They are SECURITY INVOKER and name tables without a schema: each caller's search_path leads them
+-- to its own volume's tables, with its own rights and no others. They return an errno (0: done)
+-- instead of raising, because exception blocks are subtransactions. Values: Linux errno numbers;
+-- 11 (EAGAIN) means that something changed between reading and locking: nothing was done, call
+-- again; -1 means that the session is fenced.
+--
+-- Every mutating function begins with (session, epoch, slot, seq): see op_begin. It either does
+-- everything or changes nothing but times; all refusals come before the first change.
+-- Asynchronous commit is the connection's setting; functions that must be durable when they return
+-- turn synchronous_commit on for their own transaction (a function's SET clause would be undone
+-- before the commit). A durable commit flushes everything committed before it.
+--
+-- FIGURES
+
+CREATE SCHEMA wrkfs;
+REVOKE ALL ON SCHEMA wrkfs FROM PUBLIC;
+GRANT USAGE ON SCHEMA wrkfs TO PUBLIC;
+
+-- Digest of the installed functions; for installers only.
+CREATE TABLE wrkfs.release (digest text NOT NULL);
+
+-- What most functions answer: errno, a yes or no, attributes of one inode (NULL with an errno).
+CREATE TYPE wrkfs.reply AS (
+    errno integer, flag boolean,
+    ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint
+);
+
+-- A reply with the file's refs, oldest first (NULL: none). ref_inline is NULL for objects.
+CREATE TYPE wrkfs.map_reply AS (
+    errno integer, flag boolean,
+    ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint,
+    ref_pos bigint[], ref_slice bigint[], ref_size bigint[], ref_off bigint[], ref_length bigint[],
+    ref_checksums bytea[], ref_inline bytea[]
+);
+
+-- One entry of a directory; with an errno it stands alone.
+CREATE TYPE wrkfs.entry_reply AS (
+    errno integer, cookie bigint, name bytea,
+    ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint
+);
+
+-- Bytes and inodes that a change gave back to the volume.
+CREATE TYPE wrkfs.freed AS (bytes bigint, inodes bigint);
+
+-- The database's clock, nanoseconds since the epoch.
+CREATE FUNCTION wrkfs.now_ns() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
+$$;
+
+-- Begins a mutating call: locks the session's slot and so waits for an earlier sending of the same
+-- call. 0: go on; 1: this call has been applied before, answer from the slot; -1: fenced.
+CREATE FUNCTION wrkfs.op_begin(a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_seq bigint;
+BEGIN
+    SELECT o.op_seq INTO v_seq FROM op_result o
+    WHERE o.session_id = a_session AND o.slot = a_slot AND o.epoch = a_epoch
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN -1; END IF;
+    IF v_seq = a_seq THEN RETURN 1; END IF;
+    -- An older number is a late copy of a call whose answer the client already has.
+    IF v_seq > a_seq THEN RETURN -1; END IF;
+    RETURN 0;
+END $$;
+
+-- Ends a mutating call that was applied: remembers it and books its change of use.
+CREATE FUNCTION wrkfs.op_end(
+    a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
+    a_bytes bigint, a_inodes bigint
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE op_result o SET op_seq = a_seq, ino = a_ino, flag = a_flag,
+        bytes = o.bytes + a_bytes, inodes = o.inodes + a_inodes
+    WHERE o.session_id = a_session AND o.slot = a_slot;
+END $$;
+
+-- Answer of a call that op_begin did not let pass: the remembered one, with attributes as they are
+-- now, or the refusal. ESTALE when the inode has been removed since.
+CREATE FUNCTION wrkfs.op_repeat(a_state integer, a_session bigint, a_slot integer)
+RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_ino bigint;
+    v_flag boolean;
+BEGIN
+    IF a_state < 0 THEN r.errno := a_state; RETURN r; END IF;
+    SELECT o.ino, o.flag INTO v_ino, v_flag FROM op_result o
+    WHERE o.session_id = a_session AND o.slot = a_slot;
+    SELECT 0, v_flag, i.* INTO r FROM inode i WHERE i.ino = v_ino;
+    IF FOUND THEN RETURN r; END IF;
+    r.errno := CASE WHEN v_ino = 0 THEN 0 ELSE 116 END;
+    r.flag := v_flag;
+    RETURN r;
+END $$;
+
+-- The same for calls that answer a map.
+CREATE FUNCTION wrkfs.op_repeat_map(a_state integer, a_session bigint, a_slot integer)
+RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.map_reply;
+    v wrkfs.reply;
+BEGIN
+    v := wrkfs.op_repeat(a_state, a_session, a_slot);
+    IF v.errno <> 0 THEN r.errno := v.errno; RETURN r; END IF;
+    r := wrkfs.file_map(v.ino);
+    r.flag := v.flag;
+    RETURN r;
+END $$;
+
+-- Use of the volume at this moment, and its limits.
+CREATE FUNCTION wrkfs.statfs(
+    OUT bytes_used bigint, OUT bytes_limit bigint, OUT inodes_used bigint, OUT inodes_limit bigint
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT v.bytes_limit, v.inodes_limit INTO bytes_limit, inodes_limit FROM volume v;
+    SELECT u.bytes, u.inodes INTO bytes_used, inodes_used FROM usage u;
+    SELECT bytes_used + coalesce(sum(o.bytes), 0), inodes_used + coalesce(sum(o.inodes), 0)
+    INTO bytes_used, inodes_used FROM op_result o;
+END $$;
+
+-- Would this growth exceed a quota? Exact but for calls that are in flight at the same time.
+CREATE FUNCTION wrkfs.over_quota(a_bytes bigint, a_inodes bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_use record;
+BEGIN
+    -- A volume without quota does not pay for the sums.
+    PERFORM 1 FROM volume v WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL;
+    IF NOT FOUND THEN RETURN false; END IF;
+    SELECT * INTO v_use FROM wrkfs.statfs();
+    RETURN (a_bytes > 0 AND v_use.bytes_used + a_bytes > v_use.bytes_limit) IS TRUE
+        OR (a_inodes > 0 AND v_use.inodes_used + a_inodes > v_use.inodes_limit) IS TRUE;
+END $$;
+
+-- Why an operation in a directory found nothing: ENOTDIR or ENOENT.
+CREATE FUNCTION wrkfs.why_not(a_parent bigint) RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 <> 4;
+    RETURN CASE WHEN FOUND THEN 20 ELSE 2 END;
+END $$;
+
+-- Locks inode rows in the order that all functions keep.
+CREATE FUNCTION wrkfs.lock_inodes(a_inos bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = ANY (a_inos) ORDER BY i.ino FOR NO KEY UPDATE;
+END $$;
+
+-- Mode of a file whose set-id bits a change takes away, as Linux does.
+CREATE FUNCTION wrkfs.without_set_ids(a_mode integer) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT a_mode & ~(CASE WHEN a_mode & 8 <> 0 THEN 3072 ELSE 2048 END)
+$$;
+
+-- Lets go of slices that lost refs of one inode. A slice that reaches over a chunk boundary may
+-- still have a ref in a neighbouring chunk; any other had only the one. Inline bytes go at once,
+-- objects wait in `deleted`.
+CREATE FUNCTION wrkfs.drop_slices(
+    a_ino bigint, a_ids bigint[], a_sizes bigint[], a_starts bigint[], a_inline boolean[]
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids bigint[];
+BEGIN
+    IF true = ANY (a_inline) THEN
+        SELECT array_agg(g.id) INTO v_ids FROM unnest(a_ids, a_starts, a_sizes, a_inline)
+            AS g (id, start, size, is_inline)
+        WHERE g.is_inline AND NOT (
+            g.start >> 26 <> (g.start + g.size - 1) >> 26
+            AND EXISTS (SELECT 1 FROM slice s WHERE s.inode = a_ino AND s.slice_id = g.id
+                        AND s.chunk BETWEEN g.start >> 26 AND (g.start + g.size - 1) >> 26));
+        DELETE FROM inline n WHERE n.slice_id = ANY (v_ids);
+    END IF;
+    IF false = ANY (a_inline) THEN
+        INSERT INTO deleted (slice_id, size)
+        SELECT DISTINCT g.id, g.size FROM unnest(a_ids, a_starts, a_sizes, a_inline)
+            AS g (id, start, size, is_inline)
+        WHERE NOT g.is_inline AND NOT (
+            g.start >> 26 <> (g.start + g.size - 1) >> 26
+            AND EXISTS (SELECT 1 FROM slice s WHERE s.inode = a_ino AND s.slice_id = g.id
+                        AND s.chunk BETWEEN g.start >> 26 AND (g.start + g.size - 1) >> 26))
+        ON CONFLICT DO NOTHING;
+    END IF;
+END $$;
+
+-- Frees inodes with all that hangs on them; the caller holds their locks.
+CREATE FUNCTION wrkfs.free_inodes(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed;
+    v_links bigint;
+    v_inline bigint[];
+BEGIN
+    WITH gone AS (DELETE FROM inode i WHERE i.ino = ANY (a_inos) RETURNING i.mode, i.size)
+    SELECT coalesce(sum(g.size) FILTER (WHERE g.mode >> 12 = 8), 0), count(*),
+        count(*) FILTER (WHERE g.mode >> 12 = 10)
+    INTO r.bytes, r.inodes, v_links FROM gone g;
+    -- No ref reaches beyond the size (I5), so empty files have none.
+    IF r.bytes > 0 THEN
+        WITH gone AS (
+            DELETE FROM slice s WHERE s.inode = ANY (a_inos)
+            RETURNING s.slice_id, s.size, s.is_inline
+        ), waiting AS (
+            INSERT INTO deleted (slice_id, size)
+            SELECT DISTINCT g.slice_id, g.size FROM gone g WHERE NOT g.is_inline
+            ON CONFLICT DO NOTHING
+        )
+        SELECT array_agg(g.slice_id) INTO v_inline FROM gone g WHERE g.is_inline;
+        IF v_inline IS NOT NULL THEN
+            DELETE FROM inline n WHERE n.slice_id = ANY (v_inline);
+        END IF;
+    END IF;
+    IF v_links > 0 THEN
+        DELETE FROM symlink l WHERE l.ino = ANY (a_inos);
+    END IF;
+    DELETE FROM xattr x WHERE x.ino = ANY (a_inos);
+    RETURN r;
+END $$;
+
+-- Takes one name from a locked non-directory; frees it when nothing holds it any more.
+CREATE FUNCTION wrkfs.drop_link(a_ino bigint) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed;
+    v_nlink integer;
+BEGIN
+    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino;
+    IF v_nlink <= 1 THEN
+        PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
+        IF NOT FOUND THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+    END IF;
+    UPDATE inode i SET nlink = greatest(i.nlink - 1, 0), ctime = wrkfs.now_ns()
+    WHERE i.ino = a_ino;
+    r.bytes := 0;
+    r.inodes := 0;
+    RETURN r;
+END $$;

@@ -1,0 +1,283 @@
+-- Names: finding, making and removing entries. Renaming stands in 3_rename.sql.
+
+-- Attributes of a name.
+CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    SELECT 0, false, i.* INTO r FROM dentry d JOIN inode i ON i.ino = d.ino
+    WHERE d.parent = a_parent AND d.name = a_name;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); END IF;
+    RETURN r;
+END $$;
+
+-- Entries with a cookie beyond a_after, in the order of cookies.
+CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
+RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.entry_reply;
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
+    IF NOT FOUND THEN
+        r.errno := wrkfs.why_not(a_ino);
+        RETURN NEXT r;
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT 0, d.cookie, d.name, i.* FROM dentry d JOIN inode i ON i.ino = d.ino
+        WHERE d.parent = a_ino AND d.cookie > a_after ORDER BY d.cookie LIMIT a_limit;
+END $$;
+
+-- Makes an inode and its name; the part that create, mknod, mkdir and symlink share. A setgid
+-- directory passes on its group, and the bit to directories. The answer's flag is true.
+CREATE FUNCTION wrkfs.add_node(
+    a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
+    a_rdev bigint, a_size bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_now bigint := wrkfs.now_ns();
+    v_is_dir integer := (a_mode >> 12 = 4)::integer;
+    v_mode integer;
+    v_gid bigint;
+BEGIN
+    IF wrkfs.over_quota(0, 1) THEN r.errno := 122; RETURN r; END IF;
+    -- From here on concurrent makers in this directory wait for each other.
+    UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink + v_is_dir
+    WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0
+    RETURNING i.mode, i.gid INTO v_mode, v_gid;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    INSERT INTO dentry (parent, name, ino, cookie) VALUES (a_parent, a_name, a_ino, a_ino)
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        -- The name was taken while this call waited for the directory.
+        UPDATE inode i SET nlink = i.nlink - v_is_dir WHERE i.ino = a_parent AND v_is_dir = 1;
+        r.errno := 11;
+        RETURN r;
+    END IF;
+    INSERT INTO inode AS i
+    VALUES (a_ino,
+        CASE WHEN v_mode & 1024 <> 0 AND v_is_dir = 1 THEN a_mode | 1024 ELSE a_mode END,
+        1 + v_is_dir, a_uid, CASE WHEN v_mode & 1024 <> 0 THEN v_gid ELSE a_gid END,
+        a_rdev, a_size, v_now, v_now, v_now, 0, CASE WHEN v_is_dir = 1 THEN a_parent ELSE 0 END)
+    RETURNING 0, true, i.* INTO r;
+    RETURN r;
+END $$;
+
+-- Creates a regular file, or opens an existing one, and sustains it. flag: made just now.
+CREATE FUNCTION wrkfs.create(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
+    a_exclusive boolean
+) RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.map_reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_ino bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    SELECT d.ino INTO v_ino FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+    IF FOUND THEN
+        IF a_exclusive THEN r.errno := 17; RETURN r; END IF;
+        r.errno := wrkfs.sustain(a_session, v_ino);
+        -- A file that is gone by now was replaced or removed after its name was read.
+        IF r.errno = 2 THEN r.errno := 11; END IF;
+        IF r.errno <> 0 THEN RETURN r; END IF;
+        PERFORM wrkfs.op_end(a_session, a_slot, a_seq, v_ino, false, 0, 0);
+        RETURN wrkfs.file_map(v_ino);
+    END IF;
+    SELECT n.* INTO r FROM wrkfs.add_node(
+        a_parent, a_name, a_ino, a_mode, a_uid, a_gid, 0, 0) n;
+    IF r.errno = 0 THEN
+        INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session);
+        PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 1);
+    END IF;
+    RETURN r;
+END $$;
+
+-- Makes a directory, symbolic link (a_target), fifo, socket or regular file under a free name.
+CREATE FUNCTION wrkfs.make(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
+    a_rdev bigint, a_target bytea
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+    IF FOUND THEN r.errno := 17; RETURN r; END IF;
+    r := wrkfs.add_node(a_parent, a_name, a_ino, a_mode, a_uid, a_gid, a_rdev,
+        coalesce(octet_length(a_target), 0));
+    IF r.errno = 0 THEN
+        IF a_target IS NOT NULL THEN
+            INSERT INTO symlink (ino, target) VALUES (a_ino, a_target);
+        END IF;
+        PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 1);
+    END IF;
+    RETURN r;
+END $$;
+
+-- Another name for a non-directory.
+CREATE FUNCTION wrkfs.link(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_ino bigint, a_parent bigint, a_name bytea, a_cookie bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_now bigint;
+    v_mode integer;
+    v_nlink integer;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
+    PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+    IF FOUND THEN r.errno := 17; RETURN r; END IF;
+    SELECT i.mode, i.nlink INTO v_mode, v_nlink FROM inode i WHERE i.ino = a_ino;
+    r.errno := CASE WHEN NOT FOUND THEN 2 WHEN v_mode >> 12 = 4 THEN 1 WHEN v_nlink = 0 THEN 2
+        WHEN v_nlink >= 65000 THEN 31 ELSE 0 END;
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    v_now := wrkfs.now_ns();
+    INSERT INTO dentry (parent, name, ino, cookie) VALUES (a_parent, a_name, a_ino, a_cookie);
+    UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_parent;
+    UPDATE inode i SET nlink = i.nlink + 1, ctime = v_now WHERE i.ino = a_ino
+    RETURNING 0, true, i.* INTO r;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 0);
+    RETURN r;
+END $$;
+
+-- Removes a name. a_kind: 'file' (unlink), 'empty' (rmdir) or 'tree' (remove_tree: a directory is
+-- only detached and sustained as doomed, and flag is true; `purge` removes it).
+CREATE FUNCTION wrkfs.remove(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_parent bigint, a_name bytea, a_kind text
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_freed wrkfs.freed;
+    v_ino bigint;
+    v_is_dir boolean;
+    v_now bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_is_dir
+    FROM dentry d JOIN inode i ON i.ino = d.ino WHERE d.parent = a_parent AND d.name = a_name;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    IF v_is_dir AND a_kind = 'file' THEN r.errno := 21; RETURN r; END IF;
+    IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
+    PERFORM wrkfs.lock_inodes(ARRAY[a_parent, v_ino]);
+    IF a_kind = 'empty' THEN
+        -- Makers of entries lock the directory too, so none can appear after this check.
+        PERFORM 1 FROM dentry d WHERE d.parent = v_ino LIMIT 1;
+        IF FOUND THEN r.errno := 39; RETURN r; END IF;
+    END IF;
+    DELETE FROM dentry d WHERE d.parent = a_parent AND d.name = a_name AND d.ino = v_ino;
+    IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
+    v_now := wrkfs.now_ns();
+    UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer
+    WHERE i.ino = a_parent;
+    IF a_kind = 'tree' AND v_is_dir THEN
+        UPDATE inode i SET nlink = 0, parent = 0, ctime = v_now WHERE i.ino = v_ino;
+        INSERT INTO sustained (ino, session_id, doomed) VALUES (v_ino, a_session, true);
+        v_freed.bytes := 0;
+        v_freed.inodes := 0;
+    ELSIF v_is_dir THEN
+        v_freed := wrkfs.free_inodes(ARRAY[v_ino]);
+    ELSE
+        v_freed := wrkfs.drop_link(v_ino);
+    END IF;
+    r.errno := 0;
+    r.flag := a_kind = 'tree' AND v_is_dir;
+    PERFORM wrkfs.op_end(
+        a_session, a_slot, a_seq, 0, r.flag, -v_freed.bytes, -v_freed.inodes);
+    RETURN r;
+END $$;
+
+-- Takes one name for each element of a_inos (with repetitions) from these locked inodes: directories
+-- become doomed, files lose links. The entries themselves are gone already.
+CREATE FUNCTION wrkfs.purge_children(a_owner bigint, a_inos bigint[]) RETURNS wrkfs.freed
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_free bigint[];
+    r wrkfs.freed;
+BEGIN
+    WITH doomed AS (
+        UPDATE inode i SET nlink = 0, parent = 0
+        WHERE i.ino = ANY (a_inos) AND i.mode >> 12 = 4 RETURNING i.ino
+    )
+    INSERT INTO sustained (ino, session_id, doomed) SELECT d.ino, a_owner, true FROM doomed d
+    ON CONFLICT (ino, session_id) DO UPDATE SET doomed = true;
+    SELECT array_agg(i.ino) INTO v_free
+    FROM (SELECT u.ino, count(*) AS names FROM unnest(a_inos) AS u (ino) GROUP BY u.ino) n
+    JOIN inode i ON i.ino = n.ino
+    WHERE i.mode >> 12 <> 4 AND i.nlink <= n.names
+        AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
+    r := wrkfs.free_inodes(coalesce(v_free, '{}'));
+    UPDATE inode i SET nlink = greatest(i.nlink - n.names, 0), ctime = wrkfs.now_ns()
+    FROM (SELECT u.ino, count(*)::integer AS names FROM unnest(a_inos) AS u (ino)
+          GROUP BY u.ino) n
+    WHERE i.ino = n.ino AND i.mode >> 12 <> 4;
+    RETURN r;
+END $$;
+
+-- Removes up to about a_limit entries of the trees that session a_owner has doomed. Flat and
+-- bounded: a subdirectory becomes doomed itself, so neither depth nor a cycle matters. flag: more
+-- is left.
+CREATE FUNCTION wrkfs.purge(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_owner bigint, a_limit integer
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_left integer := a_limit;
+    v_bytes bigint := 0;
+    v_inodes bigint := 0;
+    v_freed wrkfs.freed;
+    v_dir bigint;
+    v_inos bigint[];
+    v_last bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    r.flag := true;
+    WHILE v_left > 0 LOOP
+        SELECT s.ino INTO v_dir FROM sustained s
+        WHERE s.session_id = a_owner AND s.doomed LIMIT 1;
+        IF NOT FOUND THEN r.flag := false; EXIT; END IF;
+        -- Two calls that purge the same tree take turns.
+        PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
+        SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
+        FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
+              ORDER BY d.cookie LIMIT v_left) e;
+        IF v_inos IS NULL THEN
+            DELETE FROM sustained s WHERE s.ino = v_dir AND s.session_id = a_owner;
+            v_freed := wrkfs.free_inodes(ARRAY[v_dir]);
+            v_left := v_left - 1;
+        ELSE
+            PERFORM wrkfs.lock_inodes(v_inos);
+            DELETE FROM dentry d WHERE d.parent = v_dir AND d.cookie <= v_last;
+            v_freed := wrkfs.purge_children(a_owner, v_inos);
+            v_left := v_left - cardinality(v_inos);
+        END IF;
+        v_bytes := v_bytes + v_freed.bytes;
+        v_inodes := v_inodes + v_freed.inodes;
+    END LOOP;
+    r.errno := 0;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, r.flag, -v_bytes, -v_inodes);
+    RETURN r;
+END $$;
+
+-- The parent of a directory (in `ino` of the answer).
+CREATE FUNCTION wrkfs.parent(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    SELECT 0, false, i.parent INTO r FROM inode i
+    WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_ino); END IF;
+    RETURN r;
+END $$;

@@ -1,0 +1,303 @@
+-- Regular files: open handles, maps, commits, sizes.
+
+-- A file's attributes and refs. STABLE: both statements read the snapshot of the calling query.
+CREATE FUNCTION wrkfs.file_map(a_ino bigint) RETURNS wrkfs.map_reply
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.map_reply;
+BEGIN
+    SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
+    IF NOT FOUND THEN r.errno := 2; RETURN r; END IF;
+    IF r.size > 0 THEN
+        SELECT array_agg(f.pos), array_agg(f.slice_id), array_agg(f.size), array_agg(f.off),
+            array_agg(f.length), array_agg(f.checksums), array_agg(f.data)
+        INTO r.ref_pos, r.ref_slice, r.ref_size, r.ref_off, r.ref_length, r.ref_checksums,
+            r.ref_inline
+        FROM (SELECT s.pos, s.slice_id, s.size, s.off, s.length, s.checksums, n.data
+              FROM slice s LEFT JOIN inline n ON s.is_inline AND n.slice_id = s.slice_id
+              WHERE s.inode = a_ino ORDER BY s.ord) f;
+    END IF;
+    RETURN r;
+END $$;
+
+-- Lets a session hold a regular file open. 0, ENOENT, EISDIR or EINVAL.
+CREATE FUNCTION wrkfs.sustain(a_session bigint, a_ino bigint) RETURNS integer
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_mode integer;
+BEGIN
+    SELECT i.mode INTO v_mode FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN 2; END IF;
+    IF v_mode >> 12 <> 8 THEN RETURN CASE WHEN v_mode >> 12 = 4 THEN 21 ELSE 22 END; END IF;
+    INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session) ON CONFLICT DO NOTHING;
+    RETURN 0;
+END $$;
+
+-- Opens a file: sustains it, cuts it to nothing if asked to, and gives its map.
+CREATE FUNCTION wrkfs.open(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
+    a_truncate boolean
+) RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.map_reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_growth bigint := 0;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    r.errno := wrkfs.sustain(a_session, a_ino);
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    IF a_truncate THEN
+        v_growth := wrkfs.resize(a_ino, 0);
+        UPDATE inode i SET mode = wrkfs.without_set_ids(i.mode) WHERE i.ino = a_ino;
+    END IF;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    RETURN wrkfs.file_map(a_ino);
+END $$;
+
+-- Drops a session's hold on a file; frees it when it has no name and no other holder.
+CREATE FUNCTION wrkfs.release(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_freed wrkfs.freed := (0, 0);
+    v_nlink integer;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    -- The lock keeps an unlink from looking for holders while this one leaves.
+    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    DELETE FROM sustained s WHERE s.ino = a_ino AND s.session_id = a_session AND NOT s.doomed;
+    IF v_nlink = 0 THEN
+        PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
+        IF NOT FOUND THEN v_freed := wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+    END IF;
+    r.errno := 0;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
+    RETURN r;
+END $$;
+
+-- A regular file with no name, sustained by the session.
+CREATE FUNCTION wrkfs.create_unlinked(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint
+) RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.map_reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_now bigint := wrkfs.now_ns();
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    IF wrkfs.over_quota(0, 1) THEN r.errno := 122; RETURN r; END IF;
+    INSERT INTO inode AS i
+    VALUES (a_ino, a_mode, 0, a_uid, a_gid, 0, 0, v_now, v_now, v_now, 0, 0)
+    RETURNING 0, true, i.* INTO r;
+    INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session);
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 1);
+    RETURN r;
+END $$;
+
+-- Sets the size of a locked regular file and moves its times; answers the growth in bytes. Cut
+-- bytes never come back: refs beyond the end go, the one across it is clipped.
+CREATE FUNCTION wrkfs.resize(a_ino bigint, a_size bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := wrkfs.now_ns();
+    v_old bigint;
+    v_ids bigint[];
+    v_sizes bigint[];
+    v_starts bigint[];
+    v_inline boolean[];
+BEGIN
+    SELECT i.size INTO v_old FROM inode i WHERE i.ino = a_ino;
+    UPDATE inode i SET size = a_size, mtime = v_now, ctime = v_now,
+        version = i.version + (i.size <> a_size)::integer
+    WHERE i.ino = a_ino;
+    IF a_size < v_old THEN
+        WITH gone AS (
+            DELETE FROM slice s
+            WHERE s.inode = a_ino AND s.chunk >= a_size >> 26 AND s.pos >= a_size RETURNING s.*
+        )
+        SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.pos - g.off),
+            array_agg(g.is_inline)
+        INTO v_ids, v_sizes, v_starts, v_inline FROM gone g;
+        IF v_ids IS NOT NULL THEN
+            PERFORM wrkfs.drop_slices(a_ino, v_ids, v_sizes, v_starts, v_inline);
+        END IF;
+        UPDATE slice s SET length = a_size - s.pos
+        WHERE s.inode = a_ino AND s.chunk = a_size >> 26 AND s.pos + s.length > a_size;
+    END IF;
+    RETURN a_size - v_old;
+END $$;
+
+-- Range of slice ids (a_kind 'slice') or of numbers for inodes and cookies ('id'), never given
+-- before: first of the range, or -1 (fenced). Durable, for a range given twice would be corruption;
+-- not repeatable, a range lost with a connection is only wasted.
+CREATE FUNCTION wrkfs.reserve(a_session bigint, a_epoch bigint, a_kind text, a_count bigint)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_first bigint;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM 1 FROM session s
+    WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL;
+    IF NOT FOUND THEN RETURN -1; END IF;
+    UPDATE counter c SET next = c.next + a_count WHERE c.kind = a_kind
+    RETURNING c.next - a_count INTO v_first;
+    IF a_kind = 'slice' THEN
+        INSERT INTO slice_range (first, count, session_id) VALUES (v_first, a_count, a_session);
+    END IF;
+    RETURN v_first;
+END $$;
+
+-- Makes extents visible, in order. The arrays have one element per extent; a_inline is NULL for
+-- objects. a_append: offsets count from the end of file found here. a_durable: survives a crash of
+-- the database when it returns. With no extents it changes nothing, but a durable one still makes
+-- everything before it durable (the slot's row is written, so there is a commit to flush).
+CREATE FUNCTION wrkfs.commit(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
+    a_pos bigint[], a_slice bigint[], a_length bigint[], a_checksums bytea[], a_inline bytea[],
+    a_append boolean, a_durable boolean, a_mtime bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer;
+    v_mode integer;
+    v_size bigint;
+    v_version bigint;
+    v_base bigint;
+    v_end bigint;
+    v_now bigint := wrkfs.now_ns();
+BEGIN
+    IF a_durable THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
+    v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    SELECT i.mode, i.size, i.version INTO v_mode, v_size, v_version
+    FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    IF NOT FOUND THEN r.errno := 116; RETURN r; END IF;
+    IF v_mode >> 12 <> 8 THEN
+        r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 ELSE 22 END;
+        RETURN r;
+    END IF;
+    IF cardinality(a_pos) = 0 THEN
+        SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
+        PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, 0, 0);
+        RETURN r;
+    END IF;
+    v_base := CASE WHEN a_append THEN v_size ELSE 0 END;
+    v_end := v_size;
+    FOR k IN 1..cardinality(a_pos) LOOP
+        IF a_pos[k] > 9223372036854775807 - a_length[k] - v_base THEN
+            r.errno := 27;
+            RETURN r;
+        END IF;
+        v_end := greatest(v_end, v_base + a_pos[k] + a_length[k]);
+    END LOOP;
+    IF v_end > v_size AND wrkfs.over_quota(v_end - v_size, 0) THEN
+        r.errno := 122;
+        RETURN r;
+    END IF;
+    -- Slices are immutable: an id in use must not get other bytes.
+    PERFORM 1 FROM inline n WHERE n.slice_id = ANY (a_slice);
+    IF FOUND THEN r.errno := 22; RETURN r; END IF;
+
+    r.size := v_size;
+    FOR k IN 1..cardinality(a_pos) LOOP
+        v_version := wrkfs.put_extent(a_ino, r.size, v_version, v_base + a_pos[k], a_slice[k],
+            a_length[k], a_checksums[k], a_inline[k]);
+        r.size := greatest(r.size, v_base + a_pos[k] + a_length[k]);
+    END LOOP;
+    UPDATE inode i SET size = v_end, mtime = coalesce(a_mtime, v_now), ctime = v_now,
+        version = v_version
+    WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_end - v_size, 0);
+    RETURN r;
+END $$;
+
+-- Makes everything committed before it durable: the slot's row is written, so there is a commit
+-- to flush.
+CREATE FUNCTION wrkfs.sync(a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint)
+RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    r.errno := 0;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
+    RETURN r;
+END $$;
+
+-- Puts one extent on top of a locked file of a_size bytes, cut at chunk boundaries; each ref takes
+-- the next version as its ord. Answers the last version taken.
+CREATE FUNCTION wrkfs.put_extent(
+    a_ino bigint, a_size bigint, a_version bigint, a_pos bigint, a_slice bigint, a_length bigint,
+    a_checksums bytea, a_inline bytea
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_pos bigint := a_pos;          -- of the piece at hand, in the file
+    v_end bigint := a_pos + a_length;
+    v_length bigint;
+    v_size bigint := a_length;      -- of the slice
+    v_data bytea := a_inline;
+    v_ord bigint := a_version;
+    v_last record;
+BEGIN
+    -- Behind the last ref of its chunk, both inline, both small: one slice under the new id.
+    IF a_inline IS NOT NULL AND a_pos <= a_size AND a_pos & 67108863 <> 0
+        AND a_pos >> 26 = (v_end - 1) >> 26 THEN
+        SELECT s.pos, s.off, s.length, s.slice_id, s.is_inline INTO v_last FROM slice s
+        WHERE s.inode = a_ino AND s.chunk = a_pos >> 26 ORDER BY s.ord DESC LIMIT 1;
+        IF FOUND AND v_last.is_inline AND v_last.pos + v_last.length = a_pos
+            AND v_last.length + a_length <= 65536 THEN
+            SELECT substring(n.data FROM v_last.off::integer + 1 FOR v_last.length::integer)
+                || a_inline INTO STRICT v_data
+            FROM inline n WHERE n.slice_id = v_last.slice_id;
+            v_pos := v_last.pos;
+            v_size := octet_length(v_data);
+        END IF;
+    END IF;
+    IF v_data IS NOT NULL THEN
+        INSERT INTO inline (slice_id, data) VALUES (a_slice, v_data);
+    END IF;
+    a_pos := v_pos;                 -- where the slice starts in the file
+    WHILE v_pos < v_end LOOP
+        v_length := least(v_end - v_pos, 67108864 - (v_pos & 67108863));
+        v_ord := v_ord + 1;
+        -- Refs end at the file's size (I5), so a piece beyond it covers nothing.
+        IF v_pos < a_size THEN
+            PERFORM wrkfs.drop_covered(a_ino, v_pos, v_length, a_slice);
+        END IF;
+        INSERT INTO slice (inode, chunk, ord, pos, slice_id, size, off, length, checksums,
+            is_inline)
+        VALUES (a_ino, v_pos >> 26, v_ord, v_pos, a_slice, v_size, v_pos - a_pos, v_length,
+            a_checksums, a_inline IS NOT NULL);
+        v_pos := v_pos + v_length;
+    END LOOP;
+    RETURN v_ord;
+END $$;
+
+-- Removes the refs of a chunk that [a_pos, a_pos + a_length) covers wholly, but for those of a_slice
+-- itself, and lets go of their slices.
+CREATE FUNCTION wrkfs.drop_covered(a_ino bigint, a_pos bigint, a_length bigint, a_slice bigint)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids bigint[];
+    v_sizes bigint[];
+    v_starts bigint[];
+    v_inline boolean[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM slice s
+        WHERE s.inode = a_ino AND s.chunk = a_pos >> 26 AND s.pos >= a_pos
+            AND s.pos + s.length <= a_pos + a_length AND s.slice_id <> a_slice
+        RETURNING s.slice_id, s.size, s.pos, s.off, s.is_inline
+    )
+    SELECT array_agg(g.slice_id), array_agg(g.size), array_agg(g.pos - g.off),
+        array_agg(g.is_inline)
+    INTO v_ids, v_sizes, v_starts, v_inline FROM gone g;
+    IF v_ids IS NOT NULL THEN
+        PERFORM wrkfs.drop_slices(a_ino, v_ids, v_sizes, v_starts, v_inline);
+    END IF;
+END $$;

@@ -1,0 +1,113 @@
+-- Attributes, symbolic links, extended attributes.
+
+-- Attributes of an inode.
+CREATE FUNCTION wrkfs.getattr(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
+    IF NOT FOUND THEN r.errno := 2; END IF;
+    RETURN r;
+END $$;
+
+-- Changes attributes; NULL leaves one as it is, times also come from the database's clock. A new
+-- size or owner takes the set-id bits of a file unless the mode comes with it.
+CREATE FUNCTION wrkfs.setattr(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
+    a_mode integer, a_uid bigint, a_gid bigint, a_size bigint, a_atime bigint, a_mtime bigint,
+    a_atime_now boolean, a_mtime_now boolean
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_now bigint := wrkfs.now_ns();
+    v_mode integer;
+    v_size bigint;
+    v_growth bigint := 0;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    SELECT i.mode, i.size INTO v_mode, v_size FROM inode i WHERE i.ino = a_ino
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN r.errno := 2; RETURN r; END IF;
+    IF a_size IS NOT NULL THEN
+        r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 WHEN v_mode >> 12 <> 8 THEN 22
+            WHEN a_size > v_size AND wrkfs.over_quota(a_size - v_size, 0) THEN 122 ELSE 0 END;
+        IF r.errno <> 0 THEN RETURN r; END IF;
+        v_growth := wrkfs.resize(a_ino, a_size);
+    END IF;
+    UPDATE inode i SET ctime = v_now,
+        mode = CASE WHEN a_mode IS NOT NULL THEN (i.mode & 61440) | (a_mode & 4095)
+            WHEN i.mode >> 12 <> 4 AND coalesce(a_size, a_uid, a_gid) IS NOT NULL
+            THEN wrkfs.without_set_ids(i.mode) ELSE i.mode END,
+        uid = coalesce(a_uid, i.uid), gid = coalesce(a_gid, i.gid),
+        atime = CASE WHEN a_atime_now THEN v_now ELSE coalesce(a_atime, i.atime) END,
+        mtime = CASE WHEN a_mtime_now THEN v_now ELSE coalesce(a_mtime, i.mtime) END
+    WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    RETURN r;
+END $$;
+
+-- Target of a symbolic link.
+CREATE FUNCTION wrkfs.readlink(a_ino bigint, OUT errno integer, OUT target bytea)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_mode integer;
+BEGIN
+    SELECT i.mode, l.target INTO v_mode, target
+    FROM inode i LEFT JOIN symlink l ON l.ino = i.ino WHERE i.ino = a_ino;
+    errno := CASE WHEN NOT FOUND THEN 2 WHEN v_mode >> 12 <> 10 THEN 22
+        WHEN target IS NULL THEN 5 ELSE 0 END;
+END $$;
+
+-- Value of an extended attribute.
+CREATE FUNCTION wrkfs.getxattr(a_ino bigint, a_name bytea, OUT errno integer, OUT value bytea)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT x.value INTO value FROM inode i LEFT JOIN xattr x ON x.ino = i.ino AND x.name = a_name
+    WHERE i.ino = a_ino;
+    errno := CASE WHEN NOT FOUND THEN 2 WHEN value IS NULL THEN 61 ELSE 0 END;
+END $$;
+
+-- Names of an inode's extended attributes, sorted.
+CREATE FUNCTION wrkfs.listxattr(a_ino bigint, OUT errno integer, OUT names bytea[])
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = a_ino;
+    IF NOT FOUND THEN errno := 2; RETURN; END IF;
+    errno := 0;
+    SELECT array_agg(x.name ORDER BY x.name) INTO names FROM xattr x WHERE x.ino = a_ino;
+END $$;
+
+-- Sets (a_value) or removes (a_value NULL) an extended attribute. a_flags: 0, 1 (CREATE: must be
+-- new), 2 (REPLACE: must exist).
+CREATE FUNCTION wrkfs.setxattr(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
+    a_name bytea, a_value bytea, a_flags integer
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_list bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    PERFORM 1 FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    IF NOT FOUND THEN r.errno := 2; RETURN r; END IF;
+    PERFORM 1 FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
+    r.errno := CASE WHEN FOUND AND a_flags = 1 THEN 17 WHEN NOT FOUND AND a_flags = 2 THEN 61
+        ELSE 0 END;
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    IF a_value IS NULL THEN
+        DELETE FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
+    ELSE
+        -- listxattr(2) has room for 64 KiB of names.
+        SELECT coalesce(sum(octet_length(x.name) + 1), 0) INTO v_list FROM xattr x
+        WHERE x.ino = a_ino AND x.name <> a_name;
+        IF v_list + octet_length(a_name) + 1 > 65536 THEN r.errno := 28; RETURN r; END IF;
+        INSERT INTO xattr (ino, name, value) VALUES (a_ino, a_name, a_value)
+        ON CONFLICT (ino, name) DO UPDATE SET value = excluded.value;
+    END IF;
+    UPDATE inode i SET ctime = wrkfs.now_ns() WHERE i.ino = a_ino
+    RETURNING 0, false, i.* INTO r;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, 0, 0);
+    RETURN r;
+END $$;

@@ -1,0 +1,119 @@
+-- Sessions: registration, heartbeat, fencing, reclaiming. The rules stand in schema.sql, SESSIONS.
+
+-- Registers a session with a_slots slots for mutating calls and answers its number. Durable: after
+-- a crash nobody else may get the number.
+CREATE FUNCTION wrkfs.register(a_kind text, a_epoch bigint, a_slots integer) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_session bigint;
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    UPDATE counter c SET next = c.next + 1 WHERE c.kind = 'session'
+    RETURNING c.next - 1 INTO v_session;
+    INSERT INTO session (session_id, epoch, kind, started_at, heartbeat_at, expires_at)
+    VALUES (v_session, a_epoch, a_kind, v_now, v_now, v_now + interval '6 s');
+    INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
+    SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(1, a_slots) n;
+    RETURN v_session;
+END $$;
+
+-- Keeps a session alive and clears a suspicion. False: it is fenced.
+CREATE FUNCTION wrkfs.heartbeat(a_session bigint, a_epoch bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+BEGIN
+    UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + interval '6 s',
+        suspected_at = NULL
+    WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL;
+    RETURN FOUND;
+END $$;
+
+-- Fences a session for good: after this returned, none of its calls changes anything. Answers
+-- false, and does nothing, while the session has not expired, unless a_force says that its process
+-- is known to be dead. A session that is gone or fenced counts as fenced.
+CREATE FUNCTION wrkfs.fence(a_session bigint, a_force boolean) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_bytes bigint;
+    v_inodes bigint;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM 1 FROM session s WHERE s.session_id = a_session AND s.fenced_at IS NULL
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN true; END IF;
+    PERFORM 1 FROM session s WHERE s.session_id = a_session
+        AND (a_force OR s.expires_at < clock_timestamp());
+    IF NOT FOUND THEN RETURN false; END IF;
+    UPDATE session s SET fenced_at = clock_timestamp() WHERE s.session_id = a_session;
+    DELETE FROM lease l WHERE l.session_id = a_session;
+    -- Waits for the calls in flight; those to come find no slot.
+    WITH gone AS (DELETE FROM op_result o WHERE o.session_id = a_session RETURNING o.*)
+    SELECT coalesce(sum(g.bytes), 0), coalesce(sum(g.inodes), 0) INTO v_bytes, v_inodes
+    FROM gone g;
+    UPDATE usage u SET bytes = u.bytes + v_bytes, inodes = u.inodes + v_inodes;
+    DELETE FROM session s WHERE s.session_id = a_session
+        AND NOT EXISTS (SELECT 1 FROM sustained h WHERE h.session_id = a_session);
+    RETURN true;
+END $$;
+
+-- Lets go of up to about a_limit inodes that session a_owner holds. flag: more is left; when
+-- nothing is left and the session is fenced, its row goes.
+CREATE FUNCTION wrkfs.reclaim(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_owner bigint, a_limit integer
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer;
+    v_freed wrkfs.freed;
+    v_inos bigint[];
+    v_free bigint[];
+BEGIN
+    -- First what has no entries, then trees, each call by the rules of its own.
+    SELECT array_agg(e.ino) INTO v_inos
+    FROM (SELECT s.ino FROM sustained s WHERE s.session_id = a_owner AND NOT s.doomed
+          LIMIT a_limit) e;
+    IF v_inos IS NULL THEN
+        r := wrkfs.purge(a_session, a_epoch, a_slot, a_seq, a_owner, a_limit);
+        IF r.errno = 0 AND NOT r.flag THEN
+            DELETE FROM session s WHERE s.session_id = a_owner AND s.fenced_at IS NOT NULL;
+        END IF;
+        RETURN r;
+    END IF;
+    v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    PERFORM wrkfs.lock_inodes(v_inos);
+    DELETE FROM sustained s
+    WHERE s.session_id = a_owner AND s.ino = ANY (v_inos) AND NOT s.doomed;
+    SELECT array_agg(i.ino) INTO v_free FROM inode i
+    WHERE i.ino = ANY (v_inos) AND i.nlink = 0
+        AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
+    v_freed := wrkfs.free_inodes(coalesce(v_free, '{}'));
+    r.errno := 0;
+    r.flag := true;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, true, -v_freed.bytes, -v_freed.inodes);
+    RETURN r;
+END $$;
+
+-- Looks after sessions that went away: suspects the silent, fences those that stayed silent, and
+-- answers the fenced ones whose holdings wait for `reclaim` (at most 100).
+CREATE FUNCTION wrkfs.reap(a_silence interval, a_patience interval) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := clock_timestamp();
+    v_session bigint;
+BEGIN
+    UPDATE session s SET suspected_at = v_now
+    WHERE s.fenced_at IS NULL AND s.suspected_at IS NULL AND s.heartbeat_at < v_now - a_silence;
+    FOR v_session IN
+        SELECT s.session_id FROM session s
+        WHERE s.fenced_at IS NULL AND s.suspected_at < v_now - a_patience
+            AND s.heartbeat_at < v_now - a_silence
+        ORDER BY s.session_id LIMIT 100 FOR NO KEY UPDATE
+    LOOP
+        PERFORM wrkfs.fence(v_session, true);
+    END LOOP;
+    RETURN ARRAY(SELECT s.session_id FROM session s WHERE s.fenced_at IS NOT NULL
+                 ORDER BY s.session_id LIMIT 100);
+END $$;

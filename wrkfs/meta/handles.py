@@ -1,0 +1,81 @@
+"""Which files a session holds open: counted here, registered once in the database.
+
+The database keeps one row per (inode, session). The first open of a file makes it, the last release
+removes it; what is in between costs no write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wrkfs.types import Ino
+
+
+class OpenFiles:
+    """Counts of open handles, and the order of opens and releases of one inode.
+
+    Critical sections: every method runs without an await between reading and changing counts; an
+    open of an inode whose last release is on its way waits for it (`settled`).
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[Ino, int] = {}
+        self._registered: set[Ino] = set()
+        self._releasing: dict[Ino, asyncio.Future[None]] = {}
+        self._creates = 0
+        self._released: set[Ino] = set()
+
+    def registered(self, ino: Ino) -> bool:
+        """True when the database surely holds the row of an open inode."""
+        return ino in self._registered
+
+    async def settled(self, ino: Ino) -> None:
+        """Waits until no release of the inode is on its way."""
+        while (pending := self._releasing.get(ino)) is not None:
+            await asyncio.shield(pending)
+
+    def add(self, ino: Ino) -> None:
+        """Counts a handle before its registration is sent."""
+        self._counts[ino] = self._counts.get(ino, 0) + 1
+
+    def confirm(self, ino: Ino) -> None:
+        """Notes that the database has the row."""
+        if ino in self._counts:
+            self._registered.add(ino)
+
+    def drop(self, ino: Ino) -> bool:
+        """Takes a handle back; True when it was the last one."""
+        left = self._counts.get(ino, 0) - 1
+        if left > 0:
+            self._counts[ino] = left
+            return False
+        self._registered.discard(ino)
+        return self._counts.pop(ino, None) is not None
+
+    def begin_release(self, ino: Ino) -> asyncio.Future[None]:
+        """Announces that the row's removal is about to be sent."""
+        if self._creates:
+            self._released.add(ino)
+        future = asyncio.get_running_loop().create_future()
+        self._releasing[ino] = future
+        return future
+
+    def end_release(self, ino: Ino, future: asyncio.Future[None]) -> None:
+        """Ends what `begin_release` announced, however it went."""
+        if self._releasing.get(ino) is future:
+            del self._releasing[ino]
+        future.set_result(None)
+
+    def begin_create(self) -> None:
+        """A create that may open an existing inode, not yet known which, is on its way."""
+        self._creates += 1
+
+    def end_create(self, ino: Ino | None) -> bool:
+        """Ends `begin_create`; True when a release may have removed the row it relied on."""
+        doubtful = ino is not None and (ino in self._released or ino in self._releasing)
+        self._creates -= 1
+        if not self._creates:
+            self._released.clear()
+        return doubtful

@@ -1,0 +1,127 @@
+"""Installs the functions and makes or migrates the tables of a volume. Run by the daemon's role.
+
+Migrations only go forward: `migrations/NNNN_*.sql`, in order, each in its own transaction, with the
+volume's schema as search path; `volume.schema_version` names the last one applied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncpg
+
+HERE = Path(__file__).parent
+_LOCK = 0x77726B6673
+"""Advisory lock that lets one installer or migrator work at a time."""
+
+_GRANTS = {
+    "SELECT": ("volume",),
+    "SELECT, UPDATE": ("counter", "usage"),
+    "SELECT, INSERT": ("slice_range",),
+    "SELECT, INSERT, UPDATE, DELETE": (
+        "inode",
+        "dentry",
+        "slice",
+        "inline",
+        "symlink",
+        "xattr",
+        "session",
+        "lease",
+        "sustained",
+        "deleted",
+        "op_result",
+    ),
+}
+"""Everything that a volume's role may do with the tables of its schema."""
+
+
+class MigrationError(Exception):
+    """The database has a newer schema than this program knows."""
+
+
+async def install_functions(conn: asyncpg.Connection) -> None:
+    """Puts the functions of this release into schema `wrkfs`; does nothing if they are there.
+
+    They are SECURITY INVOKER and hold no rights, so PUBLIC may call them: a grant per volume would
+    make one catalogue row grow with the number of volumes.
+    """
+    text = _functions()
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        if await conn.fetchval("SELECT to_regclass('wrkfs.release')") is not None:
+            if await conn.fetchval("SELECT digest FROM wrkfs.release") == digest:
+                return
+            await conn.execute("DROP SCHEMA wrkfs CASCADE")
+        await conn.execute(text)
+        await conn.execute("INSERT INTO wrkfs.release (digest) VALUES ($1)", digest)
+
+
+async def create_volume_schema(
+    conn: asyncpg.Connection,
+    schema: str,
+    role: str,
+    *,
+    bytes_limit: int | None = None,
+    inodes_limit: int | None = None,
+) -> None:
+    """Makes the tables of a new volume and gives `role` its exact rights, all or nothing.
+
+    The role's search path is fixed to the schema. Limits are the volume's quota, None for none.
+    """
+    quoted, grantee = _quote(schema), _quote(role)
+    async with conn.transaction():
+        await conn.execute(f"CREATE SCHEMA {quoted}")
+        await migrate_volume(conn, schema)
+        await conn.execute(
+            f"UPDATE {quoted}.volume SET bytes_limit = $1, inodes_limit = $2",  # noqa: S608 quoted identifier
+            bytes_limit,
+            inodes_limit,
+        )
+        await conn.execute(f"GRANT USAGE ON SCHEMA {quoted} TO {grantee}")
+        for rights, tables in _GRANTS.items():
+            names = ", ".join(f"{quoted}.{table}" for table in tables)
+            await conn.execute(f"GRANT {rights} ON {names} TO {grantee}")
+        await conn.execute(f"ALTER ROLE {grantee} SET search_path = {quoted}")
+
+
+async def migrate_volume(conn: asyncpg.Connection, schema: str) -> int:
+    """Applies the migrations that a volume lacks; its schema version afterwards.
+
+    Raises MigrationError when the volume was written by a newer release.
+    """
+    quoted = _quote(schema)
+    wanted = _migrations()
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await conn.execute(f"SET LOCAL search_path = {quoted}")
+        version = 0
+        if await conn.fetchval("SELECT to_regclass('volume')") is not None:
+            version = await conn.fetchval("SELECT schema_version FROM volume")
+        if version > max(wanted):
+            raise MigrationError(f"schema version {version} is newer than {max(wanted)}")
+        for number in range(version + 1, max(wanted) + 1):
+            await conn.execute(wanted[number].read_text(encoding="utf-8"))
+            await conn.execute("UPDATE volume SET schema_version = $1", number)
+        await conn.execute("SET LOCAL search_path = DEFAULT")
+    return max(wanted)
+
+
+def _functions() -> str:
+    files = sorted((HERE / "functions").glob("*.sql"))
+    return "\n".join(file.read_text(encoding="utf-8") for file in files)
+
+
+def _migrations() -> dict[int, Path]:
+    return {int(file.name[:4]): file for file in (HERE / "migrations").glob("[0-9]*_*.sql")}
+
+
+def _quote(identifier: str) -> str:
+    """A SQL identifier in quotes; refuses what provisioning never makes."""
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", identifier):
+        raise ValueError("not a name of a schema or role")
+    return f'"{identifier}"'

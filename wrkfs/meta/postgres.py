@@ -1,0 +1,400 @@
+"""The real metadata store: each operation is one call of one SQL function, one round trip.
+
+Semantics stand in `interface.MetaStore` and `functions/*.sql`; this file translates values. Calls
+survive lost connections (`links`), are applied once (`sessions`), and end within a minute.
+
+After `Fenced` every mutating call fails until `rejoin`. The mount then marks its open handles as
+failed (their next fsync or close reports it), calls `rejoin`, and goes on with a new session.
+"""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import InvalidArgument, NotFound, StorageError, by_errno
+from wrkfs.meta import rules
+from wrkfs.meta.handles import OpenFiles
+from wrkfs.meta.links import Links
+from wrkfs.meta.sessions import MountSession
+from wrkfs.types import (
+    Attr,
+    Dentry,
+    FileMap,
+    Ino,
+    RenameFlags,
+    SessionId,
+    SliceId,
+    SliceRef,
+    StatFs,
+    XattrFlags,
+)
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    import asyncpg
+
+    from wrkfs.config import VolumeConfig
+    from wrkfs.types import Caller, Commit, SetAttr
+
+CONNECTIONS = 4
+"""Calls to the database at once."""
+_SLICES = 1024
+"""Slice ids fetched at once."""
+_SLICES_MAX = 1 << 20
+_PURGE_LIMIT = 2000
+"""Entries removed in one call of `remove_tree`: about 50 ms of locks."""
+_REOPENS = 10
+
+
+class PostgresMeta:
+    """One session on a volume's schema; see `interface.MetaStore` for every method.
+
+    Critical sections: none beyond those of `Links`, `MountSession` and `OpenFiles`; `_slices`
+    changes without an await in between.
+    """
+
+    def __init__(
+        self, config: VolumeConfig, *, kind: str = "mount", connections: int = CONNECTIONS
+    ) -> None:
+        self._links = Links(config, connections)
+        self._session = MountSession(self._links, kind)
+        self._files = OpenFiles()
+        self._slices = range(0)
+
+    @property
+    def session(self) -> SessionId:
+        """The registered session."""
+        return self._session.id
+
+    @property
+    def epoch(self) -> int:
+        """Generation of the registration."""
+        return self._session.epoch
+
+    @property
+    def fenced(self) -> bool:
+        """True once the database refused this session; `rejoin` ends it."""
+        return self._session.fenced
+
+    async def start(self) -> None:
+        """Connects and registers. Raises Unavailable after a minute without database."""
+        await self._session.register()
+
+    async def rejoin(self) -> None:
+        """Registers a new session with a higher epoch; nothing is open in it."""
+        self._files = OpenFiles()
+        self._slices = range(0)
+        await self._session.register()
+
+    async def close(self) -> None:
+        """Ends the session within some seconds, also in an outage. Idempotent."""
+        await self._session.end()
+        await self._links.close()
+
+    async def fence(self, session: SessionId, *, force: bool = False) -> bool:
+        """Fences another session; False while it has not expired.
+
+        `force` is for who knows that its process is dead. What it held is reclaimed at once.
+        """
+        done: bool = (await self._links.call("fence", (session, force)))[0][0]
+        if done and session != self._session.id:
+            await self._session.reclaim(session)
+        return done
+
+    async def reap(self, silence: timedelta, patience: timedelta) -> None:
+        """Looks after sessions that went away; the heartbeat does it by itself now and then."""
+        await self._session.reap(silence, patience)
+
+    async def _read(self, name: str, *args: object) -> asyncpg.Record:
+        row = (await self._links.call(name, args))[0]
+        if row[0]:
+            raise by_errno(row[0])
+        return row
+
+    # -- names --
+
+    async def lookup(self, parent: Ino, name: bytes) -> Attr:
+        """See MetaStore."""
+        rules.check_name(name)
+        return _attr(await self._read("lookup", parent, name))
+
+    async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        """See MetaStore."""
+        rows = await self._links.call("readdir", (ino, after, limit))
+        if rows and rows[0][0]:
+            raise by_errno(rows[0][0])
+        return [Dentry(row[1], row[2], Attr(*row[3:14])) for row in rows]
+
+    async def parent(self, ino: Ino) -> Ino:
+        """See MetaStore."""
+        return Ino((await self._read("parent", ino))[2])
+
+    # -- inodes --
+
+    async def getattr(self, ino: Ino) -> Attr:
+        """See MetaStore."""
+        return _attr(await self._read("getattr", ino))
+
+    async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        """See MetaStore."""
+        rules.check_setattr(changes)
+        row = await self._session.mutate(
+            "setattr",
+            ino,
+            changes.mode,
+            changes.uid,
+            changes.gid,
+            changes.size,
+            changes.atime_ns,
+            changes.mtime_ns,
+            changes.atime_now,
+            changes.mtime_now,
+        )
+        return _attr(row)
+
+    async def readlink(self, ino: Ino) -> bytes:
+        """See MetaStore."""
+        target: bytes = (await self._read("readlink", ino))[1]
+        return target
+
+    async def create(
+        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+    ) -> tuple[FileMap, bool]:
+        """See MetaStore."""
+        rules.check_name(name)
+        mode = stat.S_IFREG | stat.S_IMODE(mode)
+        for _ in range(_REOPENS):
+            files, ino = self._files, None
+            new = await self._session.fresh_id()
+            files.begin_create()
+            try:
+                row = await self._session.mutate(
+                    "create", parent, name, new, mode, caller.uid, caller.gid, exclusive
+                )
+                ino = Ino(row[2])
+                files.add(ino)
+            finally:
+                doubtful = files.end_create(ino)
+            if not doubtful:
+                files.confirm(ino)
+                return _file_map(row), row[1]
+            # A release of the same file was on its way and may have removed what create relied on.
+            try:
+                return await self._register(ino), row[1]
+            except NotFound:
+                continue
+        raise StorageError("the file is replaced faster than it can be opened")
+
+    async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
+        """See MetaStore."""
+        return await self._make(parent, name, rules.node_mode(mode), caller, rdev=rdev)
+
+    async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
+        """See MetaStore."""
+        return await self._make(parent, name, stat.S_IFDIR | stat.S_IMODE(mode), caller)
+
+    async def symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attr:
+        """See MetaStore."""
+        rules.check_target(target)
+        return await self._make(parent, name, stat.S_IFLNK | 0o777, caller, target=target)
+
+    async def _make(
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        rdev: int = 0,
+        target: bytes | None = None,
+    ) -> Attr:
+        rules.check_name(name)
+        new = await self._session.fresh_id()
+        row = await self._session.mutate(
+            "make", parent, name, new, mode, caller.uid, caller.gid, rdev, target
+        )
+        return _attr(row)
+
+    async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """See MetaStore."""
+        rules.check_name(name)
+        cookie = await self._session.fresh_id()
+        return _attr(await self._session.mutate("link", ino, parent, name, cookie))
+
+    async def unlink(self, parent: Ino, name: bytes) -> None:
+        """See MetaStore."""
+        rules.check_name(name)
+        await self._session.mutate("remove", parent, name, "file")
+
+    async def rmdir(self, parent: Ino, name: bytes) -> None:
+        """See MetaStore."""
+        rules.check_name(name)
+        await self._session.mutate("remove", parent, name, "empty")
+
+    async def remove_tree(self, parent: Ino, name: bytes) -> None:
+        """See MetaStore. If it ends early, the rest goes when this session ends."""
+        rules.check_name(name)
+        more = (await self._session.mutate("remove", parent, name, "tree"))[1]
+        while more:
+            more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
+
+    async def rename(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: RenameFlags = RenameFlags.NONE,
+    ) -> None:
+        """See MetaStore."""
+        rules.check_rename(flags)
+        rules.check_name(name)
+        rules.check_name(new_name)
+        cookie = await self._session.fresh_id()
+        await self._session.mutate("rename", parent, name, new_parent, new_name, int(flags), cookie)
+
+    # -- files --
+
+    async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
+        """See MetaStore."""
+        files = self._files
+        await files.settled(ino)
+        files.add(ino)
+        if not truncate and files.registered(ino):
+            try:
+                return await self.file_map(ino)
+            except BaseException:
+                files.drop(ino)
+                raise
+        return await self._register(ino, truncate)
+
+    async def _register(self, ino: Ino, truncate: bool = False) -> FileMap:
+        """Makes the database hold an inode that has just been counted."""
+        files = self._files
+        try:
+            await files.settled(ino)
+            row = await self._session.mutate("open", ino, truncate)
+        except BaseException:
+            files.drop(ino)
+            raise
+        files.confirm(ino)
+        return _file_map(row)
+
+    async def release(self, ino: Ino) -> None:
+        """See MetaStore."""
+        files = self._files
+        if not files.drop(ino):
+            return
+        pending = files.begin_release(ino)
+        try:
+            await self._session.mutate("release", ino)
+        finally:
+            files.end_release(ino, pending)
+
+    async def file_map(self, ino: Ino) -> FileMap:
+        """See MetaStore."""
+        return _file_map(await self._read("file_map", ino))
+
+    async def reserve_slices(self, count: int) -> SliceId:
+        """See MetaStore. Usually answered from a range fetched before."""
+        if not 0 < count <= _SLICES_MAX:
+            raise InvalidArgument("number of slice ids")
+        while len(self._slices) < count:
+            size = max(count, _SLICES)
+            first = await self._session.reserve("slice", size)
+            self._slices = range(first, first + size)
+        taken, self._slices = self._slices[0], self._slices[count:]
+        return SliceId(taken)
+
+    async def commit(self, commit: Commit) -> Attr:
+        """See MetaStore."""
+        rules.check_commit(commit)
+        extents = commit.extents
+        row = await self._session.mutate(
+            "commit",
+            commit.ino,
+            [extent.pos for extent in extents],
+            [extent.slice_id for extent in extents],
+            [extent.length for extent in extents],
+            [b"" if extent.inline is not None else extent.checksums for extent in extents],
+            [extent.inline for extent in extents],
+            commit.append,
+            commit.durable,
+            commit.mtime_ns,
+        )
+        return _attr(row)
+
+    async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
+        """See MetaStore."""
+        new = await self._session.fresh_id()
+        mode = stat.S_IFREG | stat.S_IMODE(mode)
+        row = await self._session.mutate("create_unlinked", new, mode, caller.uid, caller.gid)
+        self._files.add(new)
+        self._files.confirm(new)
+        return _file_map(row)
+
+    async def publish(
+        self,
+        ino: Ino,
+        parent: Ino,
+        name: bytes,
+        *,
+        if_version: tuple[Ino, int] | None = None,
+        if_absent: bool = False,
+    ) -> bool:
+        """See MetaStore."""
+        rules.check_name(name)
+        cookie = await self._session.fresh_id()
+        demanded = (None, None) if if_version is None else if_version
+        row = await self._session.mutate("publish", ino, parent, name, cookie, *demanded, if_absent)
+        made: bool = row[1]
+        return made
+
+    # -- the volume --
+
+    async def statfs(self) -> StatFs:
+        """See MetaStore."""
+        return StatFs(*(await self._links.call("statfs", ()))[0])
+
+    async def sync(self) -> None:
+        """See MetaStore."""
+        await self._session.mutate("sync")
+
+    # -- extended attributes --
+
+    async def getxattr(self, ino: Ino, name: bytes) -> bytes:
+        """See MetaStore."""
+        rules.check_xattr(name)
+        value: bytes = (await self._read("getxattr", ino, name))[1]
+        return value
+
+    async def setxattr(
+        self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
+    ) -> None:
+        """See MetaStore."""
+        rules.check_xattr(name, value)
+        rules.check_xattr_flags(flags)
+        await self._session.mutate("setxattr", ino, name, value, int(flags))
+
+    async def listxattr(self, ino: Ino) -> list[bytes]:
+        """See MetaStore."""
+        return list((await self._read("listxattr", ino))[1] or ())
+
+    async def removexattr(self, ino: Ino, name: bytes) -> None:
+        """See MetaStore."""
+        rules.check_xattr(name)
+        await self._session.mutate("setxattr", ino, name, None, int(XattrFlags.REPLACE))
+
+
+def _attr(row: asyncpg.Record) -> Attr:
+    """Attributes from a `wrkfs.reply`."""
+    return Attr(*row[2:13])
+
+
+def _file_map(row: asyncpg.Record) -> FileMap:
+    """Attributes and refs from a `wrkfs.map_reply`."""
+    if row[14] is None:
+        return FileMap(_attr(row), ())
+    return FileMap(_attr(row), tuple(map(SliceRef, *row[14:21])))

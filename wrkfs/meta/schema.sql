@@ -1,0 +1,217 @@
+-- The metadata of one volume: canonical reference of every table, column and invariant.
+--
+-- One volume is one schema of the metadata database. The tables belong to the daemon's role; the
+-- volume's own role has exactly the rights that `migrate.py` grants and works through the functions
+-- of schema `wrkfs`. A new volume is made by `migrations/`; a test compares the outcome with this
+-- file, so both change together.
+--
+-- Units: sizes and offsets are bytes, times are nanoseconds since the epoch (bigint) where a
+-- program sees them through stat(2), timestamptz where only the drive itself uses them.
+-- Numbers: an inode number, a cookie and a slice id are never given twice. They come from durable
+-- ranges (`counter`), because a sequence may step back when PostgreSQL crashes after an
+-- asynchronous commit, and a client may then still hold the number of a file that is gone.
+-- Hostile rows: the volume's role can write any row that the constraints allow. The functions give
+-- an error or a refusal then; every loop is bounded.
+--
+-- INVARIANTS (fsck has one check for each)
+--  I1  Every dentry's `ino` has an inode; every dentry's `parent` is a directory.
+--  I2  A directory has nlink = 2 + number of its subdirectories and exactly one dentry, except the
+--      root (no dentry, parent = itself) and detached ones (nlink = 0, parent = 0, a sustained row
+--      with `doomed`).
+--  I3  Any other inode has nlink = number of its dentries; with nlink = 0 it has a sustained row.
+--  I4  inode.parent of a directory is the `parent` of its dentry; following it ends at the root.
+--  I5  Every ref (row of `slice`) belongs to a regular file and ends at or before the file's size.
+--  I6  A ref lies within one chunk and within its slice.
+--  I7  A slice with `is_inline` has a row in `inline` of exactly `size` bytes; every row of `inline`
+--      is referenced; inline slices have no objects.
+--  I8  A slice in `deleted` is referenced by no ref.
+--  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
+--  I10 Use in bytes (sum over regular files of inode.size) = sum of bytes over `usage` and
+--      `op_result`; use in inodes (all but the root) = sum of inodes over both.
+--  I11 Each live session has its slots in `op_result`; a fenced one has none.
+--
+-- SESSIONS, EXPIRY AND FENCING
+--  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
+--  `expires_at` 6 s ahead by the database's clock.
+--  * Expired means only that others need not wait for the session: what it holds by lease is void
+--    (the holder stops serving from caches 5 s after its last heartbeat). Its files stay
+--    sustained and its changes are accepted; the next heartbeat extends it. So an outage of the
+--    database costs a session nothing: while nobody can reach it, nobody can fence.
+--  * Fenced is final. It is done only by `fence` (asked for; refused before expiry unless forced
+--    by who knows that the process is dead) or by `reap`, in two steps: a session without heartbeat
+--    for 90 s becomes suspected; still silent 6 s later it is fenced. A heartbeat clears the
+--    suspicion. So after an outage of any length, or a step of the clock, everybody has 6 s to show
+--    that it lives before the first reaper can harm it, and a mount cut off alone for less than
+--    90 s loses nothing (a call gives up after 60 s).
+--  * Fencing removes the session's slots (`op_result`), waiting for calls in flight; a mutating
+--    function that finds no slot of its (session, epoch) changes nothing. So after `fence`
+--    returned no change of the fenced session ever appears.
+--  * A fenced session is never revived: the mount registers a new one with a higher epoch. What the
+--    old one sustained is reclaimed by `reap`.
+--
+-- LOCKS
+--  A mutating function locks, in this order: its own slot row, the row `rename` of `counter` (only
+--  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino.
+--  What it read before locking is checked again afterwards; if it changed, the function changes
+--  nothing and answers EAGAIN, and the client calls again.
+
+-- Settings of the volume. One row; the volume's role may only read it.
+CREATE TABLE volume (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    schema_version  integer NOT NULL,   -- number of the last migration applied
+    bytes_limit     bigint CHECK (bytes_limit >= 0),    -- NULL: no quota
+    inodes_limit    bigint CHECK (inodes_limit >= 0)    -- NULL: no quota
+);
+
+-- Numbers handed out in ranges by durable commits, and the lock of directory moves.
+CREATE TABLE counter (
+    kind            text PRIMARY KEY,   -- 'id': inodes and cookies; 'slice': slices; 'session';
+                                        -- 'rename': its row lock only
+    next            bigint NOT NULL CHECK (next >= 1)   -- first number not yet given
+) WITH (fillfactor = 50);
+
+-- Inodes. Column order up to `parent` equals type wrkfs.reply after errno and flag.
+CREATE TABLE inode (
+    ino             bigint PRIMARY KEY CHECK (ino >= 1),    -- 1 is the root
+    mode            integer NOT NULL    -- type and permission bits as in stat(2)
+                    CHECK (mode >> 12 IN (1, 4, 8, 10, 12) AND mode < 65536),
+    nlink           integer NOT NULL CHECK (nlink >= 0),    -- 0: unlinked, sustained (I2, I3)
+    uid             bigint NOT NULL CHECK (uid BETWEEN 0 AND 4294967295),
+    gid             bigint NOT NULL CHECK (gid BETWEEN 0 AND 4294967295),
+    rdev            bigint NOT NULL,    -- 0: devices cannot be made
+    size            bigint NOT NULL CHECK (size >= 0),  -- file: bytes; symlink: target; else 0
+    atime           bigint NOT NULL,    -- moves by setattr only
+    mtime           bigint NOT NULL,
+    ctime           bigint NOT NULL,
+    version         bigint NOT NULL,    -- grows with each change of a file's bytes; equal version
+                                        -- means equal bytes
+    parent          bigint NOT NULL     -- directories: parent (root: 1, detached: 0); others: 0
+) WITH (fillfactor = 70);
+
+-- Directory entries.
+CREATE TABLE dentry (
+    parent          bigint NOT NULL,
+    name            bytea NOT NULL
+                    CHECK (octet_length(name) BETWEEN 1 AND 255
+                           AND name NOT IN ('\x2e', '\x2e2e')
+                           AND position('\x00'::bytea IN name) = 0
+                           AND position('\x2f'::bytea IN name) = 0),
+    ino             bigint NOT NULL,
+    cookie          bigint NOT NULL CHECK (cookie >= 1),    -- place in readdir: stays while the
+                                        -- name stays, also when another inode takes the name
+    PRIMARY KEY (parent, name)
+);
+CREATE UNIQUE INDEX dentry_cookie ON dentry (parent, cookie);
+
+-- Refs: which part of which slice is visible where. Later refs (higher ord) overlay earlier ones;
+-- bytes that no ref covers are zero.
+CREATE TABLE slice (
+    inode           bigint NOT NULL,
+    chunk           bigint NOT NULL,    -- pos / 64 MiB
+    ord             bigint NOT NULL,    -- version of the file that the ref made
+    pos             bigint NOT NULL CHECK (pos >= 0),   -- offset in the file
+    slice_id        bigint NOT NULL CHECK (slice_id >= 1),
+    size            bigint NOT NULL,    -- bytes of the whole slice
+    off             bigint NOT NULL CHECK (off >= 0),   -- where the visible part starts in it
+    length          bigint NOT NULL CHECK (length >= 1),    -- visible bytes; truncate clips it
+    checksums       bytea NOT NULL,     -- big-endian crc32c per 128 KiB of the slice; inline: empty
+    is_inline       boolean NOT NULL,   -- the bytes stand in `inline`, not in the object store
+    PRIMARY KEY (inode, chunk, ord),
+    CHECK (pos >> 26 = chunk AND pos <= 9223372036854775807 - length
+           AND (pos + length - 1) >> 26 = chunk),
+    CHECK (off <= size AND length <= size - off AND off <= pos)
+);
+
+-- Bytes of slices of at most 64 KiB. A slice of this kind is referenced from one inode only.
+CREATE TABLE inline (
+    slice_id        bigint PRIMARY KEY,
+    data            bytea NOT NULL CHECK (octet_length(data) BETWEEN 1 AND 65536)
+);
+ALTER TABLE inline ALTER COLUMN data SET STORAGE EXTERNAL;  -- compressing costs more than it saves
+
+-- Targets of symbolic links.
+CREATE TABLE symlink (
+    ino             bigint PRIMARY KEY,
+    target          bytea NOT NULL CHECK (octet_length(target) BETWEEN 1 AND 4095)
+);
+
+-- Extended attributes.
+CREATE TABLE xattr (
+    ino             bigint NOT NULL,
+    name            bytea NOT NULL CHECK (octet_length(name) BETWEEN 1 AND 255),
+    value           bytea NOT NULL CHECK (octet_length(value) <= 65536),
+    PRIMARY KEY (ino, name)
+);
+
+-- Registered sessions; see SESSIONS above. The row goes when the session has ended and nothing is
+-- left to reclaim.
+CREATE TABLE session (
+    session_id      bigint PRIMARY KEY,
+    epoch           bigint NOT NULL,    -- generation of the mount's registration
+    kind            text NOT NULL CHECK (octet_length(kind) <= 32), -- 'mount', 'http', ...
+    channel         text CHECK (octet_length(channel) <= 63),   -- NOTIFY channel for recalls of
+                                        -- leases; random; NULL: takes no leases
+    started_at      timestamptz NOT NULL,
+    heartbeat_at    timestamptz NOT NULL,
+    expires_at      timestamptz NOT NULL,
+    suspected_at    timestamptz,        -- first step of reaping; NULL: not suspected
+    fenced_at       timestamptz         -- NULL: alive
+) WITH (fillfactor = 50);
+
+-- Read leases on directories, taken by lookup and readdir once mounts cache. Nothing writes it yet.
+-- UNLOGGED: after a crash of PostgreSQL all leases are void and all mounts drop their caches.
+CREATE UNLOGGED TABLE lease (
+    ino             bigint NOT NULL,    -- the directory, or a file with several links
+    session_id      bigint NOT NULL,
+    expires_at      timestamptz NOT NULL,
+    PRIMARY KEY (ino, session_id)
+);
+
+-- What sessions hold although it may have no name any more.
+CREATE TABLE sustained (
+    ino             bigint NOT NULL,
+    session_id      bigint NOT NULL,
+    doomed          boolean NOT NULL DEFAULT false, -- a detached directory whose tree this session
+                                        -- is removing; else a file open in this session
+    PRIMARY KEY (ino, session_id)
+);
+CREATE INDEX sustained_session ON sustained (session_id, doomed);
+
+-- Use of sessions that have ended, folded into one row. Live sessions book their changes of use in
+-- `op_result`, so that no row is written by two calls at once.
+CREATE TABLE usage (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    bytes           bigint NOT NULL,
+    inodes          bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Slices in the object store that no ref uses any more; their objects wait for garbage collection,
+-- which checks I8 again before it deletes.
+CREATE TABLE deleted (
+    slice_id        bigint PRIMARY KEY,
+    size            bigint NOT NULL,
+    deleted_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Slice ids given to sessions: an id in a range of an ended session that is neither referenced nor
+-- in `deleted` was never committed, so its objects are garbage. Known without listing the bucket.
+CREATE TABLE slice_range (
+    first           bigint PRIMARY KEY,
+    count           bigint NOT NULL CHECK (count BETWEEN 1 AND 1048576),
+    session_id      bigint NOT NULL
+);
+
+-- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call
+-- with its first sending; the row says whether that one was applied and what it answered; its
+-- absence fences. A failed call changes nothing and is not remembered.
+CREATE TABLE op_result (
+    session_id      bigint NOT NULL,
+    slot            integer NOT NULL,
+    epoch           bigint NOT NULL,
+    op_seq          bigint NOT NULL,    -- last call applied through this slot; 0: none
+    ino             bigint NOT NULL,    -- the inode it answered; 0: none
+    flag            boolean NOT NULL,   -- the yes or no it answered
+    bytes           bigint NOT NULL,    -- use booked through this slot
+    inodes          bigint NOT NULL,
+    PRIMARY KEY (session_id, slot)
+) WITH (fillfactor = 30);

@@ -1,0 +1,188 @@
+"""The registration of one mount: slots, numbers, heartbeat. Rules: schema.sql, SESSIONS."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import Fenced, StorageError, Unavailable, by_errno
+from wrkfs.types import Ino, SessionId
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import asyncpg
+
+    from wrkfs.meta.links import Links
+
+SLOTS = 16
+"""Mutating calls in flight at once; more wait. Each is one row that statfs sums."""
+HEARTBEAT = 2.0
+"""Seconds between two heartbeats; the functions let a session expire after 6."""
+REAP_EVERY = 5
+"""Heartbeats between two looks for sessions that went away."""
+SILENCE = timedelta(seconds=90)
+"""Without heartbeat for so long, a session becomes suspected. Above the longest outage (60 s) that
+must cost latency only."""
+PATIENCE = timedelta(seconds=6)
+"""So long a suspected session has for a heartbeat."""
+RECLAIM_LIMIT = 2000
+"""Inodes let go of in one call, so that no call is long."""
+CLOSE_DEADLINE = 10.0
+"""Seconds for ending a session in the database; after that others reap it."""
+
+_NUMBERS = 4096
+_FENCED = -1
+_AGAIN = 11
+_AGAIN_MAX = 200
+
+
+class MountSession:
+    """One registered session.
+
+    Critical sections: a slot belongs to one call from `_slot` to its end, with all repetitions; the
+    range of numbers changes without an await, except under `_refill_lock`.
+    """
+
+    def __init__(self, links: Links, kind: str) -> None:
+        self._links = links
+        self._kind = kind
+        self._id = SessionId(0)
+        self._epoch = 0
+        self._fenced = False
+        self._slots: asyncio.Queue[int] = asyncio.Queue()
+        self._seq = 0
+        self._next = self._end = 0
+        self._refill_lock = asyncio.Lock()
+        self._heart: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> SessionId:
+        """Number of the session in the database."""
+        return self._id
+
+    @property
+    def epoch(self) -> int:
+        """Generation of the registration; grows with each `register`."""
+        return self._epoch
+
+    @property
+    def fenced(self) -> bool:
+        """True once the database said so; only `register` ends it."""
+        return self._fenced
+
+    async def register(self) -> None:
+        """Registers a new session and starts its heartbeat. Raises Unavailable."""
+        await self._stop_heart()
+        rows = await self._links.call("register", (self._kind, self._epoch + 1, SLOTS))
+        self._id = SessionId(rows[0][0])
+        self._epoch += 1
+        # Slots and numbers of calls that still run for the old session are never mixed in: the
+        # queue is a new one and each call puts its slot back where it took it.
+        self._slots = asyncio.Queue()
+        for slot in range(1, SLOTS + 1):
+            self._slots.put_nowait(slot)
+        self._fenced = False
+        await self._refill()
+        self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
+
+    async def end(self) -> None:
+        """Lets go of everything held and ends the session; in an outage others will reap it."""
+        await self._stop_heart()
+        if self._epoch == 0 or self._fenced:
+            return
+        with suppress(Fenced, Unavailable):
+            async with asyncio.timeout(CLOSE_DEADLINE):
+                await self.reclaim(self._id)
+                await self._links.call("fence", (self._id, True))
+        self._fenced = True
+
+    async def mutate(self, name: str, *args: object) -> asyncpg.Record:
+        """The answer of a mutating function, applied exactly once.
+
+        Raises Fenced, the WrkfsError of the errno it answers, and what `Links.call` raises.
+        """
+        if self._fenced:
+            raise Fenced
+        async with self._slot() as head:
+            for attempt in range(_AGAIN_MAX):
+                row = (await self._links.call(name, (*head, *args)))[0]
+                number = row[0]
+                if number == 0:
+                    return row
+                if number == _FENCED:
+                    self._fenced = head[1] == self._epoch
+                    raise Fenced
+                if number != _AGAIN:
+                    raise by_errno(number)
+                if attempt > 2:
+                    await asyncio.sleep(0.001 * attempt)
+        raise StorageError("entries change faster than they can be read")
+
+    async def fresh_id(self) -> Ino:
+        """A number for an inode or a cookie, never given before."""
+        while self._next == self._end:
+            await self._refill()
+        self._next += 1
+        return Ino(self._next - 1)
+
+    async def reserve(self, kind: str, count: int) -> int:
+        """First of `count` numbers of a kind ('id', 'slice') that are this session's alone."""
+        row = (await self._links.call("reserve", (self._id, self._epoch, kind, count)))[0]
+        if row[0] < 0:
+            self._fenced = True
+            raise Fenced
+        first: int = row[0]
+        return first
+
+    async def reap(self, silence: timedelta, patience: timedelta) -> None:
+        """Fences sessions without heartbeat and reclaims what fenced ones held."""
+        rows = await self._links.call("reap", (silence, patience))
+        for session in rows[0][0]:
+            await self.reclaim(SessionId(session))
+
+    async def reclaim(self, owner: SessionId) -> None:
+        """Lets go of all that a session (this one, or a fenced one) holds."""
+        while (await self.mutate("reclaim", owner, RECLAIM_LIMIT))[1]:
+            pass
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[tuple[int, int, int, int]]:
+        slots = self._slots
+        slot = await slots.get()
+        self._seq += 1
+        try:
+            yield self._id, self._epoch, slot, self._seq
+        finally:
+            slots.put_nowait(slot)
+
+    async def _refill(self) -> None:
+        async with self._refill_lock:
+            if self._next == self._end:
+                self._next = await self.reserve("id", _NUMBERS)
+                self._end = self._next + _NUMBERS
+
+    async def _beat(self) -> None:
+        beats = 0
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            beats += 1
+            # An outage longer than the deadline is reported by the calls that hit it; the session
+            # lives on in the database, so the heart goes on trying.
+            with suppress(Unavailable):
+                rows = await self._links.call("heartbeat", (self._id, self._epoch))
+                if not rows[0][0]:
+                    self._fenced = True
+                    return
+                if beats % REAP_EVERY == 0:
+                    await self.reap(SILENCE, PATIENCE)
+
+    async def _stop_heart(self) -> None:
+        heart, self._heart = self._heart, None
+        if heart is None:
+            return
+        heart.cancel()
+        with suppress(asyncio.CancelledError, Fenced):
+            await heart

@@ -1,0 +1,58 @@
+"""The statements that a metadata connection prepares: one call of one SQL function each."""
+
+from __future__ import annotations
+
+
+def _call(function: str, count: int) -> str:
+    """`SELECT * FROM wrkfs.function($1, ... $count)`."""
+    parameters = ", ".join(f"${n}" for n in range(1, count + 1))
+    return f"SELECT * FROM wrkfs.{function}({parameters})"  # noqa: S608 fixed names only
+
+
+OPERATION = 4
+"""Parameters that every mutating function begins with: session, epoch, slot, op_seq."""
+
+STATEMENTS: dict[str, str] = {
+    "lookup": _call("lookup", 2),
+    "readdir": _call("readdir", 3),
+    "parent": _call("parent", 1),
+    "getattr": _call("getattr", 1),
+    "readlink": _call("readlink", 1),
+    "getxattr": _call("getxattr", 2),
+    "listxattr": _call("listxattr", 1),
+    "file_map": _call("file_map", 1),
+    "statfs": _call("statfs", 0),
+    "create": _call("create", OPERATION + 7),
+    "make": _call("make", OPERATION + 8),
+    "link": _call("link", OPERATION + 4),
+    "remove": _call("remove", OPERATION + 3),
+    "purge": _call("purge", OPERATION + 2),
+    "rename": _call("rename", OPERATION + 6),
+    "publish": _call("publish", OPERATION + 7),
+    "open": _call("open", OPERATION + 2),
+    "release": _call("release", OPERATION + 1),
+    "create_unlinked": _call("create_unlinked", OPERATION + 4),
+    "commit": _call("commit", OPERATION + 9),
+    "sync": _call("sync", OPERATION),
+    "setattr": _call("setattr", OPERATION + 9),
+    "setxattr": _call("setxattr", OPERATION + 4),
+    "reclaim": _call("reclaim", OPERATION + 2),
+    "reserve": _call("reserve", 4),
+    "register": _call("register", 3),
+    "heartbeat": _call("heartbeat", 2),
+    "fence": _call("fence", 2),
+    "reap": _call("reap", 2),
+}
+
+SERVER_SETTINGS = {
+    "application_name": "wrkfs",
+    # Functions that must survive a crash turn this on for their own transaction.
+    "synchronous_commit": "off",
+    # Every statement reads by index, also while statistics still say that a table is tiny: a plan
+    # made then is kept, and the table may grow by 10^5 rows before the next analyze.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
