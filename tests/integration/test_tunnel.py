@@ -1,0 +1,282 @@
+"""Commands through the tunnel: a real agent process, a real registry."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.errors import Unavailable
+from boxd.tunnel.channel import BUFFER, WINDOW, ExitStatus, Terminal
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from boxd.tunnel.channel import Exec
+    from tests.harness.agent import LocalBox
+
+PTY = Terminal("xterm-256color", (80, 24))
+PIPE = 1 << 20
+"""More than a pipe holds."""
+
+
+async def collect_until(running: Exec, marker: bytes) -> bytes:
+    """Reads output until the marker shows up."""
+    seen = b""
+    async with asyncio.timeout(20):
+        async for _, data in running.output():
+            seen += data
+            if marker in seen:
+                break
+    assert marker in seen
+    return seen
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is more than a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_fast_commands_lose_no_byte(local_box: LocalBox) -> None:
+    async def one(number: int) -> None:
+        done = await local_box.run(f"printf 'out {number}\\n'; printf 'err {number}\\n' >&2")
+        assert done.stdout == f"out {number}\n".encode()
+        assert done.stderr == f"err {number}\n".encode()
+        assert done.status == ExitStatus(0, None)
+
+    for start in range(0, 300, 10):
+        await asyncio.gather(*(one(number) for number in range(start, start + 10)))
+
+
+async def test_large_output_arrives_whole(local_box: LocalBox) -> None:
+    size = 100 << 20
+    running = await (await local_box.tunnel()).start(
+        f"openssl enc -aes-128-ctr -K {'0' * 32} -iv {'0' * 32} -in /dev/zero 2>/dev/null"
+        f" | head -c {size}"
+        if Path("/usr/bin/openssl").exists()
+        else f"head -c {size} /dev/zero"
+    )
+    digest, length = hashlib.sha256(), 0
+    async for _, data in running.output():
+        digest.update(data)
+        length += len(data)
+    assert length == size
+    again = await local_box.run(
+        f"openssl enc -aes-128-ctr -K {'0' * 32} -iv {'0' * 32} -in /dev/zero 2>/dev/null"
+        f" | head -c {size} | sha256sum"
+        if Path("/usr/bin/openssl").exists()
+        else f"head -c {size} /dev/zero | sha256sum"
+    )
+    assert again.stdout.split()[0].decode() == digest.hexdigest()
+
+
+async def test_slow_reader_holds_the_command(local_box: LocalBox) -> None:
+    progress = local_box.root / "progress"
+    running = await (await local_box.tunnel()).start(
+        f"i=0; while [ $i -lt 400 ]; do head -c 65536 /dev/zero; i=$((i+1)); echo $i > {progress};"
+        " done"
+    )
+    output = running.output()
+    first = await anext(output)
+    assert first[0] == "stdout"
+    seen = -1
+    async with asyncio.timeout(20):
+        # Nobody reads: the counter comes to a stand.
+        while (now := int(progress.read_text() or 0) if progress.exists() else 0) != seen:
+            seen = now
+            await asyncio.sleep(0.3)
+    assert seen * 65536 < BUFFER + 2 * WINDOW + 2 * PIPE
+    total = len(first[1])
+    async for _, data in output:
+        total += len(data)
+    assert total == 400 * 65536
+
+
+async def test_input_is_streamed_and_ends(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start("sha256sum")
+    digest = hashlib.sha256()
+    for number in range(200):
+        block = number.to_bytes(4, "big") * 16384
+        digest.update(block)
+        await running.write(block)
+    running.write_eof()
+    output = b"".join([data async for _, data in running.output()])
+    assert output.split()[0].decode() == digest.hexdigest()
+
+
+async def test_input_of_a_command_that_does_not_read_is_bounded(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start("sleep 600")
+    sent = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2):
+            while sent < 64 << 20:
+                await running.write(bytes(65536))
+                sent += 65536
+    assert sent < 4 << 20
+    assert (await local_box.run("echo others go on")).stdout == b"others go on\n"
+    await running.end()
+    assert await running.wait() == ExitStatus(None, "HUP")
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("exit 0", ExitStatus(0, None)),
+        ("exit 3", ExitStatus(3, None)),
+        ("exit 255", ExitStatus(255, None)),
+        ("kill -TERM $$", ExitStatus(None, "TERM")),
+        ("kill -KILL $$", ExitStatus(None, "KILL")),
+        ("no-such-command-at-all 2>/dev/null", ExitStatus(127, None)),
+    ],
+)
+async def test_exit_is_told(local_box: LocalBox, command: str, status: ExitStatus) -> None:
+    assert (await local_box.run(command)).status == status
+
+
+async def test_stderr_after_stdout_is_closed(local_box: LocalBox) -> None:
+    done = await local_box.run("echo out; exec >&-; head -c 200000 /dev/zero >&2; exit 5")
+    assert done.stdout == b"out\n"
+    assert len(done.stderr) == 200000
+    assert done.status == ExitStatus(5, None)
+
+
+async def test_background_child_does_not_hold_the_end_back(local_box: LocalBox) -> None:
+    async with asyncio.timeout(10):
+        done = await local_box.run("sleep 30 & echo $!; exit 4")
+    assert done.status == ExitStatus(4, None)
+    child = int(done.stdout)
+    # It was left behind on purpose.
+    assert alive(child)
+    os.kill(child, signal.SIGKILL)
+
+
+async def test_writing_background_child_does_not_hold_the_end_back(local_box: LocalBox) -> None:
+    async with asyncio.timeout(20):
+        done = await local_box.run("yes & echo $! >&2; exit 4")
+    assert done.status == ExitStatus(4, None)
+    with suppress(ProcessLookupError):
+        os.kill(int(done.stderr), signal.SIGKILL)
+
+
+async def test_environment(local_box: LocalBox) -> None:
+    done = await local_box.run(
+        "env", env={"GIVEN": "a b=c\n'x'", "LANG": "de_DE.UTF-8", "not a name": "x"}
+    )
+    lines = done.stdout.decode()
+    assert "GIVEN=a b=c\n'x'" in lines
+    assert "FROM_IMAGE=yes" in lines
+    assert "LANG=de_DE.UTF-8" in lines
+    assert "HOME=/root" in lines
+    assert "not a name" not in lines
+    assert "PYTHON" not in lines
+
+
+async def test_a_terminal_with_resize_and_interrupt(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start(
+        "stty size; trap 'stty size' WINCH; tty; echo ready; cat", terminal=PTY
+    )
+    assert b"24 80" in await collect_until(running, b"ready\r\n")
+    await running.write(b"typed\n")
+    await collect_until(running, b"typed\r\ntyped\r\n")
+    await running.write(b"\x03")
+    async for _ in running.output():
+        pass
+    status = await running.wait()
+    assert status in (ExitStatus(None, "INT"), ExitStatus(130, None))
+
+
+async def test_resize_reaches_the_program(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start(
+        "echo ready; read line; stty size", terminal=PTY
+    )
+    await collect_until(running, b"ready\r\n")
+    running.resize(132, 43)
+    await running.write(b"\n")
+    await collect_until(running, b"43 132\r\n")
+    await running.end()
+
+
+async def test_login_shell_on_a_terminal(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start(None, terminal=PTY)
+    await running.write(b"echo $TERM $0 $((6*7)); exit 9\n")
+    seen = b"".join([data async for _, data in running.output()])
+    assert b"xterm-256color" in seen
+    assert b"42" in seen
+    assert await running.wait() == ExitStatus(9, None)
+
+
+async def test_end_of_input_reaches_a_program_on_a_terminal(local_box: LocalBox) -> None:
+    async with asyncio.timeout(20):
+        done = await local_box.run("cat; echo over", stdin=b"half a line", terminal=PTY)
+    assert done.stdout.endswith(b"over\r\n")
+
+
+@pytest.mark.parametrize("name", ["INT", "TERM", "USR1", "KILL"])
+async def test_signals_reach_the_command(local_box: LocalBox, name: str) -> None:
+    running = await (await local_box.tunnel()).start("exec sleep 600")
+    running.send_signal(name)
+    async for _ in running.output():
+        pass
+    assert await running.wait() == ExitStatus(None, name)
+
+
+async def test_unknown_signals_are_ignored(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start("read line; echo $line")
+    for name in ("NOSUCH", "", "_DFL", "SIGTERM"):
+        running.send_signal(name)
+    await running.write(b"lives\n")
+    await collect_until(running, b"lives\n")
+    await running.end()
+
+
+@pytest.mark.parametrize("terminal", [None, PTY])
+async def test_closing_ends_the_whole_group(local_box: LocalBox, terminal: Terminal | None) -> None:
+    running = await (await local_box.tunnel()).start(
+        "trap '' HUP; sleep 600 & echo $! $$ ready; wait", terminal=terminal
+    )
+    seen = await collect_until(running, b"ready")
+    pids = [int(word) for word in seen.split()[:2]]
+    assert all(alive(pid) for pid in pids)
+    await running.end()
+    await until(lambda: not any(alive(pid) for pid in pids))
+
+
+async def test_stubborn_commands_are_killed(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start(
+        "trap '' HUP TERM INT; echo $$ ready; while :; do sleep 1; done"
+    )
+    pid = int((await collect_until(running, b"ready")).split()[0])
+    await running.end()
+    await until(lambda: not alive(pid), 20)
+
+
+async def test_agent_that_ends_hangs_its_commands_up(local_box: LocalBox) -> None:
+    running = await (await local_box.tunnel()).start("echo $$ ready; sleep 600")
+    pid = int((await collect_until(running, b"ready")).split()[0])
+    assert local_box.process is not None
+    local_box.process.terminate()
+    async with asyncio.timeout(20):
+        assert await local_box.process.wait() == 0
+    assert not alive(pid)
+    with pytest.raises(Unavailable):
+        await running.wait()
+
+
+async def test_commands_with_any_text(local_box: LocalBox) -> None:
+    text = "ÄÖ €\t'\"$(echo no)`x`\\ 🎈"
+    done = await local_box.run("cat <<'EOF'\n" + text + "\nEOF")
+    assert done.stdout.decode() == text + "\n"
+
+
+async def test_output_may_be_any_bytes(local_box: LocalBox) -> None:
+    done = await local_box.run("head -c 65536 /dev/urandom | tee /dev/stderr")
+    assert len(done.stdout) == 65536
+    assert done.stdout == done.stderr
