@@ -3,9 +3,21 @@
 ======================  ========  =================================================================
 fixture                 scope     gives
 ======================  ========  =================================================================
+`box_host`              function  a runc backend with boxes of the `debian` image
+`image_rootfs`          session   root of the `debian` image, kept between runs
+`local_box`             function  a guest agent as a local process with its tunnel up
 `pg`                    session   superuser's DSN of a real private PostgreSQL cluster (per worker)
 `pg_database`           function  superuser's DSN of a fresh database in it
+`front_door`            function  open front door before boxes that are plain local processes
+`web`                   function  served HTTP API before local processes, stores in memory
+`web_without_drives`    function  the same where drives are not enabled
 ======================  ========  =================================================================
 """
 
-pytest_plugins: list[str] = ["tests.harness.pg"]
+pytest_plugins: list[str] = [
+    "tests.harness.agent",
+    "tests.harness.backend",
+    "tests.harness.frontdoor",
+    "tests.harness.http",
+    "tests.harness.pg",
+]

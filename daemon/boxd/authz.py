@@ -24,6 +24,7 @@ class Action(StrEnum):
     CREATE_BOX = "create a box"
     ATTACH_BOX = "attach to a box"
     REMOVE_BOX = "remove a box"
+    SUSPEND_BOX = "suspend or resume a box"
     LIST_CATALOG = "list images and flavors"
     CREATE_KEY = "create an API key"
     LIST_KEYS = "list API keys"
@@ -65,6 +66,7 @@ TABLE: dict[Action, Rule] = {
     Action.CREATE_BOX: Rule(_ACCOUNT, scoped=True),
     Action.ATTACH_BOX: Rule(_HOLDERS, scoped=True),
     Action.REMOVE_BOX: Rule(_ACCOUNT, scoped=True),
+    Action.SUSPEND_BOX: Rule(_ACCOUNT, scoped=True),
     Action.LIST_CATALOG: Rule(_ACCOUNT, scoped=True),
     Action.CREATE_KEY: Rule(_SSH, scoped=False),
     Action.LIST_KEYS: Rule(_SSH, scoped=False),

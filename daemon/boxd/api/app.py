@@ -53,6 +53,11 @@ class StreamRoute:
     parameter: str
     endpoint: ASGIApp
 
+    @property
+    def template(self) -> str:
+        """The path with its parameter, as it is listed and logged."""
+        return f"{self.prefix}{{{self.parameter}}}"
+
     def matches(self, path: str) -> bool:
         """Whether a decoded path belongs here."""
         return path.startswith(self.prefix) or path == self.prefix.rstrip("/")
@@ -75,10 +80,7 @@ class Api:
     @property
     def routes(self) -> list[Route]:
         """Every operation that is served."""
-        found = [
-            Route(f"{route.prefix}{{{route.parameter}}}", route.methods, public=False)
-            for route in self._streams
-        ]
+        found = [Route(route.template, route.methods, public=False) for route in self._streams]
         for route in self._json.routes:
             if isinstance(route, APIRoute):
                 methods = tuple(sorted(route.methods or ()))
@@ -93,7 +95,7 @@ class Api:
         scope["path"] = decode_path(scope["raw_path"])
         for route in self._streams:
             if route.matches(scope["path"]):
-                exchange_of(scope).route = route.prefix
+                exchange_of(scope).route = route.template
                 if scope["method"] not in route.methods:
                     raise method_not_allowed(", ".join(route.methods))
                 await route.endpoint(scope, receive, send)
@@ -101,7 +103,11 @@ class Api:
         if scope["method"] == "HEAD":
             # The server sends no body for HEAD, so it may be answered like GET everywhere.
             scope["method"] = "GET"
-        await self._json(scope, receive, send)
+        try:
+            await self._json(scope, receive, send)
+        finally:
+            found = scope.get("route")
+            exchange_of(scope).route = found.path if isinstance(found, APIRoute) else "-"
 
 
 def create_app(operations: Operations, config: Config) -> Api:
@@ -121,7 +127,8 @@ def _json_routes(operations: Operations) -> FastAPI:
     for error in (BoxdError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(error, _failure)
     for router in (health.router, boxes.router, catalogs.router):
-        app.include_router(router)
+        # As plain routes, not as an included router: so they can be enumerated.
+        app.router.routes.extend(router.routes)
     return app
 
 

@@ -25,3 +25,17 @@ async def remove(caller: Caller, ref: Reference) -> Response:
     """Destroys the box that the reference names."""
     await caller.operations.remove(caller.principal, ref, caller.ws)
     return Response(status_code=204)
+
+
+@router.post("/{ref}/suspend")
+async def suspend(caller: Caller, ref: Reference) -> dict[str, str]:
+    """The box's memory goes to disk; answers with its new state."""
+    view = await caller.operations.suspend(caller.principal, ref, caller.ws)
+    return {"state": view.state}
+
+
+@router.post("/{ref}/resume")
+async def resume(caller: Caller, ref: Reference) -> dict[str, str]:
+    """Undoes `suspend`; answers with the new state."""
+    view = await caller.operations.resume(caller.principal, ref, caller.ws)
+    return {"state": view.state}

@@ -7,6 +7,7 @@ import logging
 import re
 
 LOGGER = "uvicorn.error"
+ACCESS_LOGGER = "uvicorn.access"
 _QUERY = re.compile(r"\?[^\s\"']*")
 _CLIENT_CAUSED = (
     "Invalid HTTP request received",
@@ -36,7 +37,12 @@ class UvicornFilter(logging.Filter):
 
 
 def quiet_uvicorn() -> None:
-    """Puts the filter on uvicorn's logger, once. Its lifecycle lines are shown from WARNING on."""
+    """Puts the filter on uvicorn's logger, once. Its lifecycle lines are shown from WARNING on.
+
+    Its access log is off for good: it holds query strings, and `access_log=False` turns it off only
+    for as long as nobody listens to that logger.
+    """
+    logging.getLogger(ACCESS_LOGGER).disabled = True
     logger = logging.getLogger(LOGGER)
     if not any(isinstance(known, UvicornFilter) for known in logger.filters):
         logger.addFilter(UvicornFilter())

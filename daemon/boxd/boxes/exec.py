@@ -90,10 +90,7 @@ class ExecRun:
 
     async def write(self, data: bytes) -> None:
         """Standard input; waits while the command does not read. Nothing happens once it ended."""
-        if self._ended:
-            return
-        # A command that has closed its input, or ended, is no failure of its caller.
-        with contextlib.suppress(BrokenPipeError):
+        if not self._ended:
             await self._channel.write(data)
 
     def write_eof(self) -> None:
@@ -108,8 +105,9 @@ class ExecRun:
         """
         limit = asyncio.create_task(self._limit(), name="exec timeout")
         try:
-            async for stream, data in self._channel.output():
-                await emit(stream, data)
+            async with contextlib.aclosing(self._channel.output()) as output:
+                async for stream, data in output:
+                    await emit(stream, data)
             status = await self._channel.wait()
         finally:
             limit.cancel()
@@ -124,16 +122,20 @@ class ExecRun:
         """Ends the command's whole process group if it still runs, and lets go of the channel."""
         if not self._ended:
             self._ended = True
-            await self._channel.end()
-        self._channel.close()
+            await self._close()
 
     async def _limit(self) -> None:
         await asyncio.sleep(self._timeout_s)
         self._timed_out = True
         for name in ("TERM", "KILL"):
-            self._channel.send_signal(name)
+            self._channel.signal(name)
             await asyncio.sleep(KILL_AFTER_S)
-        self._channel.close()
+        await self._close()
+
+    async def _close(self) -> None:
+        # The agent ends the group when its channel closes, also when it is late to say so.
+        with contextlib.suppress(TimeoutError):
+            await self._channel.end()
 
 
 @contextlib.asynccontextmanager

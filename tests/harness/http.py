@@ -1,0 +1,204 @@
+"""Fixture `web`: the real HTTP API before boxes that are plain local processes.
+
+Everything is real but the backend (see harness/frontdoor.py) and the stores: control state,
+drives' metadata and drives' blocks are in memory. Requests go through a socket on loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest_asyncio
+
+from boxd.api.app import Api, create_app
+from boxd.api.serve import ApiServer
+from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.lifecycle import Lifecycle
+from boxd.boxes.quota import load_tiers
+from boxd.clock import SystemClock
+from boxd.config import Address, Config
+from boxd.errors import Unavailable
+from boxd.operations import Operations
+from boxd.principal import Principal
+from boxd.store.memory import MemoryStore
+from boxd.tunnel.registry import TunnelRegistry, new_identity
+from tests.harness.frontdoor import TIER, PlainCatalog, ProcessBackend
+from wrkfs.data.memory import MemoryBlocks
+from wrkfs.fs import Filesystem
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.meta.memory_volume import MemoryVolume
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from datetime import timedelta
+
+    from boxd.secret import Secret
+
+ALICE = Principal("SHA256:alice", None, "ssh_key")
+BOB = Principal("SHA256:bob", None, "ssh_key")
+
+
+@dataclass
+class Volume:
+    """One drive: what it consists of, and the Filesystem that the API uses."""
+
+    meta: MemoryVolume
+    blocks: MemoryBlocks
+    fs: Filesystem
+
+
+class MemoryDrives:
+    """Drives in memory, by owner and workspace."""
+
+    def __init__(self) -> None:
+        self.volumes: dict[tuple[str, str | None], Volume] = {}
+
+    async def filesystem(self, owner: str, workspace: str | None) -> Filesystem:
+        """The drive's Filesystem; the drive is made at first use."""
+        return (await self.volume(owner, workspace)).fs
+
+    async def volume(self, owner: str = ALICE.owner, workspace: str | None = None) -> Volume:
+        """The drive with its parts."""
+        place = (owner, workspace)
+        if place not in self.volumes:
+            volume, blocks = MemoryVolume(), MemoryBlocks()
+            meta = MemoryMeta(volume)
+            await meta.start()
+            self.volumes.setdefault(place, Volume(volume, blocks, Filesystem(meta, blocks)))
+        return self.volumes[place]
+
+    async def close(self) -> None:
+        """Closes all."""
+        for volume in self.volumes.values():
+            await volume.fs.close()
+
+
+@dataclass
+class Web:
+    """A served API and what stands behind it."""
+
+    api: Api
+    address: Address
+    operations: Operations
+    lifecycle: Lifecycle
+    backend: ProcessBackend
+    store: MemoryStore
+    drives: MemoryDrives
+    key: str
+    clients: list[httpx.AsyncClient] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """The root of the API."""
+        return f"http://{self.address}"
+
+    async def new_key(
+        self,
+        owner: Principal = ALICE,
+        *,
+        scope: str | None = None,
+        ttl: timedelta | None = None,
+        name: str | None = None,
+    ) -> str:
+        """A fresh API key of an owner."""
+        name = name or f"key{len(await self.operations.list_keys(owner))}"
+        _, secret = await self.operations.create_key(owner, name, scope=scope, ttl=ttl)
+        return _revealed(secret)
+
+    def client(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
+        """A client that shows `key` (the owner's first one unless told otherwise)."""
+        shown = {"authorization": f"Bearer {key or self.key}"} | headers
+        client = httpx.AsyncClient(base_url=self.url, headers=shown, timeout=60)
+        self.clients.append(client)
+        return client
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A raw connection."""
+        return await asyncio.open_connection(self.address.host, self.address.port)
+
+
+def _revealed(secret: Secret) -> str:
+    return secret.reveal()
+
+
+@asynccontextmanager
+async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[Web]:
+    """The whole of it, below `root`; ends with every process of it."""
+    keys = root / "keys"
+    keys.mkdir(mode=0o700)
+    private_key, _ = new_identity()
+    (keys / "tunnel_ed25519").write_bytes(private_key)
+    (keys / "tunnel_ed25519").chmod(0o600)
+    tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
+    backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
+    catalog, tier = PlainCatalog(root), load_tiers()[TIER]
+    assembly = Assembly(
+        backend=backend,
+        tunnels=tunnels,
+        new_identity=new_identity,
+        drives=None,
+        catalog=catalog,
+        places=Places(root / "boxes", root, tunnels.public_key),
+    )
+    lifecycle = Lifecycle(
+        store=store,
+        assembly=assembly,
+        catalog=catalog,
+        tier=tier,
+        clock=clock,
+        default_image="debian",
+        automount=False,
+    )
+    drives = MemoryDrives()
+    operations = Operations(
+        store=store,
+        lifecycle=lifecycle,
+        catalog=catalog,
+        drives=drives if with_drives else None,
+        tier=tier,
+        clock=clock,
+    )
+    await lifecycle.start()
+    config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
+    api = create_app(operations, config)
+    server = ApiServer(api, config)
+    web: Web | None = None
+    try:
+        address = await server.start()
+        web = Web(api, address, operations, lifecycle, backend, store, drives, "")
+        web.key = await web.new_key()
+        yield web
+    finally:
+        for client in web.clients if web else ():
+            await client.aclose()
+        await server.close()
+        await lifecycle.close(stop_boxes=True)
+        await operations.close()
+        await backend.close()
+        await drives.close()
+
+
+async def _no_requests(box_id: str, verb: str) -> dict[str, object]:
+    raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
+
+
+@pytest_asyncio.fixture
+async def web() -> AsyncIterator[Web]:
+    """See the module. The directory has a short name: paths of Unix sockets hold 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="web-") as name:
+        async with serve_web(Path(name)) as served:
+            yield served
+
+
+@pytest_asyncio.fixture
+async def web_without_drives() -> AsyncIterator[Web]:
+    """As `web`, on a host where drives are not enabled."""
+    with tempfile.TemporaryDirectory(prefix="web-") as name:
+        async with serve_web(Path(name), with_drives=False) as served:
+            yield served
