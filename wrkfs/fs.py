@@ -13,8 +13,18 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from wrkfs.errors import BadDescriptor, Fenced, InvalidArgument, Stale, WrkfsError
+from wrkfs.data.s3 import S3Blocks
+from wrkfs.errors import (
+    BadDescriptor,
+    Fenced,
+    InvalidArgument,
+    NoData,
+    NotSupported,
+    Stale,
+    WrkfsError,
+)
 from wrkfs.layout import FileLayout
+from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.reader import BlockReader, ReadAhead
 from wrkfs.types import RenameFlags, SetAttr, XattrFlags
 from wrkfs.writer import SliceIds, WritePath, Writer
@@ -22,7 +32,6 @@ from wrkfs.writer import SliceIds, WritePath, Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from wrkfs.config import VolumeConfig
     from wrkfs.data.interface import BlockStore
     from wrkfs.meta.interface import MetaStore
     from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, StatFs
@@ -31,6 +40,10 @@ if TYPE_CHECKING:
 
 KNOWN_MAX = 8192
 """Inodes whose last own commit is remembered."""
+STORED_XATTRS = (b"user.", b"trusted.")
+"""Namespaces of extended attributes that the drive keeps."""
+FILE_CAPABILITIES = b"security.capability"
+"""Never set: the drive is mounted nosuid."""
 _SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
 
 
@@ -168,6 +181,13 @@ class Filesystem:
         self._reader = BlockReader(blocks, prefix)
         self._path = WritePath(meta, blocks, prefix, SliceIds(meta), self._rejoin)
 
+    @classmethod
+    async def connect(cls, config: VolumeConfig, *, kind: str = "mount") -> Filesystem:
+        """Registers a session of the volume. Raises Unavailable."""
+        meta = PostgresMeta(config, kind=kind)
+        await meta.start()
+        return cls(meta, S3Blocks(config.store), prefix=config.store.prefix)
+
     async def close(self) -> None:
         """Commits what is dirty, ends the session. Idempotent; losses are raised at the end."""
         lost: WrkfsError | None = None
@@ -189,6 +209,10 @@ class Filesystem:
         """Everything answered so far survives a crash, dirty bytes of open files included."""
         files = list(self._files.values())
         await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
+        await self._meta.sync()
+
+    async def sync_names(self) -> None:
+        """Names and attributes answered so far survive a crash (fsync of a directory)."""
         await self._meta.sync()
 
     # -- names --
@@ -342,13 +366,18 @@ class Filesystem:
         return await self._meta.statfs()
 
     async def getxattr(self, ino: Ino, name: bytes) -> bytes:
-        """Value of an attribute. NoData."""
+        """Value of an attribute. NoData; NotSupported for namespaces that are not stored."""
+        if name == FILE_CAPABILITIES:
+            # The kernel asks for it before every write(2): answered without a round trip.
+            raise NoData
+        _check_namespace(name)
         return await self._meta.getxattr(ino, name)
 
     async def setxattr(
         self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
     ) -> None:
-        """Sets an attribute."""
+        """Sets an attribute. NotSupported for namespaces that are not stored."""
+        _check_namespace(name)
         await self._change(lambda: self._meta.setxattr(ino, name, value, flags))
 
     async def listxattr(self, ino: Ino) -> list[bytes]:
@@ -357,6 +386,7 @@ class Filesystem:
 
     async def removexattr(self, ino: Ino, name: bytes) -> None:
         """Removes an attribute. NoData."""
+        _check_namespace(name)
         await self._change(lambda: self._meta.removexattr(ino, name))
 
     # -- for FileHandle and Writer --
@@ -508,3 +538,8 @@ class Filesystem:
                         gone = Stale("the file vanished while the session was cut off")
                         file.writer.fail(gone)
                         file.lose(gone)
+
+
+def _check_namespace(name: bytes) -> None:
+    if not name.startswith(STORED_XATTRS):
+        raise NotSupported(f"extended attribute {name!r}")

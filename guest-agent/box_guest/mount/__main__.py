@@ -1,0 +1,133 @@
+"""The mount process: serves one volume at one directory until SIGTERM.
+
+`python -m box_guest.mount (--credentials-fd N | --credentials FILE) MOUNTPOINT`. Credentials come
+on an inherited pipe or from a file of mode 0600, never as argument or environment. It prints one
+line, `ready`, when the directory is mounted. Exit status: 0 after SIGTERM or umount, 1 for an
+error, 2 for a wrong call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pyfuse3
+import uvloop
+
+from box_guest.mount import loop
+from box_guest.mount import mountpoint as mounting
+from box_guest.mount.operations import Operations
+from wrkfs.config import ConfigError, VolumeConfig
+from wrkfs.errors import WrkfsError
+from wrkfs.fs import Filesystem
+
+log = logging.getLogger("box_guest.mount")
+
+OPTIONS = frozenset(
+    {"fsname=wrk", "subtype=wrkfs", "allow_other", "default_permissions", "nosuid", "nodev"}
+)
+MAX_TASKS = 1024
+"""Requests in work at once; above it they wait in the kernel."""
+DRAIN_TIMEOUT = 8.0
+"""Seconds that requests in work have to end after SIGTERM, and again for the last commits."""
+MAX_CREDENTIALS = 64 * 1024
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(prog="box_guest.mount", description=__doc__)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--credentials-fd", type=int, metavar="N")
+    source.add_argument("--credentials", type=Path, metavar="FILE")
+    parser.add_argument("mountpoint", type=Path)
+    arguments = parser.parse_args()
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    try:
+        config = _credentials(arguments.credentials_fd, arguments.credentials)
+        directory = mounting.prepare(arguments.mountpoint)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_run(config, directory))
+            return 0
+    except (ConfigError, mounting.MountpointError, WrkfsError) as error:
+        sys.stderr.write(f"box_guest.mount: {error}\n")
+        return 1
+
+
+def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
+    if descriptor is None:
+        if file is None:
+            raise ConfigError("no credentials were named")
+        return VolumeConfig.from_file(file)
+    try:
+        with os.fdopen(descriptor, encoding="utf-8") as pipe:
+            return VolumeConfig.from_json(pipe.read(MAX_CREDENTIALS))
+    except (OSError, UnicodeDecodeError):
+        raise ConfigError(f"descriptor {descriptor} cannot be read") from None
+
+
+async def _run(config: VolumeConfig, directory: Path) -> None:
+    await serve(await Filesystem.connect(config), directory)
+
+
+async def serve(fs: Filesystem, directory: Path) -> None:
+    """Mounts and serves until SIGTERM, SIGINT or umount; closes `fs`. MountpointError."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    try:
+        loop.enable()
+        try:
+            pyfuse3.init(Operations(fs), str(directory), set(OPTIONS))
+        except RuntimeError:
+            raise mounting.MountpointError(
+                f"{directory}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
+            ) from None
+        await _until_unmounted(directory, stop)
+    finally:
+        async with asyncio.timeout(DRAIN_TIMEOUT):
+            await fs.close()
+
+
+async def _until_unmounted(directory: Path, stop: asyncio.Event) -> None:
+    """Serves until `stop` is set or someone unmounts the directory."""
+    served = asyncio.create_task(pyfuse3.main(max_tasks=MAX_TASKS))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        mounting.tune(directory)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        await asyncio.wait({served, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not served.done():
+            await _unmount(directory)
+            # Boxes may hold the mount still: it ends for them with the requests in work.
+            pyfuse3.terminate()
+            await asyncio.wait({served}, timeout=DRAIN_TIMEOUT)
+        if served.done():
+            served.result()
+    finally:
+        for task in (stopped, served):
+            task.cancel()
+        await asyncio.gather(stopped, served, return_exceptions=True)
+        pyfuse3.close(unmount=mounting.device(directory) is not None)
+
+
+async def _unmount(directory: Path) -> None:
+    """In a thread, because the kernel asks this process while it unmounts."""
+    try:
+        await asyncio.to_thread(mounting.unmount, directory, lazy=False)
+    except OSError:
+        if mounting.device(directory) is not None:
+            await asyncio.to_thread(mounting.unmount, directory, lazy=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The mountpoint as the host sees it: stale mounts, tuning, unmounting.
+
+Nothing here touches the file system that is mounted: the process that serves it would wait for
+itself. /proc/self/mountinfo tells what is needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+MNT_DETACH = 2
+MAX_STACKED = 16
+"""Stale mounts on one directory that are removed before it is refused."""
+MAX_BACKGROUND = 256
+"""Requests that the kernel sends without waiting (read-ahead); its default is 12."""
+READ_AHEAD_KB = 4096
+"""Kernel read-ahead: four requests of 1 MiB in flight for one sequential reader."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class MountpointError(Exception):
+    """The directory cannot be mounted on; the text says why and what to do."""
+
+
+def device(mountpoint: Path) -> str | None:
+    """`major:minor` of the topmost mount on exactly this directory, or None."""
+    found = None
+    wanted = os.fsencode(mountpoint)
+    for line in MOUNTINFO.read_bytes().splitlines():
+        fields = line.split()
+        if _unescape(fields[4]) == wanted:
+            found = fields[2].decode()
+    return found
+
+
+def prepare(mountpoint: Path) -> Path:
+    """The directory's real path, made and freed of mounts whose process is dead.
+
+    Raises MountpointError for a mount that lives and for what is not a directory.
+    """
+    path = mountpoint.absolute()
+    for _ in range(MAX_STACKED):
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            path = path.resolve(strict=True)
+        except OSError as error:
+            if error.errno not in (errno.ENOTCONN, errno.EIO, errno.EEXIST):
+                raise MountpointError(f"{path}: {error.strerror}") from None
+            if device(path) is None:
+                raise MountpointError(f"{path}: not a directory") from None
+            unmount(path, lazy=True)
+            continue
+        if device(path) is not None:
+            raise MountpointError(f"{path}: mounted already; unmount it first: umount {path}")
+        return path
+    raise MountpointError(f"{path}: more than {MAX_STACKED} dead mounts on it")
+
+
+def unmount(mountpoint: Path, *, lazy: bool) -> None:
+    """umount2(2). Raises OSError (EBUSY while it is in use, unless lazy)."""
+    flags = MNT_DETACH if lazy else 0
+    if _libc.umount2(os.fsencode(mountpoint), flags) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(mountpoint))
+
+
+def tune(mountpoint: Path) -> None:
+    """Raises the kernel's limits for this mount, as far as this process may (root)."""
+    found = device(mountpoint)
+    if found is None:
+        raise MountpointError(f"{mountpoint}: the mount has vanished")
+    connection = Path("/sys/fs/fuse/connections") / found.partition(":")[2]
+    settings = {
+        connection / "max_background": MAX_BACKGROUND,
+        connection / "congestion_threshold": MAX_BACKGROUND * 3 // 4,
+        Path("/sys/class/bdi") / found / "read_ahead_kb": READ_AHEAD_KB,
+    }
+    for file, value in settings.items():
+        if os.access(file, os.W_OK):
+            file.write_text(str(value), encoding="ascii")
+
+
+def _unescape(field: bytes) -> bytes:
+    """mountinfo writes blanks, newlines and backslashes as octal numbers."""
+    for char in (b" ", b"\t", b"\n"):
+        field = field.replace(b"\\%03o" % ord(char), char)
+    return field.replace(b"\\134", b"\\")

@@ -1,0 +1,332 @@
+"""Protocol adapter only. FUSE requests to `wrkfs.fs.Filesystem`, answers and errnos back.
+
+Every reply has time-outs 0 and no `keep_cache`: the kernel asks again each time, and the metadata
+store answers, so a change made anywhere is seen at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+import pyfuse3
+
+from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
+from box_guest.mount.watchdog import Watchdog
+from wrkfs.errors import InvalidArgument, WrkfsError
+from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from wrkfs.fs import FileHandle, Filesystem
+    from wrkfs.types import Attr
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT = 85.0
+"""Seconds after which a request is answered with EIO: none may hang for longer than 90 s."""
+BLOCK_SIZE = 4096
+"""Unit of statfs."""
+PREFERRED_IO = 64 * 1024
+"""st_blksize: programs size their buffers by it, and each write(2) is one request."""
+UNLIMITED = 1 << 50
+"""Bytes that statfs tells when the volume has no quota (1 PiB)."""
+UNLIMITED_INODES = 1 << 40
+
+
+def handler(
+    function: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
+    """Wraps every request handler: anything but FUSEError would hang the caller."""
+
+    async def guarded(self: Operations, *args: P.args, **kwargs: P.kwargs) -> T:
+        task = self.watchdog.enter()
+        try:
+            return await function(self, *args, **kwargs)
+        except WrkfsError as error:
+            raise pyfuse3.FUSEError(error.errno) from None
+        except asyncio.CancelledError:
+            if not self.watchdog.was_late(task):
+                raise
+            log.error("%s: no answer within %g s", function.__name__, REQUEST_TIMEOUT)
+            raise pyfuse3.FUSEError(errno.EIO) from None
+        except Exception:
+            log.exception("%s failed", function.__name__)
+            raise pyfuse3.FUSEError(errno.EIO) from None
+        finally:
+            self.watchdog.leave(task)
+
+    functools.update_wrapper(guarded, function)
+    return guarded
+
+
+class Operations(pyfuse3.Operations):
+    """The handlers of one mount. Requests of the kernel run concurrently."""
+
+    supports_dot_lookup = True
+    enable_writeback_cache = False
+
+    def __init__(self, fs: Filesystem) -> None:
+        super().__init__()
+        self.watchdog = Watchdog(REQUEST_TIMEOUT)
+        self._fs = fs
+        self._files: Table[FileHandle] = Table()
+        self._directories: Table[DirectoryCursor] = Table()
+
+    # -- names --
+
+    @handler
+    async def lookup(
+        self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """LOOKUP; `.` and `..` come from file handles of an exported tree."""
+        parent = Ino(parent_inode)
+        if name == b".":
+            return _entry(await self._fs.getattr(parent))
+        if name == b"..":
+            return _entry(await self._fs.getattr(await self._fs.parent(parent)))
+        return _entry(await self._fs.lookup(parent, name))
+
+    async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
+        """FORGET; inode numbers are never used twice, so nothing is counted."""
+
+    @handler
+    async def mkdir(
+        self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """MKDIR."""
+        return _entry(await self._fs.mkdir(Ino(parent_inode), name, mode, _caller(ctx)))
+
+    @handler
+    async def mknod(
+        self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """MKNOD."""
+        return _entry(await self._fs.mknod(Ino(parent_inode), name, mode, rdev, _caller(ctx)))
+
+    @handler
+    async def symlink(
+        self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """SYMLINK."""
+        return _entry(await self._fs.symlink(Ino(parent_inode), name, target, _caller(ctx)))
+
+    @handler
+    async def link(
+        self, inode: int, new_parent_inode: int, new_name: bytes, _ctx: pyfuse3.RequestContext
+    ) -> pyfuse3.EntryAttributes:
+        """LINK."""
+        return _entry(await self._fs.link(Ino(inode), Ino(new_parent_inode), new_name))
+
+    @handler
+    async def unlink(self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
+        """UNLINK."""
+        await self._fs.unlink(Ino(parent_inode), name)
+
+    @handler
+    async def rmdir(self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
+        """RMDIR."""
+        await self._fs.rmdir(Ino(parent_inode), name)
+
+    @handler
+    async def rename(
+        self,
+        parent_inode_old: int,
+        name_old: bytes,
+        parent_inode_new: int,
+        name_new: bytes,
+        flags: int,
+        _ctx: pyfuse3.RequestContext,
+    ) -> None:
+        """RENAME2."""
+        if flags & ~(RenameFlags.NOREPLACE | RenameFlags.EXCHANGE):
+            raise InvalidArgument("unknown flags of rename")
+        await self._fs.rename(
+            Ino(parent_inode_old), name_old, Ino(parent_inode_new), name_new, RenameFlags(flags)
+        )
+
+    # -- inodes --
+
+    @handler
+    async def getattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+        """GETATTR."""
+        return _entry(await self._fs.getattr(Ino(inode)))
+
+    @handler
+    async def setattr(
+        self,
+        inode: int,
+        attr: pyfuse3.EntryAttributes,
+        fields: pyfuse3.SetattrFields,
+        _fh: int | None,
+        _ctx: pyfuse3.RequestContext,
+    ) -> pyfuse3.EntryAttributes:
+        """SETATTR: chmod, chown, truncate, utimens."""
+        changes = SetAttr(
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            size=attr.st_size if fields.update_size else None,
+            atime_ns=attr.st_atime_ns if fields.update_atime else None,
+            mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
+        )
+        return _entry(await self._fs.setattr(Ino(inode), changes))
+
+    @handler
+    async def readlink(self, inode: int, _ctx: pyfuse3.RequestContext) -> bytes:
+        """READLINK."""
+        return await self._fs.readlink(Ino(inode))
+
+    # -- files --
+
+    @handler
+    async def open(self, inode: int, flags: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+        """OPEN, with O_TRUNC."""
+        return self._opened(await self._fs.open(Ino(inode), flags))
+
+    @handler
+    async def create(
+        self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
+    ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
+        """CREATE: lookup, mknod and open in one."""
+        attr, handle = await self._fs.create(Ino(parent_inode), name, mode, flags, _caller(ctx))
+        return self._opened(handle), _entry(attr)
+
+    # The buffer may be a memoryview where pyfuse3 declares bytes: it asks for the buffer protocol.
+    @handler
+    async def read(self, fh: int, off: int, size: int) -> bytes:
+        """READ."""
+        return await self._files[fh].read_view(off, size)  # type: ignore[return-value] # see above
+
+    @handler
+    async def write(self, fh: int, off: int, buf: bytes) -> int:
+        """WRITE."""
+        return await self._files[fh].write(off, buf)
+
+    @handler
+    async def flush(self, fh: int) -> None:
+        """FLUSH: close(2) of one descriptor."""
+        await self._files[fh].flush()
+
+    @handler
+    async def fsync(self, fh: int, _datasync: bool) -> None:
+        """FSYNC."""
+        await self._files[fh].fsync()
+
+    @handler
+    async def release(self, fh: int) -> None:
+        """RELEASE: nobody waits for the answer, FLUSH has told errors before."""
+        await self._files.pop(fh).close()
+
+    # -- directories --
+
+    @handler
+    async def opendir(self, inode: int, _ctx: pyfuse3.RequestContext) -> int:
+        """OPENDIR."""
+        return self._directories.add(DirectoryCursor(self._fs, Ino(inode)))
+
+    @handler
+    async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
+        """READDIRPLUS."""
+        cursor = self._directories[fh]
+        entries = await cursor.after(start_id)
+        if start_id < 1 and not _reply(token, b".", cursor.ino, 1):
+            return
+        if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent or cursor.ino, 2):
+            return
+        for entry in entries:
+            cookie = entry.cookie + DOT_COOKIES
+            if not pyfuse3.readdir_reply(token, entry.name, _entry(entry.attr), cookie):
+                return
+
+    @handler
+    async def releasedir(self, fh: int) -> None:
+        """RELEASEDIR."""
+        self._directories.pop(fh)
+
+    @handler
+    async def fsyncdir(self, _fh: int, _datasync: bool) -> None:
+        """FSYNCDIR: names are as durable as everything else."""
+        await self._fs.sync_names()
+
+    # -- the volume, extended attributes --
+
+    @handler
+    async def statfs(self, _ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
+        """STATFS."""
+        found = await self._fs.statfs()
+        limit = UNLIMITED if found.bytes_limit is None else found.bytes_limit
+        inodes = UNLIMITED_INODES if found.inodes_limit is None else found.inodes_limit
+        data = pyfuse3.StatvfsData()
+        data.f_bsize = data.f_frsize = BLOCK_SIZE
+        data.f_blocks = limit // BLOCK_SIZE
+        data.f_bfree = data.f_bavail = max(0, limit - found.bytes_used) // BLOCK_SIZE
+        data.f_files = inodes
+        data.f_ffree = data.f_favail = max(0, inodes - found.inodes_used)
+        data.f_namemax = 255
+        return data
+
+    @handler
+    async def getxattr(self, inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> bytes:
+        """GETXATTR."""
+        return await self._fs.getxattr(Ino(inode), name)
+
+    @handler
+    async def setxattr(
+        self, inode: int, name: bytes, value: bytes, _ctx: pyfuse3.RequestContext
+    ) -> None:
+        """SETXATTR; pyfuse3 has checked XATTR_CREATE and XATTR_REPLACE."""
+        await self._fs.setxattr(Ino(inode), name, value)
+
+    @handler
+    async def listxattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        """LISTXATTR."""
+        return await self._fs.listxattr(Ino(inode))
+
+    @handler
+    async def removexattr(self, inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
+        """REMOVEXATTR."""
+        await self._fs.removexattr(Ino(inode), name)
+
+    def _opened(self, handle: FileHandle) -> pyfuse3.FileInfo:
+        return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=False)
+
+
+def _caller(ctx: pyfuse3.RequestContext) -> Caller:
+    return Caller(ctx.uid, ctx.gid)
+
+
+def _reply(token: pyfuse3.ReaddirToken, name: bytes, ino: Ino, cookie: int) -> bool:
+    """`.` and `..`: of these the kernel takes number and type only."""
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = ino
+    entry.st_mode = 0o040755
+    entry.entry_timeout = entry.attr_timeout = 0
+    return bool(pyfuse3.readdir_reply(token, name, entry, cookie))
+
+
+def _entry(attr: Attr) -> pyfuse3.EntryAttributes:
+    entry = pyfuse3.EntryAttributes()
+    entry.st_ino = attr.ino
+    entry.entry_timeout = 0
+    entry.attr_timeout = 0
+    entry.st_mode = attr.mode
+    entry.st_nlink = attr.nlink
+    entry.st_uid = attr.uid
+    entry.st_gid = attr.gid
+    entry.st_rdev = attr.rdev
+    entry.st_size = attr.size
+    entry.st_blksize = PREFERRED_IO
+    entry.st_blocks = -(-attr.size // 512)
+    entry.st_atime_ns = attr.atime_ns
+    entry.st_mtime_ns = attr.mtime_ns
+    entry.st_ctime_ns = attr.ctime_ns
+    return entry
