@@ -1,0 +1,101 @@
+"""Checks of the host, on state directories that are as they should be and as they should not."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd import doctor
+from boxd.config import Address, Config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """A configuration on a private, empty state directory."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    return Config(state_dir=state, ssh_addr=Address("127.0.0.1", 0))
+
+
+def found(config: Config, name: str) -> doctor.Check:
+    """The check of that name."""
+    [check] = [one for one in doctor.checks(config) if one.name == name]
+    return check
+
+
+def test_this_host_passes(config: Config) -> None:
+    assert [check for check in doctor.checks(config) if check.needed and not check.ok] == []
+    assert list(config.state_dir.iterdir()) == []
+
+
+def test_every_failure_names_a_remedy(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(config.state_dir))
+    failing = [check for check in doctor.checks(config) if not check.ok]
+    assert {"runc", "ip", "nft", "image debian"} <= {check.name for check in failing}
+    assert all(check.remedy for check in failing)
+
+
+def test_state_directory_open_to_others(config: Config) -> None:
+    config.state_dir.chmod(0o755)
+    check = found(config, "state directory")
+    assert not check.ok
+    assert f"chmod 700 {config.state_dir}" in check.remedy
+
+
+def test_absent_state_directory_is_fine(config: Config) -> None:
+    absent = replace(config, state_dir=config.state_dir / "a" / "b")
+    assert found(absent, "state directory").ok
+    assert not absent.state_dir.exists()
+
+
+def test_state_directory_that_is_a_file(config: Config) -> None:
+    file = config.state_dir / "file"
+    file.touch()
+    assert not found(replace(config, state_dir=file), "state directory").ok
+
+
+def test_taken_port(config: Config) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = Address("127.0.0.1", holder.getsockname()[1])
+        for name, changed in (
+            ("SSH address", replace(config, ssh_addr=taken)),
+            ("API address", replace(config, api_addr=taken)),
+        ):
+            check = found(changed, name)
+            assert not check.ok
+            assert str(taken) in check.found
+            assert "--" in check.remedy
+
+
+def test_lock_of_another_daemon_is_named(config: Config) -> None:
+    assert doctor.lock_holder(config.state_dir) is None
+    with (config.state_dir / "lock").open("w+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write("4711\n")
+        file.flush()
+        assert doctor.lock_holder(config.state_dir) == "4711"
+        check = found(config, "lock")
+        assert not check.ok
+        assert "4711" in check.found
+    assert found(config, "lock").ok
+
+
+@pytest.mark.parametrize(("mode", "ok"), [(0o600, True), (0o640, False), (None, False)])
+def test_store_file_must_be_private(config: Config, mode: int | None, *, ok: bool) -> None:
+    file = config.state_dir / "store.json"
+    if mode is not None:
+        os.close(os.open(file, os.O_CREAT | os.O_WRONLY, mode))
+        file.chmod(mode)
+    check = found(replace(config, store_file=file), "--store-file")
+    assert check.ok is ok
+    assert str(file) in check.remedy
