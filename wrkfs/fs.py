@@ -32,6 +32,7 @@ from wrkfs.writer import SliceIds, WritePath, Writer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from wrkfs.config import VolumeConfig
     from wrkfs.data.interface import BlockStore
     from wrkfs.meta.interface import MetaStore
     from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, StatFs

@@ -47,7 +47,7 @@ def handler(
 ) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
     """Wraps every request handler: anything but FUSEError would hang the caller."""
 
-    async def guarded(self: Operations, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def guarded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
         task = self.watchdog.enter()
         try:
             return await function(self, *args, **kwargs)
