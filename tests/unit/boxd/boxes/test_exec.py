@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from boxd.boxes.exec import (
     parse_header,
     parse_plain,
 )
-from boxd.errors import BadRequest, BoxdError, TooLarge, Unavailable
+from boxd.errors import BadRequest, TooLarge, Unavailable
 
 
 @dataclass
@@ -113,10 +114,8 @@ def test_plain_command() -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(line: bytes) -> None:
     for parse in (parse_header, parse_plain):
-        try:
+        with contextlib.suppress(BadRequest, TooLarge):
             assert parse(line).cmd
-        except BoxdError as error:
-            assert error.http_status in (400, 413)
 
 
 @given(
