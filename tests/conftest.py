@@ -8,6 +8,11 @@ fixture                 scope     gives
 `local_box`             function  a guest agent as a local process with its tunnel up
 `pg`                    session   superuser's DSN of a real private PostgreSQL cluster (per worker)
 `pg_database`           function  superuser's DSN of a fresh database in it
+`objectserver`          session   real object server process; `.volume()` makes prefix credentials
+`object_volume`         function  `StoreConfig` of a fresh prefix of it
+`meta`, `other`         function  two sessions on one empty volume; runs on memory and PostgreSQL
+`meta_volume`           function  that volume: more sessions, quota, fencing
+`pg_volume`             function  an empty volume's metadata in PostgreSQL
 `front_door`            function  open front door before boxes that are plain local processes
 `web`                   function  served HTTP API before local processes, stores in memory
 `web_without_drives`    function  the same where drives are not enabled
@@ -19,5 +24,7 @@ pytest_plugins: list[str] = [
     "tests.harness.backend",
     "tests.harness.frontdoor",
     "tests.harness.http",
+    "tests.harness.objectserver",
+    "tests.harness.metastore",
     "tests.harness.pg",
 ]

@@ -96,7 +96,7 @@ class RuncBackend:
     async def create(self, plan: BoxPlan) -> None:
         """Makes record, layer, root, network with its fence. What is there already stays."""
         async with self._alone(plan.box_id):
-            layout = self._cgroups
+            known = self._records.find(plan.box_id) is not None
             slot = self._slots.get(plan.box_id)
             if slot is None:
                 slot = subnets.free_slot(set(self._slots.values()))
@@ -104,7 +104,6 @@ class RuncBackend:
             record = Record(slot, plan)
             paths = self._names.paths(plan.box_id)
             try:
-                await cgroups.remove(layout, self._names.cgroup(plan.box_id))
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._records.put(record)
                 await self._disk.create(paths)
@@ -112,7 +111,10 @@ class RuncBackend:
                     self._furnish(record)
                 await self._prepare(record)
             except BaseException:
-                await _to_the_end(self._remove(plan.box_id))
+                if not known:
+                    await _to_the_end(self._remove(plan.box_id))
+                elif not self._runs(plan.box_id):
+                    await _to_the_end(self._release(record))
                 raise
 
     async def start(self, box_id: str) -> None:

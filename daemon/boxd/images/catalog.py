@@ -71,8 +71,10 @@ class Catalog:
             )
         return self._link(name).resolve()
 
-    async def build(self, name: str, progress: Callable[[Progress], None]) -> Path:
+    async def build(self, name: str, progress: Callable[[str], None]) -> Path:
         """Builds a new version and makes it the current one; returns its root.
+
+        `progress` is told `image NAME: PERCENT % PHASE` whenever that changes.
 
         Raises UnknownImage, Conflict while another build of it runs, and Unavailable with the
         reason when it fails; the current version stays then.
@@ -84,7 +86,9 @@ class Catalog:
         with _only_builder(image / "lock", name):
             target = versions / f"{recipe.digest}-{secrets.token_hex(4)}"
             packages = self._directory / PACKAGES_DIR
-            await build.build_root(recipe, target, packages, progress, proxy=self._proxy)
+            await build.build_root(
+                recipe, target, packages, _teller(name, progress), proxy=self._proxy
+            )
             fresh = image / ".rootfs.new"
             fresh.unlink(missing_ok=True)
             fresh.symlink_to(target.relative_to(image))
@@ -103,6 +107,20 @@ class Catalog:
 
     def _link(self, name: str) -> Path:
         return self._directory / name / "rootfs"
+
+
+def _teller(name: str, progress: Callable[[str], None]) -> Callable[[Progress], None]:
+    """Passes on what is new to people: a package more is not always a percent more."""
+    told = ""
+
+    def tell(state: Progress) -> None:
+        nonlocal told
+        text = f"image {name}: {state}"
+        if text != told:
+            told = text
+            progress(text)
+
+    return tell
 
 
 @contextmanager

@@ -27,6 +27,9 @@ class Progress:
     percent: float
     phase: str
 
+    def __str__(self) -> str:
+        return f"{self.percent:3.0f} % {self.phase}"
+
 
 class ProgressReader:
     """Turns lines into progress."""

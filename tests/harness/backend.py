@@ -1,0 +1,192 @@
+"""Fixtures `image_rootfs` and `box_host`: real boxes on this host.
+
+`image_rootfs` is the catalog's `debian` image. It is built once and kept for later runs in
+`/var/cache/boxd-tests/images` (30 s, 250 MB), and built again when its recipe changes.
+
+Boxes of these tests run `STAND_IN` instead of the guest agent, a shell as a patient init, so their
+runtime directory is empty. Commands are run in them by `runc exec`: with the box's namespaces,
+rights and system call filter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import itertools
+import json
+import secrets
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from boxd.backends.hostnames import HostNames
+from boxd.backends.interface import BoxPlan
+from boxd.backends.runc import RuncBackend
+from boxd.config import Config
+from boxd.images.catalog import Catalog
+from boxd.images.recipes import load_recipes
+from tests.harness.loop import run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+IMAGES_DIR = Path("/var/cache/boxd-tests/images")
+STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
+"""Ends at SIGTERM and reaps, as the agent does."""
+EXEC_TIMEOUT = 60.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command in a box did."""
+
+    status: int
+    out: str
+    err: str
+
+
+@dataclass
+class BoxHost:
+    """A backend of a state directory of its own, and the boxes that a test makes with it."""
+
+    backend: RuncBackend
+    config: Config
+    rootfs: Path
+
+    @property
+    def names(self) -> HostNames:
+        """Names of the host objects."""
+        return HostNames(self.config.instance, self.config.state_dir.resolve())
+
+    def plan(self, **changes: object) -> BoxPlan:
+        """A plan of a new box with a random id; `changes` replace fields."""
+        box_id = str(changes.pop("box_id", secrets.token_hex(16)))
+        run_dir = self.config.state_dir / "boxes" / box_id / "run"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir.parent / "runtime").mkdir(exist_ok=True)
+        plan = BoxPlan(
+            box_id=box_id,
+            hostname="testbox",
+            rootfs=self.rootfs,
+            runtime=run_dir.parent / "runtime",
+            run_dir=run_dir,
+            cpus=1.0,
+            mem_mb=256,
+            pids=128,
+            egress="all",
+        )
+        return replace(plan, **changes)  # type: ignore[arg-type]  # the names are the caller's
+
+    async def box(self, **changes: object) -> str:
+        """Creates and starts a box; returns its id."""
+        plan = self.plan(**changes)
+        await self.backend.create(plan)
+        await self.backend.start(plan.box_id)
+        return plan.box_id
+
+    def pid(self, box_id: str) -> int:
+        """The init's pid on the host."""
+        return int(self.names.paths(box_id).pid.read_text())
+
+    def address(self, box_id: str) -> str:
+        """The box's own IPv4 address."""
+        record = json.loads(self.names.paths(box_id).record.read_text())
+        subnet = (self.names.boxes_dir / "subnet").read_text().strip()
+        first, second, *_ = subnet.split(".")
+        third, fourth = divmod(record["slot"] * 4 + 2, 256)
+        return f"{first}.{second}.{third}.{fourth}"
+
+    async def run(self, box_id: str, *argv: str, stdin: bytes = b"") -> Result:
+        """Runs a command in the box as `runc exec` does: same namespaces, rights and filter."""
+        process = await asyncio.create_subprocess_exec(
+            *("runc", "--root", str(self.names.runc_root), "exec", box_id, *argv),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(EXEC_TIMEOUT):
+                out, err = await process.communicate(stdin)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        status = process.returncode if process.returncode is not None else -1
+        return Result(status, out.decode(errors="replace"), err.decode(errors="replace"))
+
+    async def python(self, box_id: str, program: str) -> Result:
+        """Runs a Python program in a box of the `debian` image."""
+        return await self.run(box_id, "/usr/bin/python3", "-I", "-c", program)
+
+    def leftovers(self) -> list[str]:
+        """Everything of this installation's boxes that is on the host, one line each."""
+        names = self.names
+        mine = f"{names.boxes_dir}/"
+        found = [
+            f"mount {line.split()[4]}"
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if line.split()[4].startswith(mine)
+        ]
+        found += [f"netns {p.name}" for p in Path("/run/netns").glob(f"boxd-{names.instance}-*")]
+        found += [f"link {p.name}" for p in Path("/sys/class/net").glob(f"{names.link_prefix}*")]
+        found += [f"cgroup {path}" for path in self._cgroups()]
+        found += [f"container {p.name}" for p in names.runc_root.glob("*")]
+        found += [f"directory {p.name}" for p in names.boxes_dir.glob("*/")]
+        return found
+
+    def _cgroups(self) -> list[str]:
+        top = Path("/sys/fs/cgroup")
+        parent = self.names.cgroup_parent.strip("/")
+        roots = itertools.chain([top], (p for p in top.iterdir() if p.is_dir()))
+        return [
+            str(child)
+            for root in roots
+            if (root / parent).is_dir()
+            for child in (root / parent).iterdir()
+            if child.is_dir()
+        ]
+
+
+@pytest.fixture(scope="session")
+def image_rootfs() -> Path:
+    """Root of the `debian` image; never written by tests."""
+    IMAGES_DIR.mkdir(parents=True, exist_ok=True)
+    catalog = Catalog(IMAGES_DIR)
+    digest = load_recipes().get("debian").digest
+    with (IMAGES_DIR / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel test workers share the directory
+        if not catalog.is_built("debian") or not catalog.rootfs("debian").name.startswith(digest):
+            run(catalog.build("debian", lambda _: None))
+        return catalog.rootfs("debian")
+
+
+@asynccontextmanager
+async def open_box_host(state_dir: Path, rootfs: Path) -> AsyncIterator[BoxHost]:
+    """A set-up host; afterwards every box is destroyed and nothing of it is left."""
+    config = Config(state_dir=state_dir)
+    backend = RuncBackend(config, init=STAND_IN)
+    host = BoxHost(backend, config, rootfs)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_clear, config)
+        await backend.setup()
+        yield host
+
+
+async def _clear(config: Config) -> None:
+    """By a backend object of its own, whatever state the test left its own in."""
+    backend = RuncBackend(config, init=STAND_IN)
+    await backend.setup()
+    for box in await backend.list():
+        await backend.destroy(box.box_id)
+    await backend.close()
+
+
+@pytest_asyncio.fixture
+async def box_host(tmp_path: Path, image_rootfs: Path) -> AsyncIterator[BoxHost]:
+    """A runc backend of the test's own, with boxes of the `debian` image."""
+    async with open_box_host(tmp_path / "state", image_rootfs) as host:
+        yield host
