@@ -1,0 +1,253 @@
+"""Objects as files: written beside, synced, renamed into place, the directories synced.
+
+A file is the object's bytes, then its headers as JSON, then a fixed end that says how long the JSON
+is; a file without a right end is damaged and is never served. Blocking; the server calls it from
+threads.
+
+Critical sections: `_durable` and `_removals` change under `_lock`. A directory is in `_durable`
+while its own entry is known to be on the disk. Whoever removes says so before unlinking, and
+whoever syncs adds only when nobody removed meanwhile; so a directory that was removed and made
+again is never taken for its predecessor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import struct
+import threading
+import zlib
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from boxd.embedded.files import sync_directory
+from boxd.embedded.objectnames import key_to_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_END = struct.Struct(">II8s")
+"""Length and CRC-32 of the JSON, magic."""
+_MAGIC = b"boxd-ob1"
+_TAIL_GUESS = 1024
+_DURABLE_MAX = 100_000
+_RENAME_TRIES = 32
+"""A delete may remove the empty directory between its making and the rename."""
+
+
+class NoSuchObject(Exception):
+    """There is no object under the key."""
+
+
+class ObjectExists(Exception):
+    """There is an object under the key, and it was not to be replaced."""
+
+
+class DamagedObject(Exception):
+    """The file's end is not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What is stored beside the bytes. `modified` is seconds since the epoch."""
+
+    size: int
+    etag: str
+    modified: float
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class OpenObject:
+    """An open object; `descriptor` is to be closed by the receiver."""
+
+    descriptor: int
+    info: ObjectInfo
+
+
+class Spool:
+    """A file being written, invisible until it is published. `discard` is idempotent."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        self.path = directory / secrets.token_hex(16)
+        self.size = 0
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self.descriptor = os.open(self.path, flags, 0o600)
+
+    def write(self, data: memoryview) -> None:
+        """Appends all of `data`. Raises OSError."""
+        while data:
+            written = os.write(self.descriptor, data)
+            self.size += written
+            data = data[written:]
+
+    def append_file(self, source: int, size: int) -> None:
+        """Appends the first `size` bytes of an open file, copied by the kernel. Raises OSError."""
+        done = 0
+        while done < size:
+            count = os.copy_file_range(source, self.descriptor, size - done, offset_src=done)
+            if count == 0:
+                raise OSError(errno.EIO, "a part is shorter than recorded")
+            done += count
+        self.size += size
+
+    def seal(self, info: ObjectInfo) -> None:
+        """Writes the end and makes the file durable. Raises OSError."""
+        text = json.dumps(asdict(info)).encode("utf-8")
+        end = text + _END.pack(len(text), zlib.crc32(text), _MAGIC)
+        self.write(memoryview(end))
+        os.fsync(self.descriptor)
+
+    def discard(self) -> None:
+        """Closes the file; removes it when it was not published."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.path.unlink(missing_ok=True)
+
+
+class ObjectFiles:
+    """All objects below `root`: `data/`, `tmp/`; `uploads/` belongs to multipart uploads."""
+
+    def __init__(self, root: Path) -> None:
+        self.data = root / "data"
+        self.temporary = root / "tmp"
+        self._lock = threading.Lock()
+        self._durable: set[Path] = set()
+        self._removals = 0
+
+    def prepare(self) -> None:
+        """Makes the directories and removes what an earlier process left unfinished."""
+        for directory in (self.data, self.temporary):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_directory(directory.parent)
+        for left in self.temporary.iterdir():
+            left.unlink()
+
+    def spool(self) -> Spool:
+        """A new temporary file. Raises OSError."""
+        return Spool(self.temporary)
+
+    def path(self, key: str) -> Path:
+        """The file of an object. Raises BadKey."""
+        return self.data.joinpath(*key_to_path(key))
+
+    def open(self, key: str) -> OpenObject:
+        """Opens an object for reading. Raises NoSuchObject, DamagedObject, OSError."""
+        return open_file(self.path(key))
+
+    def publish(self, spool: Spool, key: str, *, only_new: bool = False) -> None:
+        """Gives a sealed file its name, durably. Raises ObjectExists, OSError."""
+        target = self.path(key)
+        with self._lock:
+            removals = self._removals
+        for _ in range(_RENAME_TRIES):
+            try:
+                target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if only_new:
+                    os.link(spool.path, target)
+                    spool.path.unlink()
+                else:
+                    spool.path.rename(target)
+                break
+            except FileExistsError:
+                raise ObjectExists(key) from None
+            except FileNotFoundError:
+                continue
+        else:
+            raise OSError(errno.EAGAIN, "the directory is being removed again and again")
+        self._sync(target.parent, removals)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Removes objects, durably; absent ones are no error. Raises OSError, BadKey."""
+        touched: set[Path] = set()
+        for key in keys:
+            path = self.path(key)
+            with self._lock:
+                self._removals += 1
+                self._durable.difference_update((path.parent, *path.parent.parents))
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+                touched.add(path.parent)
+        for directory in touched:
+            self._prune(directory)
+
+    def _sync(self, directory: Path, removals: int) -> None:
+        """Syncs `directory` and those above it whose own entries may not be on the disk yet."""
+        sync_directory(directory)
+        fresh: list[Path] = []
+        while directory != self.data:
+            with self._lock:
+                if directory in self._durable:
+                    break
+            sync_directory(directory.parent)
+            fresh.append(directory)
+            directory = directory.parent
+        if fresh:
+            with self._lock:
+                if len(self._durable) > _DURABLE_MAX:
+                    self._durable.clear()
+                if removals == self._removals:
+                    self._durable.update(fresh)
+
+    def _prune(self, directory: Path) -> None:
+        """Removes empty directories upwards, and syncs the first one that stays."""
+        while directory != self.data:
+            try:
+                directory.rmdir()
+            except FileNotFoundError:
+                pass  # another delete was faster
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                break
+            directory = directory.parent
+        # It may be removed by another delete now, which then syncs the one above.
+        with contextlib.suppress(FileNotFoundError):
+            sync_directory(directory)
+
+
+def open_file(path: Path) -> OpenObject:
+    """Opens an object's file and reads its end. Raises NoSuchObject, DamagedObject, OSError."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchObject from None
+    try:
+        return OpenObject(descriptor, _read_end(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_info(path: Path) -> ObjectInfo:
+    """What is stored beside the bytes. Raises NoSuchObject, DamagedObject, OSError."""
+    opened = open_file(path)
+    os.close(opened.descriptor)
+    return opened.info
+
+
+def _read_end(descriptor: int) -> ObjectInfo:
+    total = os.fstat(descriptor).st_size
+    start = max(0, total - _TAIL_GUESS)
+    tail = os.pread(descriptor, _TAIL_GUESS, start)
+    if len(tail) < _END.size:
+        raise DamagedObject("too short")
+    length, checksum, magic = _END.unpack(tail[-_END.size :])
+    if magic != _MAGIC or length + _END.size > total:
+        raise DamagedObject("no end")
+    if length + _END.size > len(tail):
+        text = os.pread(descriptor, length, total - _END.size - length)
+    else:
+        text = tail[-_END.size - length : -_END.size]
+    if zlib.crc32(text) != checksum:
+        raise DamagedObject("wrong checksum")
+    info = ObjectInfo(**json.loads(text))
+    if info.size != total - _END.size - length:
+        raise DamagedObject("wrong size")
+    return info

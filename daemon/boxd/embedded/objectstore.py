@@ -1,0 +1,214 @@
+"""The embedded object server, seen from the daemon: started, adopted, watched, stopped.
+
+The process outlives the daemon. It holds a lock on its directory and writes down its pid, start
+time and port; the port stays the same over restarts, because mounts that live on have it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from boxd.embedded.files import write_private
+from boxd.embedded.objectserver.config import BUCKET, REGION, ServerConfig
+from boxd.embedded.process import Process, Supervisor, start_ticks
+from boxd.errors import Unavailable
+from boxd.secret import Secret, random_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+START_TIMEOUT = 30.0
+ADMIN_TIMEOUT = 10.0
+POLL = 0.02
+STOP_STEPS = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+ADMIN_KEY = "boxd-admin"
+"""Access key of the administrator's credential."""
+TAIL = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEndpoint:
+    """Where objects are kept, and a credential for all of them."""
+
+    url: str
+    bucket: str
+    region: str
+    access_key: str
+    secret: Secret = field(repr=False)
+
+
+class EmbeddedObjectServer:
+    """One object server with its objects below `directory`.
+
+    Critical section: `start`, `stop` and `detach` exclude each other by a lock; between them only
+    the supervisor starts processes.
+    """
+
+    def __init__(self, directory: Path, *, on_crash: Callable[[str], None] | None = None) -> None:
+        """`on_crash` gets a line when the server ended by itself."""
+        self._directory = directory.absolute()
+        self._lock = asyncio.Lock()
+        self._supervisor = Supervisor("the object server", self._launch, on_crash or _nowhere)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running server."""
+        process = self._supervisor.process
+        return None if process is None else process.pid
+
+    async def start(self) -> ObjectEndpoint:
+        """Starts or adopts the server. Raises Unavailable with the reason."""
+        async with self._lock:
+            if self._supervisor.process is None:
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                process = await self._adopt() or await self._launch()
+                self._supervisor.watch(process)
+            return await self._endpoint()
+
+    async def stop(self) -> None:
+        """Stops the server cleanly. Idempotent; also stops one that a dead daemon left."""
+        async with self._lock:
+            process = await self._supervisor.release() or self._running()
+            if process is not None:
+                try:
+                    await process.end(STOP_STEPS)
+                finally:
+                    process.close()
+
+    async def detach(self) -> None:
+        """Stops watching; the server runs on and can be adopted. Idempotent."""
+        async with self._lock:
+            process = await self._supervisor.release()
+            if process is not None:
+                process.close()
+
+    async def issue(self, prefix: str) -> tuple[str, Secret]:
+        """A new credential for the objects below `prefix/`. Raises Unavailable."""
+        access_key, secret = random_hex(16), Secret(random_hex(32))
+        await self._add(access_key, secret, prefix + "/")
+        return access_key, secret
+
+    async def revoke(self, access_key: str) -> None:
+        """Ends a credential at once; an unknown one is no error. Raises Unavailable."""
+        await self._command({"op": "revoke", "access_key": access_key})
+
+    async def credentials(self) -> list[tuple[str, str]]:
+        """(access key, prefix) of all credentials. Raises Unavailable."""
+        found = await self._command({"op": "list"})
+        return [(access_key, prefix) for access_key, prefix in found["keys"]]
+
+    # -- process --
+
+    def _state(self) -> dict[str, Any] | None:
+        """What the running process wrote down, when it lives."""
+        try:
+            text = (self._directory / "state.json").read_text(encoding="ascii")
+        except FileNotFoundError:
+            return None
+        state: dict[str, Any] = json.loads(text)
+        return state if start_ticks(state["pid"]) == state["ticks"] else None
+
+    def _running(self) -> Process | None:
+        state = self._state()
+        if state is not None:
+            with contextlib.suppress(ProcessLookupError):
+                return Process(state["pid"])
+        return None
+
+    async def _adopt(self) -> Process | None:
+        process = self._running()
+        if process is not None:
+            await self._command({"op": "status"})
+        return process
+
+    async def _launch(self) -> Process:
+        config = ServerConfig(directory=str(self._directory), port=self._last_port())
+        path = self._directory / "config.json"
+        write_private(path, config.to_json().encode("utf-8"))
+        process = Process.spawn(
+            [sys.executable, "-I", "-m", "boxd.embedded.objectserver", str(path)],
+            log=self._directory / "log",
+        )
+        try:
+            await self._ready(process)
+        except BaseException:
+            process.signal(signal.SIGKILL)
+            process.close()
+            raise
+        return process
+
+    async def _ready(self, process: Process) -> None:
+        deadline = asyncio.get_running_loop().time() + START_TIMEOUT
+        while asyncio.get_running_loop().time() < deadline:
+            state = self._state()
+            if state is not None and state["pid"] == process.pid:
+                write_private(self._directory / "port", str(state["port"]).encode("ascii"))
+                return
+            if await process.wait(POLL):
+                raise Unavailable(f"the object server does not start: {self._last_words()}")
+        raise Unavailable(f"the object server is not ready in {START_TIMEOUT:g} s")
+
+    def _last_port(self) -> int:
+        try:
+            return int((self._directory / "port").read_text(encoding="ascii"))
+        except FileNotFoundError:
+            return 0
+
+    def _last_words(self) -> str:
+        text = (self._directory / "log").read_text(encoding="utf-8", errors="replace")
+        return text[-TAIL:].strip()
+
+    # -- administration --
+
+    async def _endpoint(self) -> ObjectEndpoint:
+        path = self._directory / "admin.key"
+        if not path.exists():
+            write_private(path, random_hex(32).encode("ascii"))
+        secret = Secret(path.read_text(encoding="ascii"))
+        if (ADMIN_KEY, "") not in await self.credentials():
+            await self._add(ADMIN_KEY, secret, "")
+        url = f"http://127.0.0.1:{self._last_port()}"
+        return ObjectEndpoint(url, BUCKET, REGION, ADMIN_KEY, secret)
+
+    async def _add(self, access_key: str, secret: Secret, prefix: str) -> None:
+        await self._command(
+            {"op": "add", "access_key": access_key, "secret": secret.reveal(), "prefix": prefix}
+        )
+
+    async def _command(self, command: dict[str, str]) -> dict[str, Any]:
+        """One command on the administrator's socket. Raises Unavailable."""
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            async with asyncio.timeout(ADMIN_TIMEOUT):
+                # Through the descriptor the path is short, however deep the directory is.
+                reader, writer = await asyncio.open_unix_connection(
+                    f"/proc/self/fd/{descriptor}/admin"
+                )
+                try:
+                    writer.write(json.dumps(command).encode("utf-8") + b"\n")
+                    line = await reader.readline()
+                finally:
+                    writer.close()
+                    await writer.wait_closed()
+        except (OSError, TimeoutError) as error:
+            raise Unavailable(f"the object server does not answer: {error}") from None
+        finally:
+            os.close(descriptor)
+        if not line:
+            raise Unavailable("the object server hung up")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise Unavailable(f"the object server refused a command: {answer['error']}")
+        return answer
+
+
+def _nowhere(line: str) -> None:
+    """Takes a line that nobody asked for."""
