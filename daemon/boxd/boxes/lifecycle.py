@@ -216,6 +216,19 @@ class Lifecycle:
                 await self._store.change_drive(box.id, False)
             return await drives.info(replace(box, drive=verb == "mount"))
 
+    def mount_restarted(self, owner: str, workspace: str | None) -> None:
+        """The mount of a volume was replaced on this host.
+
+        Returns at once: a box's lock may be held by one who waits for that very mount.
+        """
+        self._spawn(self._reattach_logged(owner, workspace))
+
+    async def _reattach_logged(self, owner: str, workspace: str | None) -> None:
+        try:
+            await self.reattach(owner, workspace)
+        except BoxdError as error:
+            _log.warning("restarted mount not attached everywhere: %s", error)
+
     async def reattach(self, owner: str, workspace: str | None) -> None:
         """Puts a new mount of a volume into all running boxes of it; a crashed one was there."""
         drives = self._assembly.drives

@@ -1,0 +1,310 @@
+"""Composition root: alone knows which concrete part stands behind each seam, and in which order
+they start and stop.
+
+Each started part puts its end on one stack, so that a start that fails, or is cancelled, takes
+back what was done before, and `stop` ends everything in the opposite order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import fcntl
+import hashlib
+import logging
+import os
+from contextlib import AsyncExitStack
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from boxd import doctor
+from boxd.api.app import create_app
+from boxd.api.serve import ApiServer
+from boxd.backends.runc import RuncBackend
+from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.lifecycle import Lifecycle
+from boxd.boxes.quota import load_tiers
+from boxd.clock import SystemClock
+from boxd.config import Address
+from boxd.embedded.files import write_private
+from boxd.embedded.postgres import EmbeddedPostgres
+from boxd.errors import Unavailable
+from boxd.frontdoor.server import DRAIN_S, FrontDoor
+from boxd.images import runtime
+from boxd.images.catalog import Catalog
+from boxd.operations import Operations
+from boxd.secret import random_hex
+from boxd.store.postgres import PostgresStore
+from boxd.tunnel.registry import TunnelRegistry, new_identity
+from boxd.workspaces.attach import HostDrives
+from boxd.workspaces.mounts import Mounts
+from boxd.workspaces.pool import DrivePool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from boxd.config import Config
+    from boxd.model.catalog import Image
+    from boxd.workspaces.volumes import Volumes
+
+INSTANCE = "instance"
+"""Setting in the control database, and file in the state directory: they belong together."""
+TIER = "default"
+QUICK_DRAIN = 1.0
+"""Seconds that open channels get when their boxes are about to stop anyway."""
+
+_log = logging.getLogger(__name__)
+
+
+class StopMode(Enum):
+    """What `stop` leaves running."""
+
+    EVERYTHING = "everything"
+    """Nothing: boxes are stopped and start again from their disks."""
+    DAEMON = "daemon"
+    """Boxes and mounts, for the next daemon to adopt."""
+
+
+class Service:
+    """One installation. `start` once, `stop` once; `progress` is told what takes long."""
+
+    def __init__(self, config: Config, progress: Callable[[str], None]) -> None:
+        self._config = config
+        self._progress = progress
+        self._stack = AsyncExitStack()
+        self._mode = StopMode.DAEMON
+        self._door: FrontDoor | None = None
+        self.ssh_addr: Address | None = None
+        self.api_addr: Address | None = None
+
+    async def start(self, *, serve: bool = True) -> None:
+        """Starts everything; `serve` off: only what is needed to stop boxes (`boxd down`).
+
+        Raises Unavailable with a remedy; what was started before is then stopped.
+        """
+        try:
+            await self._start(serve=serve)
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def stop(self, mode: StopMode) -> None:
+        """Ends what `start` began, in the opposite order. Idempotent."""
+        self._mode = mode
+        await self._stack.aclose()
+
+    def reload(self) -> None:
+        """Reads again what can change while serving: today nothing."""
+        _log.info("nothing to read again")
+
+    def welcome(self) -> list[str]:
+        """What to type next."""
+        if self._door is None or self.ssh_addr is None:
+            raise RuntimeError("not serving")
+        host, port = _reachable(self.ssh_addr.host), self.ssh_addr.port
+        lines = [
+            "",
+            f"boxd serves; its state is in {self._config.state_dir}",
+            f"  SSH host key   {_fingerprint(self._door.host_key)}",
+            f"  a box          ssh -p {port} dev@{host}",
+            f"  help           ssh -p {port} cli@{host} help",
+            f"  an API key     KEY=$(ssh -p {port} cli@{host} apikeys create laptop)",
+        ]
+        if self.api_addr is not None:
+            url = f"http://{_bracketed(_reachable(self.api_addr.host))}:{self.api_addr.port}"
+            lines.append(f'  the drive      curl -H "Authorization: Bearer $KEY" {url}/v1/wrk/')
+        return [*lines, "Ctrl-C stops everything; boxes, keys and files are there again next time."]
+
+    async def _start(self, *, serve: bool) -> None:
+        config, state = self._config, self._config.state_dir
+        _make_private(state)
+        self._stack.callback(os.close, _lock(state))
+        keys = state / "keys"
+        _make_private(keys)
+        store, volumes = await self._start_stores(keys)
+        backend = RuncBackend(config)
+        self._progress("Preparing the host for boxes")
+        await backend.setup()
+        self._stack.push_async_callback(backend.close)
+        await _check_pairing(state, store, backend)
+        catalog = Catalog(state / "images")
+        mounts = Mounts(state / "mounts", on_restart=self._mount_restarted)
+        self._stack.push_async_callback(self._close_mounts, mounts)
+        await mounts.adopt()
+        self._drives = HostDrives(volumes, mounts, backend)
+        self._stack.push_async_callback(self._drives.close)
+        guest = state / "runtime"
+        if serve:
+            guest = await asyncio.to_thread(runtime.build, guest, self._progress)
+            await self._build_default_image(catalog)
+        operations = await self._start_core(store, backend, catalog, volumes, guest, keys)
+        if serve:
+            await self._open_doors(operations, keys)
+
+    async def _start_core(
+        self,
+        store: PostgresStore,
+        backend: RuncBackend,
+        catalog: Catalog,
+        volumes: Volumes,
+        guest: Path,
+        keys: Path,
+    ) -> Operations:
+        tier, clock = load_tiers()[TIER], SystemClock()
+        tunnels = TunnelRegistry(_tunnel_key(keys), self._on_request)
+        assembly = Assembly(
+            backend=backend,
+            tunnels=tunnels,
+            drives=self._drives,
+            catalog=catalog,
+            places=Places(self._config.state_dir / "boxes", guest, tunnels.public_key),
+            new_identity=new_identity,
+        )
+        lifecycle = Lifecycle(
+            store=store,
+            assembly=assembly,
+            catalog=catalog,
+            tier=tier,
+            clock=clock,
+            default_image=self._config.default_image,
+            automount=self._config.workspace_automount,
+        )
+        self._lifecycle = lifecycle
+        self._stack.push_async_callback(self._close_lifecycle)
+        self._progress("Looking after the boxes")
+        await lifecycle.start()
+        pool = DrivePool(volumes)
+        self._stack.push_async_callback(pool.close)
+        operations = Operations(
+            store=store, lifecycle=lifecycle, catalog=catalog, drives=pool, tier=tier, clock=clock
+        )
+        self._stack.push_async_callback(operations.close)
+        return operations
+
+    async def _open_doors(self, operations: Operations, keys: Path) -> None:
+        self._door = FrontDoor(operations, self._config.ssh_addr, keys)
+        await self._door.start()
+        self._stack.push_async_callback(self._close_door)
+        self.ssh_addr = Address(self._config.ssh_addr.host, self._door.port)
+        if self._config.api_addr is not None:
+            server = ApiServer(create_app(operations, self._config), self._config)
+            self.api_addr = await server.start()
+            self._stack.push_async_callback(server.close)
+
+    async def _start_stores(self, keys: Path) -> tuple[PostgresStore, Volumes]:
+        """Control database and volumes, on embedded or external servers."""
+        config = self._config
+        dsn = config.meta_dsn
+        if dsn is None:
+            self._progress("Starting PostgreSQL")
+            postgres = EmbeddedPostgres(config.state_dir / "postgres", on_crash=_log.error)
+            dsn = await postgres.start()
+            self._stack.push_async_callback(postgres.stop)
+        store = PostgresStore(dsn)
+        await store.start()
+        self._stack.push_async_callback(store.close)
+        raise NotImplementedError(keys)
+
+    async def _build_default_image(self, catalog: Catalog) -> None:
+        name = self._config.default_image
+        if not catalog.is_built(name):
+            await catalog.build(name, self._progress)
+
+    async def _on_request(self, box_id: str, verb: str) -> dict[str, Any]:
+        """Agents ask when their box runs, and then there is a lifecycle."""
+        return await self._lifecycle.workspace_request(box_id, verb)
+
+    async def _mount_restarted(self, volume_id: str, path: Path) -> None:
+        del path
+        place = self._drives.workspace_of(volume_id)
+        if place is not None:
+            self._lifecycle.mount_restarted(*place)
+
+    async def _close_lifecycle(self) -> None:
+        await self._lifecycle.close(stop_boxes=self._mode is StopMode.EVERYTHING)
+
+    async def _close_mounts(self, mounts: Mounts) -> None:
+        await mounts.close(stop=self._mode is StopMode.EVERYTHING)
+
+    async def _close_door(self) -> None:
+        if self._door is not None:
+            everything = self._mode is StopMode.EVERYTHING
+            await self._door.close(QUICK_DRAIN if everything else DRAIN_S)
+
+
+async def build_image(config: Config, name: str, progress: Callable[[str], None]) -> None:
+    """`boxd images build`: UnknownImage, Unavailable."""
+    _make_private(config.state_dir)
+    await Catalog(config.state_dir / "images").build(name, progress)
+
+
+def known_images(config: Config) -> list[tuple[Image, bool]]:
+    """The catalog, and whether each image is built."""
+    catalog = Catalog(config.state_dir / "images")
+    return [(image, catalog.is_built(image.name)) for image in catalog.images()]
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.stat()
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}; use another --state-dir") from error
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise Unavailable(f"{path} is open to others; run: chown root {path} && chmod 700 {path}")
+
+
+def _lock(state: Path) -> int:
+    """Holds the state directory for this process; the descriptor ends it."""
+    fd = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        holder = doctor.lock_holder(state) or "unknown"
+        raise Unavailable(
+            f"{state} is served by process {holder}; stop that boxd (Ctrl-C there, or: boxd down) "
+            "or use another --state-dir"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+async def _check_pairing(state: Path, store: PostgresStore, backend: RuncBackend) -> None:
+    """Refuses a control database of another installation: its rows decide which boxes live."""
+    file = state / INSTANCE
+    local = file.read_text(encoding="ascii") if file.exists() else None
+    remote = await store.setting(INSTANCE)
+    if remote is None and not await backend.list():
+        local = local or random_hex(16)
+        write_private(file, local.encode())
+        await store.put_setting(INSTANCE, local)
+    elif local != remote:
+        raise Unavailable(
+            f"the control database does not belong to the state directory {state}; "
+            "give the --meta-dsn-file that was used with it, or another --state-dir"
+        )
+
+
+def _tunnel_key(keys: Path) -> Path:
+    """The daemon's key in tunnels; boxes of earlier daemons know it."""
+    path = keys / "tunnel_ed25519"
+    if not path.exists():
+        write_private(path, new_identity()[0])
+    return path
+
+
+def _fingerprint(public_key: str) -> str:
+    blob = base64.b64decode(public_key.split()[1])
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _reachable(host: str) -> str:
+    """An address to type for a listener that may listen on all addresses."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared, not bound
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
