@@ -1,0 +1,605 @@
+"""Contract of `MetaStore`, names and attributes: every test runs on memory and on PostgreSQL."""
+
+from __future__ import annotations
+
+import itertools
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wrkfs import errors
+from wrkfs.types import ROOT_INO, Caller, Ino, RenameFlags, SetAttr, XattrFlags
+
+if TYPE_CHECKING:
+    from tests.harness.metastore import MetaVolume
+    from wrkfs.meta.interface import MetaStore
+    from wrkfs.types import Attr, Dentry
+
+ME = Caller(1000, 1001)
+NOWHERE = Ino(999_999)
+
+
+async def make_file(meta: MetaStore, parent: Ino, name: bytes) -> Ino:
+    """A closed, empty file."""
+    return (await meta.mknod(parent, name, 0o644, 0, ME)).ino
+
+
+async def names(meta: MetaStore, ino: Ino) -> list[bytes]:
+    return sorted(entry.name for entry in await meta.readdir(ino, 0, 1000))
+
+
+async def test_a_fresh_volume_has_an_empty_root(meta: MetaStore) -> None:
+    root = await meta.getattr(ROOT_INO)
+    assert root.is_dir
+    assert root.nlink == 2
+    assert await meta.parent(ROOT_INO) == ROOT_INO
+    assert await names(meta, ROOT_INO) == []
+    use = await meta.statfs()
+    assert (use.bytes_used, use.bytes_limit, use.inodes_used, use.inodes_limit) == (
+        0,
+        None,
+        0,
+        None,
+    )
+
+
+async def test_sessions_have_numbers_of_their_own(meta: MetaStore, other: MetaStore) -> None:
+    assert meta.session != other.session
+    assert meta.epoch == other.epoch == 1
+
+
+async def test_create_makes_a_file_that_others_see(meta: MetaStore, other: MetaStore) -> None:
+    made, new = await meta.create(ROOT_INO, b"f", 0o4640, ME, exclusive=True)
+    assert new
+    assert made.refs == ()
+    attr = made.attr
+    assert (attr.mode, attr.nlink, attr.uid, attr.gid) == (stat.S_IFREG | 0o4640, 1, 1000, 1001)
+    assert (attr.size, attr.rdev) == (0, 0)
+    assert await other.lookup(ROOT_INO, b"f") == attr
+    assert await other.getattr(attr.ino) == attr
+    with pytest.raises(errors.Exists):
+        await other.create(ROOT_INO, b"f", 0o600, ME, exclusive=True)
+    found, new = await other.create(ROOT_INO, b"f", 0o600, ME, exclusive=False)
+    assert not new
+    assert found.attr == attr
+
+
+async def test_create_where_no_file_can_be(meta: MetaStore) -> None:
+    await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
+    await meta.symlink(ROOT_INO, b"l", b"t", ME)
+    file = await make_file(meta, ROOT_INO, b"f")
+    with pytest.raises(errors.IsDirectory):
+        await meta.create(ROOT_INO, b"d", 0o600, ME, exclusive=False)
+    with pytest.raises(errors.Exists):
+        await meta.create(ROOT_INO, b"d", 0o600, ME, exclusive=True)
+    with pytest.raises(errors.InvalidArgument):
+        await meta.create(ROOT_INO, b"l", 0o600, ME, exclusive=False)
+    with pytest.raises(errors.NotDirectory):
+        await meta.create(file, b"x", 0o600, ME, exclusive=True)
+    with pytest.raises(errors.NotFound):
+        await meta.create(NOWHERE, b"x", 0o600, ME, exclusive=True)
+
+
+@pytest.mark.parametrize("name", [b".", b"..", b"a/b", b"a\0", b"x" * 256, b""])
+async def test_impossible_names(meta: MetaStore, name: bytes) -> None:
+    wanted: type[errors.WrkfsError] = errors.InvalidArgument
+    if len(name) > 255:
+        wanted = errors.NameTooLong
+    elif not name:
+        wanted = errors.NotFound
+    await make_file(meta, ROOT_INO, b"f")
+    file = (await meta.create_unlinked(0o600, ME)).attr.ino
+    with pytest.raises(wanted):
+        await meta.lookup(ROOT_INO, name)
+    with pytest.raises(wanted):
+        await meta.create(ROOT_INO, name, 0o600, ME, exclusive=True)
+    with pytest.raises(wanted):
+        await meta.mkdir(ROOT_INO, name, 0o700, ME)
+    with pytest.raises(wanted):
+        await meta.symlink(ROOT_INO, name, b"t", ME)
+    with pytest.raises(wanted):
+        await meta.rename(ROOT_INO, b"f", ROOT_INO, name)
+    with pytest.raises(wanted):
+        await meta.link(file, ROOT_INO, name)
+    with pytest.raises(wanted):
+        await meta.publish(file, ROOT_INO, name)
+    with pytest.raises(wanted):
+        await meta.unlink(ROOT_INO, name)
+    with pytest.raises(wanted):
+        await meta.rmdir(ROOT_INO, name)
+    with pytest.raises(wanted):
+        await meta.remove_tree(ROOT_INO, name)
+
+
+async def test_any_other_bytes_are_a_name(meta: MetaStore) -> None:
+    every = bytes(byte for byte in range(1, 256) if byte != ord("/"))
+    await make_file(meta, ROOT_INO, every)
+    await make_file(meta, ROOT_INO, b"\xff" * 255)
+    assert await names(meta, ROOT_INO) == [every, b"\xff" * 255]
+    await meta.lookup(ROOT_INO, every)
+
+
+async def test_lookup_of_what_is_not_there(meta: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    with pytest.raises(errors.NotFound):
+        await meta.lookup(ROOT_INO, b"g")
+    with pytest.raises(errors.NotDirectory):
+        await meta.lookup(file, b"g")
+    with pytest.raises(errors.NotFound):
+        await meta.lookup(NOWHERE, b"g")
+    with pytest.raises(errors.NotFound):
+        await meta.getattr(NOWHERE)
+
+
+async def test_directories_count_their_subdirectories(meta: MetaStore) -> None:
+    one = await meta.mkdir(ROOT_INO, b"one", 0o750, ME)
+    assert (one.mode, one.nlink, one.size) == (stat.S_IFDIR | 0o750, 2, 0)
+    two = await meta.mkdir(one.ino, b"two", 0o750, ME)
+    assert (await meta.getattr(ROOT_INO)).nlink == 3
+    assert (await meta.getattr(one.ino)).nlink == 3
+    assert await meta.parent(two.ino) == one.ino
+    with pytest.raises(errors.NotEmpty):
+        await meta.rmdir(ROOT_INO, b"one")
+    await meta.rmdir(one.ino, b"two")
+    assert (await meta.getattr(one.ino)).nlink == 2
+    with pytest.raises(errors.NotFound):
+        await meta.getattr(two.ino)
+    await meta.rmdir(ROOT_INO, b"one")
+    assert (await meta.getattr(ROOT_INO)).nlink == 2
+    assert (await meta.statfs()).inodes_used == 0
+
+
+async def test_setgid_directories_pass_on_their_group(meta: MetaStore) -> None:
+    top = await meta.mkdir(ROOT_INO, b"top", 0o2775, Caller(1, 77))
+    below = await meta.mkdir(top.ino, b"below", 0o755, ME)
+    assert (below.gid, below.mode & 0o7777) == (77, 0o2755)
+    made, _ = await meta.create(below.ino, b"f", 0o644, ME, exclusive=True)
+    assert (made.attr.gid, made.attr.mode & 0o7777) == (77, 0o644)
+    assert (await meta.symlink(below.ino, b"l", b"t", ME)).gid == 77
+    file = (await meta.create_unlinked(0o644, ME)).attr.ino
+    await meta.publish(file, below.ino, b"p")
+    assert (await meta.getattr(file)).gid == 77
+
+
+async def test_changes_of_entries_move_the_directory_times(meta: MetaStore) -> None:
+    async def stamps() -> tuple[int, int]:
+        attr = await meta.getattr(ROOT_INO)
+        return attr.mtime_ns, attr.ctime_ns
+
+    seen = [await stamps()]
+    file = await make_file(meta, ROOT_INO, b"f")
+    seen.append(await stamps())
+    await meta.link(file, ROOT_INO, b"g")
+    seen.append(await stamps())
+    await meta.rename(ROOT_INO, b"g", ROOT_INO, b"h")
+    seen.append(await stamps())
+    await meta.unlink(ROOT_INO, b"h")
+    seen.append(await stamps())
+    await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
+    seen.append(await stamps())
+    await meta.rmdir(ROOT_INO, b"d")
+    seen.append(await stamps())
+    assert all(new[0] > old[0] and new[1] > old[1] for old, new in itertools.pairwise(seen))
+
+
+async def test_kinds_of_nodes(meta: MetaStore) -> None:
+    fifo = await meta.mknod(ROOT_INO, b"fifo", stat.S_IFIFO | 0o600, 0, ME)
+    assert stat.S_ISFIFO(fifo.mode)
+    assert stat.S_ISSOCK((await meta.mknod(ROOT_INO, b"s", stat.S_IFSOCK | 0o600, 0, ME)).mode)
+    assert stat.S_ISREG((await meta.mknod(ROOT_INO, b"r", 0o600, 0, ME)).mode)
+    for kind in (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFDIR):
+        with pytest.raises(errors.NotPermitted):
+            await meta.mknod(ROOT_INO, b"dev", kind | 0o600, 5, ME)
+    with pytest.raises(errors.Exists):
+        await meta.mknod(ROOT_INO, b"fifo", stat.S_IFIFO, 0, ME)
+    with pytest.raises(errors.InvalidArgument):
+        await meta.open(fifo.ino)
+
+
+async def test_symbolic_links(meta: MetaStore) -> None:
+    target = b"\xff/../" + b"x" * 4090
+    link = await meta.symlink(ROOT_INO, b"l", target, ME)
+    assert link.is_symlink
+    assert (link.mode & 0o777, link.size, link.nlink) == (0o777, len(target), 1)
+    assert await meta.readlink(link.ino) == target
+    with pytest.raises(errors.InvalidArgument):
+        await meta.readlink(ROOT_INO)
+    with pytest.raises(errors.NotFound):
+        await meta.readlink(NOWHERE)
+    for bad, wanted in ((b"", errors.NotFound), (b"a\0", errors.InvalidArgument)):
+        with pytest.raises(wanted):
+            await meta.symlink(ROOT_INO, b"m", bad, ME)
+    with pytest.raises(errors.NameTooLong):
+        await meta.symlink(ROOT_INO, b"m", b"x" * 4096, ME)
+    await meta.unlink(ROOT_INO, b"l")
+    with pytest.raises(errors.NotFound):
+        await meta.readlink(link.ino)
+    assert (await meta.statfs()).bytes_used == 0
+
+
+async def test_hard_links(meta: MetaStore, other: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"a")
+    folder = (await meta.mkdir(ROOT_INO, b"d", 0o755, ME)).ino
+    before = await meta.getattr(file)
+    linked = await meta.link(file, folder, b"b")
+    assert (linked.ino, linked.nlink) == (file, 2)
+    assert linked.ctime_ns > before.ctime_ns
+    assert await other.lookup(folder, b"b") == linked
+    with pytest.raises(errors.Exists):
+        await meta.link(file, ROOT_INO, b"d")
+    with pytest.raises(errors.NotPermitted):
+        await meta.link(folder, ROOT_INO, b"e")
+    with pytest.raises(errors.NotFound):
+        await meta.link(NOWHERE, ROOT_INO, b"e")
+    with pytest.raises(errors.NotDirectory):
+        await meta.link(file, file, b"e")
+    await other.unlink(ROOT_INO, b"a")
+    assert (await meta.getattr(file)).nlink == 1
+    await other.unlink(folder, b"b")
+    with pytest.raises(errors.NotFound):
+        await meta.getattr(file)
+
+
+async def test_an_unlinked_file_gets_no_new_link(meta: MetaStore) -> None:
+    file = (await meta.create_unlinked(0o600, ME)).attr.ino
+    with pytest.raises(errors.NotFound):
+        await meta.link(file, ROOT_INO, b"a")
+
+
+async def test_removing_the_wrong_kind(meta: MetaStore) -> None:
+    await make_file(meta, ROOT_INO, b"f")
+    folder = (await meta.mkdir(ROOT_INO, b"d", 0o755, ME)).ino
+    with pytest.raises(errors.IsDirectory):
+        await meta.unlink(ROOT_INO, b"d")
+    with pytest.raises(errors.NotDirectory):
+        await meta.rmdir(ROOT_INO, b"f")
+    for remove in (meta.unlink, meta.rmdir, meta.remove_tree):
+        with pytest.raises(errors.NotFound):
+            await remove(folder, b"x")
+        with pytest.raises(errors.NotFound):
+            await remove(NOWHERE, b"x")
+
+
+async def test_a_removed_directory_takes_no_entries(meta: MetaStore, other: MetaStore) -> None:
+    folder = (await meta.mkdir(ROOT_INO, b"d", 0o755, ME)).ino
+    file = await make_file(meta, ROOT_INO, b"f")
+    await other.rmdir(ROOT_INO, b"d")
+    with pytest.raises(errors.NotFound):
+        await meta.create(folder, b"x", 0o600, ME, exclusive=True)
+    with pytest.raises(errors.NotFound):
+        await meta.link(file, folder, b"x")
+    with pytest.raises(errors.NotFound):
+        await meta.rename(ROOT_INO, b"f", folder, b"x")
+    with pytest.raises(errors.NotFound):
+        await meta.readdir(folder, 0, 10)
+    with pytest.raises(errors.NotFound):
+        await meta.parent(folder)
+
+
+async def test_readdir_pages_by_cookie(meta: MetaStore) -> None:
+    wanted = {b"%03d" % n for n in range(25)}
+    for name in wanted:
+        await make_file(meta, ROOT_INO, name)
+    seen: list[Dentry] = []
+    while page := await meta.readdir(ROOT_INO, seen[-1].cookie if seen else 0, 7):
+        assert len(page) <= 7
+        seen += page
+    assert [entry.cookie for entry in seen] == sorted({entry.cookie for entry in seen})
+    assert seen[0].cookie > 0
+    assert {entry.name for entry in seen} == wanted
+    assert [entry.attr for entry in seen] == [
+        await meta.lookup(ROOT_INO, entry.name) for entry in seen
+    ]
+    file = await meta.lookup(ROOT_INO, b"000")
+    with pytest.raises(errors.NotDirectory):
+        await meta.readdir(file.ino, 0, 7)
+    with pytest.raises(errors.NotDirectory):
+        await meta.parent(file.ino)
+    with pytest.raises(errors.NotFound):
+        await meta.readdir(NOWHERE, 0, 7)
+
+
+async def test_readdir_under_changes_keeps_what_stays(meta: MetaStore, other: MetaStore) -> None:
+    stay = {b"stay%02d" % n for n in range(20)}
+    go = {b"go%02d" % n for n in range(20)}
+    for name in sorted(stay | go, key=lambda name: name[::-1]):
+        await make_file(meta, ROOT_INO, name)
+    seen: list[bytes] = []
+    cookie = 0
+    doomed = sorted(go)
+    while page := await meta.readdir(ROOT_INO, cookie, 3):
+        seen += [entry.name for entry in page]
+        cookie = page[-1].cookie
+        if doomed:
+            await other.unlink(ROOT_INO, doomed.pop())
+            await other.unlink(ROOT_INO, doomed.pop(0))
+            fresh = await make_file(other, ROOT_INO, b"tmp")
+            # Another inode takes a name that stays: the entry keeps its place.
+            await other.rename(ROOT_INO, b"tmp", ROOT_INO, b"stay05")
+            assert (await meta.lookup(ROOT_INO, b"stay05")).ino == fresh
+    assert [name for name in seen if name in stay] == list(
+        dict.fromkeys(n for n in seen if n in stay)
+    )
+    assert stay <= set(seen)
+
+
+# -- rename --
+
+
+async def tree(meta: MetaStore) -> dict[str, Ino]:
+    """/a/b/c (directories), /a/f, /g (files), /e (empty directory)."""
+    a = (await meta.mkdir(ROOT_INO, b"a", 0o755, ME)).ino
+    b = (await meta.mkdir(a, b"b", 0o755, ME)).ino
+    c = (await meta.mkdir(b, b"c", 0o755, ME)).ino
+    f = await make_file(meta, a, b"f")
+    g = await make_file(meta, ROOT_INO, b"g")
+    e = (await meta.mkdir(ROOT_INO, b"e", 0o755, ME)).ino
+    return {"a": a, "b": b, "c": c, "f": f, "g": g, "e": e}
+
+
+async def test_rename_moves_a_file(meta: MetaStore, other: MetaStore) -> None:
+    ino = await tree(meta)
+    before = await meta.getattr(ino["f"])
+    await meta.rename(ino["a"], b"f", ino["c"], b"moved")
+    after = await other.lookup(ino["c"], b"moved")
+    assert after.ino == ino["f"]
+    assert after.ctime_ns > before.ctime_ns
+    assert after.mtime_ns == before.mtime_ns
+    with pytest.raises(errors.NotFound):
+        await other.lookup(ino["a"], b"f")
+
+
+async def test_rename_moves_a_directory_and_its_links(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ino["a"], b"b", ino["e"], b"b2")
+    assert (await meta.getattr(ino["a"])).nlink == 2
+    assert (await meta.getattr(ino["e"])).nlink == 3
+    assert await meta.parent(ino["b"]) == ino["e"]
+    assert await meta.parent(ino["c"]) == ino["b"]
+
+
+async def test_rename_replaces_a_file(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ino["a"], b"f", ROOT_INO, b"g")
+    assert (await meta.lookup(ROOT_INO, b"g")).ino == ino["f"]
+    with pytest.raises(errors.NotFound):
+        await meta.getattr(ino["g"])
+    assert (await meta.statfs()).inodes_used == 5
+
+
+async def test_rename_replaces_an_empty_directory(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ino["a"], b"b", ROOT_INO, b"e")
+    assert (await meta.lookup(ROOT_INO, b"e")).ino == ino["b"]
+    assert (await meta.getattr(ROOT_INO)).nlink == 4
+    assert await meta.parent(ino["b"]) == ROOT_INO
+    with pytest.raises(errors.NotFound):
+        await meta.getattr(ino["e"])
+
+
+async def test_rename_refuses_what_cannot_be(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    root = ROOT_INO
+    cases: list[tuple[Ino, bytes, Ino, bytes, type[errors.WrkfsError]]] = [
+        (root, b"e", root, b"a", errors.NotEmpty),
+        (root, b"e", root, b"g", errors.NotDirectory),
+        (root, b"g", root, b"e", errors.IsDirectory),
+        (root, b"a", ino["a"], b"x", errors.InvalidArgument),
+        (root, b"a", ino["c"], b"x", errors.InvalidArgument),
+        (root, b"a", ino["b"], b"c", errors.InvalidArgument),
+        (ino["b"], b"c", root, b"a", errors.NotEmpty),
+        (root, b"none", root, b"x", errors.NotFound),
+        (root, b"g", NOWHERE, b"x", errors.NotFound),
+        (NOWHERE, b"g", root, b"x", errors.NotFound),
+        (root, b"g", ino["f"], b"x", errors.NotDirectory),
+        (ino["g"], b"g", root, b"x", errors.NotDirectory),
+    ]
+    before = [await meta.getattr(i) for i in (ROOT_INO, *ino.values())]
+    for parent, name, new_parent, new_name, wanted in cases:
+        with pytest.raises(wanted):
+            await meta.rename(parent, name, new_parent, new_name)
+    with pytest.raises(errors.Exists):
+        await meta.rename(root, b"g", root, b"e", RenameFlags.NOREPLACE)
+    with pytest.raises(errors.NotFound):
+        await meta.rename(root, b"g", root, b"x", RenameFlags.EXCHANGE)
+    with pytest.raises(errors.InvalidArgument):
+        await meta.rename(root, b"a", ino["b"], b"c", RenameFlags.EXCHANGE)
+    with pytest.raises(errors.InvalidArgument):
+        await meta.rename(ino["b"], b"c", root, b"a", RenameFlags.EXCHANGE)
+    with pytest.raises(errors.InvalidArgument):
+        await meta.rename(root, b"g", root, b"e", RenameFlags.EXCHANGE | RenameFlags.NOREPLACE)
+    assert [await meta.getattr(i) for i in (ROOT_INO, *ino.values())] == before
+
+
+async def test_rename_without_replacing(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ROOT_INO, b"g", ino["e"], b"h", RenameFlags.NOREPLACE)
+    assert (await meta.lookup(ino["e"], b"h")).ino == ino["g"]
+
+
+async def test_rename_onto_itself_or_its_hard_link_does_nothing(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.link(ino["g"], ino["a"], b"g2")
+    before = await meta.getattr(ino["g"])
+    for flags in (RenameFlags.NONE, RenameFlags.EXCHANGE):
+        await meta.rename(ROOT_INO, b"g", ino["a"], b"g2", flags)
+        await meta.rename(ROOT_INO, b"a", ROOT_INO, b"a", flags)
+    with pytest.raises(errors.Exists):
+        await meta.rename(ROOT_INO, b"g", ino["a"], b"g2", RenameFlags.NOREPLACE)
+    assert await meta.getattr(ino["g"]) == before
+    assert await names(meta, ino["a"]) == [b"b", b"f", b"g2"]
+    assert b"g" in await names(meta, ROOT_INO)
+
+
+async def test_exchange_of_directory_and_file(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ino["a"], b"b", ROOT_INO, b"g", RenameFlags.EXCHANGE)
+    assert (await meta.lookup(ROOT_INO, b"g")).ino == ino["b"]
+    assert (await meta.lookup(ino["a"], b"b")).ino == ino["g"]
+    assert await meta.parent(ino["b"]) == ROOT_INO
+    assert (await meta.getattr(ino["a"])).nlink == 2
+    assert (await meta.getattr(ROOT_INO)).nlink == 5
+
+
+async def test_exchange_of_directories_across_parents(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ino["b"], b"c", ROOT_INO, b"e", RenameFlags.EXCHANGE)
+    assert await meta.parent(ino["c"]) == ROOT_INO
+    assert await meta.parent(ino["e"]) == ino["b"]
+    assert (await meta.getattr(ino["b"])).nlink == 3
+    assert (await meta.getattr(ROOT_INO)).nlink == 4
+
+
+async def test_rename_within_a_directory_keeps_counts(meta: MetaStore) -> None:
+    ino = await tree(meta)
+    await meta.rename(ROOT_INO, b"e", ROOT_INO, b"e2")
+    await meta.rename(ROOT_INO, b"e2", ROOT_INO, b"a", RenameFlags.EXCHANGE)
+    assert (await meta.getattr(ROOT_INO)).nlink == 4
+    assert (await meta.lookup(ROOT_INO, b"e2")).ino == ino["a"]
+    assert await meta.parent(ino["a"]) == ROOT_INO
+
+
+# -- attributes --
+
+
+async def test_setattr_changes_only_what_is_given(meta: MetaStore, other: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    old = await meta.getattr(file)
+    changed = await meta.setattr(file, SetAttr(mode=0o4755 | stat.S_IFDIR))
+    assert changed.mode == stat.S_IFREG | 0o4755
+    assert (changed.mtime_ns, changed.atime_ns, changed.version) == (
+        old.mtime_ns,
+        old.atime_ns,
+        old.version,
+    )
+    assert changed.ctime_ns > old.ctime_ns
+    changed = await meta.setattr(file, SetAttr(atime_ns=-5, mtime_ns=7))
+    assert (changed.atime_ns, changed.mtime_ns) == (-5, 7)
+    changed = await meta.setattr(file, SetAttr(atime_now=True, mtime_now=True))
+    assert changed.atime_ns > old.atime_ns
+    assert changed.mtime_ns > old.mtime_ns
+    assert await other.getattr(file) == changed
+    with pytest.raises(errors.NotFound):
+        await meta.setattr(NOWHERE, SetAttr(mode=0))
+    for bad in (SetAttr(uid=-1), SetAttr(gid=1 << 32), SetAttr(size=-1)):
+        with pytest.raises(errors.InvalidArgument):
+            await meta.setattr(file, bad)
+
+
+@pytest.mark.parametrize(
+    ("mode", "after"), [(0o6755, 0o755), (0o6745, 0o2745), (0o4711, 0o711), (0o1777, 0o1777)]
+)
+async def test_chown_and_truncate_take_set_id_bits(meta: MetaStore, mode: int, after: int) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    for change in (SetAttr(uid=5), SetAttr(gid=6), SetAttr(size=3)):
+        await meta.setattr(file, SetAttr(mode=mode))
+        assert (await meta.setattr(file, change)).mode & 0o7777 == after
+    await meta.setattr(file, SetAttr(mode=mode))
+    opened = await meta.open(file, truncate=True)
+    assert opened.attr.mode & 0o7777 == after
+    kept = await meta.setattr(file, SetAttr(mode=mode, uid=9, gid=9))
+    assert (kept.mode & 0o7777, kept.uid, kept.gid) == (mode, 9, 9)
+    folder = (await meta.mkdir(ROOT_INO, b"d", mode, ME)).ino
+    assert (await meta.setattr(folder, SetAttr(uid=5))).mode & 0o7777 == mode
+
+
+async def test_only_files_have_a_size_to_set(meta: MetaStore) -> None:
+    link = (await meta.symlink(ROOT_INO, b"l", b"t", ME)).ino
+    with pytest.raises(errors.IsDirectory):
+        await meta.setattr(ROOT_INO, SetAttr(size=0))
+    with pytest.raises(errors.InvalidArgument):
+        await meta.setattr(link, SetAttr(size=0))
+    file = await make_file(meta, ROOT_INO, b"f")
+    with pytest.raises(errors.FileTooBig):
+        await meta.setattr(file, SetAttr(size=1 << 63))
+    assert (await meta.setattr(file, SetAttr(size=(1 << 63) - 1))).size == (1 << 63) - 1
+
+
+# -- extended attributes --
+
+
+async def test_extended_attributes(meta: MetaStore, other: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    before: Attr = await meta.getattr(file)
+    await meta.setxattr(file, b"user.b", b"1", XattrFlags.CREATE)
+    await meta.setxattr(file, b"user.a", b"")
+    assert await other.getxattr(file, b"user.b") == b"1"
+    assert await other.getxattr(file, b"user.a") == b""
+    assert await other.listxattr(file) == [b"user.a", b"user.b"]
+    with pytest.raises(errors.Exists):
+        await meta.setxattr(file, b"user.b", b"2", XattrFlags.CREATE)
+    with pytest.raises(errors.NoData):
+        await meta.setxattr(file, b"user.c", b"2", XattrFlags.REPLACE)
+    await meta.setxattr(file, b"user.b", b"\0" * 65536, XattrFlags.REPLACE)
+    assert await other.getxattr(file, b"user.b") == b"\0" * 65536
+    await meta.removexattr(file, b"user.b")
+    for call in (meta.getxattr, meta.removexattr):
+        with pytest.raises(errors.NoData):
+            await call(file, b"user.b")
+        with pytest.raises(errors.NotFound):
+            await call(NOWHERE, b"user.b")
+    assert (await meta.getattr(file)).ctime_ns > before.ctime_ns
+
+
+async def test_extended_attributes_have_limits(meta: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    with pytest.raises(errors.ArgumentTooBig):
+        await meta.setxattr(file, b"user.a", b"x" * 65537)
+    for name in (b"", b"x" * 256, b"a\0"):
+        with pytest.raises(errors.OutOfRange):
+            await meta.setxattr(file, name, b"x")
+    with pytest.raises(errors.InvalidArgument):
+        await meta.setxattr(file, b"user.a", b"x", XattrFlags.CREATE | XattrFlags.REPLACE)
+    with pytest.raises(errors.NotFound):
+        await meta.setxattr(NOWHERE, b"user.a", b"x")
+    with pytest.raises(errors.NotFound):
+        await meta.listxattr(NOWHERE)
+    assert await meta.listxattr(file) == []
+    for n in range(256):
+        await meta.setxattr(file, b"%03d" % n + b"x" * 252, b"")
+    with pytest.raises(errors.NoSpace):
+        await meta.setxattr(file, b"user.more", b"")
+    await meta.setxattr(file, b"000" + b"x" * 252, b"again")
+
+
+# -- trees and quota --
+
+
+async def test_remove_tree(meta: MetaStore, other: MetaStore) -> None:
+    ino = await tree(meta)
+    outside = await meta.link(ino["f"], ROOT_INO, b"outside")
+    await meta.link(ino["f"], ino["c"], b"inside")
+    await meta.symlink(ino["a"], b"l", b"../e", ME)
+    opened, _ = await other.create(ino["c"], b"open", 0o600, ME, exclusive=True)
+    await meta.remove_tree(ROOT_INO, b"a")
+    assert await names(other, ROOT_INO) == [b"e", b"g", b"outside"]
+    assert (await other.getattr(outside.ino)).nlink == 1
+    assert (await other.getattr(opened.attr.ino)).nlink == 0
+    assert (await other.getattr(ROOT_INO)).nlink == 3
+    for gone in (ino["a"], ino["b"], ino["c"]):
+        with pytest.raises(errors.NotFound):
+            await other.getattr(gone)
+    assert (await other.statfs()).inodes_used == 4
+    await other.release(opened.attr.ino)
+    assert (await other.statfs()).inodes_used == 3
+    await meta.remove_tree(ROOT_INO, b"outside")
+    await meta.remove_tree(ROOT_INO, b"e")
+    assert await names(other, ROOT_INO) == [b"g"]
+
+
+async def test_quota_of_inodes_is_exact(meta_volume: MetaVolume, meta: MetaStore) -> None:
+    await meta_volume.limit(None, 3)
+    await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
+    await meta.symlink(ROOT_INO, b"l", b"t", ME)
+    file = (await meta.create_unlinked(0o600, ME)).attr.ino
+    with pytest.raises(errors.QuotaExceeded):
+        await meta.create(ROOT_INO, b"x", 0o600, ME, exclusive=False)
+    with pytest.raises(errors.QuotaExceeded):
+        await meta.mkdir(ROOT_INO, b"x", 0o700, ME)
+    with pytest.raises(errors.QuotaExceeded):
+        await meta.create_unlinked(0o600, ME)
+    use = await meta.statfs()
+    assert (use.inodes_used, use.inodes_limit) == (3, 3)
+    await meta.release(file)
+    await meta.mkdir(ROOT_INO, b"x", 0o700, ME)

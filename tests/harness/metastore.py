@@ -1,0 +1,185 @@
+"""Fixtures `meta_volume` and `pg_volume`: an empty volume's metadata, in memory or PostgreSQL."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest_asyncio
+
+from wrkfs.config import StoreConfig, VolumeConfig
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.meta.memory_volume import MemoryVolume
+from wrkfs.meta.migrate import create_volume_schema, install_functions
+from wrkfs.meta.postgres import PostgresMeta
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+    from wrkfs.meta.interface import MetaStore
+
+
+class MetaVolume(Protocol):
+    """An empty volume that sessions can be opened on; they are closed with the test."""
+
+    async def session(self) -> MetaStore:
+        """A started session of its own."""
+        ...
+
+    async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
+        """Sets the quota."""
+        ...
+
+    async def freed_slices(self) -> set[int]:
+        """Slices of the object store that wait for garbage collection."""
+        ...
+
+    async def fence(self, session: MetaStore) -> None:
+        """Fences a session as if its process were dead."""
+        ...
+
+
+class InMemory:
+    """`MetaVolume` on `MemoryMeta`."""
+
+    def __init__(self) -> None:
+        self.volume = MemoryVolume()
+
+    async def session(self) -> MetaStore:
+        """See MetaVolume."""
+        meta = MemoryMeta(self.volume)
+        await meta.start()
+        return meta
+
+    async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
+        """See MetaVolume."""
+        self.volume.bytes_limit, self.volume.inodes_limit = bytes_limit, inodes_limit
+
+    async def freed_slices(self) -> set[int]:
+        """See MetaVolume."""
+        return set(self.volume.freed_slices)
+
+    async def fence(self, session: MetaStore) -> None:
+        """See MetaVolume."""
+        self.volume.fence(session.session)
+
+
+class InPostgres:
+    """`MetaVolume` on `PostgresMeta`: a role and a schema of its own in the test's cluster."""
+
+    def __init__(self, admin_dsn: str) -> None:
+        name = "v" + secrets.token_hex(16)
+        password = secrets.token_hex(16)
+        parts = urlsplit(admin_dsn)
+        at = parts.netloc.rpartition("@")[2]
+        dsn = urlunsplit(parts._replace(netloc=f"{name}:{password}@{at}"))
+        self._admin_dsn = admin_dsn
+        self._password = password
+        self._sessions: list[PostgresMeta] = []
+        self.config = VolumeConfig(name, name, dsn, StoreConfig("", "", "", "", "", ""))
+
+    @property
+    def schema(self) -> str:
+        """Name of the volume's schema and role."""
+        return self.config.schema
+
+    async def admin(self) -> asyncpg.Connection:
+        """A superuser's connection with the volume's search path; the caller closes it."""
+        return await asyncpg.connect(
+            self._admin_dsn, server_settings={"search_path": f'"{self.schema}"'}
+        )
+
+    async def make(self) -> None:
+        """Makes role, functions and tables."""
+        conn = await self.admin()
+        try:
+            await install_functions(conn)
+            await conn.execute(f"CREATE ROLE {self.schema} LOGIN PASSWORD '{self._password}'")
+            database = await conn.fetchval("SELECT current_database()")
+            await conn.execute(f'GRANT CONNECT ON DATABASE "{database}" TO {self.schema}')
+            await create_volume_schema(conn, self.schema, self.schema)
+        finally:
+            await conn.close()
+
+    async def drop(self) -> None:
+        """Closes all sessions and removes role and tables."""
+        for meta in self._sessions:
+            await meta.close()
+        conn = await self.admin()
+        try:
+            await conn.execute(f"DROP SCHEMA {self.schema} CASCADE")
+            await conn.execute(f"DROP OWNED BY {self.schema}; DROP ROLE {self.schema}")
+        finally:
+            await conn.close()
+
+    async def session(self) -> PostgresMeta:
+        """See MetaVolume."""
+        meta = PostgresMeta(self.config)
+        self._sessions.append(meta)
+        await meta.start()
+        return meta
+
+    async def rows(self, query: str, *args: object) -> list[asyncpg.Record]:
+        """What a query in the volume's schema answers to a superuser."""
+        conn = await self.admin()
+        try:
+            found: list[asyncpg.Record] = await conn.fetch(query, *args)
+            return found
+        finally:
+            await conn.close()
+
+    async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
+        """See MetaVolume."""
+        await self.rows(
+            "UPDATE volume SET bytes_limit = $1, inodes_limit = $2", bytes_limit, inodes_limit
+        )
+
+    async def freed_slices(self) -> set[int]:
+        """See MetaVolume."""
+        return {row[0] for row in await self.rows("SELECT slice_id FROM deleted")}
+
+    async def fence(self, session: MetaStore) -> None:
+        """See MetaVolume."""
+        helper = await self.session()
+        await helper.fence(session.session, force=True)
+
+
+@pytest_asyncio.fixture
+async def pg_volume(pg: str) -> AsyncIterator[InPostgres]:
+    """An empty volume in PostgreSQL."""
+    volume = InPostgres(pg)
+    await volume.make()
+    try:
+        yield volume
+    finally:
+        await volume.drop()
+
+
+@pytest_asyncio.fixture(params=["memory", "postgres"])
+async def meta_volume(request: pytest.FixtureRequest) -> AsyncIterator[MetaVolume]:
+    """An empty volume, in memory and then in PostgreSQL."""
+    if request.param == "memory":
+        yield InMemory()
+        return
+    volume = InPostgres(request.getfixturevalue("pg"))
+    await volume.make()
+    try:
+        yield volume
+    finally:
+        await volume.drop()
+
+
+@pytest_asyncio.fixture
+async def meta(meta_volume: MetaVolume) -> MetaStore:
+    """One session on `meta_volume`."""
+    return await meta_volume.session()
+
+
+@pytest_asyncio.fixture
+async def other(meta_volume: MetaVolume) -> MetaStore:
+    """Another session on `meta_volume`."""
+    return await meta_volume.session()
