@@ -305,6 +305,10 @@ class Filesystem:
 
     # -- files --
 
+    async def file_map(self, ino: Ino) -> FileMap:
+        """What a file consists of, as committed."""
+        return await self._meta.file_map(ino)
+
     async def open(self, ino: Ino, flags: int) -> FileHandle:
         """Opens a regular file; O_TRUNC, O_APPEND, O_SYNC and the access mode are honoured."""
         truncate = bool(flags & os.O_TRUNC) and flags & os.O_ACCMODE != os.O_RDONLY
