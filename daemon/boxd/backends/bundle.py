@@ -8,8 +8,9 @@ name is refused on purpose):
   flags of clone3, and io_uring runs operations behind the filter (and cannot be suspended);
 - `clone` and `unshare` with namespace flags, `setns`, the mount family, keyrings, bpf, perf,
   userfaultfd, kexec, modules, clock setting and handles of files answer EPERM;
-- sockets are AF_UNIX, AF_INET, AF_INET6 and netlink for routes and socket diagnosis;
-- 32-bit programs run under the same list, without `socketcall`, whose family a filter cannot see.
+- sockets are AF_UNIX, AF_INET, AF_INET6 and netlink for routes and socket diagnosis; the others
+  are "not supported", which programs expect (`su` goes on without the audit socket);
+- 32-bit programs run under the same list, without `socketcall` (ENOSYS), which hides the family.
 """
 
 from __future__ import annotations

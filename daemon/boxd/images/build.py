@@ -180,8 +180,18 @@ def _furnish(suite: str, root: Path) -> None:
     options = root / "etc/dpkg/dpkg.cfg.d"
     (options / "99mmdebstrap").rename(options / "box")
     (root / "wrk").mkdir(mode=0o755)
+    _drop_file_capabilities(root)
     for certificate in sorted(LOCAL_CERTIFICATES.glob("*.crt")):
         shutil.copy(certificate, root / LOCAL_CERTIFICATES.relative_to("/") / certificate.name)
+
+
+def _drop_file_capabilities(root: Path) -> None:
+    """A program that asks for a capability no box has cannot even start (ping, which does without
+    where the kernel lets it)."""
+    for directory in ("usr/bin", "usr/sbin"):
+        for path in (root / directory).iterdir():
+            if "security.capability" in os.listxattr(path, follow_symlinks=False):
+                os.removexattr(path, "security.capability", follow_symlinks=False)
 
 
 async def _in_root(root: Path, *command: str) -> None:
