@@ -1,0 +1,146 @@
+"""`box-guest` in the box, and clients of the guest socket that do not behave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boxd.errors import Conflict
+from boxd.tunnel.channel import ExitStatus
+from boxd.tunnel.registry import TunnelRegistry
+from tests.harness.agent import BOX_ID
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from tests.harness.agent import LocalBox
+
+
+async def cli(box: LocalBox, *arguments: str) -> tuple[int, str, str]:
+    """Runs the command; exit status, stdout, stderr."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "box_guest.cli", "--socket", str(box.guest_socket)),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(20):
+        stdout, stderr = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, stdout.decode(), stderr.decode()
+
+
+async def test_info(local_box: LocalBox) -> None:
+    code, stdout, _ = await cli(local_box, "info")
+    assert code == 0
+    assert f"id: {BOX_ID}\nname: web\n" in stdout
+    assert "tunnel: up" in stdout
+    code, stdout, _ = await cli(local_box, "--json", "info")
+    assert json.loads(stdout)["id"] == BOX_ID
+
+
+@pytest.mark.parametrize("verb", ["mount", "info", "umount"])
+async def test_workspace_asks_the_daemon(local_box: LocalBox, verb: str) -> None:
+    code, stdout, stderr = await cli(local_box, "workspace", verb)
+    assert (code, stderr) == (0, "")
+    assert stdout == f"path: /wrk\nverb: {verb}\n"
+    assert local_box.requests == [(BOX_ID, verb)]
+
+
+async def test_refusals_are_shown(local_box: LocalBox) -> None:
+    async def refuse(box_id: str, verb: str) -> dict[str, Any]:
+        raise Conflict("/wrk is in use by process 17 (vim)")
+
+    await local_box.registry.close_all()
+    local_box.registry = TunnelRegistry(local_box.root / "daemon_key", refuse)
+    await local_box.open()
+    await local_box.tunnel()
+    code, stdout, stderr = await cli(local_box, "workspace", "umount")
+    assert (code, stdout) == (1, "")
+    assert stderr == "box-guest: /wrk is in use by process 17 (vim)\n"
+
+
+async def test_without_a_tunnel(local_box: LocalBox) -> None:
+    await local_box.registry.close_all()
+    state = ""
+    async with asyncio.timeout(10):
+        while "down" not in state:
+            _, state, _ = await cli(local_box, "info")
+    code, _, stderr = await cli(local_box, "workspace", "mount")
+    assert code == 1
+    assert "no tunnel to the service" in stderr
+
+
+async def test_without_an_agent(local_box: LocalBox) -> None:
+    await local_box.stop()
+    code, _, stderr = await cli(local_box, "info")
+    assert code == 1
+    assert str(local_box.guest_socket) in stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("nonsense",), ("workspace",), ("workspace", "eat")])
+async def test_usage(local_box: LocalBox, arguments: tuple[str, ...]) -> None:
+    code, stdout, stderr = await cli(local_box, *arguments)
+    assert (code, stdout) == (2, "")
+    assert "usage: box-guest" in stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"garbage\n", b"{}\n", b"\xff\n", b"x" * 200_000, b"", b"[" * 50_000 + b"\n"],
+    ids=lambda line: repr(line[:8]),
+)
+async def test_nonsense_on_the_guest_socket(local_box: LocalBox, line: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(local_box.guest_socket))
+    writer.write(line)
+    if writer.can_write_eof():
+        writer.write_eof()
+    async with asyncio.timeout(10):
+        try:
+            assert await reader.read() == b""
+        except ConnectionResetError:
+            reader.feed_eof()
+    writer.close()
+    await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+    code, _, _ = await cli(local_box, "info")
+    assert code == 0
+
+
+async def test_unknown_requests_are_refused(local_box: LocalBox) -> None:
+    reader, writer = await asyncio.open_unix_connection(str(local_box.guest_socket))
+    for request in ({"type": "fly", "id": 3}, {"type": "workspace", "id": 4, "verb": "eat"}):
+        writer.write(json.dumps(request).encode() + b"\n")
+        answer = json.loads(await reader.readline())
+        assert (answer["id"], answer["ok"]) == (request["id"], False)
+        assert answer["error"]
+    writer.close()
+    await writer.wait_closed()
+    assert local_box.requests == []
+
+
+async def test_agent_ends_on_sigterm_and_cleans_up(local_box: LocalBox) -> None:
+    assert local_box.process is not None
+    local_box.process.terminate()
+    async with asyncio.timeout(20):
+        assert await local_box.process.wait() == 0
+    await until(lambda: not local_box.guest_socket.exists())
+
+
+async def test_agent_names_a_broken_configuration(local_box: LocalBox) -> None:
+    await local_box.stop()
+    (local_box.run_dir / "config.json").write_text("{")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "box_guest", "--run-dir", str(local_box.run_dir)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(20):
+        _, stderr = await process.communicate()
+    assert process.returncode == 1
+    assert stderr.decode() == f"box-guest: {local_box.run_dir}/config.json: not JSON\n"
+
+
+async def test_the_agent_survives_everything_above(local_box: LocalBox) -> None:
+    assert (await local_box.run("true")).status == ExitStatus(0, None)
