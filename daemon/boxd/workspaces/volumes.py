@@ -1,0 +1,164 @@
+"""Volumes of workspaces: found, or made with role, schema, prefix credential and row.
+
+Critical section: making the volume of one (owner, workspace) is under that pair's lock; between
+daemons the control database's uniqueness decides, and the loser undoes what it made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote, urlsplit
+from weakref import WeakValueDictionary
+
+from boxd.clock import SystemClock
+from boxd.errors import Conflict
+from boxd.model.volume import Volume
+from boxd.secret import Secret, random_hex
+from boxd.workspaces.credentials import OWN_PREFIX, RandomPrefixes
+from wrkfs.config import StoreConfig, VolumeConfig
+
+if TYPE_CHECKING:
+    from boxd.clock import Clock
+    from boxd.workspaces.credentials import CredentialIssuer, PrefixChooser, StoreTarget
+    from boxd.workspaces.provision import Provisioner
+    from boxd.workspaces.seal import Sealer
+
+_log = logging.getLogger(__name__)
+
+
+class VolumeStore(Protocol):
+    """What of the control database concerns volumes."""
+
+    async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
+        """The volume of an owner's workspace (None: the default one)."""
+        ...
+
+    async def add_volume(self, volume: Volume) -> None:
+        """Records a volume; Conflict when (owner, workspace) has another one."""
+        ...
+
+    async def list_volumes(self, owner: str | None = None) -> list[Volume]:
+        """The volumes of an owner, or of all."""
+        ...
+
+
+class Volumes:
+    """All volumes of an installation."""
+
+    def __init__(
+        self,
+        store: VolumeStore,
+        provisioner: Provisioner,
+        issuer: CredentialIssuer,
+        sealer: Sealer,
+        target: StoreTarget,
+        *,
+        prefixes: PrefixChooser | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """`target` is where the object store is now; stored volumes follow it."""
+        self._store = store
+        self._provisioner = provisioner
+        self._issuer = issuer
+        self._sealer = sealer
+        self._target = target
+        self._prefixes = prefixes or RandomPrefixes()
+        self._clock = clock or SystemClock()
+        self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = (
+            WeakValueDictionary()
+        )
+
+    async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
+        """The volume of a workspace, None when there is none. Raises Unavailable."""
+        volume = await self._store.find_volume(owner, workspace)
+        return None if volume is None else self._config(volume)
+
+    async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
+        """The volume of a workspace, made when there is none.
+
+        Raises Unavailable; then nothing was made.
+        """
+        found = await self.find(owner, workspace)
+        if found is not None:
+            return found
+        lock = self._locks.setdefault((owner, workspace), asyncio.Lock())
+        async with lock:
+            found = await self.find(owner, workspace)
+            return found or await self._make(owner, workspace)
+
+    async def sweep(self) -> int:
+        """Removes what a killed daemon left half made; how many roles and credentials that were.
+
+        Call it at start, before volumes are made. A volume with files is never removed, whatever
+        the control database says, nor is a credential under another prefix than ours look like.
+        """
+        volumes = await self._store.list_volumes()
+        known = {volume.role for volume in volumes}
+        removed = 0
+        for name in await self._provisioner.names():
+            if name in known:
+                continue
+            if await self._provisioner.is_unused(name):
+                await self._provisioner.drop(name)
+                removed += 1
+            else:
+                _log.warning("volume %s holds files but no workspace names it", name)
+        prefixes = {volume.prefix for volume in volumes}
+        for access_key, prefix in await self._issuer.credentials():
+            if OWN_PREFIX.fullmatch(prefix) and prefix.removesuffix("/") not in prefixes:
+                await self._issuer.revoke(access_key)
+                removed += 1
+        return removed
+
+    async def _make(self, owner: str, workspace: str | None) -> VolumeConfig:
+        """Credential, role and schema, row; undone in reverse when a step fails."""
+        taken = {volume.prefix for volume in await self._store.list_volumes()}
+        prefix = self._prefixes.choose(taken)
+        async with AsyncExitStack() as undo:
+            access_key, secret = await self._issuer.issue(prefix)
+            undo.push_async_callback(self._issuer.revoke, access_key)
+            role, password = await self._provisioner.create()
+            undo.push_async_callback(self._provisioner.drop, role)
+            volume_id = random_hex(16)
+            target = self._target
+            config = VolumeConfig(
+                volume=volume_id,
+                schema=role,
+                meta_dsn=self._provisioner.dsn(role, password),
+                store=StoreConfig(
+                    endpoint=target.endpoint,
+                    bucket=target.bucket,
+                    prefix=prefix,
+                    region=target.region,
+                    access_key=access_key,
+                    secret_key=secret.reveal(),
+                ),
+            )
+            sealed = self._sealer.seal(volume_id, config.to_json())
+            now = self._clock.now()
+            volume = Volume(volume_id, owner, workspace, role, role, prefix, sealed, now)
+            try:
+                await self._store.add_volume(volume)
+            except Conflict:
+                # Another daemon was faster; ours is undone and theirs is the volume.
+                winner = await self.find(owner, workspace)
+                if winner is None:
+                    raise
+                return winner
+            undo.pop_all()
+        return config
+
+    def _config(self, volume: Volume) -> VolumeConfig:
+        """A stored volume's configuration, at the present places of database and store."""
+        config = VolumeConfig.from_json(self._sealer.unseal(volume.id, volume.sealed))
+        password = Secret(unquote(urlsplit(config.meta_dsn).password or ""))
+        target = self._target
+        store = replace(
+            config.store, endpoint=target.endpoint, bucket=target.bucket, region=target.region
+        )
+        meta_dsn = self._provisioner.dsn(volume.role, password)
+        return replace(config, meta_dsn=meta_dsn, store=store)

@@ -1,0 +1,257 @@
+"""Volumes on the real database and the real object server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+import boto3
+import pytest
+
+from boxd.embedded.objectstore import EmbeddedObjectServer
+from boxd.errors import Unavailable
+from boxd.store.postgres import PostgresStore
+from boxd.workspaces.credentials import StoreTarget
+from boxd.workspaces.provision import Provisioner
+from boxd.workspaces.seal import Sealer
+from boxd.workspaces.volumes import Volumes
+from wrkfs.data.s3 import S3Blocks
+from wrkfs.fs import Filesystem
+from wrkfs.types import ROOT_INO, Caller
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from boxd.model.volume import Volume
+    from boxd.secret import Secret
+    from tests.harness.objectserver import ObjectServer
+    from wrkfs.config import VolumeConfig
+
+OWNER = "SHA256:canary-owner"
+
+
+class World:
+    """Everything that volumes are made of, with a switch for each step's failure."""
+
+    def __init__(self, dsn: str, server: ObjectServer, master: Path) -> None:
+        self.dsn = dsn
+        self.issuer = EmbeddedObjectServer(server.directory)
+        self.store = PostgresStore(dsn)
+        self.provisioner = Provisioner(dsn)
+        self.sealer = Sealer(master)
+        endpoint = server.endpoint
+        self.target = StoreTarget(endpoint.url, endpoint.bucket, endpoint.region)
+
+    def volumes(self) -> Volumes:
+        return Volumes(self.store, self.provisioner, self.issuer, self.sealer, self.target)
+
+    async def traces(self) -> tuple[list[str], list[str], list[tuple[str, str]], int]:
+        """Roles, schemas, credentials and rows of volumes."""
+        connection = await asyncpg.connect(self.dsn)
+        try:
+            # Roles belong to the whole cluster, so only those that may come here count.
+            roles = await connection.fetch(
+                "SELECT rolname FROM pg_roles WHERE rolname ~ '^v[0-9a-f]{32}$' "
+                "AND has_database_privilege(rolname, current_database(), 'CONNECT')"
+            )
+            schemas = await connection.fetch(
+                "SELECT nspname FROM pg_namespace WHERE nspname ~ '^v[0-9a-f]{32}$'"
+            )
+        finally:
+            await connection.close()
+        rows = len(await self.store.list_volumes())
+        return (
+            [row[0] for row in roles],
+            [row[0] for row in schemas],
+            await self.issuer.credentials(),
+            rows,
+        )
+
+
+@pytest.fixture
+async def world(
+    pg_database: str, objectserver: ObjectServer, tmp_path: Path
+) -> AsyncIterator[World]:
+    world = World(pg_database, objectserver, tmp_path / "master.key")
+    await world.store.start()
+    await world.provisioner.prepare()
+    yield world
+    await world.store.close()
+
+
+async def works(config: VolumeConfig) -> None:
+    """The drive can be used with this configuration."""
+    drive = await Filesystem.connect(config)
+    await drive.close()
+    blocks = S3Blocks(config.store)
+    await blocks.put(f"{config.store.prefix}/1/0", b"block")
+    assert bytes(await blocks.get(f"{config.store.prefix}/1/0", 0, 5)) == b"block"
+    await blocks.close()
+
+
+async def test_ensure_makes_a_working_volume_once(world: World) -> None:
+    volumes = world.volumes()
+    assert await volumes.find(OWNER, None) is None
+    made = await volumes.ensure(OWNER, None)
+    await works(made)
+    assert await volumes.ensure(OWNER, None) == made
+    assert await world.volumes().find(OWNER, None) == made
+    other = await volumes.ensure(OWNER, "other")
+    assert other.volume != made.volume
+    assert other.store.prefix != made.store.prefix
+    assert other.schema != made.schema
+
+
+async def test_stored_volumes_follow_the_servers(world: World) -> None:
+    made = await world.volumes().ensure(OWNER, "moved")
+    world.target = StoreTarget("https://elsewhere.example", "bucket", "region")
+    world.provisioner = Provisioner("postgresql://admin:x@/boxd?host=%2Felsewhere")
+    found = await world.volumes().find(OWNER, "moved")
+    assert found is not None
+    assert found.store.endpoint == "https://elsewhere.example"
+    assert found.store.secret_key == made.store.secret_key
+    assert found.meta_dsn.endswith("@/boxd?host=%2Felsewhere")
+    assert found.meta_dsn.split("@")[0] == made.meta_dsn.split("@")[0]
+
+
+async def test_the_database_holds_no_secret_in_clear(world: World) -> None:
+    made = await world.volumes().ensure(OWNER, "sealed")
+    [volume] = await world.store.list_volumes(OWNER)
+    for secret in (made.store.secret_key, made.store.access_key, made.meta_dsn):
+        assert secret.encode() not in volume.sealed
+    assert made.store.secret_key not in repr(made)
+    connection = await asyncpg.connect(world.dsn)
+    stored = await connection.fetchval(
+        "SELECT rolpassword FROM pg_authid WHERE rolname = $1", made.schema
+    )
+    await connection.close()
+    assert stored.startswith("SCRAM-SHA-256$4096:")
+
+
+async def test_concurrent_callers_get_one_volume(world: World) -> None:
+    before = await world.traces()
+    volumes, elsewhere = world.volumes(), world.volumes()
+    made = await asyncio.gather(
+        *(which.ensure(OWNER, "race") for which in (volumes, elsewhere) for _ in range(8))
+    )
+    assert len({config.volume for config in made}) == 1
+    after = await world.traces()
+    assert [len(part) for part in after[:3]] == [len(part) + 1 for part in before[:3]]
+    assert after[3] == before[3] + 1
+    await works(made[0])
+
+
+class FailingIssue(EmbeddedObjectServer):
+    async def issue(self, prefix: str) -> tuple[str, Secret]:
+        raise Unavailable("injected")
+
+
+class FailingCreate(Provisioner):
+    """Fails inside the transaction that makes the role."""
+
+    async def create(self) -> tuple[str, Secret]:
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute("CREATE ROLE v00000000000000000000000000000000")
+            await connection.execute("SELECT 1/0")
+        raise AssertionError
+
+
+class FailingAdd(PostgresStore):
+    async def add_volume(self, volume: Volume) -> None:
+        raise Unavailable("injected")
+
+
+@pytest.mark.parametrize("step", ["issue", "create", "add"])
+async def test_a_failed_creation_leaves_nothing(
+    world: World, objectserver: ObjectServer, step: str
+) -> None:
+    before = await world.traces()
+    working = world.volumes()
+    issuer, provisioner, store = world.issuer, world.provisioner, world.store
+    if step == "issue":
+        world.issuer = FailingIssue(objectserver.directory)
+    elif step == "create":
+        world.provisioner = FailingCreate(world.dsn)
+    else:
+        world.store = FailingAdd(world.dsn)
+        await world.store.start()
+    try:
+        with pytest.raises(Unavailable):
+            await world.volumes().ensure(OWNER, "failed")
+    finally:
+        if world.store is not store:
+            await world.store.close()
+        world.issuer, world.provisioner, world.store = issuer, provisioner, store
+    assert await world.traces() == before
+    await works(await working.ensure(OWNER, "failed"))
+
+
+async def test_a_cancelled_creation_leaves_nothing(world: World) -> None:
+    before = await world.traces()
+    entered = asyncio.Event()
+
+    class Hanging(PostgresStore):
+        async def add_volume(self, volume: Volume) -> None:
+            entered.set()
+            await asyncio.Event().wait()
+
+    store, world.store = world.store, Hanging(world.dsn)
+    await world.store.start()
+    task = asyncio.create_task(world.volumes().ensure(OWNER, "cancelled"))
+    await asyncio.wait_for(entered.wait(), 30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await world.store.close()
+    world.store = store
+    assert await world.traces() == before
+
+
+async def test_sweep_removes_the_half_made_and_keeps_files(world: World) -> None:
+    volumes = world.volumes()
+    kept = await volumes.ensure(OWNER, "kept")
+    before = await world.traces()
+    await world.provisioner.create()
+    orphan_key, _ = await world.issuer.issue("p" + "0" * 32)
+    lost = await volumes.ensure(OWNER, "lost")
+    drive = await Filesystem.connect(lost)
+    await drive.mkdir(ROOT_INO, b"directory", 0o755, Caller(0, 0))
+    await drive.close()
+    await world.store.remove_volume(lost.volume)
+    assert await volumes.sweep() >= 2
+    assert orphan_key not in dict(await world.issuer.credentials())
+    after = await world.traces()
+    assert set(after[0]) == {*before[0], lost.schema}
+    await works(kept)
+
+
+async def test_drop_ends_sessions_and_removes_everything(world: World) -> None:
+    before = await world.traces()
+    name, password = await world.provisioner.create()
+    connection = await asyncpg.connect(world.provisioner.dsn(name, password))
+    await world.provisioner.drop(name)
+    await world.provisioner.drop(name)
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await connection.fetchval("SELECT 1")
+    connection.terminate()
+    assert await world.traces() == before
+    with pytest.raises(ValueError, match="not a volume"):
+        await world.provisioner.drop("boxd")
+
+
+async def test_revoked_credentials_end_at_once(world: World) -> None:
+    made = await world.volumes().ensure(OWNER, "revoked")
+    client = boto3.client(
+        "s3",
+        endpoint_url=made.store.endpoint,
+        region_name=made.store.region,
+        aws_access_key_id=made.store.access_key,
+        aws_secret_access_key=made.store.secret_key,
+    )
+    client.head_bucket(Bucket=made.store.bucket)
+    await world.issuer.revoke(made.store.access_key)
+    with pytest.raises(client.exceptions.ClientError, match="403"):
+        client.head_bucket(Bucket=made.store.bucket)
+    client.close()
