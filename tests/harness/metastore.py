@@ -23,6 +23,45 @@ if TYPE_CHECKING:
     from wrkfs.meta.interface import MetaStore
 
 
+INVARIANTS = {
+    "I1": """SELECT d.ino FROM dentry d LEFT JOIN inode i ON i.ino = d.ino
+        LEFT JOIN inode p ON p.ino = d.parent AND p.mode >> 12 = 4
+        WHERE i.ino IS NULL OR p.ino IS NULL""",
+    "I2": """SELECT i.ino FROM inode i WHERE i.mode >> 12 = 4 AND i.nlink > 0 AND (
+        i.nlink <> 2 + (SELECT count(*) FROM dentry d JOIN inode c ON c.ino = d.ino
+                        WHERE d.parent = i.ino AND c.mode >> 12 = 4)
+        OR (i.ino > 1) <> (SELECT count(*) = 1 FROM dentry d WHERE d.ino = i.ino))""",
+    "I3": """SELECT i.ino FROM inode i WHERE i.mode >> 12 <> 4 AND (
+        i.nlink <> (SELECT count(*) FROM dentry d WHERE d.ino = i.ino)
+        OR i.nlink = 0 AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino))""",
+    "I4": """WITH RECURSIVE below AS (
+            SELECT 1::bigint AS ino
+            UNION SELECT i.ino FROM inode i JOIN below b ON i.parent = b.ino AND i.mode >> 12 = 4
+            JOIN dentry d ON d.ino = i.ino AND d.parent = b.ino)
+        SELECT i.ino FROM inode i WHERE i.mode >> 12 = 4 AND i.nlink > 0
+        EXCEPT SELECT ino FROM below""",
+    "I5": """SELECT s.inode FROM slice s LEFT JOIN inode i ON i.ino = s.inode AND i.mode >> 12 = 8
+        WHERE i.ino IS NULL OR s.pos + s.length > i.size""",
+    "I7": """SELECT s.slice_id FROM slice s FULL JOIN inline n ON n.slice_id = s.slice_id
+        WHERE coalesce(s.is_inline, true) <> (n.slice_id IS NOT NULL) OR s.slice_id IS NULL
+        OR octet_length(n.data) <> s.size""",
+    "I8": "SELECT d.slice_id FROM deleted d JOIN slice s ON s.slice_id = d.slice_id",
+    "I9": """SELECT l.ino FROM symlink l FULL JOIN (SELECT * FROM inode WHERE mode >> 12 = 10) i
+        ON i.ino = l.ino WHERE i.ino IS NULL OR octet_length(l.target) IS DISTINCT FROM i.size""",
+    "I10": """SELECT 1 FROM wrkfs.statfs() u,
+        (SELECT coalesce(sum(size) FILTER (WHERE mode >> 12 = 8), 0) AS bytes,
+                count(*) - 1 AS inodes FROM inode) i
+        WHERE u.bytes_used <> i.bytes OR u.inodes_used <> i.inodes""",
+    "I11": """SELECT s.session_id FROM session s WHERE (s.fenced_at IS NULL)
+        <> EXISTS (SELECT 1 FROM op_result o WHERE o.session_id = s.session_id)""",
+    "xattr": "SELECT x.ino FROM xattr x LEFT JOIN inode i ON i.ino = x.ino WHERE i.ino IS NULL",
+    "sustained": """SELECT s.ino FROM sustained s LEFT JOIN inode i ON i.ino = s.ino
+        LEFT JOIN session e ON e.session_id = s.session_id
+        WHERE i.ino IS NULL OR e.session_id IS NULL""",
+}
+"""Queries that answer a row for each breach."""
+
+
 class MetaVolume(Protocol):
     """An empty volume that sessions can be opened on; they are closed with the test."""
 
@@ -69,7 +108,10 @@ class InMemory:
 
 
 class InPostgres:
-    """`MetaVolume` on `PostgresMeta`: a role and a schema of its own in the test's cluster."""
+    """`MetaVolume` on `PostgresMeta`: a role and a schema of its own in the test's cluster.
+
+    At the end of a test the rows must keep all invariants; `verify = False` for hostile rows.
+    """
 
     def __init__(self, admin_dsn: str) -> None:
         name = "v" + secrets.token_hex(16)
@@ -80,6 +122,7 @@ class InPostgres:
         self._admin_dsn = admin_dsn
         self._password = password
         self._sessions: list[PostgresMeta] = []
+        self.verify = True
         self.config = VolumeConfig(name, name, dsn, StoreConfig("", "", "", "", "", ""))
 
     @property
@@ -109,12 +152,14 @@ class InPostgres:
         """Closes all sessions and removes role and tables."""
         for meta in self._sessions:
             await meta.close()
+        broken = await self.broken_invariants() if self.verify else []
         conn = await self.admin()
         try:
             await conn.execute(f"DROP SCHEMA {self.schema} CASCADE")
             await conn.execute(f"DROP OWNED BY {self.schema}; DROP ROLE {self.schema}")
         finally:
             await conn.close()
+        assert not broken, f"the rows break {broken}"
 
     async def session(self) -> PostgresMeta:
         """See MetaVolume."""
@@ -131,6 +176,10 @@ class InPostgres:
             return found
         finally:
             await conn.close()
+
+    async def broken_invariants(self) -> list[str]:
+        """Names of the invariants of schema.sql that the rows break."""
+        return [name for name, query in INVARIANTS.items() if await self.rows(query)]
 
     async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
         """See MetaVolume."""

@@ -259,6 +259,7 @@ class PostgresMeta:
 
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         """See MetaStore."""
+        self._session.check()
         files = self._files
         await files.settled(ino)
         files.add(ino)

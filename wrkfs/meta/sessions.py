@@ -73,6 +73,11 @@ class MountSession:
         """True once the database said so; only `register` ends it."""
         return self._fenced
 
+    def check(self) -> None:
+        """Raises Fenced when the session is known to be fenced."""
+        if self._fenced:
+            raise Fenced
+
     async def register(self) -> None:
         """Registers a new session and starts its heartbeat. Raises Unavailable."""
         await self._stop_heart()
@@ -104,8 +109,7 @@ class MountSession:
 
         Raises Fenced, the WrkfsError of the errno it answers, and what `Links.call` raises.
         """
-        if self._fenced:
-            raise Fenced
+        self.check()
         async with self._slot() as head:
             for attempt in range(_AGAIN_MAX):
                 row = (await self._links.call(name, (*head, *args)))[0]
