@@ -11,12 +11,11 @@ import sys
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import uvloop
 from rich.console import Console
-from rich.table import Table
 
 from boxd import doctor, log
 from boxd.config import (
@@ -151,8 +150,7 @@ def _serve(config: Config, arguments: argparse.Namespace) -> int:
     console = Console(stderr=True)
     missing = [check for check in doctor.checks(config) if check.needed and not check.ok]
     for check in missing:
-        console.print(f"boxd: {check.name}: {check.found}", markup=False, highlight=False)
-        console.print(f"  remedy: {check.remedy}", markup=False, highlight=False)
+        print(f"boxd: {check.name}: {check.found}\n  remedy: {check.remedy}", file=sys.stderr)
     if missing:
         return 1
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -176,13 +174,13 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
     with _progress(console) as progress:
         service = Service(config, progress)
         starting = asyncio.create_task(service.start())
-        await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+        waiting: set[asyncio.Future[Any]] = {starting, asked}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             progress("Stopping: the start is taken back")
             starting.cancel()
             await asyncio.wait({starting})
-            if not starting.cancelled() and starting.exception() is None:
-                await service.stop(asked.result())
+        if starting.cancelled():
             return
         await starting
     loop.add_signal_handler(signal.SIGHUP, service.reload)
@@ -219,14 +217,13 @@ class _Progress:
 
 def _doctor(config: Config, arguments: argparse.Namespace) -> int:
     del arguments
-    table = Table("CHECK", "", "FOUND", "REMEDY", box=None, pad_edge=False)
-    failed = False
-    for check in doctor.checks(config):
-        failed |= check.needed and not check.ok
+    found = doctor.checks(config)
+    rows = [("CHECK", "", "FOUND", "REMEDY")]
+    for check in found:
         word = "ok" if check.ok else "FAILS" if check.needed else "warn"
-        table.add_row(check.name, word, check.found, "" if check.ok else check.remedy)
-    Console(soft_wrap=True).print(table, markup=False)
-    return 1 if failed else 0
+        rows.append((check.name, word, check.found, "" if check.ok else check.remedy))
+    _print_table(rows)
+    return 1 if any(check.needed and not check.ok for check in found) else 0
 
 
 def _down(config: Config, arguments: argparse.Namespace) -> int:
@@ -269,8 +266,16 @@ def _images_build(config: Config, arguments: argparse.Namespace) -> int:
 
 def _images_ls(config: Config, arguments: argparse.Namespace) -> int:
     del arguments
-    table = Table("NAME", "BUILT", "DESCRIPTION", box=None, pad_edge=False)
+    rows = [("NAME", "BUILT", "DESCRIPTION")]
     for image, built in known_images(config):
-        table.add_row(image.name, "yes" if built else "no", image.description)
-    Console(soft_wrap=True).print(table, markup=False)
+        rows.append((image.name, "yes" if built else "no", image.description))
+    _print_table(rows)
     return 0
+
+
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Aligned columns on stdout, whatever the width of the terminal."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

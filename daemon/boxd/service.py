@@ -27,6 +27,7 @@ from boxd.boxes.quota import load_tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.embedded.files import write_private
+from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.errors import Unavailable
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
@@ -37,8 +38,12 @@ from boxd.secret import random_hex
 from boxd.store.postgres import PostgresStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
+from boxd.workspaces.credentials import ExternalStore, StoreTarget
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
+from boxd.workspaces.provision import Provisioner
+from boxd.workspaces.seal import Sealer
+from boxd.workspaces.volumes import Volumes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +51,6 @@ if TYPE_CHECKING:
 
     from boxd.config import Config
     from boxd.model.catalog import Image
-    from boxd.workspaces.volumes import Volumes
 
 INSTANCE = "instance"
 """Setting in the control database, and file in the state directory: they belong together."""
@@ -202,9 +206,26 @@ class Service:
             dsn = await postgres.start()
             self._stack.push_async_callback(postgres.stop)
         store = PostgresStore(dsn)
-        await store.start()
         self._stack.push_async_callback(store.close)
-        raise NotImplementedError(keys)
+        await store.start()
+        issuer: EmbeddedObjectServer | ExternalStore
+        prefixes: ExternalStore | None = None
+        if config.store_file is None:
+            self._progress("Starting the object server")
+            issuer = EmbeddedObjectServer(config.state_dir / "objects", on_crash=_log.error)
+            endpoint = await issuer.start()
+            self._stack.push_async_callback(issuer.stop)
+            target = StoreTarget(endpoint.url, endpoint.bucket, endpoint.region)
+        else:
+            issuer = prefixes = ExternalStore.from_file(config.store_file)
+            target = issuer.target
+            await issuer.check()
+        provisioner = Provisioner(dsn)
+        await provisioner.prepare()
+        sealer = Sealer(keys / "master.key")
+        volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)
+        await volumes.sweep()
+        return store, volumes
 
     async def _build_default_image(self, catalog: Catalog) -> None:
         name = self._config.default_image

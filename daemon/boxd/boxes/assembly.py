@@ -117,12 +117,16 @@ class Assembly:
         await self.tunnels.open(box.id, self._places.run_dir(box.id), box.host_key)
 
     async def tunnel(self, box: Box) -> Tunnel | None:
-        """The tunnel of a running box; None when its processes are gone."""
+        """The tunnel of a running box; None when its processes are gone.
+
+        A box that lives without a tunnel is listened for anew: its agent dials all the time.
+        """
         try:
             return await self.tunnels.get(box.id, PROBE_TIMEOUT)
         except Unavailable:
             if not (await self.alive()).get(box.id, False):
                 return None
+        await self.listen(box)
         return await self.tunnels.get(box.id, HELLO_TIMEOUT)
 
     async def alive(self) -> dict[str, bool]:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from boxd.boxes.attachments import Attachments, Hold
-from boxd.errors import BadRequest, BoxdError, InvalidKey, NotFound, Unavailable, UnknownImage
+from boxd.boxes.records import Defaults, ignored_note, new_box
+from boxd.errors import BadRequest, BoxdError, InvalidKey, NotFound, Unavailable
 from boxd.model.box import Box, BoxState
-from boxd.names.duration import format_duration
 from boxd.names.words import shown
 from boxd.secret import random_hex
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
     from boxd.clock import Clock
-    from boxd.model.catalog import Flavor
     from boxd.names.spec import BoxSpec
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -80,8 +79,12 @@ class Lifecycle:
         self._catalog = catalog
         self._tier = tier
         self._clock = clock
-        self._default_image = default_image
-        self._automount = automount
+        self._defaults = Defaults(
+            image=default_image,
+            backend=assembly.backend.name,
+            drive=automount and assembly.drives is not None,
+            deadline_max=tier.deadline_max,
+        )
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._deadlines: dict[str, Box] = {}
@@ -247,27 +250,16 @@ class Lifecycle:
     async def _create(
         self, owner: str, workspace: str | None, spec: BoxSpec, *, ephemeral: bool
     ) -> Box:
-        image, flavor = self._resolve_image(spec)
         private_key, host_key = self._assembly.new_identity()
-        now = self._clock.now()
-        box = Box(
-            id=random_hex(16),
-            owner=owner,
-            workspace=workspace,
-            name=spec.name,
-            image=image,
-            flavor=flavor.name,
-            cpus=flavor.cpus,
-            mem_mb=flavor.mem_mb,
-            state=BoxState.CREATING,
-            detail="",
-            backend=self._assembly.backend.name,
+        box = new_box(
+            owner,
+            workspace,
+            spec,
+            catalog=self._catalog,
+            defaults=self._defaults,
             host_key=host_key,
-            created=now,
-            deadline=None if spec.ttl is None else now + min(spec.ttl, self._tier.deadline_max),
-            grace=spec.grace,
+            now=self._clock.now(),
             ephemeral=ephemeral,
-            drive=self._automount and self._assembly.drives is not None,
         )
         async with self._lock(owner, ""):
             boxes = await self._store.boxes(owner)
@@ -317,8 +309,11 @@ class Lifecycle:
         return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING)
 
     async def _stop(self, box: Box, detail: str) -> None:
-        await self._store.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING)
-        await self._assembly.stop(box)
+        try:
+            await self._store.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING)
+        finally:
+            # Also without the database: the next start sees that the box does not run.
+            await self._assembly.stop(box)
         await self._store.change_state(box.id, BoxState.SUSPENDING, BoxState.SUSPENDED, detail)
 
     async def _destroy(self, box: Box) -> None:
@@ -341,30 +336,13 @@ class Lifecycle:
 
     async def _renew(self, box: Box, spec: BoxSpec, said: Callable[[str], None]) -> Box:
         """Applies what a spec may change in an existing box; notes what it may not."""
-        ignored = []
-        if spec.image is not None and spec.image != box.image:
-            ignored.append(f"image {spec.image}")
-        if spec.flavor is not None and spec.flavor != box.flavor:
-            ignored.append(f"flavor {spec.flavor}")
-        if spec.ttl is not None:
-            ignored.append(f"deadline ^{format_duration(spec.ttl)}")
-        if ignored:
-            said(f"{', '.join(ignored)} ignored: box {box.ref} exists; {box.name}+ makes it anew")
+        note = ignored_note(box, spec)
+        if note is not None:
+            said(note)
         if spec.grace is not None and spec.grace != box.grace:
             await self._store.change_grace(box.id, spec.grace)
             box = replace(box, grace=spec.grace)
         return box
-
-    def _resolve_image(self, spec: BoxSpec) -> tuple[str, Flavor]:
-        """Raises UnknownImage naming the known ones; Unavailable when the image is not built."""
-        image = spec.image or self._default_image
-        self._catalog.rootfs(image)
-        if spec.flavor is None:
-            return image, self._catalog.default_flavor
-        flavors = {flavor.name: flavor for flavor in self._catalog.flavors()}
-        if spec.flavor not in flavors:
-            raise UnknownImage(f"no flavor {shown(spec.flavor)}; known: {', '.join(flavors)}")
-        return image, flavors[spec.flavor]
 
     # --- holds ----------------------------------------------------------------------------
 
@@ -417,13 +395,20 @@ class Lifecycle:
 
         async def adopt(box: Box) -> None:
             async with limit, self._lock(box.owner, box.ref):
-                await self._adopt(box, alive.get(box.id))
+                try:
+                    await self._adopt(box, alive.get(box.id))
+                except (BoxdError, OSError) as error:
+                    # One box must not keep the others away; its next use tries again.
+                    _log.error("box not adopted: %s", error, extra={"box": box.id})
 
         async def discard(box_id: str) -> None:
             async with limit:
                 _log.info("box without a record destroyed", extra={"box": box_id})
-                await self._assembly.backend.destroy(box_id)
-                await self._assembly.remove_directory(box_id)
+                try:
+                    await self._assembly.backend.destroy(box_id)
+                    await self._assembly.remove_directory(box_id)
+                except (BoxdError, OSError) as error:
+                    _log.error("not destroyed: %s", error, extra={"box": box_id})
 
         async with asyncio.TaskGroup() as group:
             for box in boxes:
@@ -470,20 +455,33 @@ class Lifecycle:
         return box
 
     async def _stop_all(self) -> None:
+        """Stops every running box; Unavailable at the end when that failed for some."""
         limit = asyncio.Semaphore(_PARALLEL)
+        failures: list[str] = []
 
         async def stop(box: Box) -> None:
             async with limit, self._lock(box.owner, box.ref):
-                if box.ephemeral:
-                    await self._destroy(box)
-                else:
-                    await self._stop(box, STOPPED)
+                try:
+                    if box.ephemeral:
+                        await self._destroy(box)
+                    else:
+                        await self._stop(box, STOPPED)
+                except (BoxdError, OSError) as error:
+                    failures.append(f"box {box.ref}: {error}")
 
-        running = [b for b in await self._store.all_boxes() if b.state is BoxState.RUNNING]
-        results = await asyncio.gather(*map(stop, running), return_exceptions=True)
-        failures = [one for one in results if isinstance(one, BaseException)]
+        async def stop_unrecorded(box_id: str) -> None:
+            async with limit:
+                await self._assembly.backend.stop(box_id)
+
+        try:
+            boxes = await self._store.all_boxes()
+        except Unavailable:
+            alive = await self._assembly.alive()
+            await asyncio.gather(*(stop_unrecorded(one) for one, runs in alive.items() if runs))
+            raise
+        await asyncio.gather(*(stop(box) for box in boxes if box.state is BoxState.RUNNING))
         if failures:
-            raise BaseExceptionGroup("boxes that could not be stopped", failures)
+            raise Unavailable("not stopped cleanly: " + "; ".join(failures))
 
     # --- deadlines ------------------------------------------------------------------------
 

@@ -51,24 +51,24 @@ class PostgresStore:
 
     async def start(self) -> None:
         """Connects and migrates; Unavailable when the server stays away."""
-        self._pool = await self._retry(self._connect)
-        try:
-            async with self._pool.acquire() as connection:
-                await migrate(connection)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def _connect(self) -> asyncpg.Pool[asyncpg.Record]:
-        return await asyncpg.create_pool(
+        self._pool = await asyncpg.create_pool(
             self._dsn,
-            min_size=1,
+            min_size=0,
             max_size=self._connections,
             timeout=5,
             command_timeout=10,
             max_inactive_connection_lifetime=300,
             server_settings={"application_name": "boxd"},
         )
+        try:
+            await self._retry(self._migrate)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _migrate(self) -> None:
+        async with self._started.acquire() as connection:
+            await migrate(connection)
 
     async def close(self) -> None:
         """Ends all connections, at the latest after 5 s by force."""

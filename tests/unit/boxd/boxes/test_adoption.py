@@ -11,6 +11,7 @@ import pytest
 
 from boxd.backends.interface import BoxPlan
 from boxd.boxes.lifecycle import DIED, STOPPED
+from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec
 from tests.harness.world import ALICE, World
@@ -135,3 +136,48 @@ async def test_box_without_its_drive_is_adopted_all_the_same(
     assert stored.state is BoxState.RUNNING
     assert "drive not attached" in caplog.text
     caplog.clear()
+
+
+async def test_box_that_cannot_be_adopted_keeps_no_other_away(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    boxes = [await _box(world, name) for name in ("one", "two")]
+    await world.close()
+    config = world.root / "boxes" / boxes[0].id / "run" / "config.json"
+    content = config.read_bytes()
+    config.unlink()
+    await world.restart()
+    assert "box not adopted" in caplog.text
+    caplog.clear()
+    assert world.tunnels.open_for == {boxes[1].id}
+    config.write_bytes(content)
+    assert (await _box(world, "one")).id == boxes[0].id
+    assert world.tunnels.open_for == {box.id for box in boxes}
+
+
+async def test_stop_without_the_database_still_stops_the_boxes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = await _box(world)
+
+    async def away(*_: object) -> list[Box]:
+        raise Unavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "all_boxes", away)
+        with pytest.raises(Unavailable, match="away"):
+            await world.close(stop_boxes=True)
+    assert not await world.backend.lives(box.id)
+    await world.restart()
+    assert (await _box(world)).id == box.id
+
+
+async def test_box_that_does_not_stop_is_named(world: World) -> None:
+    boxes = [await _box(world, name) for name in ("one", "two")]
+    world.fail_at("backend.stop")
+    with pytest.raises(Unavailable, match=r"box one: .*box two: "):
+        await world.close(stop_boxes=True)
+    world.heal()
+    await world.restart()
+    assert {box.state for box in await world.store.all_boxes()} == {BoxState.RUNNING}
+    assert len(boxes) == 2
