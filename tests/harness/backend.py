@@ -25,6 +25,7 @@ import pytest_asyncio
 
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxPlan
+from boxd.backends.network import RESOLV_CONF
 from boxd.backends.runc import RuncBackend
 from boxd.config import Config
 from boxd.images.catalog import Catalog
@@ -165,10 +166,12 @@ def image_rootfs() -> Path:
 
 
 @asynccontextmanager
-async def open_box_host(state_dir: Path, rootfs: Path) -> AsyncIterator[BoxHost]:
+async def open_box_host(
+    state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
+) -> AsyncIterator[BoxHost]:
     """A set-up host; afterwards every box is destroyed and nothing of it is left."""
     config = Config(state_dir=state_dir)
-    backend = RuncBackend(config, init=STAND_IN)
+    backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf)
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_clear, config)

@@ -69,9 +69,10 @@ def _address(little_endian: str) -> IPv4Address:
 
 
 def uplinks(routes: Iterable[Route], resolvers: Sequence[IPv4Address]) -> tuple[str, ...]:
-    """Devices through which boxes go out: default routes, and the way to each resolver."""
+    """Devices through which boxes go out: those that lead to any address that the fence does not
+    deny, and the way to each resolver."""
     usable = [r for r in routes if not r.device.startswith((LINK_FAMILY, "lo")) and r.device != "*"]
-    found = {r.device for r in usable if r.network.prefixlen == 0}
+    found = {r.device for r in usable if not any(map(r.network.subnet_of, fence.DENIED))}
     for resolver in resolvers:
         matching = [r for r in usable if resolver in r.network]
         if matching:
@@ -93,9 +94,9 @@ def parse_resolvers(text: str) -> list[IPv4Address]:
     return found
 
 
-def host_resolvers() -> tuple[IPv4Address, ...]:
+def host_resolvers(resolv_conf: Path) -> tuple[IPv4Address, ...]:
     """The name servers that this host uses now."""
-    found = parse_resolvers(_read(RESOLV_CONF))
+    found = parse_resolvers(_read(resolv_conf))
     if STUB_RESOLVER in found:
         found = parse_resolvers(_read(UPSTREAM_RESOLV_CONF)) or found
     return tuple(dict.fromkeys(found))[: len(fence.DNS_ADDRESSES)]
@@ -119,8 +120,9 @@ class Network:
     backend serialises.
     """
 
-    def __init__(self, names: HostNames) -> None:
+    def __init__(self, names: HostNames, resolv_conf: Path = RESOLV_CONF) -> None:
         self._names = names
+        self._resolv_conf = resolv_conf
         self._record = names.boxes_dir / "subnet"
         self._lock = asyncio.Lock()
         self._loaded: _Surroundings | None = None
@@ -213,7 +215,7 @@ class Network:
 
     async def _reload(self) -> None:
         async with self._lock:
-            now = _surroundings()
+            now = _surroundings(self._resolv_conf)
             if now == self._loaded:
                 return
             guarded = [up for up in now.uplinks if _forward(up)]
@@ -245,7 +247,7 @@ class Network:
             if recorded and _is_reserved(routes, IPv4Network(recorded)):
                 return IPv4Network(recorded)
             taken = _taken(routes, self._names.link_prefix)
-            taken += [IPv4Network(resolver) for resolver in host_resolvers()]
+            taken += [IPv4Network(resolver) for resolver in host_resolvers(self._resolv_conf)]
             subnet = IPv4Network(recorded) if recorded else None
             if subnet is None or any(subnet.overlaps(other) for other in taken):
                 subnet = subnets.choose(self._names.instance, taken)
@@ -277,8 +279,8 @@ class Network:
             six.write_text("1")
 
 
-def _surroundings() -> _Surroundings:
-    resolvers = host_resolvers()
+def _surroundings(resolv_conf: Path) -> _Surroundings:
+    resolvers = host_resolvers(resolv_conf)
     routes = parse_routes(_read(Path("/proc/net/route")))
     forwards = _read(SYSCTL / "ipv4/ip_forward").strip() == "1"
     return _Surroundings(resolvers, uplinks(routes, resolvers), forwards)

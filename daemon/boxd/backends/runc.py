@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from boxd.backends import bundle, cgroups, disk, processes, subnets
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities
-from boxd.backends.network import Network
+from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.records import Record, Records, write
 from boxd.backends.run import run, run_silent
 from boxd.errors import BoxdError, Conflict, Unavailable, Unsupported
@@ -48,12 +48,18 @@ class RuncBackend:
     name = "runc"
 
     def __init__(
-        self, config: Config, *, init: tuple[str, ...] = bundle.INIT, stop_grace: float = STOP_GRACE
+        self,
+        config: Config,
+        *,
+        init: tuple[str, ...] = bundle.INIT,
+        stop_grace: float = STOP_GRACE,
+        resolv_conf: Path = RESOLV_CONF,
     ) -> None:
-        """`init` is the command line of every box's first process."""
+        """`init` is the command line of every box's first process; `resolv_conf` names the
+        resolvers that boxes may use."""
         self._names = HostNames(config.instance, config.state_dir.resolve())
         self._records = Records(self._names)
-        self._network = Network(self._names)
+        self._network = Network(self._names, resolv_conf)
         self._disk: disk.Disk = disk.PlainDisk()
         self._init = init
         self._stop_grace = stop_grace

@@ -1,0 +1,184 @@
+"""The whole posture of a box, compared with the reviewed file `posture_runc.json`; and its caps.
+
+What depends on the host is taken out before: where cgroups are mounted, and masks over files that
+this kernel does not have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from boxd.backends import bundle, cgroups
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from tests.harness.backend import BoxHost
+
+REVIEWED = Path(__file__).with_name("posture_runc.json")
+NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup", "user", "time")
+STATUS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Umask")
+SECURITY_OPTIONS = {"ro", "nosuid", "nodev", "noexec"}
+MIB = 1024 * 1024
+
+
+def posture(pid: int, command_pid: int) -> dict[str, Any]:
+    """Of a box with this init and a command run in it."""
+    for path in bundle.READONLY_PATHS:
+        assert not Path(path).exists() or f" {path} " in Path(f"/proc/{pid}/mountinfo").read_text()
+    return {
+        "init": _process(pid),
+        "command": _process(command_pid),
+        "mounts": _mounts(pid),
+        "devices": sorted(p.name for p in Path(f"/proc/{pid}/root/dev").iterdir()),
+        "masked": [p for p in bundle.MASKED_PATHS if _masked(pid, p)],
+    }
+
+
+def _process(pid: int) -> dict[str, Any]:
+    process = Path("/proc") / str(pid)
+    status = dict(
+        line.split(":\t", 1)
+        for line in (process / "status").read_text().splitlines()
+        if ":\t" in line
+    )
+    return {
+        "own_namespaces": [
+            name
+            for name in NAMESPACES
+            if os.readlink(process / "ns" / name) != os.readlink(f"/proc/self/ns/{name}")
+        ],
+        **{key: status[key] for key in STATUS},
+        "ids": status["Uid"].split() + status["Gid"].split() + status["Groups"].split(),
+        "core_limit": list(resource.prlimit(pid, resource.RLIMIT_CORE)),
+        "oom_score_adj": int((process / "oom_score_adj").read_text()),
+        "descriptors": sorted(
+            f"{name} {os.readlink(process / 'fd' / name)}"
+            for name in os.listdir(process / "fd")
+            if int(name) != 10  # the shell's own script
+        ),
+    }
+
+
+def _mounts(pid: int) -> list[str]:
+    found = []
+    for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines():
+        left, _, right = line.partition(" - ")
+        fields, kind = left.split(), right.split()[0]
+        place, options = fields[4], SECURITY_OPTIONS & set(fields[5].split(","))
+        if place in bundle.MASKED_PATHS:
+            continue
+        if place.startswith("/sys/fs/cgroup/"):
+            assert options == SECURITY_OPTIONS, line
+            continue
+        if place in bundle.READONLY_PATHS:
+            assert options == SECURITY_OPTIONS, line
+            continue
+        if place in {"/.box", "/run/box"}:
+            kind = "bind"
+        if place == "/sys/fs/cgroup":
+            kind = "cgroup"
+            options.discard("ro")  # a tmpfs above read-only hierarchies in v1
+        propagation = [word for word in fields[6:] if word.startswith(("shared", "master"))]
+        found.append(" ".join([place, kind, *sorted(options), *propagation]))
+    return sorted(found)
+
+
+def _masked(pid: int, path: str) -> bool:
+    """True when nothing of the host can be read there (also when this kernel has no such file)."""
+    inside = Path(f"/proc/{pid}/root{path}")
+    if not Path(path).exists() or not inside.exists():
+        return True
+    if inside.is_dir():
+        return not list(inside.iterdir())
+    return inside.is_char_device() and os.stat(inside).st_rdev == os.makedev(1, 3)
+
+
+async def test_posture_equals_the_reviewed_file(box_host: BoxHost) -> None:
+    box = await box_host.box()
+    layout, cgroup, init = cgroups.detect(), box_host.names.cgroup(box), box_host.pid(box)
+    await until(lambda: len(cgroups.pids_of(layout, cgroup)) == 2)  # init and its own sleep
+    before = set(cgroups.pids_of(layout, cgroup))
+    result = await box_host.run(box, "sh", "-c", "sleep 3600 </dev/null >/dev/null 2>&1 &")
+    assert result.status == 0
+    (command,) = set(cgroups.pids_of(layout, cgroup)) - before
+    seen = posture(init, command)
+    assert seen == json.loads(REVIEWED.read_text()), json.dumps(seen, indent=1)
+
+
+async def test_open_files_are_limited(box_host: BoxHost) -> None:
+    box = await box_host.box()
+    most = min(bundle.NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    assert resource.prlimit(box_host.pid(box), resource.RLIMIT_NOFILE) == (most, most)
+
+
+async def test_processes_are_capped(box_host: BoxHost) -> None:
+    box, other = await box_host.box(pids=32), await box_host.box()
+    program = (
+        "import os, sys\n"
+        "made = 0\n"
+        "try:\n"
+        "    for _ in range(200):\n"
+        "        if os.fork() == 0:\n"
+        "            os.read(0, 1)\n"
+        "            os._exit(0)\n"
+        "        made += 1\n"
+        "except BlockingIOError:\n"
+        "    pass\n"
+        "print(made)\n"
+    )
+    made = int((await box_host.python(box, program)).out)
+    assert 0 < made < 32
+    assert (await box_host.run(other, "true")).status == 0
+    assert (await box_host.run(box, "true")).status == 0
+
+
+async def test_memory_is_capped_and_only_the_hog_dies(box_host: BoxHost) -> None:
+    box, other = await box_host.box(mem_mb=64), await box_host.box()
+    hog = "x = bytearray(200 * 1024 * 1024)"
+    result = await box_host.python(box, hog)
+    assert result.status == 137  # SIGKILL from the kernel
+    states = {one.box_id: one.running for one in await box_host.backend.list()}
+    assert states == {box: True, other: True}
+    assert (await box_host.run(box, "true")).status == 0
+    assert (await box_host.python(other, hog)).status == 0
+
+
+async def test_shared_memory_counts_and_is_bounded(box_host: BoxHost) -> None:
+    box = await box_host.box(mem_mb=64)
+    result = await box_host.run(box, "dd", "if=/dev/zero", "of=/dev/shm/x", "bs=1M", "count=64")
+    assert "No space left" in result.err
+    result = await box_host.run(box, "dd", "if=/dev/zero", "of=/run/x", "bs=1M", "count=128")
+    assert result.status != 0
+
+
+async def test_cpu_is_capped(box_host: BoxHost) -> None:
+    """The kernel throttles a spinning box of a tenth of a CPU."""
+    box = await box_host.box(cpus=0.1)
+    spin = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+    assert (await box_host.python(box, spin)).status == 0
+    stat = cgroups.detect().directory("cpu", box_host.names.cgroup(box)) / "cpu.stat"
+    throttled = dict(line.split() for line in stat.read_text().splitlines())
+    assert int(throttled["nr_throttled"]) > 0
+
+
+async def test_caps_are_what_was_asked_for(box_host: BoxHost) -> None:
+    box = await box_host.box(cpus=0.5, mem_mb=96, pids=77)
+    layout, cgroup = cgroups.detect(), box_host.names.cgroup(box)
+
+    def read(controller: str, name: str) -> str:
+        return (layout.directory(controller, cgroup) / name).read_text().strip()
+
+    if layout.mode is cgroups.Mode.V2:
+        assert read("", "memory.max") == str(96 * MIB)
+        assert read("", "memory.swap.max") == "0"
+        assert read("", "cpu.max") == "50000 100000"
+    else:
+        assert read("memory", "memory.limit_in_bytes") == str(96 * MIB)
+        if cgroups.caps_swap(layout):
+            assert read("memory", "memory.memsw.limit_in_bytes") == str(96 * MIB)
+        assert read("cpu", "cpu.cfs_quota_us") == "50000"
+    assert read("pids", "pids.max") == "77"
