@@ -28,7 +28,7 @@ async def forwarded_agent(
     if agent is None:
         yield {}
         return
-    path = f"{tunnel.forward_dir}/agent.{secrets.token_hex(8)}"
+    path = f"{tunnel.hello.forward_dir}/agent.{secrets.token_hex(8)}"
     try:
         listener = await tunnel.connection.forward_remote_path(path, agent)
     except (asyncssh.Error, OSError) as error:

@@ -38,6 +38,7 @@ class BoxEnd(asyncssh.SSHClientSession[bytes]):
     def __init__(self, relay: RelaySession) -> None:
         self._relay = relay
         self._exit: Exit | None = None
+        self._pipe_broken = False
         self.chan: asyncssh.SSHClientChannel[bytes]
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
@@ -47,14 +48,19 @@ class BoxEnd(asyncssh.SSHClientSession[bytes]):
     @guarded(None)
     def data_received(self, data: bytes, datatype: int | None) -> None:
         """Output of the box."""
+        if datatype is None and self._relay.deaf:
+            self._break_pipe()
+            return
         down = self._relay.chan
         if not down.is_closing():
             down.write(data, datatype)
 
-    @guarded(False)
     def eof_received(self) -> bool:
-        """Output has ended; input may go on."""
-        self._relay.chan.write_eof()
+        """Output has ended; the client learns it with the exit status.
+
+        OpenSSH closes a channel that has ended both ways, and asyncssh answers a close with a
+        close at once: a status that came after the end was lost in 8 of 100 runs of `echo`.
+        """
         return True
 
     @guarded(None)
@@ -89,6 +95,12 @@ class BoxEnd(asyncssh.SSHClientSession[bytes]):
         """Ends this channel at once."""
         self.chan.abort()
 
+    def _break_pipe(self) -> None:
+        """The command writes to nobody, which a local pipe would answer with this signal."""
+        if not self._pipe_broken:
+            self._pipe_broken = True
+            self.chan.send_signal("PIPE")
+
 
 class RelaySession(Session):
     """The client's channel.
@@ -107,6 +119,8 @@ class RelaySession(Session):
         self._early: list[bytes] = []
         self._early_signals: list[str] = []
         self._input_ended = False
+        self.deaf = False
+        """The client's reader of stdout has gone."""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @guarded(False)
@@ -143,6 +157,10 @@ class RelaySession(Session):
         """The client's window has another size; before the box is there asyncssh keeps it."""
         if self._up is not None:
             self._up.chan.change_terminal_size(width, height, pixwidth, pixheight)
+
+    def output_unwanted(self) -> None:
+        """Nobody reads the client's stdout any more; stderr and status still count."""
+        self.deaf = True
 
     @guarded(None)
     def signal_received(self, signal: str) -> None:
@@ -199,9 +217,7 @@ class RelaySession(Session):
         self, connection: asyncssh.SSHClientConnection, agent_env: dict[bytes, bytes]
     ) -> BoxEnd:
         chan, up = self.chan, BoxEnd(self)
-        env: dict[bytes | str, bytes | str] = {}
-        env.update(filtered(chan.get_environment_bytes()))
-        env.update(agent_env)
+        env = [*filtered(chan.get_environment_bytes()).items(), *agent_env.items()]
         try:
             await connection.create_session(
                 lambda: up,

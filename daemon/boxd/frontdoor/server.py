@@ -16,6 +16,7 @@ import asyncssh
 from boxd.clock import SystemClock
 from boxd.errors import Unavailable
 from boxd.frontdoor.auth import SIGNATURES
+from boxd.frontdoor.endofwriting import SERVER_VERSION
 from boxd.frontdoor.hostkey import load_host_key
 from boxd.frontdoor.limits import Limits
 from boxd.frontdoor.visitor import Hall, Visitor
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from boxd.config import Address
     from boxd.operations import Operations
 
-SERVER_VERSION = "boxd"
 LOGIN_GRACE_S = 30
 KEEPALIVE_S = 15
 KEEPALIVES = 3

@@ -23,6 +23,7 @@ from boxd.frontdoor.auth import Authentication
 from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
 from boxd.frontdoor.commands.command import Door, Result
+from boxd.frontdoor.endofwriting import on_end_of_writing
 from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
 from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Limits
 from boxd.frontdoor.relay import RelaySession
@@ -184,7 +185,7 @@ class Visitor(asyncssh.SSHServer):
 
     # --- channels ------------------------------------------------------------------------
 
-    def session_requested(self) -> Session:
+    def session_requested(self) -> tuple[asyncssh.SSHServerChannel[bytes], Session]:
         """A session channel: relayed to the box, or answered here."""
         if self._sessions >= SESSIONS_PER_CONNECTION:
             raise asyncssh.ChannelOpenError(
@@ -192,8 +193,14 @@ class Visitor(asyncssh.SSHServer):
                 f"a connection carries at most {SESSIONS_PER_CONNECTION} sessions",
             )
         released = self._count_channel(is_session=True)
+        chan = self._conn.create_server_channel()
         if self._target is not None:
-            return RelaySession(self.tasks, released, self._target.attach)
+            relay = RelaySession(self.tasks, released, self._target.attach)
+            on_end_of_writing(chan, relay.output_unwanted)
+            return chan, relay
+        return chan, self._text_session(released)
+
+    def _text_session(self, released: Callable[[], None]) -> Session:
         if isinstance(self._route, ToText):
             answer = self._catalog if self._route.what == "images" else self._command
             return TextSession(self.tasks, released, answer)

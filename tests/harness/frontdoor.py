@@ -1,0 +1,224 @@
+"""Fixture `front_door`: the real front door before boxes that are plain local processes.
+
+Everything between the SSH client and the agent is real: front door, operations, lifecycle, tunnel
+registry and the guest agent's program. Only the backend differs: a box has no root filesystem or
+namespaces of its own, so commands run on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest_asyncio
+
+from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
+from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.lifecycle import Lifecycle
+from boxd.boxes.quota import load_tiers
+from boxd.clock import SystemClock
+from boxd.config import Address
+from boxd.errors import Unavailable, UnknownImage, Unsupported
+from boxd.frontdoor.server import FrontDoor
+from boxd.model.catalog import Flavor, Image
+from boxd.operations import Operations
+from boxd.store.memory import MemoryStore
+from boxd.tunnel.registry import TunnelRegistry, new_identity
+from tests.harness.openssh import Client
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TIER = "default"
+STOP_S = 10.0
+
+
+class ProcessBackend:
+    """Boxes whose init is the agent as a child process of the test."""
+
+    name = "process"
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._plans: dict[str, BoxPlan] = {}
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def setup(self) -> None:
+        """Nothing to prepare."""
+
+    async def close(self) -> None:
+        """Ends all boxes, so that a test leaves none."""
+        for box_id in list(self._running):
+            await self.stop(box_id)
+
+    def capabilities(self) -> Capabilities:
+        """A plain process can be neither suspended nor forked."""
+        return Capabilities(suspend=False, fork=False, why_no_suspend="boxes are plain processes")
+
+    async def create(self, plan: BoxPlan) -> None:
+        """Remembers the plan."""
+        self._plans[plan.box_id] = plan
+
+    async def start(self, box_id: str) -> None:
+        """Starts the agent."""
+        places = self._root / box_id[:8]
+        places.mkdir(exist_ok=True)
+        plan = self._plans[box_id]
+        command = [sys.executable, "-m", "box_guest", "--run-dir", str(plan.run_dir)]
+        command += ["--guest-socket", str(places / "guest.sock")]
+        command += ["--forward-dir", str(places / "forward")]
+        self._running[box_id] = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, cwd="/"
+        )
+
+    async def attach_drive(self, box_id: str, source: Path) -> None:
+        """There is no mount namespace to attach it in."""
+        raise Unsupported("boxes that are plain processes have no drive")
+
+    async def detach_drive(self, box_id: str) -> None:
+        """There is none."""
+
+    async def stop(self, box_id: str) -> None:
+        """Ends the agent, which ends its commands."""
+        process = self._running.pop(box_id, None)
+        if process is None:
+            return
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            raise Unavailable(f"the agent of {box_id} did not end in {STOP_S} s") from None
+
+    async def destroy(self, box_id: str) -> None:
+        """Ends and forgets it."""
+        await self.stop(box_id)
+        self._plans.pop(box_id, None)
+
+    async def list(self) -> list[BackendBox]:
+        """What was created and not destroyed."""
+        return [BackendBox(box_id, self._alive(box_id)) for box_id in self._plans]
+
+    async def stats(self, box_id: str) -> BoxStats:
+        """Not measured."""
+        raise Unsupported("boxes that are plain processes are not measured")
+
+    async def suspend(self, box_id: str) -> None:
+        """See `capabilities`."""
+        raise Unsupported(self.capabilities().why_no_suspend)
+
+    async def resume(self, box_id: str) -> None:
+        """See `capabilities`."""
+        raise Unsupported(self.capabilities().why_no_suspend)
+
+    def kill(self, box_id: str) -> None:
+        """The box dies without a word."""
+        self._running[box_id].send_signal(signal.SIGKILL)
+
+    def _alive(self, box_id: str) -> bool:
+        process = self._running.get(box_id)
+        return process is not None and process.returncode is None
+
+
+class PlainCatalog:
+    """One image, which is this machine, and two flavors."""
+
+    default_flavor = Flavor("small", "for tests", 1.0, 512)
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def images(self) -> list[Image]:
+        """The one image."""
+        return [Image("debian", "this machine")]
+
+    def flavors(self) -> list[Flavor]:
+        """Two sizes."""
+        return [self.default_flavor, Flavor("large", "for tests, too", 2.0, 2048)]
+
+    def rootfs(self, name: str) -> Path:
+        """UnknownImage for all but the one."""
+        if name != "debian":
+            raise UnknownImage(f"no image {name!r}; see: images")
+        return self._root
+
+
+@dataclass
+class Entrance:
+    """An open front door and what stands behind it."""
+
+    door: FrontDoor
+    operations: Operations
+    lifecycle: Lifecycle
+    backend: ProcessBackend
+    store: MemoryStore
+    client: Client
+
+    def new_client(self, name: str) -> Client:
+        """A client with a key of its own: another owner."""
+        return Client(self.client.directory.parent / name, self.door.port, self.door.host_key)
+
+
+@asynccontextmanager
+async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
+    """The whole of it, below `root`; ends with every process of it."""
+    keys = root / "keys"
+    keys.mkdir(mode=0o700)
+    private_key, _ = new_identity()
+    (keys / "tunnel_ed25519").write_bytes(private_key)
+    (keys / "tunnel_ed25519").chmod(0o600)
+    tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
+    backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
+    catalog, tier = PlainCatalog(root), load_tiers()[TIER]
+    assembly = Assembly(
+        backend=backend,
+        tunnels=tunnels,
+        new_identity=new_identity,
+        drives=None,
+        catalog=catalog,
+        places=Places(root / "boxes", root, tunnels.public_key),
+    )
+    lifecycle = Lifecycle(
+        store=store,
+        assembly=assembly,
+        catalog=catalog,
+        tier=tier,
+        clock=clock,
+        default_image="debian",
+        automount=False,
+    )
+    operations = Operations(
+        store=store, lifecycle=lifecycle, catalog=catalog, drives=None, tier=tier, clock=clock
+    )
+    await lifecycle.start()
+    door = FrontDoor(operations, Address("127.0.0.1", 0), keys)
+    try:
+        await door.start()
+        client = Client(root / "client", door.port, door.host_key)
+        yield Entrance(door, operations, lifecycle, backend, store, client)
+    finally:
+        await door.close(drain_s=0)
+        await lifecycle.close(stop_boxes=True)
+        await operations.close()
+        await backend.close()
+
+
+async def _no_requests(box_id: str, verb: str) -> dict[str, object]:
+    raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
+
+
+@pytest_asyncio.fixture
+async def front_door() -> AsyncIterator[Entrance]:
+    """See the module. The directory has a short name: paths of Unix sockets hold 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="door-") as name:
+        async with open_entrance(Path(name)) as entrance:
+            yield entrance

@@ -1,0 +1,141 @@
+"""The stock OpenSSH client tools with a key, configuration and known hosts of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+HOST = "127.0.0.1"
+RUN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a program ended."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+    @property
+    def text(self) -> str:
+        """stdout as text."""
+        return self.stdout.decode()
+
+    @property
+    def errors(self) -> str:
+        """stderr as text."""
+        return self.stderr.decode()
+
+
+@dataclass
+class Client:
+    """One user: a directory with an ed25519 key, made here, and the host key that is expected."""
+
+    directory: Path
+    port: int
+    host_key: str
+    key: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(mode=0o700)
+        self.key = self.make_key("key", "-t", "ed25519")
+        known = self.directory / "known_hosts"
+        known.write_text(f"[{HOST}]:{self.port} {self.host_key}\n")
+
+    def make_key(self, name: str, *kind: str) -> Path:
+        """Another key in the client's directory."""
+        path = self.directory / name
+        command = ["ssh-keygen", "-q", "-N", "", "-C", name, "-f", str(path), *kind]
+        subprocess.run(command, check=True, capture_output=True)
+        return path
+
+    def fingerprint(self) -> str:
+        """`SHA256:...` of the key, as OpenSSH says it."""
+        command = ["ssh-keygen", "-l", "-E", "sha256", "-f", str(self.key)]
+        listed = subprocess.run(command, check=True, capture_output=True, text=True)
+        return listed.stdout.split()[1]
+
+    def options(self, key: Path | None = None) -> list[str]:
+        """What every tool gets; nothing of the machine's own configuration is read."""
+        settings = [
+            f"UserKnownHostsFile={self.directory / 'known_hosts'}",
+            "GlobalKnownHostsFile=/dev/null",
+            "StrictHostKeyChecking=yes",
+            "IdentitiesOnly=yes",
+            "IdentityAgent=none",
+            f"IdentityFile={key or self.key}",
+            "BatchMode=yes",
+            "LogLevel=ERROR",
+            f"Port={self.port}",
+        ]
+        return ["-F", "none", *(word for setting in settings for word in ("-o", setting))]
+
+    def ssh(self, user: str, *words: str) -> list[str]:
+        """The command line of `ssh`; words before the remote command are options."""
+        return ["ssh", *self.options(), "-l", user, *words[:-1], HOST, *words[-1:]]
+
+    async def run(self, user: str, *words: str, stdin: bytes = b"") -> Done:
+        """`ssh user@host command` to its end."""
+        return await run(self.ssh(user, *words), stdin)
+
+    async def shell(self, user: str, *options: str, stdin: bytes = b"") -> Done:
+        """`ssh user@host` without a command, to its end."""
+        return await run(["ssh", *self.options(), "-l", user, *options, HOST], stdin)
+
+    @asynccontextmanager
+    async def master(self, user: str, *options: str) -> AsyncIterator[list[str]]:
+        """A shared connection; gives the options that use it."""
+        path = self.directory / "m"
+        command = ["ssh", *self.options(), "-l", user, "-M", "-S", str(path), "-N", *options, HOST]
+        async with running(command):
+            await until(path.is_socket)
+            yield ["-S", str(path)]
+        path.unlink(missing_ok=True)
+
+
+async def run(command: list[str], stdin: bytes = b"", deadline: float = RUN_S) -> Done:
+    """Any program to its end."""
+    async with running(command) as process, asyncio.timeout(deadline):
+        stdout, stderr = await process.communicate(stdin)
+        assert process.returncode is not None
+        return Done(process.returncode, stdout, stderr)
+
+
+@asynccontextmanager
+async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program with pipes; killed at the end if it still runs."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        if process.stdin is not None:
+            process.stdin.close()
+        # What is left in the pipes is read, so that their transports close.
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                await stream.read()
+        await process.wait()
+
+
+async def end_input(process: asyncio.subprocess.Process) -> None:
+    """Closes a program's input and waits for its end with status 0.
+
+    A killed `ssh` that shares a connection is noticed by its master only with the next packet.
+    """
+    assert process.stdin is not None
+    process.stdin.close()
+    async with asyncio.timeout(RUN_S):
+        assert await process.wait() == 0
