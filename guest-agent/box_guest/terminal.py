@@ -19,7 +19,8 @@ TTY_OP_OSPEED = 129
 MAX_SIDE = 0xFFFF
 """The kernel keeps rows, columns and pixels in 16 bits."""
 
-# Opcodes of RFC 4254 section 8 and RFC 8160.
+# Opcodes of RFC 4254 section 8 and RFC 8160. Character size and parity are missing: the kernel keeps
+# pseudo-terminals at 8 bits without parity.
 _CHARACTERS = {
     1: termios.VINTR,
     2: termios.VQUIT,
@@ -36,7 +37,7 @@ _CHARACTERS = {
     14: termios.VLNEXT,
     18: termios.VDISCARD,
 }
-_INPUT, _OUTPUT, _CONTROL, _LOCAL, _ISPEED, _OSPEED, _CC = range(7)
+_INPUT, _OUTPUT, _, _LOCAL, _ISPEED, _OSPEED, _CC = range(7)
 _IUTF8 = 0o40000
 _FLAGS = {
     30: (_INPUT, termios.IGNPAR),
@@ -71,10 +72,7 @@ _FLAGS = {
     73: (_OUTPUT, termios.OCRNL),
     74: (_OUTPUT, termios.ONOCR),
     75: (_OUTPUT, termios.ONLRET),
-    92: (_CONTROL, termios.PARENB),
-    93: (_CONTROL, termios.PARODD),
 }
-_SIZES = {90: termios.CS7, 91: termios.CS8}
 _SPEEDS = {
     int(name[1:]): getattr(termios, name)
     for name in dir(termios)
@@ -125,8 +123,6 @@ def set_modes(descriptor: int, modes: Mapping[int, int]) -> None:
         elif opcode in _FLAGS:
             field, bit = _FLAGS[opcode]
             attributes[field] = attributes[field] | bit if value else attributes[field] & ~bit
-        elif opcode in _SIZES and value:
-            attributes[_CONTROL] = attributes[_CONTROL] & ~termios.CSIZE | _SIZES[opcode]
         elif opcode == TTY_OP_ISPEED:
             attributes[_ISPEED] = _SPEEDS.get(value, attributes[_ISPEED])
         elif opcode == TTY_OP_OSPEED:
