@@ -19,8 +19,8 @@ TTY_OP_OSPEED = 129
 MAX_SIDE = 0xFFFF
 """The kernel keeps rows, columns and pixels in 16 bits."""
 
-# Opcodes of RFC 4254 section 8 and RFC 8160. Character size and parity are missing: the kernel keeps
-# pseudo-terminals at 8 bits without parity.
+# Opcodes of RFC 4254 section 8 and RFC 8160. Character size and parity are missing: the kernel
+# keeps pseudo-terminals at 8 bits without parity.
 _CHARACTERS = {
     1: termios.VINTR,
     2: termios.VQUIT,
