@@ -112,7 +112,8 @@ class Mounts:
         if not self._directory.is_dir():
             return
         for entry in sorted(self._directory.iterdir()):
-            if not (entry / "mnt").is_dir() and not _mounted(entry / "mnt"):
+            # The mountpoint itself is not touched: a dead or hanging mount would answer.
+            if not (entry / "pid").exists() and not _mounted(entry / "mnt"):
                 continue
             mount = self._mount(entry.name)
             async with mount.lock:
@@ -155,9 +156,12 @@ class Mounts:
     async def _launch(self, mount: Mount, config: VolumeConfig) -> Process:
         """A process that has mounted the volume. Unavailable; nothing is left behind then."""
         directory = mount.directory
-        directory.mkdir(parents=True, mode=0o700, exist_ok=True)
-        _clear(mount.mountpoint)
-        mount.mountpoint.mkdir(mode=0o755, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+            _clear(mount.mountpoint)
+            mount.mountpoint.mkdir(mode=0o755, exist_ok=True)
+        except OSError as error:
+            raise Unavailable(f"no place to mount the drive: {error}") from None
         reader, writer = os.pipe()
         try:
             process = Process.spawn(

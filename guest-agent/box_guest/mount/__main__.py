@@ -33,6 +33,8 @@ OPTIONS = frozenset(
 )
 MAX_TASKS = 1024
 """Requests in work at once; above it they wait in the kernel."""
+INIT_TIMEOUT = 10.0
+"""Seconds for the kernel's first request."""
 DRAIN_TIMEOUT = 8.0
 """Seconds that requests in work have to end after SIGTERM, and again for the last commits."""
 MAX_CREDENTIALS = 64 * 1024
@@ -85,23 +87,26 @@ async def serve(fs: Filesystem, directory: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         loop.enable()
+        operations = Operations(fs)
         try:
-            pyfuse3.init(Operations(fs), str(directory), set(OPTIONS))
+            pyfuse3.init(operations, str(directory), set(OPTIONS))
         except RuntimeError:
             raise mounting.MountpointError(
                 f"{directory}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
             ) from None
-        await _until_unmounted(directory, stop)
+        await _until_unmounted(operations, directory, stop)
     finally:
         async with asyncio.timeout(DRAIN_TIMEOUT):
             await fs.close()
 
 
-async def _until_unmounted(directory: Path, stop: asyncio.Event) -> None:
+async def _until_unmounted(operations: Operations, directory: Path, stop: asyncio.Event) -> None:
     """Serves until `stop` is set or someone unmounts the directory."""
     served = asyncio.create_task(pyfuse3.main(max_tasks=MAX_TASKS))
     stopped = asyncio.create_task(stop.wait())
     try:
+        async with asyncio.timeout(INIT_TIMEOUT):
+            await operations.initialised.wait()
         mounting.tune(directory)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
@@ -114,6 +119,7 @@ async def _until_unmounted(directory: Path, stop: asyncio.Event) -> None:
         if served.done():
             served.result()
     finally:
+        operations.watchdog.close()
         for task in (stopped, served):
             task.cancel()
         await asyncio.gather(stopped, served, return_exceptions=True)

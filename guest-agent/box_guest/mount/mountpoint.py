@@ -13,6 +13,10 @@ from pathlib import Path
 
 MOUNTINFO = Path("/proc/self/mountinfo")
 MNT_DETACH = 2
+SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
+"""The same numbers on every architecture."""
+FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 1
+FSCONFIG_CMD_CREATE = 6
 MAX_STACKED = 16
 """Stale mounts on one directory that are removed before it is refused."""
 MAX_BACKGROUND = 256
@@ -70,19 +74,50 @@ def unmount(mountpoint: Path, *, lazy: bool) -> None:
 
 
 def tune(mountpoint: Path) -> None:
-    """Raises the kernel's limits for this mount, as far as this process may (root)."""
+    """Raises the kernel's limits for this mount, as far as this process may (root).
+
+    Only after FUSE_INIT: the kernel lowers the read-ahead to what was agreed on then.
+    """
     found = device(mountpoint)
     if found is None:
         raise MountpointError(f"{mountpoint}: the mount has vanished")
-    connection = Path("/sys/fs/fuse/connections") / found.partition(":")[2]
-    settings = {
-        connection / "max_background": MAX_BACKGROUND,
-        connection / "congestion_threshold": MAX_BACKGROUND * 3 // 4,
-        Path("/sys/class/bdi") / found / "read_ahead_kb": READ_AHEAD_KB,
-    }
-    for file, value in settings.items():
-        if os.access(file, os.W_OK):
-            file.write_text(str(value), encoding="ascii")
+    read_ahead = Path("/sys/class/bdi") / found / "read_ahead_kb"
+    if os.access(read_ahead, os.W_OK):
+        read_ahead.write_text(str(READ_AHEAD_KB), encoding="ascii")
+    control = control_files()
+    if control is None:
+        return
+    try:
+        connection = os.open(found.partition(":")[2], os.O_PATH | os.O_DIRECTORY, dir_fd=control)
+        try:
+            _write(connection, "max_background", MAX_BACKGROUND)
+            _write(connection, "congestion_threshold", MAX_BACKGROUND * 3 // 4)
+        finally:
+            os.close(connection)
+    finally:
+        os.close(control)
+
+
+def control_files() -> int | None:
+    """A descriptor of fusectl, mounted nowhere: not every host has it at its usual place."""
+    context = _libc.syscall(SYS_FSOPEN, b"fusectl", FSOPEN_CLOEXEC)
+    if context < 0:
+        return None
+    try:
+        if _libc.syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0) < 0:
+            return None
+        root = _libc.syscall(SYS_FSMOUNT, context, FSMOUNT_CLOEXEC, 0)
+        return None if root < 0 else int(root)
+    finally:
+        os.close(context)
+
+
+def _write(directory: int, name: str, value: int) -> None:
+    descriptor = os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        os.write(descriptor, str(value).encode())
+    finally:
+        os.close(descriptor)
 
 
 def _unescape(field: bytes) -> bytes:

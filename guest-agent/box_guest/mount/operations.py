@@ -77,9 +77,14 @@ class Operations(pyfuse3.Operations):
     def __init__(self, fs: Filesystem) -> None:
         super().__init__()
         self.watchdog = Watchdog(REQUEST_TIMEOUT)
+        self.initialised = asyncio.Event()
         self._fs = fs
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
+
+    def init(self) -> None:
+        """FUSE_INIT: its answer is sent before the event loop goes on."""
+        self.initialised.set()
 
     # -- names --
 

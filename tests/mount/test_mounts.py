@@ -1,0 +1,178 @@
+"""Mount processes under the daemon: adopted, restarted, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.embedded.process import start_ticks
+from boxd.errors import Unavailable
+from boxd.workspaces.mounts import Mounts
+from tests.harness.wait import until
+from wrkfs.config import StoreConfig, VolumeConfig
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+class Restarts:
+    """What `on_restart` was told."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Path]] = []
+
+    async def __call__(self, volume: str, path: Path) -> None:
+        self.seen.append((volume, path))
+
+
+@pytest.fixture
+def restarts() -> Restarts:
+    """A collector for `on_restart`."""
+    return Restarts()
+
+
+@pytest.fixture
+async def mounts(tmp_path: Path, restarts: Restarts) -> AsyncIterator[Mounts]:
+    """Mounts below `tmp_path`, ended afterwards whoever holds them then."""
+    made = Mounts(tmp_path, on_restart=restarts)
+    try:
+        yield made
+    finally:
+        await made.close(stop=True)
+        last = Mounts(tmp_path, on_restart=restarts)
+        await last.adopt()
+        await last.close(stop=True)
+
+
+def pid_of(tmp_path: Path, volume: VolumeConfig) -> int:
+    """The mount process of a volume."""
+    return int(json.loads((tmp_path / volume.volume / "pid").read_text())["pid"])
+
+
+def is_mounted(path: Path) -> bool:
+    """Whether it stands in the mount table."""
+    with open("/proc/self/mounts", encoding="utf-8") as table:
+        return any(line.split()[1] == str(path) for line in table)
+
+
+async def write(path: Path, data: bytes) -> None:
+    await asyncio.to_thread(path.write_bytes, data)
+
+
+async def read(path: Path) -> bytes:
+    return await asyncio.to_thread(path.read_bytes)
+
+
+async def test_one_process_serves_all_who_ask(
+    mounts: Mounts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    paths = await asyncio.gather(*(mounts.ensure(volume) for _ in range(3)))
+    assert set(paths) == {tmp_path / volume.volume / "mnt"}
+    await write(paths[0] / "f", b"x")
+    pid = pid_of(tmp_path, volume)
+    assert await mounts.ensure(volume) == paths[0]
+    assert pid_of(tmp_path, volume) == pid
+    assert os.getsid(pid) == pid, "its own session: a signal to the daemon's group spares it"
+    assert oct((tmp_path / volume.volume / "pid").stat().st_mode & 0o777) == "0o600"
+
+
+async def test_release_commits_unmounts_and_ends(
+    mounts: Mounts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    path = await mounts.ensure(volume)
+    await write(path / "f", b"x")
+    pid = pid_of(tmp_path, volume)
+    await mounts.release(volume.volume)
+    assert start_ticks(pid) is None
+    assert not is_mounted(path)
+    assert not (tmp_path / volume.volume / "pid").exists()
+    await mounts.release(volume.volume)
+    assert await read(await mounts.ensure(volume) / "f") == b"x"
+
+
+async def test_a_crashed_mount_stands_again_and_is_told(
+    mounts: Mounts, restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    path = await mounts.ensure(volume)
+    await write(path / "f", b"x")
+    first = pid_of(tmp_path, volume)
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: restarts.seen)
+    assert restarts.seen == [(volume.volume, path)]
+    assert await mounts.ensure(volume) == path
+    assert await read(path / "f") == b"x"
+    assert pid_of(tmp_path, volume) != first
+
+
+async def test_the_next_daemon_adopts_a_living_mount(
+    mounts: Mounts, restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    path = await mounts.ensure(volume)
+    pid = pid_of(tmp_path, volume)
+    await mounts.close(stop=False)
+    await write(path / "f", b"still there")
+    successor = Mounts(tmp_path, on_restart=restarts)
+    await successor.adopt()
+    assert await successor.ensure(volume) == path
+    assert pid_of(tmp_path, volume) == pid
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: restarts.seen)
+    assert await read(path / "f") == b"still there"
+    await successor.close(stop=True)
+    assert not is_mounted(path)
+
+
+async def test_the_next_daemon_clears_what_died_meanwhile(
+    mounts: Mounts, restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    path = await mounts.ensure(volume)
+    pid = pid_of(tmp_path, volume)
+    await mounts.close(stop=False)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: start_ticks(pid) is None)
+    successor = Mounts(tmp_path, on_restart=restarts)
+    await successor.adopt()
+    assert not is_mounted(path)
+    await write(await successor.ensure(volume) / "f", b"x")
+    await successor.close(stop=True)
+
+
+async def test_another_process_with_the_old_number_is_not_adopted(
+    mounts: Mounts, restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    path = await mounts.ensure(volume)
+    real = pid_of(tmp_path, volume)
+    await mounts.close(stop=False)
+    record = tmp_path / volume.volume / "pid"
+    saved = record.read_text()
+    record.write_text(json.dumps({"pid": os.getpid(), "start": 1}))
+    successor = Mounts(tmp_path, on_restart=restarts)
+    await successor.adopt()
+    assert not is_mounted(path), "a mount of an unknown process is cleared away"
+    record.write_text(saved)
+    os.kill(real, signal.SIGKILL)
+    await until(lambda: start_ticks(real) is None)
+
+
+async def test_a_mount_that_cannot_start_says_so_and_leaves_nothing(
+    mounts: Mounts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    (tmp_path / volume.volume).mkdir()
+    (tmp_path / volume.volume / "mnt").write_text("in the way")
+    with pytest.raises(Unavailable, match="no place"):
+        await mounts.ensure(volume)
+    assert not is_mounted(tmp_path / volume.volume / "mnt")
+
+
+async def test_volume_ids_are_not_paths(mounts: Mounts) -> None:
+    config = VolumeConfig("v", "s", "dsn", StoreConfig("e", "b", "p", "r", "a", "s"))
+    for bad in ("../x", "", "."):
+        with pytest.raises(ValueError, match="file name"):
+            await mounts.ensure(replace(config, volume=bad))

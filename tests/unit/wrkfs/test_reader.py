@@ -1,0 +1,195 @@
+"""Reading: checked bytes, holes, read-ahead, what others commit."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.harness.wait import until
+from tests.unit.wrkfs.drive import Drive, content, create
+from wrkfs.data.memory import MemoryBlocks
+from wrkfs.errors import BadDescriptor, Corrupt, InvalidArgument, Unavailable
+from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT
+from wrkfs.reader import AHEAD_MAX, AHEAD_MIN, BlockCache, ReadAhead
+from wrkfs.types import ROOT_INO, SetAttr, SliceId
+
+BIG = os.urandom(3 * BLOCK_SIZE + 12345)
+
+
+async def stored(drive: Drive, data: bytes = BIG) -> None:
+    """`file` with `data`, written by a session that is not used for reading."""
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    await handle.write(0, data)
+    await handle.close()
+
+
+async def test_any_range_reads_back(drive: Drive) -> None:
+    await stored(drive)
+    fs = await drive.mount()
+    handle = await fs.open((await fs.lookup(ROOT_INO, b"file")).ino, os.O_RDONLY)
+    for start, size in (
+        (0, 1),
+        (BLOCK_SIZE - 1, 2),
+        (CHECKSUM_UNIT - 1, CHECKSUM_UNIT + 2),
+        (2 * BLOCK_SIZE - 10, BLOCK_SIZE + 20),
+        (len(BIG) - 5, 100),
+        (len(BIG), 10),
+        (len(BIG) + 10**6, 10),
+        (0, len(BIG)),
+    ):
+        assert await handle.read(start, size) == BIG[start : start + size]
+
+
+async def test_a_small_read_fetches_only_the_units_it_touches(drive: Drive) -> None:
+    await stored(drive)
+    asked: list[int] = []
+
+    class Counting(MemoryBlocks):
+        async def get(self, key: str, start: int, length: int) -> memoryview:
+            asked.append(length)
+            return await super().get(key, start, length)
+
+    blocks = Counting()
+    blocks.objects = drive.blocks.objects
+    fs = await drive.mount(blocks)
+    handle = await fs.open((await fs.lookup(ROOT_INO, b"file")).ino, os.O_RDONLY)
+    assert await handle.read(BLOCK_SIZE + 5, 10) == BIG[BLOCK_SIZE + 5 : BLOCK_SIZE + 15]
+    assert asked == [CHECKSUM_UNIT]
+    await handle.read(BLOCK_SIZE + 50, 10)
+    assert asked == [CHECKSUM_UNIT], "the second read is served from the cache"
+
+
+async def test_a_changed_object_is_an_error_never_wrong_bytes(drive: Drive) -> None:
+    await stored(drive)
+    key = sorted(drive.blocks.objects)[1]
+    spoilt = bytearray(drive.blocks.objects[key])
+    spoilt[CHECKSUM_UNIT + 3] ^= 1
+    drive.blocks.objects[key] = bytes(spoilt)
+    fs = await drive.mount()
+    handle = await fs.open((await fs.lookup(ROOT_INO, b"file")).ino, os.O_RDONLY)
+    assert await handle.read(BLOCK_SIZE, 100) == BIG[BLOCK_SIZE : BLOCK_SIZE + 100]
+    with pytest.raises(Corrupt):
+        await handle.read(BLOCK_SIZE + CHECKSUM_UNIT, 1)
+    with pytest.raises(Corrupt):
+        await handle.read(0, len(BIG))
+
+
+@pytest.mark.parametrize("how", ["missing", "short"])
+async def test_a_lost_object_is_an_error(drive: Drive, how: str) -> None:
+    await stored(drive)
+    key = sorted(drive.blocks.objects)[0]
+    if how == "missing":
+        del drive.blocks.objects[key]
+    else:
+        drive.blocks.objects[key] = drive.blocks.objects[key][:100]
+    with pytest.raises(Corrupt):
+        await content(await drive.mount())
+
+
+async def test_a_failed_prefetch_harms_nobody(drive: Drive) -> None:
+    await stored(drive)
+    blocks = drive.blocks.attach()
+    failures = 0
+
+    async def refuse(key: str) -> None:
+        nonlocal failures
+        if not key.endswith("/0"):
+            failures += 1
+            raise Unavailable(key)
+
+    blocks.before_get = refuse
+    fs = await drive.mount(blocks)
+    handle = await fs.open((await fs.lookup(ROOT_INO, b"file")).ino, os.O_RDONLY)
+    for start in range(0, CHECKSUM_UNIT * 4, CHECKSUM_UNIT):
+        assert await handle.read(start, CHECKSUM_UNIT) == BIG[start : start + CHECKSUM_UNIT]
+    await until(lambda: failures)
+    blocks.before_get = None
+    assert await handle.read(BLOCK_SIZE, 10) == BIG[BLOCK_SIZE : BLOCK_SIZE + 10]
+
+
+async def test_sequential_reading_fetches_whole_blocks_once(drive: Drive) -> None:
+    await stored(drive)
+    blocks = drive.blocks.attach()
+    fs = await drive.mount(blocks)
+    handle = await fs.open((await fs.lookup(ROOT_INO, b"file")).ino, os.O_RDONLY)
+    data = b""
+    while piece := await handle.read(len(data), CHECKSUM_UNIT):
+        data += piece
+    assert data == BIG
+    assert blocks.gets <= 5, "four blocks, and the first unit before reading was sequential"
+
+
+async def test_open_handles_see_what_others_commit(drive: Drive) -> None:
+    here, there = await drive.mount(), await drive.mount()
+    mine = await create(here)
+    await mine.write(0, b"one")
+    await mine.flush()
+    theirs = await there.open(mine.ino, os.O_RDWR)
+    assert await theirs.read(0, 10) == b"one"
+    await mine.write(0, b"two")
+    await mine.flush()
+    assert await theirs.read(0, 10) == b"two"
+    await there.setattr(mine.ino, SetAttr(size=1))
+    assert await mine.read(0, 10) == b"t"
+    await theirs.close()
+
+
+async def test_an_unlinked_file_stays_readable_on_both_mounts(drive: Drive) -> None:
+    await stored(drive)
+    here, there = await drive.mount(), await drive.mount()
+    ino = (await here.lookup(ROOT_INO, b"file")).ino
+    handles = [await fs.open(ino, os.O_RDONLY) for fs in (here, there)]
+    await here.unlink(ROOT_INO, b"file")
+    for handle in handles:
+        assert await handle.read(0, len(BIG)) == BIG
+        await handle.close()
+
+
+async def test_holes_are_zeros(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(10, b"x")
+    assert await handle.read(0, 20) == bytes(10) + b"x"
+    await handle.flush()
+    await fs.setattr(handle.ino, SetAttr(size=30))
+    assert await handle.read(0, 50) == bytes(10) + b"x" + bytes(19)
+    assert await handle.read(25, 2) == bytes(2)
+
+
+async def test_handles_check_what_they_are_asked(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs, flags=os.O_WRONLY)
+    with pytest.raises(BadDescriptor):
+        await handle.read(0, 1)
+    reader = await fs.open(handle.ino, os.O_RDONLY)
+    with pytest.raises(BadDescriptor):
+        await reader.write(0, b"x")
+    with pytest.raises(InvalidArgument):
+        await reader.read(-1, 1)
+    await reader.close()
+    await reader.close()
+    with pytest.raises(BadDescriptor):
+        await reader.read(0, 1)
+
+
+def test_read_ahead_grows_while_sequential_and_ends_with_a_jump() -> None:
+    plan = ReadAhead()
+    assert plan.plan(0, 100) == 0
+    assert plan.plan(100, 100) == AHEAD_MIN
+    assert plan.plan(200, 100) == 2 * AHEAD_MIN
+    assert plan.plan(300, 100) == AHEAD_MAX
+    assert plan.plan(400, 100) == AHEAD_MAX
+    assert plan.plan(10**9, 100) == 0
+    assert plan.plan(10**9 + 100, 100) == AHEAD_MIN
+
+
+def test_the_cache_is_bounded_and_drops_the_oldest() -> None:
+    cache = BlockCache(300)
+    for number in range(4):
+        cache.add((SliceId(number), 0), 0, memoryview(bytes(100)))
+        cache.find((SliceId(0), 0), 0, 1)
+    assert cache.find((SliceId(0), 0), 20, 30) is not None
+    assert cache.find((SliceId(1), 0), 0, 100) is None
+    assert cache.find((SliceId(3), 0), 0, 101) is None

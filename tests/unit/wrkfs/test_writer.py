@@ -1,0 +1,310 @@
+"""Dirty data: coalescing, uploads while writing, bounds, lost writes, fencing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.wait import until
+from tests.unit.wrkfs.drive import ME, Drive, content, create
+from wrkfs.errors import FileTooBig, Stale, StorageError, Unavailable
+from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
+from wrkfs.types import ROOT_INO, SetAttr
+from wrkfs.writer import DirtyBudget
+
+if TYPE_CHECKING:
+    from wrkfs.fs import Filesystem
+
+
+async def refs(fs: Filesystem) -> list[tuple[int, int, bool]]:
+    """(pos, length, inline) of the slices of `file`."""
+    found = await fs.file_map((await fs.lookup(ROOT_INO, b"file")).ino)
+    return [(ref.pos, ref.length, ref.inline is not None) for ref in found.refs]
+
+
+async def test_a_small_file_is_one_commit_and_no_object(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"hello")
+    await handle.close()
+    assert await refs(fs) == [(0, 5, True)]
+    assert not drive.blocks.objects
+
+
+async def test_contiguous_and_overlapping_writes_become_one_slice(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    for start in range(0, 3 * INLINE_MAX, 1000):
+        await handle.write(start, b"x" * 1000)
+    await handle.write(10, b"y" * 5)
+    await handle.close()
+    assert len(await refs(fs)) == 1
+    data = await content(fs)
+    assert data[8:17] == b"xxyyyyyxx"
+
+
+async def test_a_newer_scattered_write_is_not_hidden_by_an_older_run(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"a" * 10)
+    await handle.write(20, b"b" * 10)
+    await handle.write(10, b"c" * 15)
+    await handle.write(5, b"d" * 20)
+    await handle.close()
+    assert await content(fs) == b"a" * 5 + b"d" * 20 + b"b" * 5
+
+
+async def test_full_blocks_are_stored_while_writing(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    await handle.write(0, bytes(BLOCK_SIZE) + b"tail")
+    await until(lambda: drive.blocks.puts == 1)
+    await handle.write(BLOCK_SIZE + 4, b"more")
+    await handle.close()
+    assert (await content(fs))[BLOCK_SIZE:] == b"tailmore"
+
+
+async def test_a_write_before_a_sealed_block_is_a_slice_of_its_own(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, bytes(BLOCK_SIZE + 10))
+    await handle.write(100, b"patch")
+    assert await handle.read(98, 9) == b"\0\0patch\0\0"
+    await handle.close()
+    assert (await content(fs))[98:107] == b"\0\0patch\0\0"
+
+
+async def test_written_bytes_become_visible_without_close(drive: Drive) -> None:
+    here, there = await drive.mount(), await drive.mount()
+    handle = await create(here)
+    await handle.write(0, b"line\n")
+    attr = await there.lookup(ROOT_INO, b"file")
+    async with asyncio.timeout(10):
+        while (await there.getattr(attr.ino)).size != 5:  # noqa: ASYNC110 the store has no event
+            await asyncio.sleep(0.005)
+    assert await content(there) == b"line\n"
+
+
+async def test_size_and_mtime_count_dirty_bytes(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    before = await fs.getattr(handle.ino)
+    await handle.write(100, b"x")
+    for attr in (
+        await fs.getattr(handle.ino),
+        await fs.lookup(ROOT_INO, b"file"),
+        (await fs.readdir(ROOT_INO, 0, 10))[0].attr,
+    ):
+        assert attr.size == 101
+        assert attr.mtime_ns > before.mtime_ns
+
+
+async def test_mtime_does_not_move_after_the_last_write(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"x")
+    dirty = await fs.getattr(handle.ino)
+    await handle.close()
+    assert (await fs.getattr(handle.ino)).mtime_ns == dirty.mtime_ns
+
+
+async def test_a_chosen_mtime_survives_the_commit_of_earlier_writes(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"x")
+    await fs.setattr(handle.ino, SetAttr(mtime_ns=10**9))
+    await handle.close()
+    assert (await fs.getattr(handle.ino)).mtime_ns == 10**9
+
+
+async def test_truncation_is_ordered_with_dirty_bytes(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"0123456789")
+    assert (await fs.setattr(handle.ino, SetAttr(size=4))).size == 4
+    await handle.write(6, b"ab")
+    await handle.close()
+    assert await content(fs) == b"0123\0\0ab"
+
+
+async def test_appends_of_two_sessions_neither_overlap_nor_tear(drive: Drive) -> None:
+    here, there = await drive.mount(), await drive.mount()
+    (await create(here)).attr  # noqa: B018 - made so that it exists
+    ino = (await here.lookup(ROOT_INO, b"file")).ino
+    handles = [await fs.open(ino, os.O_WRONLY | os.O_APPEND) for fs in (here, there)]
+    for number in range(50):
+        for who, handle in enumerate(handles):
+            await handle.write(0, b"%d:%03d\n" % (who, number))
+        if number % 7 == 0:
+            await asyncio.gather(*(handle.fsync() for handle in handles))
+    for handle in handles:
+        await handle.close()
+    lines = (await content(here)).splitlines()
+    for who in range(2):
+        mine = [line for line in lines if line.startswith(b"%d:" % who)]
+        assert mine == [b"%d:%03d" % (who, number) for number in range(50)]
+
+
+async def test_own_appends_are_read_and_counted_at_once(drive: Drive) -> None:
+    fs = await drive.mount()
+    placed = await create(fs)
+    await placed.write(0, b"head")
+    appended = await fs.open(placed.ino, os.O_RDWR | os.O_APPEND)
+    await appended.write(0, b"tail")
+    assert (await fs.getattr(placed.ino)).size == 8
+    assert await placed.read(0, 100) == b"headtail"
+
+
+async def test_a_lost_write_is_told_once_to_every_handle_open_then(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    first = await create(fs)
+    second = await fs.open(first.ino, os.O_RDONLY)
+
+    async def refuse(key: str) -> None:
+        raise StorageError(key)
+
+    drive.blocks.before_put = refuse
+    await first.write(0, bytes(INLINE_MAX + 1))
+    with pytest.raises(StorageError):
+        await first.fsync()
+    drive.blocks.before_put = None
+    later = await fs.open(first.ino, os.O_RDWR)
+    await first.fsync()
+    await first.write(0, b"new")
+    await first.close()
+    with pytest.raises(StorageError):
+        await second.close()
+    await later.close()
+    assert await content(fs) == b"new"
+
+
+async def test_a_loss_in_the_background_is_told_by_the_next_flush(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    refused = asyncio.Event()
+
+    async def refuse(_key: str) -> None:
+        refused.set()
+        raise Unavailable
+
+    drive.blocks.before_put = refuse
+    await handle.write(0, bytes(INLINE_MAX + 1))
+    async with asyncio.timeout(10):
+        await refused.wait()
+    with pytest.raises(Unavailable):
+        await handle.flush()
+    await handle.close()
+
+
+async def test_writers_wait_while_too_much_is_dirty() -> None:
+    budget = DirtyBudget(100)
+    await budget.acquire(60)
+    late = asyncio.create_task(budget.acquire(50))
+    small = asyncio.create_task(budget.acquire(10))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not late.done()
+    assert not small.done(), "first come, first served"
+    budget.release(60)
+    await asyncio.gather(late, small)
+    assert budget.used == 60
+    budget.release(60)
+    await budget.acquire(1000)
+    assert budget.used == 1000
+
+
+async def test_a_cancelled_waiter_gives_its_bytes_back() -> None:
+    budget = DirtyBudget(100)
+    await budget.acquire(100)
+    waiting = asyncio.create_task(budget.acquire(50))
+    await asyncio.sleep(0)
+    budget.release(100)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert budget.used == 0
+
+
+async def test_limits_of_offsets(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    with pytest.raises(FileTooBig):
+        await handle.write(MAX_FILE_SIZE, b"x")
+    assert await handle.write(0, b"") == 0
+
+
+async def test_a_cancelled_caller_does_not_tear_the_commit(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(_key: str) -> None:
+        entered.set()
+        await go.wait()
+
+    drive.blocks.before_put = wait
+    await handle.write(0, b"x" * (INLINE_MAX + 1))
+    flush = asyncio.create_task(handle.flush())
+    async with asyncio.timeout(10):
+        await entered.wait()
+    flush.cancel()
+    await asyncio.gather(flush, return_exceptions=True)
+    go.set()
+    await handle.close()
+    assert len(await content(fs)) == INLINE_MAX + 1
+
+
+async def test_dirty_bytes_survive_the_fencing_of_their_session(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    await handle.write(0, b"x" * (BLOCK_SIZE + 1))
+    drive.volume.end(drive.metas[0].session)
+    await handle.write(BLOCK_SIZE + 1, b"y")
+    await handle.fsync()
+    await handle.close()
+    assert drive.metas[0].epoch == 2
+    assert await content(fs) == b"x" * (BLOCK_SIZE + 1) + b"y"
+
+
+async def test_a_file_that_vanished_with_the_session_is_stale(drive: Drive) -> None:
+    fs, other = await drive.mount(), await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"x")
+    await other.unlink(ROOT_INO, b"file")
+    drive.volume.end(drive.metas[0].session)
+    with pytest.raises(Stale):
+        await handle.fsync()
+    with pytest.raises(Stale):
+        await handle.write(0, b"x")
+
+
+async def test_many_scattered_writes(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    model = bytearray(3000 * 10)
+    for number in range(2999, -1, -1):
+        await handle.write(number * 10, b"%05d" % number)
+        model[number * 10 : number * 10 + 5] = b"%05d" % number
+    await handle.close()
+    assert await content(fs) == bytes(model[:-5])
+
+
+async def test_fs_sync_commits_all_files(drive: Drive) -> None:
+    fs, other = await drive.mount(), await drive.mount()
+    for name in (b"a", b"b"):
+        handle = await create(fs, name)
+        await handle.write(0, name)
+    await fs.sync()
+    assert [await content(other, name) for name in (b"a", b"b")] == [b"a", b"b"]
+
+
+async def test_an_exclusive_create_and_an_existing_file(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, b"old")
+    _, again = await fs.create(ROOT_INO, b"file", 0o600, os.O_WRONLY | os.O_TRUNC, ME)
+    await again.write(0, b"n")
+    await again.close()
+    assert await content(fs) == b"n"
