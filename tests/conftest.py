@@ -4,8 +4,10 @@
 fixture                 scope     gives
 ======================  ========  =================================================================
 `box_host`              function  a runc backend with boxes of the `debian` image
+`daemon`                module    a real `boxd serve` with a state directory of its own
 `image_rootfs`          session   root of the `debian` image, kept between runs
 `local_box`             function  a guest agent as a local process with its tunnel up
+`mount`                 function  factory of mount processes of `volume`
 `pg`                    session   superuser's DSN of a real private PostgreSQL cluster (per worker)
 `pg_database`           function  superuser's DSN of a fresh database in it
 `objectserver`          session   real object server process; `.volume()` makes prefix credentials
@@ -14,6 +16,7 @@ fixture                 scope     gives
 `meta_volume`           function  that volume: more sessions, quota, fencing
 `pg_volume`             function  an empty volume's metadata in PostgreSQL
 `front_door`            function  open front door before boxes that are plain local processes
+`volume`                function  a fresh volume on real PostgreSQL and object server
 `web`                   function  served HTTP API before local processes, stores in memory
 `web_without_drives`    function  the same where drives are not enabled
 ======================  ========  =================================================================
@@ -22,6 +25,8 @@ fixture                 scope     gives
 pytest_plugins: list[str] = [
     "tests.harness.agent",
     "tests.harness.backend",
+    "tests.harness.daemon",
+    "tests.harness.drive",
     "tests.harness.frontdoor",
     "tests.harness.http",
     "tests.harness.objectserver",
