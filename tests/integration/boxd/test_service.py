@@ -1,0 +1,168 @@
+"""The whole service as a process: what survives which end of the daemon, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.boxes.lifecycle import STOPPED
+from tests.harness.daemon import BOXD, Daemon
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(300)
+SSH = (
+    *("ssh", "-F", "none", "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
+    *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
+    *("-o", "LogLevel=ERROR"),
+)
+
+
+class User:
+    """Somebody with an SSH key."""
+
+    def __init__(self, daemon: Daemon, directory: Path) -> None:
+        self.daemon = daemon
+        self.key = directory / "key"
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True
+        )
+
+    def ssh(self, who: str, command: str, *, status: int = 0) -> str:
+        """What a command prints on stdout; on stderr when it is meant to fail."""
+        done = subprocess.run(
+            [*SSH, "-i", self.key, "-p", str(self.daemon.ssh_port), f"{who}@127.0.0.1", command],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        assert done.returncode == status, done.stderr + self.daemon.log.read_text()
+        return (done.stderr if status else done.stdout).strip()
+
+    def boxes(self) -> dict[str, dict[str, object]]:
+        """The owner's boxes by reference."""
+        found: list[dict[str, object]] = json.loads(self.ssh("cli", "ls --json"))
+        return {str(box["ref"]): box for box in found}
+
+    def get(self, key: str, path: str) -> tuple[int, bytes]:
+        """An HTTP GET with an API key."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=30)
+        try:
+            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def user(daemon: Daemon, tmp_path: Path) -> User:
+    """A user of the daemon."""
+    return User(daemon, tmp_path)
+
+
+def test_box_lives_on_through_ends_of_the_daemon(daemon: Daemon, user: User) -> None:
+    user.ssh(
+        "dev", "echo one >/wrk/file; echo two >/root/file; nohup sleep 100000 >/dev/null 2>&1 &"
+    )
+    key = user.ssh("cli", "apikeys create laptop")
+    assert user.get(key, "/v1/wrk/file") == (200, b"one\n")
+    before = user.boxes()["dev"]["id"]
+    for end in (signal.SIGTERM, signal.SIGKILL):
+        daemon.end(end)
+        daemon.start()
+        assert user.boxes()["dev"]["id"] == before
+        assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
+        assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
+        assert user.get(key, "/v1/wrk/file") == (200, b"one\n")
+
+
+def test_end_of_everything_keeps_disks_and_drives(daemon: Daemon, user: User) -> None:
+    user.ssh("ws1/dev", "echo one >/wrk/file; echo two >/root/file")
+    daemon.end(signal.SIGINT)
+    assert daemon.left_overs() == []
+    daemon.start()
+    box = user.boxes()["ws1/dev"]
+    assert (box["state"], box["detail"]) == ("suspended", STOPPED)
+    assert user.ssh("ws1/dev", "cat /wrk/file /root/file") == "one\ntwo"
+    assert user.boxes()["ws1/dev"]["state"] == "running"
+
+
+def test_down_stops_what_a_dead_daemon_left(daemon: Daemon, user: User) -> None:
+    user.ssh("dev", "true")
+    daemon.end(signal.SIGKILL)
+    assert daemon.processes()
+    down = daemon.run("down")
+    assert down.returncode == 0, down.stderr
+    assert daemon.left_overs() == []
+    daemon.start()
+    assert user.boxes()["dev"]["state"] == "suspended"
+
+
+def test_create_that_fails_on_the_host_leaves_nothing(daemon: Daemon, user: User) -> None:
+    daemon.end(signal.SIGINT)
+    mounts = daemon.state / "mounts"
+    away = mounts.rename(daemon.state / "mounts-away") if mounts.exists() else None
+    mounts.touch()
+    try:
+        daemon.start()
+        boxes, processes = daemon.boxes(), daemon.processes()
+        user.ssh("dev", "true", status=255)
+        assert user.boxes() == {}
+        assert daemon.boxes() == boxes
+        assert daemon.processes() == processes
+        assert not [one for one in daemon.left_overs() if one.startswith("netns")]
+    finally:
+        mounts.unlink()
+        if away is not None:
+            away.rename(mounts)
+    assert user.ssh("dev", "echo again") == "again"
+
+
+def test_second_daemon_is_refused(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    done = daemon.run("serve")
+    assert done.returncode == 1
+    assert f"served by process {daemon.process.pid}" in done.stderr
+    assert "boxd down" in done.stderr
+    assert daemon.run("doctor").returncode == 1
+
+
+def test_taken_port_is_refused(daemon: Daemon, tmp_path: Path) -> None:
+    taken = f"127.0.0.1:{daemon.ssh_port}"
+    state = tmp_path / "state"
+    done = subprocess.run(
+        [*BOXD, "serve", "--state-dir", str(state), "--ssh-addr", taken],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert f"{taken} is taken" in done.stderr
+    assert "--ssh-addr" in done.stderr
+    assert not state.exists()
+
+
+def test_state_directory_of_another_database_is_refused(daemon: Daemon, user: User) -> None:
+    user.ssh("dev", "true")
+    daemon.end(signal.SIGINT)
+    instance = daemon.state / "instance"
+    content = instance.read_bytes()
+    instance.write_bytes(b"other")
+    try:
+        done = daemon.run("serve", "--ssh-addr", "127.0.0.1:0")
+        assert done.returncode == 1
+        assert "does not belong to the state directory" in done.stderr
+    finally:
+        instance.write_bytes(content)
+    daemon.start()
+    assert user.ssh("dev", "echo there") == "there"
