@@ -46,6 +46,10 @@ _REPEAT = (
 )
 
 
+class _Unsendable(Exception):
+    """A value does not fit its parameter; nothing was sent."""
+
+
 class _Link:
     """One connection with its prepared statements."""
 
@@ -87,7 +91,7 @@ class Links:
                     raise Unavailable("metadata database") from error
             except asyncpg.DiskFullError:
                 raise NoSpace("metadata database") from None
-            except asyncpg.DataError:
+            except _Unsendable:
                 raise InvalidArgument("value out of range") from None
             except asyncpg.PostgresError as error:
                 # Rows that no function of ours writes, or rights taken away. Only the code: the
@@ -115,10 +119,13 @@ class Links:
         try:
             rows: Rows = await link.statements[name].fetch(*args, timeout=min(left, ATTEMPT))
             healthy = True
-        except asyncpg.DataError:
-            healthy = True  # refused before anything was sent
+        except asyncpg.DataError as error:
+            healthy = not link.connection.is_closed()
+            if type(error) is asyncpg.DataError:  # its subclasses come from the server
+                raise _Unsendable from error
             raise
-        except asyncpg.InterfaceError as error:
+        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+            # The latter when the server's farewell arrived while the link was idle.
             raise ConnectionError("connection lost") from error
         except asyncpg.PostgresError:
             healthy = not link.connection.is_closed()

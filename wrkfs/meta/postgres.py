@@ -16,7 +16,7 @@ from wrkfs.errors import InvalidArgument, NotFound, StorageError, by_errno
 from wrkfs.meta import rules
 from wrkfs.meta.handles import OpenFiles
 from wrkfs.meta.links import Links
-from wrkfs.meta.sessions import MountSession
+from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.types import (
     Attr,
     Dentry,
@@ -88,10 +88,12 @@ class PostgresMeta:
         self._slices = range(0)
         await self._session.register()
 
-    async def close(self) -> None:
-        """Ends the session within some seconds, also in an outage. Idempotent."""
-        await self._session.end()
-        await self._links.close()
+    async def close(self, *, deadline: float = CLOSE_DEADLINE) -> None:
+        """Ends the session within `deadline` seconds, also in an outage. Idempotent."""
+        try:
+            await self._session.end(deadline)
+        finally:
+            await self._links.close()
 
     async def fence(self, session: SessionId, *, force: bool = False) -> bool:
         """Fences another session; False while it has not expired.

@@ -93,13 +93,16 @@ class MountSession:
         await self._refill()
         self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
 
-    async def end(self) -> None:
-        """Lets go of everything held and ends the session; in an outage others will reap it."""
+    async def end(self, deadline: float) -> None:
+        """Lets go of everything held and ends the session.
+
+        After `deadline` seconds (an outage) the session is left for others to reap.
+        """
         await self._stop_heart()
         if self._epoch == 0 or self._fenced:
             return
-        with suppress(Fenced, Unavailable):
-            async with asyncio.timeout(CLOSE_DEADLINE):
+        with suppress(Fenced, Unavailable, TimeoutError):
+            async with asyncio.timeout(deadline):
                 await self.reclaim(self._id)
                 await self._links.call("fence", (self._id, True))
         self._fenced = True

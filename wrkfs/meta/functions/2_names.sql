@@ -165,8 +165,10 @@ DECLARE
     v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    -- What a detached directory (nlink 0) still holds is not reachable by name any more.
     SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_is_dir
-    FROM dentry d JOIN inode i ON i.ino = d.ino WHERE d.parent = a_parent AND d.name = a_name;
+    FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
+    WHERE d.parent = a_parent AND d.name = a_name;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
     IF v_is_dir AND a_kind = 'file' THEN r.errno := 21; RETURN r; END IF;
     IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
@@ -176,7 +178,8 @@ BEGIN
         PERFORM 1 FROM dentry d WHERE d.parent = v_ino LIMIT 1;
         IF FOUND THEN r.errno := 39; RETURN r; END IF;
     END IF;
-    DELETE FROM dentry d WHERE d.parent = a_parent AND d.name = a_name AND d.ino = v_ino;
+    DELETE FROM dentry d USING inode p WHERE d.parent = a_parent AND d.name = a_name
+        AND d.ino = v_ino AND p.ino = a_parent AND p.nlink > 0;
     IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
     v_now := wrkfs.now_ns();
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer

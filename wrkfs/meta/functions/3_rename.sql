@@ -47,7 +47,8 @@ DECLARE
     v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_dir FROM dentry d JOIN inode i ON i.ino = d.ino
+    SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_dir
+    FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
     WHERE d.parent = a_parent AND d.name = a_name;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
     SELECT d.ino, i.mode >> 12 = 4 INTO v_target, v_target_dir
@@ -58,7 +59,8 @@ BEGIN
     END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_new_parent, v_ino, v_target]);
     -- Nothing can change under these names any more; did something since they were read?
-    PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name AND d.ino = v_ino;
+    PERFORM 1 FROM dentry d JOIN inode p ON p.ino = d.parent AND p.nlink > 0
+    WHERE d.parent = a_parent AND d.name = a_name AND d.ino = v_ino;
     IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
     PERFORM 1 FROM dentry d WHERE d.parent = a_new_parent AND d.name = a_new_name
         AND d.ino IS DISTINCT FROM v_target;

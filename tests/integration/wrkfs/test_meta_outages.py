@@ -1,0 +1,170 @@
+"""Lost connections and outages between the metadata store and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.harness.extents import Objects
+from tests.harness.wire import Wire
+from wrkfs import errors
+from wrkfs.meta.links import Links
+from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.types import ROOT_INO, Caller, Commit, RenameFlags, SetAttr
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.harness.metastore import InPostgres
+    from tests.harness.wire import Moment
+
+ME = Caller(0, 0)
+MARK = b"needle-in-the-wire"
+
+
+@pytest_asyncio.fixture
+async def wire(pg_volume: InPostgres, tmp_path: Path) -> AsyncIterator[Wire]:
+    """A proxy before the volume's database."""
+    proxy = Wire(pg_volume.config.meta_dsn, tmp_path)
+    await proxy.up()
+    try:
+        yield proxy
+    finally:
+        await proxy.down()
+
+
+@pytest_asyncio.fixture
+async def meta(pg_volume: InPostgres, wire: Wire) -> AsyncIterator[PostgresMeta]:
+    """A session behind the proxy."""
+    store = PostgresMeta(replace(pg_volume.config, meta_dsn=wire.dsn))
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("moment", ["sent", "answered"])
+async def test_a_cut_call_is_applied_once(meta: PostgresMeta, wire: Wire, moment: Moment) -> None:
+    other = b"other"
+    folder = (await meta.mkdir(ROOT_INO, b"d", 0o755, ME)).ino
+    hidden = (await meta.create_unlinked(0o600, ME)).attr.ino
+
+    def cut() -> None:
+        wire.cut(MARK, 2, moment)
+
+    cut()
+    made, new = await meta.create(ROOT_INO, MARK, 0o600, ME, exclusive=True)
+    assert new
+    file = made.attr.ino
+    cut()
+    await meta.rename(ROOT_INO, MARK, folder, other)
+    cut()
+    assert (await meta.link(file, ROOT_INO, MARK)).nlink == 2
+    cut()
+    await meta.rename(ROOT_INO, MARK, folder, other, RenameFlags.NONE)
+    cut()
+    await meta.setxattr(file, MARK, b"")
+    cut()
+    await meta.removexattr(file, MARK)
+    cut()
+    await meta.unlink(ROOT_INO, MARK)
+    cut()
+    await meta.mkdir(ROOT_INO, MARK, 0o700, ME)
+    cut()
+    await meta.rmdir(ROOT_INO, MARK)
+    cut()
+    await meta.symlink(ROOT_INO, MARK, b"t", ME)
+    cut()
+    await meta.remove_tree(ROOT_INO, MARK)
+    cut()
+    assert await meta.publish(hidden, ROOT_INO, MARK)
+    cut()
+    await meta.rename(ROOT_INO, MARK, folder, other, RenameFlags.EXCHANGE)
+    assert (await meta.lookup(ROOT_INO, MARK)).ino == file
+    assert wire.cuts == 26
+    use = await meta.statfs()
+    assert (use.inodes_used, use.bytes_used) == (3, 0)
+
+
+@pytest.mark.parametrize("moment", ["sent", "answered"])
+async def test_a_cut_append_is_applied_once(meta: PostgresMeta, wire: Wire, moment: Moment) -> None:
+    objects = Objects()
+    file = (await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
+    for n in range(5):
+        wire.cut(MARK, 2, moment)
+        extent = objects.inline(0, MARK + b"%d" % n)
+        attr = await meta.commit(Commit(file, (extent,), append=True))
+        assert attr.size == (n + 1) * (len(MARK) + 1)
+    assert objects.read(await meta.file_map(file)) == b"".join(MARK + b"%d" % n for n in range(5))
+    assert (await meta.statfs()).bytes_used == 5 * (len(MARK) + 1)
+    assert wire.cuts == 10
+
+
+async def test_an_outage_costs_only_time(meta: PostgresMeta, wire: Wire) -> None:
+    objects = Objects()
+    file = (await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
+    await wire.down()
+    calls = [
+        asyncio.create_task(meta.commit(Commit(file, (objects.inline(0, b"x"),), append=True)))
+        for _ in range(20)
+    ]
+    calls.append(asyncio.create_task(meta.setattr(file, SetAttr(mode=0o640))))
+    done, _ = await asyncio.wait(calls, timeout=0.5)
+    assert not done
+    await wire.up()
+    await asyncio.gather(*calls)
+    assert (await meta.getattr(file)).size == 20
+
+
+async def test_restarts_of_the_server_cost_only_time(
+    pg_volume: InPostgres, meta: PostgresMeta
+) -> None:
+    file = (await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
+    objects = Objects()
+    for n in range(5):
+        await pg_volume.rows(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1",
+            pg_volume.schema,
+        )
+        attr = await meta.commit(Commit(file, (objects.inline(0, b"x"),), append=True))
+        assert attr.size == n + 1
+
+
+async def test_calls_give_up_at_their_deadline(pg_volume: InPostgres, tmp_path: Path) -> None:
+    nothing = Wire(pg_volume.config.meta_dsn, tmp_path)
+    links = Links(replace(pg_volume.config, meta_dsn=nothing.dsn), 1)
+    with pytest.raises(errors.Unavailable):
+        await links.call("getattr", (1,), deadline=0.2)
+    await links.close()
+    with pytest.raises(errors.Unavailable):
+        await links.call("getattr", (1,), deadline=0.2)
+
+
+async def test_closing_in_an_outage_ends(pg_volume: InPostgres, wire: Wire) -> None:
+    store = PostgresMeta(replace(pg_volume.config, meta_dsn=wire.dsn))
+    await store.start()
+    await wire.down()
+    await asyncio.wait_for(store.close(deadline=0.2), 20)
+    helper = await pg_volume.session()
+    assert await helper.fence(store.session, force=True)
+
+
+async def test_a_cancelled_call_leaves_the_store_usable(meta: PostgresMeta, wire: Wire) -> None:
+    await wire.down()
+    calls = [asyncio.create_task(meta.mkdir(ROOT_INO, b"x%d" % n, 0o700, ME)) for n in range(40)]
+    await asyncio.wait(calls, timeout=0.1)
+    for call in calls:
+        call.cancel()
+    assert all(
+        isinstance(outcome, asyncio.CancelledError)
+        for outcome in await asyncio.gather(*calls, return_exceptions=True)
+    )
+    await wire.up()
+    await meta.mkdir(ROOT_INO, b"d", 0o700, ME)
+    await meta.lookup(ROOT_INO, b"d")
