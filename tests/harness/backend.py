@@ -39,6 +39,8 @@ IMAGES_DIR = Path("/var/cache/boxd-tests/images")
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
 """Ends at SIGTERM and reaps, as the agent does."""
 EXEC_TIMEOUT = 60.0
+BUILD_TIMEOUT = 600.0
+"""Seconds for a test that may be the one for which the image is built."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,14 @@ class BoxHost:
             for child in (root / parent).iterdir()
             if child.is_dir()
         ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves time for building the image to the tests that need it."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if "image_rootfs" in names and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(BUILD_TIMEOUT))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,73 @@
+"""Hierarchies as the kernel lists them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from boxd.backends import cgroups
+from boxd.errors import Unavailable
+
+LINE = "30 20 0:26 / {place} rw,relatime shared:9 - {kind} {kind} rw,{options}"
+
+
+def info(*mounts: tuple[str, str, str]) -> str:
+    """Text of a mountinfo file."""
+    other = "20 1 254:0 / / rw,relatime - ext4 /dev/root rw"
+    lines = (LINE.format(place=place, kind=kind, options=o) for place, kind, o in mounts)
+    return "\n".join([other, *lines])
+
+
+V1 = [
+    ("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "cpu,cpuacct"),
+    ("/sys/fs/cgroup/memory", "cgroup", "memory"),
+    ("/sys/fs/cgroup/pids", "cgroup", "pids"),
+    ("/sys/fs/cgroup/devices", "cgroup", "devices"),
+    ("/sys/fs/cgroup/systemd", "cgroup", "xattr,name=systemd"),
+]
+V2 = ("/sys/fs/cgroup", "cgroup2", "nsdelegate")
+
+
+def test_unified() -> None:
+    layout = cgroups.parse_mounts(info(V2))
+    assert layout.mode is cgroups.Mode.V2
+    assert layout.directory("memory", "/boxd-1/x") == Path("/sys/fs/cgroup/boxd-1/x")
+    assert cgroups.caps_swap(layout)
+
+
+def test_separate() -> None:
+    layout = cgroups.parse_mounts(info(*V1))
+    assert layout.mode is cgroups.Mode.V1
+    assert layout.directory("cpu", "/b/x") == Path("/sys/fs/cgroup/cpu,cpuacct/b/x")
+    assert layout.directory("cpuacct", "/b/x") == layout.directory("cpu", "/b/x")
+    assert len(layout.roots()) == 5
+
+
+def test_hybrid() -> None:
+    layout = cgroups.parse_mounts(info(*V1, ("/sys/fs/cgroup/unified", "cgroup2", "nsdelegate")))
+    assert layout.mode is cgroups.Mode.HYBRID
+    assert Path("/sys/fs/cgroup/unified") in layout.roots()
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(Unavailable, match="no cgroups are mounted"):
+        cgroups.parse_mounts(info())
+    with pytest.raises(Unavailable, match="devices, pids"):
+        cgroups.parse_mounts(info(*V1[:2]))
+
+
+async def test_unknown_cgroups_are_empty_and_gone() -> None:
+    layout = cgroups.detect()
+    assert cgroups.pids_of(layout, "/boxd-absent/x") == []
+    assert cgroups.usage(layout, "/boxd-absent/x") == cgroups.Usage(0.0, 0, 0)
+    await cgroups.remove(layout, "/boxd-absent/x")
+
+
+def test_unified_counters(tmp_path: Path) -> None:
+    layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x/cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    (tmp_path / "x/memory.current").write_text("4096\n")
+    (tmp_path / "x/pids.current").write_text("3\n")
+    assert cgroups.usage(layout, "/x") == cgroups.Usage(2.5, 4096, 3)

@@ -1,0 +1,56 @@
+"""Building, as far as it can be seen without downloading an image."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.errors import Unavailable
+from boxd.images import build
+from boxd.images.recipes import Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECIPE = Recipe("tiny", "nothing", "bookworm", ("a", "b"), ("sh",))
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    command = build.mmdebstrap(RECIPE, tmp_path / "root", tmp_path / "kept", None, ["deb x"])
+    assert command[:1] == ["unshare"]
+    assert "--include=a,b" in command
+    assert command[-3:] == ["bookworm", str(tmp_path / "root"), "deb x"]
+    assert not [word for word in command if "Proxy" in word]
+    proxied = build.mmdebstrap(RECIPE, tmp_path, tmp_path, "http://proxy:3128", [])
+    assert '--aptopt=Acquire::http::Proxy "http://proxy:3128"' in proxied
+
+
+async def test_a_failed_build_tells_why_and_leaves_nothing(tmp_path: Path) -> None:
+    recipe = Recipe("broken", "", "no-such-suite", ("bash",), ("sh",))
+    target = tmp_path / "versions" / "one"
+    with pytest.raises(Unavailable, match=r"(?s)failed with status.*no-such-suite"):
+        await build.build_root(recipe, target, tmp_path / "kept", lambda _: None)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_what_interrupted_builds_left_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-1/etc").mkdir(parents=True)
+    (tmp_path / "kept").mkdir()
+    build.remove_unfinished(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
+
+
+def test_nothing_is_removed_through_a_mount(tmp_path: Path) -> None:
+    inside = tmp_path / ".unfinished-1/dev"
+    inside.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "test", inside], check=True)
+    try:
+        (inside / "precious").touch()
+        with pytest.raises(Unavailable, match="unmount it"):
+            build.remove_unfinished(tmp_path)
+        assert os.listdir(inside) == ["precious"]
+    finally:
+        subprocess.run(["umount", inside], check=True)
