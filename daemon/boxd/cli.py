@@ -27,6 +27,7 @@ from boxd.config import (
     Address,
     Config,
 )
+from boxd.embedded.statedir import lock_holder
 from boxd.errors import BadRequest, BoxdError, Unavailable
 from boxd.names.duration import format_duration, parse_duration
 from boxd.service import Service, StopMode, build_image, known_images
@@ -236,14 +237,14 @@ def _down(config: Config, arguments: argparse.Namespace) -> int:
 
 async def _stop_everything(config: Config, console: Console) -> None:
     """Asks a living daemon to stop; without one, starts just enough to stop what is left."""
-    holder = doctor.lock_holder(config.state_dir)
+    holder = lock_holder(config.state_dir)
     if holder is not None:
         if not holder.isdigit():
             raise Unavailable(f"{config.state_dir} is served by an unknown process; stop that one")
         os.kill(int(holder), signal.SIGINT)
         loop = asyncio.get_running_loop()
         end = loop.time() + DOWN_TIMEOUT
-        while doctor.lock_holder(config.state_dir) is not None:
+        while lock_holder(config.state_dir) is not None:
             if loop.time() > end:
                 raise Unavailable(f"process {holder} did not stop in {DOWN_TIMEOUT:.0f} s")
             await asyncio.sleep(0.1)

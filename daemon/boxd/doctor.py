@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import socket
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.embedded.postgres_cluster import DISTRIBUTION
+from boxd.embedded.statedir import lock_holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,20 +54,6 @@ def checks(config: Config) -> list[Check]:
     found.extend(_secret_files(config))
     found.append(_image(config))
     return found
-
-
-def lock_holder(state_dir: Path) -> str | None:
-    """Pid, as text, of the daemon that serves the state directory; None when there is none."""
-    try:
-        file = (state_dir / "lock").open("rb+")
-    except OSError:
-        return None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read(32).decode("ascii", "replace").strip() or "unknown"
-    return None
 
 
 def _root() -> Check:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,7 +16,6 @@ from contextlib import AsyncExitStack
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from boxd import doctor
 from boxd.api.app import create_app
 from boxd.api.serve import ApiServer
 from boxd.backends.runc import RuncBackend
@@ -29,6 +27,7 @@ from boxd.config import Address
 from boxd.embedded.files import write_private
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
+from boxd.embedded.statedir import hold_lock, make_private
 from boxd.errors import Unavailable
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
@@ -122,10 +121,10 @@ class Service:
 
     async def _start(self, *, serve: bool) -> None:
         config, state = self._config, self._config.state_dir
-        _make_private(state)
-        self._stack.callback(os.close, _lock(state))
+        make_private(state)
+        self._stack.callback(os.close, hold_lock(state))
         keys = state / "keys"
-        _make_private(keys)
+        make_private(keys)
         store, volumes = await self._start_stores(keys)
         backend = RuncBackend(config)
         self._progress("Preparing the host for boxes")
@@ -256,7 +255,7 @@ class Service:
 
 async def build_image(config: Config, name: str, progress: Callable[[str], None]) -> None:
     """`boxd images build`: UnknownImage, Unavailable."""
-    _make_private(config.state_dir)
+    make_private(config.state_dir)
     await Catalog(config.state_dir / "images").build(name, progress)
 
 
@@ -264,33 +263,6 @@ def known_images(config: Config) -> list[tuple[Image, bool]]:
     """The catalog, and whether each image is built."""
     catalog = Catalog(config.state_dir / "images")
     return [(image, catalog.is_built(image.name)) for image in catalog.images()]
-
-
-def _make_private(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}; use another --state-dir") from error
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise Unavailable(f"{path} is open to others; run: chown root {path} && chmod 700 {path}")
-
-
-def _lock(state: Path) -> int:
-    """Holds the state directory for this process; the descriptor ends it."""
-    fd = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        holder = doctor.lock_holder(state) or "unknown"
-        raise Unavailable(
-            f"{state} is served by process {holder}; stop that boxd (Ctrl-C there, or: boxd down) "
-            "or use another --state-dir"
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
 
 
 async def _check_pairing(state: Path, store: PostgresStore, backend: RuncBackend) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from boxd import doctor
 from boxd.config import Address, Config
+from boxd.embedded.statedir import lock_holder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,12 +79,12 @@ def test_taken_port(config: Config) -> None:
 
 
 def test_lock_of_another_daemon_is_named(config: Config) -> None:
-    assert doctor.lock_holder(config.state_dir) is None
+    assert lock_holder(config.state_dir) is None
     with (config.state_dir / "lock").open("w+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write("4711\n")
         file.flush()
-        assert doctor.lock_holder(config.state_dir) == "4711"
+        assert lock_holder(config.state_dir) == "4711"
         check = found(config, "lock")
         assert not check.ok
         assert "4711" in check.found
