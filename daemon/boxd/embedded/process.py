@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 PROC = Path("/proc")
-RESTART_DELAYS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+RESTART_DELAYS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds between a crash and the next start; the last one repeats."""
-STABLE_AFTER = 60.0
+STABLE_AFTER = 30.0
 """Seconds of life after which the next crash is answered without delay again."""
 
 

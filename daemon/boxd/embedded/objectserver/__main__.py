@@ -58,14 +58,8 @@ def actions(
     }
 
 
-async def serve(config: ServerConfig) -> None:
-    """Serves until SIGTERM or SIGINT. Raises OSError when the port is taken."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    keys = KeyTable(config.root / "keys.json")
-    files = ObjectFiles(config.root)
+def assemble(config: ServerConfig, keys: KeyTable, files: ObjectFiles) -> HttpServer:
+    """The server with all its parts; blocks while directories are made. Raises OSError."""
     files.prepare()
     uploads = Uploads(config.root / "uploads", files)
     uploads.prepare()
@@ -76,7 +70,17 @@ async def serve(config: ServerConfig) -> None:
         region=config.region,
         unsigned_payload=config.unsigned_payload,
     )
-    server = HttpServer(service.handle, error_response, max_connections=config.max_connections)
+    return HttpServer(service.handle, error_response, max_connections=config.max_connections)
+
+
+async def serve(config: ServerConfig) -> None:
+    """Serves until SIGTERM or SIGINT. Raises OSError when the port is taken."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    keys = KeyTable(config.root / "keys.json")
+    server = assemble(config, keys, ObjectFiles(config.root))
     port = await server.start(config.host, config.port)
     status: dict[str, object] = {
         "pid": os.getpid(),

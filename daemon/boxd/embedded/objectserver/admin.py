@@ -80,9 +80,10 @@ class Admin:
             command = json.loads(line)
             match command["op"]:
                 case "add":
-                    secret = Secret(command["secret"])
-                    key = Credential(command["access_key"], secret, command["prefix"])
-                    self._keys.add(key)
+                    access_key, secret, prefix = (
+                        _text(command[name]) for name in ("access_key", "secret", "prefix")
+                    )
+                    self._keys.add(Credential(access_key, Secret(secret), prefix))
                     return {"ok": True}
                 case "revoke":
                     return {"ok": True, "found": self._keys.remove(command["access_key"])}
@@ -96,3 +97,9 @@ class Admin:
             return {"error": "malformed command"}
         except OSError as error:
             return {"error": error.strerror or "the disk failed"}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value

@@ -390,13 +390,13 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _linger(self) -> None:
         """Reads on for a while, so that closing does not destroy the answer on its way."""
-        self._head.clear()
         left = min(self._body_left, LINGER_BYTES)
         self.deadline = self._loop.time() + LINGER_TIMEOUT
-        while left > 0 and not self._ended:
-            await self._wait()
+        while left > len(self._head) and not self._ended:
             left -= len(self._head)
             self._head.clear()
+            await self._wait()
+        self._head.clear()
 
     async def _answer(self, response: HttpResponse, request: HttpRequest | None) -> None:
         body = response.body
