@@ -36,7 +36,7 @@ CLOSE_DEADLINE = 10.0
 _NUMBERS = 4096
 _FENCED = -1
 _AGAIN = 11
-_AGAIN_MAX = 200
+_AGAIN_MAX = 60
 
 
 class MountSession:

@@ -62,9 +62,11 @@ BEGIN
     PERFORM 1 FROM dentry d JOIN inode p ON p.ino = d.parent AND p.nlink > 0
     WHERE d.parent = a_parent AND d.name = a_name AND d.ino = v_ino;
     IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
-    PERFORM 1 FROM dentry d WHERE d.parent = a_new_parent AND d.name = a_new_name
-        AND d.ino IS DISTINCT FROM v_target;
-    IF FOUND THEN r.errno := 11; RETURN r; END IF;
+    IF (SELECT d.ino FROM dentry d WHERE d.parent = a_new_parent AND d.name = a_new_name)
+        IS DISTINCT FROM v_target THEN
+        r.errno := 11;
+        RETURN r;
+    END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_new_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_new_parent); RETURN r; END IF;
 
