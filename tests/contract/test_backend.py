@@ -12,6 +12,7 @@ import pytest_asyncio
 from boxd.backends import processes
 from boxd.backends.fake import FakeBackend
 from boxd.backends.interface import BackendBox, BoxPlan
+from boxd.backends.run import run
 from boxd.backends.runc import RuncBackend
 from boxd.errors import BoxdError, Conflict, NotFound, Unsupported
 from tests.harness.backend import STAND_IN, BoxHost, open_box_host
@@ -272,6 +273,19 @@ class TestRunc:
         await heir.destroy(running)
         await heir.destroy(stopped.box_id)
         await heir.destroy(third.box_id)
+        assert box_host.leftovers() == []
+
+    async def test_a_lost_network_is_made_again(self, box_host: BoxHost) -> None:
+        """As after a reboot, or when somebody tidied up the host."""
+        box = await box_host.box()
+        await box_host.backend.stop(box)
+        await box_host.backend.start(box)
+        await run("ip", "netns", "del", box_host.names.netns(box))
+        await box_host.backend.stop(box)
+        await box_host.backend.start(box)
+        assert (await box_host.run(box, "ip", "-4", "addr", "show", "eth0")).status == 0
+        await run("ip", "netns", "del", box_host.names.netns(box))
+        await box_host.backend.destroy(box)
         assert box_host.leftovers() == []
 
     async def test_close_leaves_the_host_as_it_was(self, box_host: BoxHost) -> None:

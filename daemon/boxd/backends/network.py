@@ -36,6 +36,7 @@ FORWARDING_DIR = Path("/run/boxd-forwarding")
 """One file per uplink whose forwarding is on because of boxes; shared by all installations."""
 SYSCTL = Path("/proc/sys/net")
 RESERVE_ATTEMPTS = 5
+TAKE_DOWN_ATTEMPTS = 5
 DEFAULT_MTU = 1500
 
 
@@ -206,13 +207,23 @@ class Network:
         await run("nft", "-f", "-", stdin=text)
 
     async def _take_down(self, box_id: str, slot: int) -> None:
-        """Removes the link first: a namespace's own removal is finished by the kernel later."""
+        """Removes the link first: a namespace's own removal is finished by the kernel later.
+
+        The kernel may be removing the link of a lost namespace just now, hence the second look.
+        """
         link = self._names.link(slot)
-        batch = f"link del {link}\n" if _device(link).exists() else ""
-        if self._names.netns_path(box_id).exists():
-            batch += f"netns del {self._names.netns(box_id)}\n"
-        if batch:
-            await run("ip", "-batch", "-", stdin=batch)
+        for attempt in range(TAKE_DOWN_ATTEMPTS):
+            batch = f"link del {link}\n" if _device(link).exists() else ""
+            if self._names.netns_path(box_id).exists():
+                batch += f"netns del {self._names.netns(box_id)}\n"
+            if not batch:
+                return
+            try:
+                await run("ip", "-batch", "-", stdin=batch)
+            except CommandFailed as error:
+                gone = "Cannot find device" in error.message
+                if not gone or attempt + 1 == TAKE_DOWN_ATTEMPTS:
+                    raise
 
     async def _reload(self) -> None:
         async with self._lock:
