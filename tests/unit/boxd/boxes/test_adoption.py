@@ -175,9 +175,10 @@ async def test_stop_without_the_database_still_stops_the_boxes(
 async def test_box_that_does_not_stop_is_named(world: World) -> None:
     boxes = [await _box(world, name) for name in ("one", "two")]
     world.fail_at("backend.stop")
-    with pytest.raises(Unavailable, match=r"box one: .*box two: "):
+    with pytest.raises(Unavailable) as failed:
         await world.close(stop_boxes=True)
+    for box in boxes:
+        assert f"box {box.ref}: backend.stop failed" in str(failed.value)
     world.heal()
     await world.restart()
     assert {box.state for box in await world.store.all_boxes()} == {BoxState.RUNNING}
-    assert len(boxes) == 2
