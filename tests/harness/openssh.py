@@ -45,6 +45,7 @@ class Client:
     port: int
     host_key: str
     key: Path = field(init=False)
+    log_level: str = "ERROR"
 
     def __post_init__(self) -> None:
         self.directory.mkdir(mode=0o700)
@@ -75,7 +76,7 @@ class Client:
             "IdentityAgent=none",
             f"IdentityFile={key or self.key}",
             "BatchMode=yes",
-            "LogLevel=ERROR",
+            f"LogLevel={self.log_level}",
             f"Port={self.port}",
         ]
         return ["-F", "none", *(word for setting in settings for word in ("-o", setting))]
