@@ -23,7 +23,7 @@ from box_guest.mount import loop
 from box_guest.mount import mountpoint as mounting
 from box_guest.mount.operations import Operations
 from wrkfs.config import ConfigError, VolumeConfig
-from wrkfs.errors import WrkfsError
+from wrkfs.errors import Unavailable, WrkfsError
 from wrkfs.fs import Filesystem
 
 log = logging.getLogger("box_guest.mount")
@@ -96,8 +96,11 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             ) from None
         await _until_unmounted(operations, directory, stop)
     finally:
-        async with asyncio.timeout(DRAIN_TIMEOUT):
-            await fs.close()
+        try:
+            async with asyncio.timeout(DRAIN_TIMEOUT):
+                await fs.close()
+        except TimeoutError:
+            raise Unavailable("bytes that were not closed could not be committed") from None
 
 
 async def _until_unmounted(operations: Operations, directory: Path, stop: asyncio.Event) -> None:

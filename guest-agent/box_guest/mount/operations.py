@@ -228,8 +228,16 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def release(self, fh: int) -> None:
-        """RELEASE: nobody waits for the answer, FLUSH has told errors before."""
-        await self._files.pop(fh).close()
+        """RELEASE: nobody waits for the answer, FLUSH has told the errors of what was written.
+
+        Only pages of a mapping that outlived the descriptor can be lost here.
+        """
+        handle = self._files.pop(fh)
+        try:
+            await handle.close()
+        except WrkfsError as error:
+            log.error("bytes of inode %d are lost after its last close: %s", handle.ino, error)
+            raise
 
     # -- directories --
 
