@@ -1,8 +1,8 @@
 """The boxes' network on this host: namespaces, links, forwarding, and loading the fence.
 
 Every box has a network namespace with one link to the host (`eth0` inside). Making all of it takes
-three short processes and is nearly all of `create`: *measured* p50 31 of 33 ms on 2 cores with a load
-of 3 to 4. That is a quarter of create and start together, so there is no pool of prepared ones yet.
+three short processes and is nearly all of `create`: *measured* p50 31 of 33 ms on 2 cores with a
+load of 3 to 4. It is a quarter of create and start together, so there is no pool of prepared ones.
 
 Forwarding is switched on for the uplinks and the boxes' links alone, not for the host
 (`net.ipv4.ip_forward` stays as it is), and back off by the last installation that closes. Where it

@@ -3,9 +3,9 @@
 A box's truth is on the host, not in this object: its directory with `box.json`, its processes, its
 mounts. A new object on the same state directory therefore adopts what an earlier one left.
 
-*Measured* p50 of 40 boxes of `debian` on 2 cores with a load of 3 to 4: create 33 ms, start 97 ms (of
-it `runc run` 84), attaching a drive 56 ms, destroy 84 ms. Of 10 boxes with a busybox root on a quiet
-machine: create 18 ms, start 47 ms, destroy 52 ms, `list` 2 ms.
+*Measured* p50 of 40 boxes of `debian` on 2 cores with a load of 3 to 4: create 33 ms, start 97 ms
+(of it `runc run` 84), attaching a drive 56 ms, destroy 84 ms. Of 10 boxes with a busybox root, when
+less else ran: create 18 ms, start 47 ms, destroy 52 ms, `list` 2 ms.
 """
 
 from __future__ import annotations
