@@ -208,7 +208,8 @@ class EmbeddedPostgres:
             query = "SELECT 1 FROM pg_database WHERE datname = $1"
             if await connection.fetchval(query, DATABASE) is None:
                 await connection.execute(f"CREATE DATABASE {DATABASE} TEMPLATE template0")
-            await connection.execute(f"REVOKE ALL ON DATABASE {DATABASE} FROM PUBLIC")
+            for name in (DATABASE, "postgres", "template1"):
+                await connection.execute(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC")
         finally:
             await connection.close()
 
