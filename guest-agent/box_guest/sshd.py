@@ -7,6 +7,7 @@ through a guard that logs and closes the one channel it belongs to.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SPAWN_FAILED = 127
+CLOSE_LOOK_S = 0.5
+"""How often a channel whose input is held is looked at for its end."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -292,6 +295,7 @@ class _ChannelOutput:
 
     def __init__(self, chan: ServerChannel) -> None:
         self._chan = chan
+        self._look: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes, *, stderr: bool) -> None:
         if not self._chan.is_closing():
@@ -300,15 +304,31 @@ class _ChannelOutput:
     def hold_input(self, held: bool) -> None:
         if held:
             self._chan.pause_reading()
+            self._look_for_close()
         else:
+            self._stop_looking()
             self._chan.resume_reading()
 
+    def _look_for_close(self) -> None:
+        """A channel that is not read does not tell that the other side closed it: looks at it."""
+        if self._chan.is_closing():
+            self._chan.abort()
+        else:
+            self._look = asyncio.get_running_loop().call_later(CLOSE_LOOK_S, self._look_for_close)
+
+    def _stop_looking(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
+
     def exited(self, code: int) -> None:
+        self._stop_looking()
         if not self._chan.is_closing():
             self._chan.write_eof()
             self._chan.exit(code)
 
     def killed(self, name: str, core_dumped: bool) -> None:
+        self._stop_looking()
         if not self._chan.is_closing():
             self._chan.write_eof()
             self._chan.exit_with_signal(name, core_dumped)

@@ -175,7 +175,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         web.key = await web.new_key()
         yield web
     finally:
-        for client in web.clients if web else ():
+        for client in web.clients if web is not None else ():
             await client.aclose()
         await server.close()
         await lifecycle.close(stop_boxes=True)

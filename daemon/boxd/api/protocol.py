@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 HEADER_TIMEOUT_S = 30.0
 """From the first byte on a connection, or of a further request, to the end of the headers."""
-LINGER_S = 2.0
-LINGER_BYTES = 16 * 1024 * 1024
-"""How long, and for how much, a closed connection still swallows what the client sends."""
+LINGER_IDLE_S = 2.0
+LINGER_S = 10.0
+"""A closed connection swallows what the client still sends: until it pauses, at most this long."""
+WRITE_BUFFER = 256 * 1024
 CUT_SHORT = "the request ended before its body was complete; nothing was changed"
 MALFORMED = "this is not a valid HTTP/1.1 request"
 
@@ -41,6 +42,7 @@ class HttpProtocol(H11Protocol):
         self._closer = _LingeringTransport(cast("asyncio.Transport", transport), self)
         self.app_state = {**self.app_state, CLOSED: self._closed}
         super().connection_made(cast("asyncio.Transport", self._closer))
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER)
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -53,7 +55,7 @@ class HttpProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the loop with what the client sent."""
         if self._closer.lingering:
-            self._closer.swallow(len(data))
+            self._closer.swallow()
             return
         super().data_received(data)
         self._watch_headers()
@@ -108,14 +110,15 @@ class _LingeringTransport:
     """A transport whose `close` waits for the client while a request body is being sent.
 
     Closing a socket with unread data resets the connection, and the client may lose the answer.
-    So: say that nothing more comes, swallow a bounded rest, then close.
+    So: say that nothing more comes, swallow what still arrives for a bounded time, then close.
     """
 
     def __init__(self, transport: asyncio.Transport, protocol: HttpProtocol) -> None:
         self._transport = transport
         self._protocol = protocol
         self._timer: asyncio.TimerHandle | None = None
-        self._left = LINGER_BYTES
+        self._deadline = 0.0
+        self._swallowed = False
         self.lingering = False
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 passes on whatever a transport has
@@ -134,15 +137,22 @@ class _LingeringTransport:
             self._transport.close()
             return
         self.lingering = True
-        self._timer = self._protocol.loop.call_later(LINGER_S, self._transport.close)
+        self._deadline = self._protocol.loop.time() + LINGER_S
         self._transport.write_eof()
         self._transport.resume_reading()
+        self._tick()
 
-    def swallow(self, count: int) -> None:
-        """Accounts for bytes that nobody wants."""
-        self._left -= count
-        if self._left < 0:
-            self._transport.abort()
+    def swallow(self) -> None:
+        """Called for bytes that nobody wants: they show that the client is not done."""
+        self._swallowed = True
+
+    def _tick(self) -> None:
+        loop = self._protocol.loop
+        if self._timer is not None and not (self._swallowed and loop.time() < self._deadline):
+            self._transport.close()
+            return
+        self._swallowed = False
+        self._timer = loop.call_later(LINGER_IDLE_S, self._tick)
 
     def gone(self) -> None:
         """The connection is lost: no timer stays."""

@@ -105,9 +105,8 @@ class ExecRun:
         """
         limit = asyncio.create_task(self._limit(), name="exec timeout")
         try:
-            async with contextlib.aclosing(self._channel.output()) as output:
-                async for stream, data in output:
-                    await emit(stream, data)
+            async for stream, data in self._channel.output():
+                await emit(stream, data)
             status = await self._channel.wait()
         finally:
             limit.cancel()
@@ -128,7 +127,7 @@ class ExecRun:
         await asyncio.sleep(self._timeout_s)
         self._timed_out = True
         for name in ("TERM", "KILL"):
-            self._channel.signal(name)
+            self._channel.send_signal(name)
             await asyncio.sleep(KILL_AFTER_S)
         await self._close()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Drive", "Entry", "Filesystem", "OpenFile", "Written"]
 
-PIECE = 1024 * 1024
+PIECE = 512 * 1024
 """Bytes of one read; the next one is under way while a piece is being sent."""
 READDIR_BATCH = 1000
 FILE_MODE = 0o644

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -19,14 +18,7 @@ from boxd.boxes.exec import (
     parse_plain,
 )
 from boxd.errors import BadRequest, TooLarge, Unavailable
-
-
-@dataclass
-class Status:
-    """Like the end of a command in a tunnel."""
-
-    code: int | None
-    signal: str | None
+from boxd.tunnel.channel import ExitStatus
 
 
 def test_whole_header() -> None:
@@ -119,7 +111,7 @@ def test_any_bytes_are_read_or_refused(line: bytes) -> None:
 
 
 @given(
-    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
     st.dictionaries(st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,9}\Z"), st.text("ab é", max_size=9)),
     st.integers(1, 86400),
 )
@@ -133,9 +125,9 @@ def test_what_was_written_is_read(cmd: str, env: dict[str, str], timeout_s: int)
     [(0, None, 0), (3, None, 3), (None, "TERM", 143), (None, "KILL", 137), (None, "ODD", 128)],
 )
 def test_exit_code(code: int | None, signal: str | None, expected: int) -> None:
-    assert exit_code(Status(code, signal)) == expected
+    assert exit_code(ExitStatus(code, signal)) == expected
 
 
 def test_no_status_means_that_the_box_went_away() -> None:
     with pytest.raises(Unavailable):
-        exit_code(Status(None, None))
+        exit_code(ExitStatus(None, None))
