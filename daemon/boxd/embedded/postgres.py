@@ -105,6 +105,8 @@ class EmbeddedPostgres:
                     await process.end(STOP_STEPS)
                 finally:
                     process.close()
+            # Also what a start that was interrupted has left.
+            await self._end_orphans()
             self._cluster.remove_link()
 
     async def detach(self) -> None:
@@ -122,13 +124,11 @@ class EmbeddedPostgres:
 
     def _running(self) -> int | None:
         """Pid of a living postmaster on our data directory."""
-        if not self.data.exists():
-            return None
         pid = self._pid_file()[0]
         return int(pid) if pid.isdigit() and int(pid) in self._processes() else None
 
     def _processes(self) -> list[int]:
-        return processes_in(self.data, "postgres")
+        return processes_in(self.data, "postgres") if self.data.exists() else []
 
     def _pid_file(self) -> list[str]:
         """Lines of postmaster.pid: pid, data directory, start time, port, ..., status (8th)."""
@@ -161,11 +161,16 @@ class EmbeddedPostgres:
                 user=(user.pw_uid, user.pw_gid) if os.geteuid() == 0 else None,
                 pass_fds=(data, sockets),
             )
-        await self._ready(process)
+        try:
+            await self._ready(process)
+        except BaseException:
+            process.signal(signal.SIGQUIT)
+            process.close()
+            raise
         return process
 
     async def _ready(self, process: Process) -> None:
-        """Waits until the server accepts connections. Ends it and raises Unavailable otherwise."""
+        """Waits until the server accepts connections. Raises Unavailable."""
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT
         while asyncio.get_running_loop().time() < deadline:
             lines = self._pid_file()
@@ -174,9 +179,6 @@ class EmbeddedPostgres:
             if await process.wait(POLL):
                 break
         problem = self._last_words() if not process.alive else f"not ready in {START_TIMEOUT:g} s"
-        if process.alive:
-            await process.end(STOP_STEPS[1:])
-        process.close()
         raise Unavailable(f"PostgreSQL does not start: {problem}")
 
     def _last_words(self) -> str:
