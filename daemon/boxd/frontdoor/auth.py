@@ -18,7 +18,7 @@ MAX_REJECTED = 6
 """Rejected keys of one connection, then it is closed."""
 MAX_TRIES = 32
 """Keys offered or proved on one connection; bounds what an endless prober costs."""
-RSA_MIN_BYTES = 2048 // 8
+RSA_MIN_BITS = 2048
 
 SIGNATURES = (
     "ssh-ed25519",
@@ -46,20 +46,20 @@ def accept(key: asyncssh.SSHKey) -> str | None:
     """
     if key.algorithm not in _KINDS:
         return None
-    if key.algorithm == b"ssh-rsa" and _modulus_bytes(key) < RSA_MIN_BYTES:
+    if key.algorithm == b"ssh-rsa" and _modulus_bits(key) < RSA_MIN_BITS:
         return None
     key.all_sig_algorithms = {name for name in key.all_sig_algorithms if name in _ALLOWED}
     return key.get_fingerprint("sha256")
 
 
-def _modulus_bytes(key: asyncssh.SSHKey) -> int:
+def _modulus_bits(key: asyncssh.SSHKey) -> int:
     """Size of an RSA modulus, from the public blob: name, exponent, modulus, length-prefixed."""
     blob, numbers = key.public_data, []
     while blob:
         size = int.from_bytes(blob[:4], "big")
         numbers.append(blob[4 : 4 + size])
         blob = blob[4 + size :]
-    return (int.from_bytes(numbers[-1], "big").bit_length() + 7) // 8
+    return int.from_bytes(numbers[-1], "big").bit_length()
 
 
 @dataclass(slots=True)

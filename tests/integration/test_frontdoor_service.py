@@ -1,0 +1,147 @@
+"""The front door as a service: agent forwarding, closing, taken ports, what goes wrong inside."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import asyncssh
+import pytest
+
+from boxd.config import Address
+from boxd.errors import Unavailable
+from boxd.frontdoor.server import CIPHERS, KEX, MACS, FrontDoor
+from tests.harness.openssh import HOST, run, running
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.harness.frontdoor import Entrance
+
+
+@asynccontextmanager
+async def ssh_agent(path: Path, key: Path) -> AsyncIterator[None]:
+    """A running `ssh-agent` that holds the key."""
+    async with running(["ssh-agent", "-D", "-a", str(path)]):
+        await until(path.is_socket)
+        added = await run(["env", f"SSH_AUTH_SOCK={path}", "ssh-add", "-q", str(key)])
+        assert added.status == 0
+        yield
+
+
+async def test_the_clients_agent_is_reached_from_its_session_only(front_door: Entrance) -> None:
+    client = front_door.client
+    extra = client.make_key("extra", "-t", "ed25519")
+    agent = client.directory / "agent"
+    listed = (await run(["ssh-keygen", "-l", "-f", str(extra)])).text.split()[1]
+    async with ssh_agent(agent, extra):
+        command = client.ssh("web", "-A", "ssh-add -l; ls -d $SSH_AUTH_SOCK")
+        use = f"IdentityAgent={agent}"
+        done = await run([use if word == "IdentityAgent=none" else word for word in command])
+        assert listed in done.text
+        socket_path = done.text.splitlines()[-1]
+        without = await client.run("web", 'echo "[$SSH_AUTH_SOCK]"')
+        assert without.text == "[]\n"
+        gone = await client.run(
+            "web",
+            f"n=0; while [ -e {socket_path} ] && [ $n -lt 500 ];"
+            f" do n=$((n+1)); sleep 0.02; done; test -e {socket_path}",
+        )
+        assert gone.status == 1
+
+
+async def test_only_the_listed_algorithms_are_offered(front_door: Entrance) -> None:
+    reader, writer = await asyncio.open_connection(HOST, front_door.door.port)
+    writer.write(b"SSH-2.0-test\r\n")
+    banner = await reader.readline()
+    assert banner == b"SSH-2.0-OpenSSH_boxd\r\n"
+    length = int.from_bytes(await reader.readexactly(4), "big")
+    payload = (await reader.readexactly(length))[1:]
+    writer.close()
+    await writer.wait_closed()
+    lists, at = [], 17
+    for _ in range(8):
+        size = int.from_bytes(payload[at : at + 4], "big")
+        lists.append(payload[at + 4 : at + 4 + size].decode().split(","))
+        at += 4 + size
+    kex, host_keys, out_ciphers, in_ciphers, out_macs, in_macs, out_comp, in_comp = lists
+    assert [name for name in kex if not name.startswith(("ext-info", "kex-strict"))] == list(KEX)
+    assert "kex-strict-s-v00@openssh.com" in kex
+    assert host_keys == ["ssh-ed25519"]
+    assert out_ciphers == in_ciphers == list(CIPHERS)
+    assert out_macs == in_macs == list(MACS)
+    assert out_comp == in_comp == ["none"]
+
+
+async def test_a_taken_port_is_named_with_the_remedy(front_door: Entrance, tmp_path: Path) -> None:
+    second = FrontDoor(front_door.operations, Address(HOST, front_door.door.port), tmp_path)
+    with pytest.raises(Unavailable, match="--ssh-addr"):
+        await second.start()
+
+
+async def test_closing_lets_commands_finish_and_takes_no_new_ones(front_door: Entrance) -> None:
+    client = front_door.client
+    async with running(client.ssh("web", "echo up; cat; echo done")) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert await process.stdout.readline() == b"up\n"
+        closing = asyncio.create_task(front_door.door.close(drain_s=30))
+        await until(lambda: not _listens(front_door))
+        assert (await client.run("web", "echo new")).status == 255
+        process.stdin.write(b"last words\n")
+        process.stdin.close()
+        assert await process.stdout.read() == b"last words\ndone\n"
+        assert await process.wait() == 0
+        await closing
+
+
+async def test_closing_at_once_ends_everything(front_door: Entrance) -> None:
+    async with running(front_door.client.ssh("web", "echo up; exec sleep 600")) as process:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"up\n"
+        await front_door.door.close(drain_s=0)
+        async with asyncio.timeout(30):
+            assert await process.wait() == 255
+    (box,) = await front_door.store.all_boxes()
+    assert front_door.lifecycle.attachments.count(box.id) == 0
+
+
+async def test_an_error_of_ours_ends_its_channel_only(
+    front_door: Entrance, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text gives a number that stands in the log, and nothing of the error."""
+    connection = await asyncssh.connect(
+        HOST,
+        front_door.door.port,
+        config=None,
+        username="cli",
+        known_hosts=None,
+        agent_path=None,
+        client_keys=[front_door.client.key],
+    )
+    async with connection:
+
+        async def broken(*_args: object, **_options: object) -> None:
+            raise ZeroDivisionError("secret detail")
+
+        vars(front_door.operations)["list_boxes"] = broken
+        with caplog.at_level(logging.ERROR, "boxd.frontdoor"):
+            done = await connection.run("ls")
+        assert done.exit_status == 1
+        text = str(done.stderr)
+        assert text.startswith("internal error (")
+        assert "secret" not in text
+        assert text.split("(")[1].rstrip(")\n") in caplog.text
+        del vars(front_door.operations)["list_boxes"]
+        assert (await connection.run("ls")).exit_status == 0
+
+
+def _listens(front_door: Entrance) -> bool:
+    """Whether the operating system still lists our port as listened on."""
+    port = f":{front_door.client.port:04X} "
+    with open("/proc/net/tcp") as table:
+        return any(port in line and " 0A " in line for line in table)

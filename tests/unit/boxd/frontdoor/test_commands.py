@@ -1,0 +1,91 @@
+"""Tables, command lines and the registry of commands."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boxd.frontdoor.commands.command import Door, UsageError
+from boxd.frontdoor.commands.registry import COMMANDS
+from boxd.frontdoor.commands.table import cell, listing, moment, remaining, span, table
+
+
+def test_columns_are_aligned_and_lines_have_no_trailing_space() -> None:
+    text = table(("NAME", "N"), [("a", 1), ("longer", None), ("x", 2.0), ("y", 0.5)])
+    assert text == "NAME    N\na       1\nlonger  -\nx       2\ny       0.5\n"
+    assert table(("NAME",), []) == "NAME\n"
+
+
+@given(st.lists(st.tuples(st.text(), st.text()), max_size=5))
+def test_no_cell_can_move_the_cursor(rows: list[tuple[str, str]]) -> None:
+    lines = table(("A", "B"), rows).split("\n")
+    assert len(lines) == len(rows) + 2
+    assert all(line.isprintable() for line in lines)
+
+
+def test_listing() -> None:
+    assert listing([("a", 1), ("long", "x\ny")]) == "a:    1\nlong: x\\ny\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (0, "0s"),
+        (59.9, "59s"),
+        (60, "1m"),
+        (3600, "1h"),
+        (3661, "1h1m"),
+        (86_400 + 61, "1d"),
+        (90_061, "1d1h"),
+        (864_000, "10d"),
+    ],
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_moments() -> None:
+    when = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    assert moment(when) == "2026-01-02T03:04:05Z"
+    assert moment(None) is None
+    assert remaining(when + timedelta(hours=2), when) == "in 2h"
+    assert remaining(when - timedelta(hours=2), when) == "now"
+
+
+def test_cells() -> None:
+    assert [cell(value) for value in (None, "", 0, 1.0, 1.5, "a\x07")] == (
+        ["-", "-", "0", "1", "1.5", "a\\x07"]
+    )
+
+
+def test_door_quotes_what_a_shell_would_read() -> None:
+    door = Door("host", 22, "SHA256:x")
+    assert door.ssh("my-web", "ls") == "ssh my-web@host ls"
+    assert Door("host", 2222, "").ssh("web+^1h") == "ssh -p 2222 'web+^1h'@host"
+
+
+def test_every_command_is_complete_and_has_its_own_words() -> None:
+    assert len({command.words for command in COMMANDS}) == len(COMMANDS)
+    for command in COMMANDS:
+        assert command.example.startswith(command.name)
+        assert command.synopsis.startswith(command.name)
+        assert "[--json]" in command.synopsis
+        assert command.about
+        # No command hides another: words are matched in the order of the registry.
+        assert not any(
+            other.words != command.words and command.words == other.words[: len(command.words)]
+            for other in COMMANDS
+        )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_usage_errors_say_how_it_is_written(command: object) -> None:
+    (found,) = [one for one in COMMANDS if one is command]
+    with pytest.raises(UsageError, match="usage: "):
+        found.parser().parse_args(["--no-such-option"])
+    with pytest.raises(UsageError):
+        found.parser().parse_args(["--jso"])
