@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 ENCODED_SLASH = "\udc2f"
 """What `%2F` is in a decoded path: no text decodes to it, so segments stay apart."""
 MAX_HEADER_LINES = 100
+MAX_HEADER_BYTES = 65_536
+"""Most bytes of request target and headers; the parser looks only at what is incomplete."""
 
 
 def header(lines: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
@@ -39,6 +41,11 @@ def framing_problem(
         return "the request target must start with '/'"
     if any(byte <= 0x20 or byte == 0x7F for byte in raw_path + query):
         return "the request target holds a control byte"
+    if http_version not in ("1.0", "1.1"):
+        return f"HTTP/{http_version} is not served here; use HTTP/1.1"
+    size = len(raw_path) + len(query) + sum(len(name) + len(value) for name, value in lines)
+    if size > MAX_HEADER_BYTES:
+        return f"{size} bytes of headers; at most {MAX_HEADER_BYTES} are read"
     if len(lines) > MAX_HEADER_LINES:
         return f"{len(lines)} header lines; at most {MAX_HEADER_LINES} are read"
     lengths = sum(1 for name, _ in lines if name == b"content-length")

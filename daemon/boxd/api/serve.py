@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from boxd.api.headers import MAX_HEADER_BYTES
 from boxd.api.logs import quiet_uvicorn
 from boxd.api.protocol import HttpProtocol
 from boxd.config import Address
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from boxd.config import Config
 
-HEADER_BYTES = 65_536
-"""Most bytes of request line and headers."""
 WEBSOCKET_BYTES = 16 * 1024 * 1024
 KEEP_ALIVE_S = 130
 """Longer than the 120 s for which a usual front proxy keeps an idle connection: no reuse race."""
@@ -93,7 +92,7 @@ def _settings(app: ASGIApp, config: Config) -> uvicorn.Config:
         http=HttpProtocol,
         ws="websockets-sansio",
         lifespan="off",
-        h11_max_incomplete_event_size=HEADER_BYTES,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws_max_size=WEBSOCKET_BYTES,
         ws_per_message_deflate=False,
         ws_ping_interval=20.0,

@@ -42,6 +42,8 @@ def test_first_line_and_joined_lines() -> None:
         ("1.1", b"/", b"", [(b"content-length", b"1")] * 2, "twice"),
         ("1.1", b"/", b"", [(b"transfer-encoding", b"chunked")] * 2, "twice"),
         ("1.0", b"/", b"", [(b"transfer-encoding", b"chunked")], "1.0"),
+        ("2.0", b"/", b"", [], "HTTP/2.0"),
+        ("1.1", b"/", b"a" * 30_000, [(b"x", b"y" * 40_000)], "70002"),
     ],
 )
 def test_bad_framing_is_named(
