@@ -13,7 +13,7 @@ import pytest
 from boxd.config import Address
 from boxd.errors import Unavailable
 from boxd.frontdoor.server import CIPHERS, KEX, MACS, FrontDoor
-from tests.harness.openssh import HOST, run, running
+from tests.harness.openssh import HOST, Client, Done, end_input, run, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -138,6 +138,65 @@ async def test_an_error_of_ours_ends_its_channel_only(
         assert text.split("(")[1].rstrip(")\n") in caplog.text
         del vars(front_door.operations)["list_boxes"]
         assert (await connection.run("ls")).exit_status == 0
+
+
+async def test_an_error_of_ours_ends_one_session_and_not_its_connection(
+    front_door: Entrance, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = front_door.client
+
+    def broken(*_args: object, **_options: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    async with client.master("web") as shared, running(client.ssh("web", *shared, "cat")) as other:
+        assert (await client.run("web", *shared, "true")).status == 0
+        vars(front_door.operations)["attach"] = broken
+        with caplog.at_level(logging.ERROR, "boxd.frontdoor"):
+            done = await client.run("web", *shared, "true")
+            closed = await talk_to_nothing(client, shared)
+        del vars(front_door.operations)["attach"]
+        assert done.status == 255
+        assert "internal error (" in done.errors
+        assert "secret" not in done.errors + closed.errors
+        assert caplog.text.count("ZeroDivisionError: ") == 2
+        assert (await client.run("web", *shared, "echo ok")).stdout == b"ok\n"
+        await end_input(other)
+
+
+async def talk_to_nothing(client: Client, shared: list[str]) -> Done:
+    """A forwarded connection over the shared one."""
+    options = [*client.options(), *shared, "-l", "web", "-W", f"{HOST}:1"]
+    return await run(["ssh", *options, HOST])
+
+
+async def test_signals_and_breaks_reach_the_command(front_door: Entrance) -> None:
+    """OpenSSH's client sends neither to a command, so the second client does."""
+    connection = await asyncssh.connect(
+        HOST,
+        front_door.door.port,
+        config=None,
+        username="web",
+        known_hosts=None,
+        agent_path=None,
+        client_keys=[front_door.client.key],
+    )
+    loop = "while :; do sleep 0.02; done"
+    async with connection, asyncio.timeout(60):
+        process = await connection.create_process(f"trap 'echo got; exit 8' USR1; echo up; {loop}")
+        assert await process.stdout.readline() == "up\n"
+        process.send_signal("USR1")
+        assert await process.stdout.readline() == "got\n"
+        assert (await process.wait()).exit_status == 8
+        process = await connection.create_process("exec sleep 600")
+        process.send_signal("TERM")  # comes before the command runs: it is kept for it
+        done = await process.wait()
+        assert done.exit_signal is not None
+        assert done.exit_signal[0] == "TERM"
+        script = f"trap 'echo broken; exit 9' INT; stty brkint -ignbrk; echo up; {loop}"
+        process = await connection.create_process(script, term_type="xterm")
+        assert await process.stdout.readline() == "up\r\n"
+        process.send_break(100)
+        assert (await process.wait()).exit_status == 9
 
 
 def _listens(front_door: Entrance) -> bool:

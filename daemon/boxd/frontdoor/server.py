@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -22,7 +21,6 @@ from boxd.frontdoor.limits import Limits
 from boxd.frontdoor.visitor import Hall, Visitor
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from boxd.clock import Clock
@@ -126,19 +124,6 @@ class FrontDoor:
         await self._hall.drain(drain_s)
         await self._acceptor.wait_closed()
         self._acceptor = None
-
-
-@asynccontextmanager
-async def open_front_door(
-    operations: Operations, address: Address, keys_dir: Path
-) -> AsyncIterator[FrontDoor]:
-    """A front door that is open while the context lasts."""
-    door = FrontDoor(operations, address, keys_dir)
-    await door.start()
-    try:
-        yield door
-    finally:
-        await door.close(drain_s=0)
 
 
 def _listening_socket(address: Address) -> socket.socket:

@@ -1,0 +1,57 @@
+"""What keeps one channel's failure from the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from boxd.frontdoor.session import Tasks, guarded
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Owner:
+    """Owns a channel that can be ended."""
+
+    def __init__(self) -> None:
+        self.aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+    @guarded("fallback")
+    def divide(self, number: int) -> str:
+        """A callback."""
+        return str(1 // number)
+
+
+def test_an_exception_of_a_callback_ends_its_channel_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    owner = Owner()
+    assert owner.divide(1) == "1"
+    assert owner.aborted == 0
+    with caplog.at_level(logging.ERROR, "boxd.frontdoor"):
+        assert owner.divide(0) == "fallback"
+    assert owner.aborted == 1
+    assert "Owner.divide" in caplog.text
+
+
+async def test_tasks_are_ended_and_waited_for() -> None:
+    tasks, ended = Tasks(), []
+
+    async def work(number: int) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(number)
+
+    started = [tasks.start(work(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    assert set(tasks.running()) == set(started)
+    await tasks.close()
+    assert sorted(ended) == [0, 1, 2]
+    assert tasks.running() == []
