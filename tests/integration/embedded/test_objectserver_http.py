@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import socket
@@ -10,11 +11,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from boxd.embedded.objectfiles import ObjectFiles
+from boxd.embedded.objectserver.__main__ import assemble
+from boxd.embedded.objectserver.config import ServerConfig
+from boxd.embedded.objectserver.keys import Credential, KeyTable
+from boxd.secret import Secret
 from tests.harness.s3raw import Answer, exchange, read_answer, send, signed_headers
+from tests.harness.wait import until
+from wrkfs.config import StoreConfig
 
 if TYPE_CHECKING:
-    from tests.harness.objectserver import ObjectServer
-    from wrkfs.config import StoreConfig
+    from pathlib import Path
 
 TIMEOUT = 30.0
 
@@ -233,12 +240,33 @@ def test_headers_of_an_object_cannot_carry_line_ends(object_volume: StoreConfig)
         assert receive(connection).status == 400
 
 
-def test_too_many_connections_are_told_so(objectserver: ObjectServer) -> None:
-    store = objectserver.volume()
-    waiting = [connect(store) for _ in range(300)]
+def test_idle_connections_do_not_keep_others_out(object_volume: StoreConfig) -> None:
+    waiting = [connect(object_volume) for _ in range(300)]
     try:
-        alive(store)
+        alive(object_volume)
     finally:
         for connection in waiting:
             connection.close()
-    alive(store)
+    alive(object_volume)
+
+
+async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+    keys = KeyTable(tmp_path / "keys.json")
+    keys.add(Credential("key", Secret("secret"), "vol/"))
+    config = ServerConfig(directory=str(tmp_path), max_connections=4)
+    server = assemble(config, keys, ObjectFiles(tmp_path))
+    port = await server.start("127.0.0.1", 0)
+    store = StoreConfig(f"http://127.0.0.1:{port}", "drive", "vol", "r", "key", "secret")
+    held = [await asyncio.to_thread(connect, store) for _ in range(4)]
+    await until(lambda: len(server.connections) == 4)
+    with connect(store) as fifth:
+        answer = await asyncio.to_thread(receive, fifth)
+        assert (answer.status, answer.code) == (503, "SlowDown")
+    held.pop().close()
+    await until(lambda: len(server.connections) == 3)
+    with connect(store) as sixth:
+        sixth.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await asyncio.to_thread(receive, sixth)).status == 403
+    for connection in held:
+        connection.close()
+    await server.stop(5)

@@ -1,6 +1,12 @@
 """The object server's process: `python -m boxd.embedded.objectserver CONFIGURATION`.
 
 It ends cleanly on SIGTERM: running requests get a few seconds.
+
+*Measured* with obstore as the client, 8 requests in flight, 4 MiB objects, client and server on the
+same two cores with other work beside them: GET 840-1,050 MiB/s; PUT 620-655 MiB/s with
+UNSIGNED-PAYLOAD and 395-430 with a signed SHA-256 (which both sides compute), where plain files of
+4 MiB, written and fsync'd, went at 380-460 MiB/s from 8 threads and 990-1,140 from one. The server
+spends 0.3 s of CPU on 768 MiB of GET and 0.9 s (0.2 of it in Python) on 768 MiB of unsigned PUT.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ import fcntl
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +34,8 @@ from boxd.embedded.objectserver.service import Action, Service, error_response
 from boxd.embedded.objectserver.uploads import Uploads
 from boxd.embedded.process import start_ticks
 
+DESCRIPTORS = 16_384
+"""Open files wanted: connections, and the objects that are being sent."""
 STOP_PATIENCE = 5.0
 """Seconds that running requests get at the end."""
 
@@ -102,6 +111,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m boxd.embedded.objectserver CONFIGURATION\n")
         return 2
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     try:
         config = ServerConfig.from_file(Path(arguments[0]))
         lock = os.open(config.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -3,8 +3,7 @@
 Made for large bodies: a body is received straight into 1 MiB buffers (never through the parser) and
 handed to a thread while the next one fills; a file leaves by sendfile(2). httptools parses heads.
 
-*Measured* on two cores shared with the client (obstore, 8 requests in flight, 4 MiB objects): see
-`boxd.embedded.objectserver.__main__`.
+`boxd.embedded.objectserver.__main__` has the figures.
 """
 
 from __future__ import annotations
