@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import logging.handlers
 import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -301,17 +303,21 @@ async def test_a_websocket_is_refused_with_a_status_and_text(web: Web) -> None:
 
 
 async def test_an_unforeseen_failure_is_500_with_an_id_that_the_log_explains(
-    web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> None:
         raise LookupError("a fault that nobody foresaw")
 
+    logged = logging.handlers.BufferingHandler(100)
+    logger = logging.getLogger("boxd.api")
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setattr(logger, "handlers", [logged])
     monkeypatch.setattr(web.operations, "images", broken)
     response = await web.client().get("/v1/images")
     assert response.status_code == 500
     match = re.fullmatch(r"internal error \(([0-9a-f]{12})\)", error_of(response))
     assert match is not None
-    record = next(r for r in caplog.records if match[1] in r.getMessage())
+    (record,) = [one for one in logged.buffer if match[1] in one.getMessage()]
     assert record.exc_info is not None
     assert "foresaw" in str(record.exc_info[1])
     assert "foresaw" not in response.text
