@@ -13,22 +13,11 @@ import stat
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import InvalidArgument, NotFound, StorageError, by_errno
-from wrkfs.meta import rules
+from wrkfs.meta import rows, rules
 from wrkfs.meta.handles import OpenFiles
 from wrkfs.meta.links import Links
 from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
-from wrkfs.types import (
-    Attr,
-    Dentry,
-    FileMap,
-    Ino,
-    RenameFlags,
-    SessionId,
-    SliceId,
-    SliceRef,
-    StatFs,
-    XattrFlags,
-)
+from wrkfs.types import Ino, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -36,7 +25,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from wrkfs.config import VolumeConfig
-    from wrkfs.types import Caller, Commit, SetAttr
+    from wrkfs.types import Attr, Caller, Commit, Dentry, FileMap, SetAttr
 
 CONNECTIONS = 4
 """Calls to the database at once."""
@@ -120,14 +109,14 @@ class PostgresMeta:
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         """See MetaStore."""
         rules.check_name(name)
-        return _attr(await self._read("lookup", parent, name))
+        return rows.attr(await self._read("lookup", parent, name))
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """See MetaStore."""
-        rows = await self._links.call("readdir", (ino, after, limit))
-        if rows and rows[0][0]:
-            raise by_errno(rows[0][0])
-        return [Dentry(row[1], row[2], Attr(*row[3:14])) for row in rows]
+        found = await self._links.call("readdir", (ino, after, limit))
+        if found and found[0][0]:
+            raise by_errno(found[0][0])
+        return [rows.entry(row) for row in found]
 
     async def parent(self, ino: Ino) -> Ino:
         """See MetaStore."""
@@ -137,7 +126,7 @@ class PostgresMeta:
 
     async def getattr(self, ino: Ino) -> Attr:
         """See MetaStore."""
-        return _attr(await self._read("getattr", ino))
+        return rows.attr(await self._read("getattr", ino))
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         """See MetaStore."""
@@ -154,7 +143,7 @@ class PostgresMeta:
             changes.atime_now,
             changes.mtime_now,
         )
-        return _attr(row)
+        return rows.attr(row)
 
     async def readlink(self, ino: Ino) -> bytes:
         """See MetaStore."""
@@ -181,7 +170,7 @@ class PostgresMeta:
                 doubtful = files.end_create(ino)
             if not doubtful:
                 files.confirm(ino)
-                return _file_map(row), row[1]
+                return rows.file_map(row), row[1]
             # A release of the same file was on its way and may have removed what create relied on.
             try:
                 return await self._register(ino), row[1]
@@ -217,13 +206,13 @@ class PostgresMeta:
         row = await self._session.mutate(
             "make", parent, name, new, mode, caller.uid, caller.gid, rdev, target
         )
-        return _attr(row)
+        return rows.attr(row)
 
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
         """See MetaStore."""
         rules.check_name(name)
         cookie = await self._session.fresh_id()
-        return _attr(await self._session.mutate("link", ino, parent, name, cookie))
+        return rows.attr(await self._session.mutate("link", ino, parent, name, cookie))
 
     async def unlink(self, parent: Ino, name: bytes) -> None:
         """See MetaStore."""
@@ -283,7 +272,7 @@ class PostgresMeta:
             files.drop(ino)
             raise
         files.confirm(ino)
-        return _file_map(row)
+        return rows.file_map(row)
 
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""
@@ -298,7 +287,7 @@ class PostgresMeta:
 
     async def file_map(self, ino: Ino) -> FileMap:
         """See MetaStore."""
-        return _file_map(await self._read("file_map", ino))
+        return rows.file_map(await self._read("file_map", ino))
 
     async def reserve_slices(self, count: int) -> SliceId:
         """See MetaStore. Usually answered from a range fetched before."""
@@ -327,7 +316,7 @@ class PostgresMeta:
             commit.durable,
             commit.mtime_ns,
         )
-        return _attr(row)
+        return rows.attr(row)
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
         """See MetaStore."""
@@ -336,7 +325,7 @@ class PostgresMeta:
         row = await self._session.mutate("create_unlinked", new, mode, caller.uid, caller.gid)
         self._files.add(new)
         self._files.confirm(new)
-        return _file_map(row)
+        return rows.file_map(row)
 
     async def publish(
         self,
@@ -389,15 +378,3 @@ class PostgresMeta:
         """See MetaStore."""
         rules.check_xattr(name)
         await self._session.mutate("setxattr", ino, name, None, int(XattrFlags.REPLACE))
-
-
-def _attr(row: asyncpg.Record) -> Attr:
-    """Attributes from a `wrkfs.reply`."""
-    return Attr(*row[2:13])
-
-
-def _file_map(row: asyncpg.Record) -> FileMap:
-    """Attributes and refs from a `wrkfs.map_reply`."""
-    if row[14] is None:
-        return FileMap(_attr(row), ())
-    return FileMap(_attr(row), tuple(map(SliceRef, *row[14:21])))

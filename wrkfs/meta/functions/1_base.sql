@@ -166,6 +166,17 @@ CREATE FUNCTION wrkfs.drop_slices(
 DECLARE
     v_ids bigint[];
 BEGIN
+    -- The usual case, a page written again: one slice in one chunk.
+    IF cardinality(a_ids) = 1
+        AND a_starts[1] >> 26 = (a_starts[1] + a_sizes[1] - 1) >> 26 THEN
+        IF a_inline[1] THEN
+            DELETE FROM inline n WHERE n.slice_id = a_ids[1];
+        ELSE
+            INSERT INTO deleted (slice_id, size) VALUES (a_ids[1], a_sizes[1])
+            ON CONFLICT DO NOTHING;
+        END IF;
+        RETURN;
+    END IF;
     IF true = ANY (a_inline) THEN
         SELECT array_agg(g.id) INTO v_ids FROM unnest(a_ids, a_starts, a_sizes, a_inline)
             AS g (id, start, size, is_inline)

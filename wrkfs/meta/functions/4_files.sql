@@ -196,9 +196,6 @@ BEGIN
         r.errno := 122;
         RETURN r;
     END IF;
-    -- Slices are immutable: an id in use must not get other bytes.
-    PERFORM 1 FROM inline n WHERE n.slice_id = ANY (a_slice);
-    IF FOUND THEN r.errno := 22; RETURN r; END IF;
 
     r.size := v_size;
     FOR k IN 1..cardinality(a_pos) LOOP
@@ -258,6 +255,7 @@ BEGIN
             v_size := octet_length(v_data);
         END IF;
     END IF;
+    -- Slices are immutable: an id that is in use is an error of its primary key.
     IF v_data IS NOT NULL THEN
         INSERT INTO inline (slice_id, data) VALUES (a_slice, v_data);
     END IF;

@@ -10,18 +10,17 @@ CREATE TABLE volume (
 
 CREATE TABLE counter (
     kind            text PRIMARY KEY,
-    next            bigint NOT NULL CHECK (next >= 1)
+    next            bigint NOT NULL
 ) WITH (fillfactor = 50);
 
 CREATE TABLE inode (
-    ino             bigint PRIMARY KEY CHECK (ino >= 1),
-    mode            integer NOT NULL
-                    CHECK (mode >> 12 IN (1, 4, 8, 10, 12) AND mode < 65536),
-    nlink           integer NOT NULL CHECK (nlink >= 0),
-    uid             bigint NOT NULL CHECK (uid BETWEEN 0 AND 4294967295),
-    gid             bigint NOT NULL CHECK (gid BETWEEN 0 AND 4294967295),
+    ino             bigint PRIMARY KEY,
+    mode            integer NOT NULL,
+    nlink           integer NOT NULL,
+    uid             bigint NOT NULL,
+    gid             bigint NOT NULL,
     rdev            bigint NOT NULL,
-    size            bigint NOT NULL CHECK (size >= 0),
+    size            bigint NOT NULL,
     atime           bigint NOT NULL,
     mtime           bigint NOT NULL,
     ctime           bigint NOT NULL,
@@ -31,13 +30,9 @@ CREATE TABLE inode (
 
 CREATE TABLE dentry (
     parent          bigint NOT NULL,
-    name            bytea NOT NULL
-                    CHECK (octet_length(name) BETWEEN 1 AND 255
-                           AND name NOT IN ('\x2e', '\x2e2e')
-                           AND position('\x00'::bytea IN name) = 0
-                           AND position('\x2f'::bytea IN name) = 0),
+    name            bytea NOT NULL,
     ino             bigint NOT NULL,
-    cookie          bigint NOT NULL CHECK (cookie >= 1),
+    cookie          bigint NOT NULL,
     PRIMARY KEY (parent, name)
 );
 CREATE UNIQUE INDEX dentry_cookie ON dentry (parent, cookie);
@@ -46,22 +41,19 @@ CREATE TABLE slice (
     inode           bigint NOT NULL,
     chunk           bigint NOT NULL,
     ord             bigint NOT NULL,
-    pos             bigint NOT NULL CHECK (pos >= 0),
-    slice_id        bigint NOT NULL CHECK (slice_id >= 1),
+    pos             bigint NOT NULL,
+    slice_id        bigint NOT NULL,
     size            bigint NOT NULL,
-    off             bigint NOT NULL CHECK (off >= 0),
-    length          bigint NOT NULL CHECK (length >= 1),
+    off             bigint NOT NULL,
+    length          bigint NOT NULL,
     checksums       bytea NOT NULL,
     is_inline       boolean NOT NULL,
-    PRIMARY KEY (inode, chunk, ord),
-    CHECK (pos >> 26 = chunk AND pos <= 9223372036854775807 - length
-           AND (pos + length - 1) >> 26 = chunk),
-    CHECK (off <= size AND length <= size - off AND off <= pos)
+    PRIMARY KEY (inode, chunk, ord)
 );
 
 CREATE TABLE inline (
     slice_id        bigint PRIMARY KEY,
-    data            bytea NOT NULL CHECK (octet_length(data) BETWEEN 1 AND 65536)
+    data            bytea NOT NULL
 );
 ALTER TABLE inline ALTER COLUMN data SET STORAGE EXTERNAL;
 
