@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import pytest
 from boxd.config import Address
 from boxd.errors import Unavailable
 from boxd.frontdoor.server import CIPHERS, KEX, MACS, FrontDoor
+from tests.harness.logs import provoked
 from tests.harness.openssh import HOST, Client, Done, end_input, run, running
 from tests.harness.wait import until
 
@@ -111,7 +111,7 @@ async def test_closing_at_once_ends_everything(front_door: Entrance) -> None:
 
 
 async def test_an_error_of_ours_ends_its_channel_only(
-    front_door: Entrance, caplog: pytest.LogCaptureFixture
+    front_door: Entrance,
 ) -> None:
     """The text gives a number that stands in the log, and nothing of the error."""
     connection = await asyncssh.connect(
@@ -129,19 +129,19 @@ async def test_an_error_of_ours_ends_its_channel_only(
             raise ZeroDivisionError("secret detail")
 
         vars(front_door.operations)["list_boxes"] = broken
-        with caplog.at_level(logging.ERROR, "boxd.frontdoor"):
+        with provoked("boxd.frontdoor.commands.registry") as log:
             done = await connection.run("ls")
         assert done.exit_status == 1
         text = str(done.stderr)
         assert text.startswith("internal error (")
         assert "secret" not in text
-        assert text.split("(")[1].rstrip(")\n") in caplog.text
+        assert text.split("(")[1].rstrip(")\n") in log[0]
         del vars(front_door.operations)["list_boxes"]
         assert (await connection.run("ls")).exit_status == 0
 
 
 async def test_an_error_of_ours_ends_one_session_and_not_its_connection(
-    front_door: Entrance, caplog: pytest.LogCaptureFixture
+    front_door: Entrance,
 ) -> None:
     client = front_door.client
 
@@ -151,14 +151,14 @@ async def test_an_error_of_ours_ends_one_session_and_not_its_connection(
     async with client.master("web") as shared, running(client.ssh("web", *shared, "cat")) as other:
         assert (await client.run("web", *shared, "true")).status == 0
         vars(front_door.operations)["attach"] = broken
-        with caplog.at_level(logging.ERROR, "boxd.frontdoor"):
+        with provoked("boxd.frontdoor.session", "boxd.frontdoor.forward") as log:
             done = await client.run("web", *shared, "true")
             closed = await talk_to_nothing(client, shared)
         del vars(front_door.operations)["attach"]
         assert done.status == 255
         assert "internal error (" in done.errors
         assert "secret" not in done.errors + closed.errors
-        assert caplog.text.count("ZeroDivisionError: ") == 2
+        assert ["ZeroDivisionError: " in line for line in log] == [True, True]
         assert (await client.run("web", *shared, "echo ok")).stdout == b"ok\n"
         await end_input(other)
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import TYPE_CHECKING
 
 from boxd.frontdoor.session import Tasks, guarded
-
-if TYPE_CHECKING:
-    import pytest
+from tests.harness.logs import provoked
 
 
 class Owner:
@@ -27,16 +23,16 @@ class Owner:
         return str(1 // number)
 
 
-def test_an_exception_of_a_callback_ends_its_channel_only(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_exception_of_a_callback_ends_its_channel_only() -> None:
     owner = Owner()
     assert owner.divide(1) == "1"
     assert owner.aborted == 0
-    with caplog.at_level(logging.ERROR, "boxd.frontdoor"):
+    with provoked("boxd.frontdoor.session") as log:
         assert owner.divide(0) == "fallback"
     assert owner.aborted == 1
-    assert "Owner.divide" in caplog.text
+    (line,) = log
+    assert "Owner.divide" in line
+    assert "ZeroDivisionError" in line
 
 
 async def test_tasks_are_ended_and_waited_for() -> None:

@@ -1,0 +1,36 @@
+"""Log lines that a test provokes on purpose: kept for the test, away from everybody else."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _Lines(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+        self.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+@contextmanager
+def provoked(*loggers: str) -> Iterator[list[str]]:
+    """Lines of level WARNING and above of these loggers, tracebacks included, while it lasts."""
+    handler = _Lines()
+    named = [logging.getLogger(name) for name in loggers]
+    for logger in named:
+        logger.addHandler(handler)
+        logger.propagate = False
+    try:
+        yield handler.lines
+    finally:
+        for logger in named:
+            logger.removeHandler(handler)
+            logger.propagate = True
