@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = "tuple[str, tuple[int, ...]]"
 small = st.integers(0, 4)
+PRELUDE: list[Step] = [
+    ("mkdir", (1, 4, 1, 0, 0)),
+    ("mkdir", (2, 4, 1, 0, 1)),
+    ("create", (1, 3, 1, 0, 0)),
+    ("create", (2, 3, 1, 0, 1)),
+    ("hide", (0, 1, 0, 0, 0)),
+    ("commit", (1, 1, 3, 0, 0)),
+    ("commit", (2, 2, 4, 3, 1)),
+]
+"""So that random steps find something to work on."""
 STEPS = st.lists(
     st.one_of(
         *(
@@ -55,7 +65,8 @@ STEPS = st.lists(
             )
         )
     ),
-    max_size=40,
+    min_size=10,
+    max_size=50,
 )
 
 
@@ -68,6 +79,9 @@ class Player:
     def __init__(self, sessions: tuple[MetaStore, MetaStore]) -> None:
         self._sessions = sessions
         self._inodes: list[Ino] = [ROOT_INO]
+        self._folders: list[Ino] = [ROOT_INO]
+        self._files: list[Ino] = []
+        self._hidden: list[Ino] = []
         self._objects = Objects()
 
     async def play(self, steps: list[Step]) -> list[object]:
@@ -80,52 +94,62 @@ class Player:
         except errors.WrkfsError as error:
             return type(error).__name__
 
-    def _ino(self, index: int) -> Ino:
-        """One of the newest inodes, or the root."""
-        return self._inodes[0 if index == 0 else max(0, len(self._inodes) - index)]
+    @staticmethod
+    def _pick(pool: list[Ino], index: int, strange: Ino) -> Ino:
+        """One of a pool; a strange one for 0."""
+        return pool[index % len(pool)] if index and pool else strange
+
+    def _folder(self, index: int) -> Ino:
+        """Mostly a directory."""
+        return self._pick(self._folders, index, self._inodes[-1])
+
+    def _file(self, index: int) -> Ino:
+        """Mostly a file or another inode that is no directory."""
+        return self._pick(self._files, index, self._folders[-1])
 
     def _seen(self, attr: Attr) -> tuple[object, ...]:
         """Attributes without what two stores cannot have in common."""
         if attr.ino not in self._inodes:
             self._inodes.append(attr.ino)
+            (self._folders if attr.is_dir else self._files).append(attr.ino)
         alike = replace(attr, ino=Ino(0), atime_ns=0, mtime_ns=0, ctime_ns=0)
         return self._inodes.index(attr.ino), alike
 
     async def _create(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> object:
         found, new = await meta.create(
-            self._ino(a), b"%d" % b, 0o4711, Caller(c, c), exclusive=c == 0
+            self._folder(a), b"%d" % b, 0o4711, Caller(c, c), exclusive=c == 0
         )
         return self._seen(found.attr), new
 
     async def _mkdir(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> object:
         mode = 0o2755 if c == 4 else 0o755
-        return self._seen(await meta.mkdir(self._ino(a), b"%d" % b, mode, Caller(c, c)))
+        return self._seen(await meta.mkdir(self._folder(a), b"%d" % b, mode, Caller(c, c)))
 
     async def _symlink(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> object:
-        return self._seen(await meta.symlink(self._ino(a), b"%d" % b, b"t" * c, Caller(c, c)))
+        return self._seen(await meta.symlink(self._folder(a), b"%d" % b, b"t" * c, Caller(c, c)))
 
     async def _link(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> object:
-        return self._seen(await meta.link(self._ino(c), self._ino(a), b"%d" % b))
+        return self._seen(await meta.link(self._file(c), self._folder(a), b"%d" % b))
 
     async def _unlink(self, meta: MetaStore, a: int, b: int, _c: int, _: int) -> None:
-        await meta.unlink(self._ino(a), b"%d" % b)
+        await meta.unlink(self._folder(a), b"%d" % b)
 
     async def _rmdir(self, meta: MetaStore, a: int, b: int, _c: int, _: int) -> None:
-        await meta.rmdir(self._ino(a), b"%d" % b)
+        await meta.rmdir(self._folder(a), b"%d" % b)
 
     async def _remove_tree(self, meta: MetaStore, a: int, b: int, _c: int, _: int) -> None:
-        await meta.remove_tree(self._ino(a), b"%d" % b)
+        await meta.remove_tree(self._folder(a), b"%d" % b)
 
     async def _rename(self, meta: MetaStore, a: int, b: int, c: int, d: int) -> None:
         flags = RenameFlags(b % 3)
-        await meta.rename(self._ino(a), b"%d" % b, self._ino(c), b"%d" % d, flags)
+        await meta.rename(self._folder(a), b"%d" % b, self._folder(c), b"%d" % d, flags)
 
     async def _open(self, meta: MetaStore, a: int, b: int, _c: int, _: int) -> object:
-        found = await meta.open(self._ino(a), truncate=b == 4)
+        found = await meta.open(self._file(a), truncate=b == 4)
         return self._seen(found.attr), self._objects.read(found)
 
     async def _release(self, meta: MetaStore, a: int, _b: int, _c: int, _: int) -> None:
-        await meta.release(self._ino(a))
+        await meta.release(self._file(a))
 
     async def _commit(self, meta: MetaStore, a: int, b: int, c: int, d: int) -> object:
         return await self._put(meta, a, b, c, d, append=False)
@@ -138,37 +162,49 @@ class Player:
     ) -> object:
         make: Callable[..., object] = self._objects.stored if d > 2 else self._objects.inline
         extents = (self._objects.inline(b, b"x" * (c + 1)), make(3 * d, b"y" * (b + 1)))
-        ino = self._ino(a)
+        ino = self._file(a)
         commit = Commit(ino, extents, append=append, durable=False)  # type: ignore[arg-type]  # both make extents
         attr = await meta.commit(commit)
         return self._seen(attr), self._objects.read(await meta.file_map(ino))
 
     async def _resize(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> object:
         size = b * c - (1 if c == 4 and b == 0 else 0)
-        attr = await meta.setattr(self._ino(a), SetAttr(size=size))
-        return self._seen(attr), self._objects.read(await meta.file_map(self._ino(a)))
+        attr = await meta.setattr(self._file(a), SetAttr(size=size))
+        return self._seen(attr), self._objects.read(await meta.file_map(self._file(a)))
 
     async def _chmod(self, meta: MetaStore, a: int, b: int, _c: int, _: int) -> object:
-        return self._seen(await meta.setattr(self._ino(a), SetAttr(mode=0o6710 + b)))
+        return self._seen(
+            await meta.setattr(self._inodes[-a % len(self._inodes)], SetAttr(mode=0o6710 + b))
+        )
 
     async def _chown(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> object:
-        return self._seen(await meta.setattr(self._ino(a), SetAttr(uid=b, gid=c or None)))
+        return self._seen(
+            await meta.setattr(self._inodes[-a % len(self._inodes)], SetAttr(uid=b, gid=c or None))
+        )
 
     async def _hide(self, meta: MetaStore, _a: int, b: int, _c: int, _: int) -> object:
-        return self._seen((await meta.create_unlinked(0o600, Caller(b, b))).attr)
+        attr = (await meta.create_unlinked(0o600, Caller(b, b))).attr
+        self._hidden.append(attr.ino)
+        return self._seen(attr)
 
     async def _publish(self, meta: MetaStore, a: int, b: int, c: int, d: int) -> object:
-        target = self._ino(d)
+        target = self._file(d)
         demanded = (target, (await meta.getattr(target)).version) if d > 2 else None
         return await meta.publish(
-            self._ino(c), self._ino(a), b"%d" % b, if_version=demanded, if_absent=d == 1
+            self._pick(self._hidden, c, self._file(d)),
+            self._folder(a),
+            b"%d" % b,
+            if_version=demanded,
+            if_absent=d == 1,
         )
 
     async def _setxattr(self, meta: MetaStore, a: int, b: int, c: int, _: int) -> None:
-        await meta.setxattr(self._ino(a), b"u%d" % b, b"v" * c, XattrFlags(c % 3))
+        await meta.setxattr(
+            self._inodes[-a % len(self._inodes)], b"u%d" % b, b"v" * c, XattrFlags(c % 3)
+        )
 
     async def _removexattr(self, meta: MetaStore, a: int, b: int, _c: int, _: int) -> None:
-        await meta.removexattr(self._ino(a), b"u%d" % b)
+        await meta.removexattr(self._inodes[-a % len(self._inodes)], b"u%d" % b)
 
     async def picture(self) -> object:
         """Everything that can be seen from outside."""
@@ -199,7 +235,7 @@ async def played(volume: MetaVolume, steps: list[Step]) -> list[object]:
     """Answers, picture, and what is left when one session has ended."""
     first, second = await volume.session(), await volume.session()
     player = Player((first, second))
-    answers = await player.play(steps)
+    answers = await player.play(PRELUDE + steps)
     answers.append(await player.picture())
     answers.append(len(await volume.freed_slices()))
     await second.close()
