@@ -85,10 +85,6 @@ class Tasks:
         task.add_done_callback(self._running.discard)
         return task
 
-    def running(self) -> list[asyncio.Task[None]]:
-        """What has not ended yet."""
-        return list(self._running)
-
     def cancel(self) -> None:
         """Asks all to end."""
         for task in list(self._running):

@@ -6,8 +6,8 @@ No box is created, woken or looked up before the client has proved its key.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -54,14 +54,29 @@ class Hall:
     limits: Limits
     fingerprint: str
     visitors: set[Visitor] = field(default_factory=set)
+    channels: int = 0
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the last channel closes."""
     draining: bool = False
+
+    def opened(self) -> None:
+        """One more channel."""
+        self.channels += 1
+
+    def closed(self) -> None:
+        """One less: the client has said that it is closed, so it has all that was sent."""
+        self.channels -= 1
+        if not self.channels:
+            self.quiet.set()
 
     async def drain(self, seconds: float) -> None:
         """No new channels; open ones get `seconds`, then every connection is ended."""
         self.draining = True
-        work = [task for visitor in self.visitors for task in visitor.tasks.running()]
-        if work and seconds > 0:
-            await asyncio.wait(work, timeout=seconds)
+        self.quiet.clear()
+        if self.channels and seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.quiet.wait()
         for visitor in list(self.visitors):
             await visitor.close()
 
@@ -80,10 +95,10 @@ class BoxTarget:
         self._lock = asyncio.Lock()
         self._box_id: str | None = None
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
         """The box, running and held, while the context lasts."""
-        async with AsyncExitStack() as stack:
+        async with contextlib.AsyncExitStack() as stack:
             if self._to.once:
                 async with self._lock:
                     attachment = await self._enter_once(stack, why, notes)
@@ -92,7 +107,7 @@ class BoxTarget:
             yield attachment
 
     async def _enter_once(
-        self, stack: AsyncExitStack, why: str, notes: Callable[[str], None]
+        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
     ) -> Attachment:
         if self._box_id is not None:
             try:
@@ -108,7 +123,7 @@ class BoxTarget:
         return attachment
 
     async def _enter(
-        self, stack: AsyncExitStack, why: str, notes: Callable[[str], None]
+        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
     ) -> Attachment:
         return await stack.enter_async_context(
             self._operations.attach(
@@ -254,8 +269,10 @@ class Visitor(asyncssh.SSHServer):
                 self._channels -= 1
                 self._sessions -= is_session
                 self._hall.limits.close_channel(owner)
+                self._hall.closed()
 
         self._open.add(released)
+        self._hall.opened()
         return released
 
     # --- text ----------------------------------------------------------------------------
