@@ -58,10 +58,13 @@ class MemoryDrives:
 
     def __init__(self) -> None:
         self.volumes: dict[tuple[str, str | None], Volume] = {}
+        self.given: dict[tuple[str, str | None], Filesystem] = {}
+        """Drives on other stores, which take precedence."""
 
     async def filesystem(self, owner: str, workspace: str | None) -> Filesystem:
         """The drive's Filesystem; the drive is made at first use."""
-        return (await self.volume(owner, workspace)).fs
+        given = self.given.get((owner, workspace))
+        return given or (await self.volume(owner, workspace)).fs
 
     async def volume(self, owner: str = ALICE.owner, workspace: str | None = None) -> Volume:
         """The drive with its parts."""
@@ -77,6 +80,8 @@ class MemoryDrives:
         """Closes all."""
         for volume in self.volumes.values():
             await volume.fs.close()
+        for fs in self.given.values():
+            await fs.close()
 
 
 @dataclass

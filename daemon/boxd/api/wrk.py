@@ -22,7 +22,7 @@ from boxd.api.errors import error_answer
 from boxd.api.guard import exchange_of
 from boxd.api.headers import has_body, header, joined, query_values, query_workspace
 from boxd.errors import BadRange, BadRequest
-from boxd.workspaces.drive import Condition, Drive
+from boxd.workspaces.drive import Condition, Directory, Drive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,12 +69,12 @@ class WrkEndpoint:
         lines = scope["headers"]
         refuse_duplicates(lines, b"range", b"if-range")
         drive = await self._drive(principal, ws)
-        attr = await drive.look(path)
-        if attr.is_dir:
-            await _send_listing(send, path, await drive.entries(attr), scope["method"] == "HEAD")
-            return
-        async with drive.opened(attr) as file:
-            await _send_file(scope, send, file, path.rsplit(b"/", 1)[-1])
+        async with drive.at(path) as found:
+            if isinstance(found, Directory):
+                head = scope["method"] == "HEAD"
+                await _send_listing(send, path, await drive.entries(found), head)
+            else:
+                await _send_file(scope, send, found, path.rsplit(b"/", 1)[-1])
 
     async def _put(
         self, scope: Scope, receive: Receive, principal: Principal, path: bytes, ws: str | None

@@ -1,0 +1,179 @@
+"""The drive over HTTP on a real PostgreSQL and a real object server.
+
+`volume` is asked for before `web`, so that the drive is closed before its volume is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.http import ALICE
+from wrkfs.fs import Filesystem
+from wrkfs.types import ROOT_INO
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import httpx
+
+    from tests.harness.http import Web
+    from wrkfs.config import VolumeConfig
+
+MIB = 1 << 20
+
+
+async def real_drive(web: Web, volume: VolumeConfig) -> Filesystem:
+    """Puts the owner's drive on the volume."""
+    fs = await Filesystem.connect(volume, kind="http")
+    web.drives.given[ALICE.owner, None] = fs
+    return fs
+
+
+async def sha256_of(client: httpx.AsyncClient, path: str) -> str:
+    """Digest of what a GET gives, read piece by piece."""
+    digest = hashlib.sha256()
+    async with client.stream("GET", path) as response:
+        assert response.status_code == 200
+        async for piece in response.aiter_raw():
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+async def test_files_of_all_sizes(volume: VolumeConfig, web: Web) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    for size in (0, 1, 65_536, 65_537, 4 * MIB - 1, 4 * MIB + 1, 70 * MIB):
+        data = os.urandom(min(size, MIB)) * max(1, size // MIB) + bytes(size % MIB)
+        data = data[:size]
+        tag = (await client.put(f"/v1/wrk/d/{size}", content=data)).headers["etag"]
+        got = await client.head(f"/v1/wrk/d/{size}")
+        assert (got.headers["content-length"], got.headers["etag"]) == (str(size), tag)
+        assert await sha256_of(client, f"/v1/wrk/d/{size}") == hashlib.sha256(data).hexdigest()
+        if size > 100:
+            part = await client.get(f"/v1/wrk/d/{size}", headers={"range": "bytes=-100"})
+            assert part.content == data[-100:]
+    listing = (await client.get("/v1/wrk/d")).json()["entries"]
+    assert {entry["name"]: entry["size"] for entry in listing} == {
+        str(size): size for size in (0, 1, 65_536, 65_537, 4 * MIB - 1, 4 * MIB + 1, 70 * MIB)
+    }
+
+
+async def test_what_one_session_wrote_another_one_reads(volume: VolumeConfig, web: Web) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    other = await Filesystem.connect(volume)
+    try:
+        for number in range(50):
+            content = b"round %d" % number
+            assert (await client.put("/v1/wrk/f", content=content)).status_code in (201, 204)
+            attr = await other.lookup(ROOT_INO, b"f")
+            handle = await other.open(attr.ino, os.O_RDWR)
+            assert await handle.read(0, 100) == content
+            await handle.write(0, b"R")
+            await handle.close()
+            assert (await client.get("/v1/wrk/f")).content == b"R" + content[1:]
+    finally:
+        await other.close()
+
+
+async def test_concurrent_puts_leave_one_whole_file(volume: VolumeConfig, web: Web) -> None:
+    fs = await real_drive(web, volume)
+    client = web.client()
+    for round_ in range(3):
+        bodies = [bytes([n]) * (100_000 * n + round_) for n in range(1, 9)]
+        answers = await asyncio.gather(
+            *(client.put(f"/v1/wrk/r{round_}/f", content=one) for one in bodies)
+        )
+        assert sorted(answer.status_code for answer in answers) == [201] + [204] * 7
+        got = await client.get(f"/v1/wrk/r{round_}/f")
+        assert got.headers["etag"] == answers[bodies.index(got.content)].headers["etag"]
+    assert (await client.delete("/v1/wrk/r0")).status_code == 204
+    assert len(await fs.readdir(ROOT_INO, 0, 100)) == 2
+
+
+async def test_one_of_many_that_may_only_create_does(volume: VolumeConfig, web: Web) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    headers = {"if-none-match": "*"}
+    answers = await asyncio.gather(
+        *(client.put("/v1/wrk/lock", content=b"%d" % n, headers=headers) for n in range(10))
+    )
+    assert sorted(answer.status_code for answer in answers) == [201] + [412] * 9
+    winner = next(n for n, answer in enumerate(answers) if answer.status_code == 201)
+    assert (await client.get("/v1/wrk/lock")).content == b"%d" % winner
+
+
+async def test_no_update_is_lost_between_conditional_writers(
+    volume: VolumeConfig, web: Web
+) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    await client.put("/v1/wrk/counter", content=b"0")
+
+    async def count() -> None:
+        for _ in range(200):
+            seen = await client.get("/v1/wrk/counter")
+            raised = await client.put(
+                "/v1/wrk/counter",
+                content=b"%d" % (int(seen.content) + 1),
+                headers={"if-match": seen.headers["etag"]},
+            )
+            if raised.status_code == 204:
+                return
+            assert raised.status_code == 412
+        raise AssertionError("never got its turn")
+
+    await asyncio.gather(*(count() for _ in range(8)))
+    assert (await client.get("/v1/wrk/counter")).content == b"8"
+
+
+async def test_an_upload_that_is_cut_leaves_nothing_behind(volume: VolumeConfig, web: Web) -> None:
+    fs = await real_drive(web, volume)
+    client = web.client()
+    await client.put("/v1/wrk/f", content=b"old")
+    used = (await fs.statfs()).bytes_used
+
+    async def body() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield bytes(MIB)
+        raise RuntimeError("the client breaks off")
+
+    with pytest.raises(RuntimeError, match="breaks off"):
+        await client.put("/v1/wrk/f", content=body())
+    for _ in range(1000):
+        if (await fs.statfs()).bytes_used == used:
+            break
+    assert (await fs.statfs()).bytes_used == used
+    assert (await client.get("/v1/wrk/f")).content == b"old"
+    assert [entry.name for entry in await fs.readdir(ROOT_INO, 0, 10)] == [b"f"]
+
+
+async def test_a_name_that_is_being_replaced_is_never_missing(
+    volume: VolumeConfig, web: Web
+) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    await client.put("/v1/wrk/f", content=b"0" * 1000)
+    replacing = True
+
+    async def replace() -> None:
+        for number in range(150):
+            content = b"%d" % (number % 10) * 1000
+            assert (await client.put("/v1/wrk/f", content=content)).status_code == 204
+
+    async def look() -> None:
+        while replacing:
+            got = await client.get("/v1/wrk/f")
+            assert got.status_code == 200
+            assert len(got.content) == 1000
+            assert len(set(got.content)) == 1
+
+    looking = [asyncio.create_task(look()) for _ in range(3)]
+    await asyncio.gather(replace(), replace())
+    replacing = False
+    await asyncio.gather(*looking)

@@ -1,0 +1,128 @@
+"""Failures as answers, and the log filter; the rest of the shell is tested on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+
+import pytest
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from boxd import errors
+from boxd.api.errors import answer_for
+from boxd.api.guard import Guard
+from boxd.api.logs import LOGGER, UvicornFilter
+
+Message = dict[str, object]
+
+
+def all_errors() -> list[type[errors.BoxdError]]:
+    """Every class of the tree."""
+    found: list[type[errors.BoxdError]] = []
+    todo: list[type[errors.BoxdError]] = [errors.BoxdError]
+    while todo:
+        kind = todo.pop()
+        todo += kind.__subclasses__()
+        if kind.__module__ == "boxd.errors":
+            found.append(kind)
+    return found
+
+
+@pytest.mark.parametrize("kind", all_errors())
+def test_every_error_of_the_service_is_an_answer(kind: type[errors.BoxdError]) -> None:
+    error = errors.InvalidKey() if kind is errors.InvalidKey else kind("what 'it' \udcff says\n")
+    answer = answer_for(error)
+    assert answer.status == kind.http_status
+    assert json.loads(answer.body) == {"error": str(error)}
+
+
+def test_errors_of_the_framework_are_answers() -> None:
+    invalid = RequestValidationError([{"loc": ("query", "x"), "msg": "is bad", "type": "t"}])
+    assert answer_for(invalid).status == 400
+    assert json.loads(answer_for(invalid).body) == {"error": "query.x: is bad"}
+    assert answer_for(HTTPException(404)).status == 404
+    refused = answer_for(HTTPException(405, headers={"Allow": "GET"}))
+    assert refused.headers == [(b"allow", b"GET, HEAD")]
+    assert answer_for(HTTPException(413, "too large")).status == 413
+
+
+def scope(**changes: object) -> Message:
+    """A plain GET as a server describes it."""
+    return {
+        "type": "http",
+        "method": "GET",
+        "http_version": "1.1",
+        "raw_path": b"/x",
+        "query_string": b"",
+        "headers": [],
+        **changes,
+    }
+
+
+async def serve(app: object, described: Message) -> list[Message]:
+    """What a guarded application sends."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        sent.append(dict(message))
+
+    await Guard(app)(described, receive, send)  # type: ignore[arg-type]  # plain functions are apps
+    return sent
+
+
+async def test_a_failure_after_the_response_began_is_not_answered_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def app(scope: Message, receive: object, send: object) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]  # ASGI send
+        raise errors.Unavailable("the store is out")
+
+    sent = await serve(app, scope())
+    assert [message["type"] for message in sent] == ["http.response.start"]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_cancelling_passes_through() -> None:
+    async def app(scope: Message, receive: object, send: object) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await serve(app, scope())
+
+
+async def test_other_scopes_are_left_alone() -> None:
+    async def app(scope: Message, receive: object, send: object) -> None:
+        raise AssertionError("not reached")
+
+    assert await serve(app, {"type": "lifespan"}) == []
+
+
+def record(
+    level: int, text: str, *args: object, error: BaseException | None = None
+) -> logging.LogRecord:
+    """A line of the server's own logger."""
+    info = (type(error), error, None) if error is not None else None
+    return logging.LogRecord(LOGGER, level, __file__, 1, text, args, info)
+
+
+def test_query_strings_are_redacted_and_clients_faults_are_no_alarm() -> None:
+    chosen = UvicornFilter()
+    shown = record(
+        logging.ERROR, '%s - "WebSocket %s" 403', "1.2.3.4:5", "/v1/mcp?key=svc_secret&a=b"
+    )
+    chosen.filter(shown)
+    assert shown.getMessage() == '1.2.3.4:5 - "WebSocket /v1/mcp?***" 403'
+    for line in (
+        record(logging.WARNING, "Invalid HTTP request received."),
+        record(logging.ERROR, "Exception in ASGI application\n", error=asyncio.CancelledError()),
+    ):
+        chosen.filter(line)
+        assert line.levelno == logging.DEBUG
+    real = record(logging.ERROR, "Exception in ASGI application\n", error=LookupError("x"))
+    chosen.filter(real)
+    assert real.levelno == logging.ERROR

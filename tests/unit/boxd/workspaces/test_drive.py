@@ -1,0 +1,232 @@
+"""Whole-path verbs over a drive in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from boxd.errors import (
+    BadRequest,
+    BoxdError,
+    Conflict,
+    DriveFull,
+    NotFound,
+    PreconditionFailed,
+    TooLarge,
+    Unavailable,
+)
+from boxd.workspaces.drive import Condition, Directory, Drive, OpenFile, translated
+from wrkfs import errors as drive_errors
+from wrkfs.data.memory import MemoryBlocks
+from wrkfs.fs import Filesystem
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.types import ROOT_INO
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+ANYTHING = Condition()
+
+
+def body(*pieces: bytes) -> Callable[[], Awaitable[bytes | None]]:
+    """A body that comes in pieces."""
+    left = list(pieces)
+
+    async def following() -> bytes | None:
+        return left.pop(0) if left else None
+
+    return following
+
+
+@pytest_asyncio.fixture
+async def fs() -> AsyncIterator[Filesystem]:
+    """An empty drive."""
+    meta = MemoryMeta()
+    await meta.start()
+    filesystem = Filesystem(meta, MemoryBlocks())
+    yield filesystem
+    await filesystem.close()
+
+
+async def content(drive: Drive, path: bytes) -> bytes:
+    """All bytes of a file."""
+    async with drive.at(path) as found:
+        assert isinstance(found, OpenFile)
+        return b"".join([bytes(piece) async for piece in found.pieces(0, found.size)])
+
+
+async def listed(drive: Drive, path: bytes) -> list[tuple[bytes, bool, int]]:
+    """A listing as plain tuples."""
+    async with drive.at(path) as found:
+        assert isinstance(found, Directory)
+        return [(one.name, one.is_dir, one.size) for one in await drive.entries(found)]
+
+
+async def test_put_tells_whether_it_created_and_which_version(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    first = await drive.put(b"a/b/c", body(b"one", b"two"), ANYTHING)
+    assert first.created
+    assert await content(drive, b"a/b/c") == b"onetwo"
+    second = await drive.put(b"a/b/c", body(), ANYTHING)
+    assert not second.created
+    assert second.tag != first.tag
+    assert await content(drive, b"a/b/c") == b""
+
+
+async def test_a_body_that_fails_changes_nothing(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    await drive.put(b"f", body(b"old"), ANYTHING)
+
+    async def broken() -> bytes | None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await drive.put(b"f", broken, ANYTHING)
+    with pytest.raises(ConnectionResetError):
+        await drive.put(b"new/dir/f", broken, ANYTHING)
+    assert await content(drive, b"f") == b"old"
+    assert [name for name, _, _ in await listed(drive, b"")] == [b"f"]
+
+
+async def test_parents_that_vanish_meanwhile_are_made_again(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    await drive.make_directory(b"a/b")
+    gone = False
+
+    async def late() -> bytes | None:
+        nonlocal gone
+        if gone:
+            return None
+        gone = True
+        await fs.remove_tree(ROOT_INO, b"a")
+        return b"x"
+
+    assert (await drive.put(b"a/b/f", late, ANYTHING)).created
+    assert await content(drive, b"a/b/f") == b"x"
+
+
+async def test_a_directory_that_appears_meanwhile_is_a_conflict(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    made = False
+
+    async def late() -> bytes | None:
+        nonlocal made
+        if made:
+            return None
+        made = True
+        await drive.make_directory(b"f")
+        return b"x"
+
+    with pytest.raises(Conflict):
+        await drive.put(b"f", late, ANYTHING)
+    assert await listed(drive, b"f") == []
+
+
+async def test_many_make_the_same_directories_at_once(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    made = await asyncio.gather(*(drive.make_directory(b"a/b/c") for _ in range(20)))
+    assert sum(made) == 1
+    assert not await drive.make_directory(b"a/b")
+
+
+async def test_listing_is_sorted_by_bytes(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    for name in (b"b", b"\xff", b"B", b"a/x"):
+        await drive.put(name, body(b"12"), ANYTHING)
+    sizes = await listed(drive, b"")
+    assert [(name, is_dir) for name, is_dir, _ in sizes] == [
+        (b"B", False),
+        (b"a", True),
+        (b"b", False),
+        (b"\xff", False),
+    ]
+    assert sizes[0][2] == 2
+
+
+async def test_a_part_of_a_file(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    data = bytes(range(256)) * 20_000
+    await drive.put(b"f", body(data), ANYTHING)
+    async with drive.at(b"f") as found:
+        assert isinstance(found, OpenFile)
+        part = b"".join([bytes(piece) async for piece in found.pieces(1_000_003, 3_000_001)])
+        assert part == data[1_000_003:3_000_001]
+        async for piece in found.pieces(0, found.size):
+            assert bytes(piece) == data[: len(piece)]
+            break
+
+
+async def test_conditions(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    tag = (await drive.put(b"f", body(b"x"), Condition(absent=True))).tag
+    for wrong in (
+        Condition(absent=True),
+        Condition(match=lambda seen: seen != tag),
+        Condition(unless=lambda seen: seen == tag),
+    ):
+        with pytest.raises(PreconditionFailed):
+            await drive.put(b"f", body(b"y"), wrong)
+        with pytest.raises(PreconditionFailed):
+            await drive.delete(b"f", wrong)
+    with pytest.raises(PreconditionFailed, match="nothing is there"):
+        await drive.put(b"g", body(b"y"), Condition(match=lambda _: True))
+    right = Condition(match=lambda seen: seen == tag)
+    assert right.pin(None).version is None
+    await drive.put(b"f", body(b"y"), right)
+    await drive.delete(b"f", Condition(unless=lambda seen: seen == tag))
+
+
+async def test_what_cannot_be_removed(fs: Filesystem) -> None:
+    drive = Drive(fs)
+    await drive.put(b"f", body(), ANYTHING)
+    for path in (b"", b"/", b"//"):
+        with pytest.raises(BadRequest):
+            await drive.delete(path, ANYTHING)
+    for path in (b"absent", b"f/", b"f/below", b"no/where"):
+        with pytest.raises(NotFound):
+            await drive.delete(path, ANYTHING)
+    for path in (b"..", b"a/./b", b"\0", b"x" * 256):
+        with pytest.raises(BadRequest):
+            await drive.delete(path, ANYTHING)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (drive_errors.NotFound(), NotFound),
+        (drive_errors.Stale(), NotFound),
+        (drive_errors.SymlinkLoop(), NotFound),
+        (drive_errors.NotDirectory(), Conflict),
+        (drive_errors.IsDirectory(), Conflict),
+        (drive_errors.NameTooLong(), BadRequest),
+        (drive_errors.FileTooBig(), TooLarge),
+        (drive_errors.NoSpace(), DriveFull),
+        (drive_errors.QuotaExceeded(), DriveFull),
+        (drive_errors.PreconditionFailed(), PreconditionFailed),
+        (drive_errors.Unavailable(), Unavailable),
+        (drive_errors.Fenced(), Unavailable),
+        (drive_errors.Corrupt(), drive_errors.Corrupt),
+    ],
+)
+def test_errors_of_the_drive_become_errors_of_the_service(
+    error: drive_errors.WrkfsError, expected: type[Exception]
+) -> None:
+    def fail() -> None:
+        with translated("'/f'"):
+            raise error
+
+    with pytest.raises(expected) as caught:
+        fail()
+    assert isinstance(caught.value, BoxdError) or caught.value is error
+
+
+def test_a_file_in_the_path_means_missing_where_it_is_read() -> None:
+    def fail() -> None:
+        with translated("'/f'", missing=True):
+            raise drive_errors.NotDirectory
+
+    with pytest.raises(NotFound, match="'/f'"):
+        fail()
