@@ -50,15 +50,15 @@ async def install_functions(conn: asyncpg.Connection) -> None:
     make one catalogue row grow with the number of volumes.
     """
     text = _functions()
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    release = hashlib.sha256(text.encode()).hexdigest()
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if await conn.fetchval("SELECT to_regclass('wrkfs.release')") is not None:
-            if await conn.fetchval("SELECT digest FROM wrkfs.release") == digest:
+            if await conn.fetchval("SELECT digest FROM wrkfs.release") == release:
                 return
             await conn.execute("DROP SCHEMA wrkfs CASCADE")
         await conn.execute(text)
-        await conn.execute("INSERT INTO wrkfs.release (digest) VALUES ($1)", digest)
+        await conn.execute("INSERT INTO wrkfs.release (digest) VALUES ($1)", release)
 
 
 async def create_volume_schema(

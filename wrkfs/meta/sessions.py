@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,8 +11,6 @@ from wrkfs.errors import Fenced, StorageError, Unavailable, by_errno
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     import asyncpg
 
     from wrkfs.meta.links import Links
@@ -42,7 +40,7 @@ _AGAIN_MAX = 60
 class MountSession:
     """One registered session.
 
-    Critical sections: a slot belongs to one call from `_slot` to its end, with all repetitions; the
+    Critical sections: a slot belongs to one call of `mutate`, with all repetitions; the
     range of numbers changes without an await, except under `_refill_lock`.
     """
 
@@ -113,19 +111,32 @@ class MountSession:
         Raises Fenced, the WrkfsError of the errno it answers, and what `Links.call` raises.
         """
         self.check()
-        async with self._slot() as head:
-            for attempt in range(_AGAIN_MAX):
-                row = (await self._links.call(name, (*head, *args)))[0]
-                number = row[0]
-                if number == 0:
-                    return row
-                if number == _FENCED:
-                    self._fenced = head[1] == self._epoch
-                    raise Fenced
-                if number != _AGAIN:
-                    raise by_errno(number)
-                if attempt > 2:
-                    await asyncio.sleep(0.001 * attempt)
+        slots = self._slots
+        slot = await slots.get() if slots.empty() else slots.get_nowait()
+        self._seq += 1
+        head = (self._id, self._epoch, slot, self._seq)
+        try:
+            return await self._apply(name, head, args)
+        finally:
+            slots.put_nowait(slot)
+
+    async def _apply(
+        self, name: str, head: tuple[int, int, int, int], args: tuple[object, ...]
+    ) -> asyncpg.Record:
+        """Calls a mutating function until it says that it was applied or refused."""
+        for attempt in range(_AGAIN_MAX):
+            row = (await self._links.call(name, head + args))[0]
+            number = row[0]
+            if number == 0:
+                return row
+            if number == _FENCED:
+                if head[1] == self._epoch:
+                    self._fenced = True
+                raise Fenced
+            if number != _AGAIN:
+                raise by_errno(number)
+            if attempt > 2:
+                await asyncio.sleep(0.001 * attempt)
         raise StorageError("entries change faster than they can be read")
 
     async def fresh_id(self) -> Ino:
@@ -154,16 +165,6 @@ class MountSession:
         """Lets go of all that a session (this one, or a fenced one) holds."""
         while (await self.mutate("reclaim", owner, RECLAIM_LIMIT))[1]:
             pass
-
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[tuple[int, int, int, int]]:
-        slots = self._slots
-        slot = await slots.get()
-        self._seq += 1
-        try:
-            yield self._id, self._epoch, slot, self._seq
-        finally:
-            slots.put_nowait(slot)
 
     async def _refill(self) -> None:
         async with self._refill_lock:

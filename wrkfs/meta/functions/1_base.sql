@@ -12,7 +12,12 @@
 -- turn synchronous_commit on for their own transaction (a function's SET clause would be undone
 -- before the commit). A durable commit flushes everything committed before it.
 --
--- FIGURES
+-- Round trips measured through PostgresMeta over a Unix socket, one client, microseconds, tenth
+-- percentile on two cores that others use too (SELECT 1: 17; a WAL flush there: 200 to 300):
+--   getattr 60 · lookup 69 · file_map of 4 KiB inline 111 · open 220 (it writes the sustained row),
+--   again 113 · release 105 · create 191 · mkdir 232 · setattr 129 · rename 246 · unlink of a 4 KiB
+--   file 330 · commit of 4 KiB inline over an older one 344, durable and new 650 · create + durable
+--   commit 930 · sync 290 · 1,000 entries of readdir 4,000 · remove_tree of 5,050 inodes 55,000
 
 CREATE SCHEMA wrkfs;
 REVOKE ALL ON SCHEMA wrkfs FROM PUBLIC;
