@@ -149,7 +149,9 @@ def _private_text(path: Path) -> str:
 def _serve(config: Config, arguments: argparse.Namespace) -> int:
     del arguments
     console = Console(stderr=True)
-    missing = [check for check in doctor.checks(config) if check.needed and not check.ok]
+    missing = [
+        check for check in doctor.checks(config, starting=True) if check.needed and not check.ok
+    ]
     for check in missing:
         print(f"boxd: {check.name}: {check.found}\n  remedy: {check.remedy}", file=sys.stderr)
     if missing:

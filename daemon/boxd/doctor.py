@@ -42,11 +42,15 @@ class Check:
     needed: bool = True
 
 
-def checks(config: Config) -> list[Check]:
-    """All checks of this host for this configuration; changes nothing."""
+def checks(config: Config, *, starting: bool = False) -> list[Check]:
+    """All checks of this host for this configuration; changes nothing.
+
+    `starting`: asked by a daemon about to serve, for which a state directory that another one
+    serves is a failure. To anybody else it is good news.
+    """
     found = [_root(), _fuse(), _kernel(), *_programs(config), _state_dir(config)]
     busy = lock_holder(config.state_dir)
-    found.append(_lock(busy))
+    found.append(_lock(busy, starting=starting))
     if busy is None:
         found.append(_port("SSH address", config.ssh_addr, "--ssh-addr"))
         if config.api_addr is not None:
@@ -111,10 +115,10 @@ def _space(name: str, where: Path, shown: str) -> Check:
     return Check(name, free >= MIN_FREE, found, "free at least 2 GiB, or use another --state-dir")
 
 
-def _lock(holder: str | None) -> Check:
+def _lock(holder: str | None, *, starting: bool) -> Check:
     remedy = "stop that boxd first (Ctrl-C there, or: boxd down), or use another --state-dir"
     found = "free" if holder is None else f"served by process {holder}"
-    return Check("lock", holder is None, found, remedy)
+    return Check("lock", holder is None or not starting, found, remedy)
 
 
 def _port(name: str, address: Address, flag: str) -> Check:

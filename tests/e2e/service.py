@@ -229,6 +229,14 @@ class Person:
             check=False,
         )
 
+    def forward(
+        self, user: str, target: str, stdin: bytes = b""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """`ssh -W target`: stdin and stdout are a connection that the box makes."""
+        command = self.ssh_command(user)
+        command[1:1] = ["-oLogLevel=INFO", "-W", target]
+        return subprocess.run(command, input=stdin, capture_output=True, timeout=60, check=False)
+
     def run(self, user: str, command: str, *, stdin: bytes = b"", timeout: float = 120) -> str:
         """Runs a command in a box; fails with its stderr unless it exits 0."""
         done = self.ssh(user, command, stdin=stdin, timeout=timeout)
