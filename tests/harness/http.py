@@ -89,6 +89,7 @@ class Web:
     """A served API and what stands behind it."""
 
     api: Api
+    server: ApiServer
     address: Address
     operations: Operations
     lifecycle: Lifecycle
@@ -176,7 +177,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
     web: Web | None = None
     try:
         address = await server.start()
-        web = Web(api, address, operations, lifecycle, backend, store, drives, "")
+        web = Web(api, server, address, operations, lifecycle, backend, store, drives, "")
         web.key = await web.new_key()
         yield web
     finally:

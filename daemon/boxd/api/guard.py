@@ -40,10 +40,6 @@ _access = logging.getLogger("boxd.api.access")
 _log = logging.getLogger("boxd.api")
 
 
-class ResponseAborted(Exception):
-    """A response that cannot be finished: the connection is cut, so nobody takes it for whole."""
-
-
 class Exchange:
     """One request and what became of it. `route` and `principal` are filled in for the log.
 
@@ -127,8 +123,6 @@ class Guard:
         try:
             _check(scope)
             await self._app(scope, exchange.receive, exchange.send)
-        except ResponseAborted as error:
-            _log.info("response cut short: %s", error)
         except Exception as error:
             await _answer_failure(exchange, error)
         finally:
@@ -171,7 +165,7 @@ def _check(scope: Scope) -> None:
 
 
 async def _answer_failure(exchange: Exchange, error: Exception) -> None:
-    """Answers a failure; when a response has begun already, it stays unfinished."""
+    """Answers a failure; a response that has begun stays unfinished: the connection is cut."""
     if exchange.status == 0:
         await exchange.answer(answer_for(error))
     elif exchange.answered is error:
