@@ -32,4 +32,6 @@ pytest_plugins: list[str] = [
     "tests.harness.objectserver",
     "tests.harness.metastore",
     "tests.harness.pg",
+    "tests.plugins.no_leaks",
+    "tests.plugins.strict_logs",
 ]

@@ -86,8 +86,11 @@ def test_lock_of_another_daemon_is_named(config: Config) -> None:
         file.flush()
         assert lock_holder(config.state_dir) == "4711"
         check = found(config, "lock")
-        assert not check.ok
+        assert check.ok
         assert "4711" in check.found
+        [refusal] = [one for one in doctor.checks(config, starting=True) if one.name == "lock"]
+        assert not refusal.ok
+        assert refusal.remedy
     assert found(config, "lock").ok
 
 

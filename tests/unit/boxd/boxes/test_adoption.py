@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.model.box import Box
+    from tests.plugins.strict_logs import AssertLogs
 
 
 @pytest.fixture
@@ -125,30 +126,28 @@ async def test_stop_of_everything_keeps_boxes_on_disk(world: World) -> None:
 
 
 async def test_box_without_its_drive_is_adopted_all_the_same(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, assert_logs: AssertLogs
 ) -> None:
     box = await _box(world)
     await world.close()
     world.fail_at("drive.prepare")
-    await world.restart()
+    with assert_logs("drive not attached"):
+        await world.restart()
     stored = await world.store.box(box.id)
     assert stored is not None
     assert stored.state is BoxState.RUNNING
-    assert "drive not attached" in caplog.text
-    caplog.clear()
 
 
 async def test_box_that_cannot_be_adopted_keeps_no_other_away(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, assert_logs: AssertLogs
 ) -> None:
     boxes = [await _box(world, name) for name in ("one", "two")]
     await world.close()
     config = world.root / "boxes" / boxes[0].id / "run" / "config.json"
     content = config.read_bytes()
     config.unlink()
-    await world.restart()
-    assert "box not adopted" in caplog.text
-    caplog.clear()
+    with assert_logs("box not adopted"):
+        await world.restart()
     assert world.tunnels.open_for == {boxes[1].id}
     config.write_bytes(content)
     assert (await _box(world, "one")).id == boxes[0].id

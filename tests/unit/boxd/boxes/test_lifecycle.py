@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
     from boxd.names.spec import BoxSpec
+    from tests.plugins.strict_logs import AssertLogs
 
 OWNER = ALICE.owner
 
@@ -175,16 +176,15 @@ async def test_removal_leaves_nothing(world: World) -> None:
 
 
 async def test_removal_that_fails_on_the_host_is_tried_again(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: World, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
 ) -> None:
     monkeypatch.setattr(lifecycle_module, "TICK", 0.001)
     await world.restart()
     box = await up(world)
     world.fail_at("backend.destroy")
-    await world.lifecycle.remove(box)
+    with assert_logs("trying again"):
+        await world.lifecycle.remove(box)
     assert await rows(world) == []
-    assert "trying again" in caplog.text
-    caplog.clear()
     world.heal()
     world.clock.turn(timedelta(minutes=1))
     await until(lambda: box.id not in world.lifecycle._doomed)
