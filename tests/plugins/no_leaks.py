@@ -4,8 +4,9 @@ Per test: open descriptors and child processes of this process, before its first
 its last. A test during which a fixture of wider scope was set up is not judged by itself (what
 that fixture made outlives it); the end of the run is.
 
-Per run (not under xdist, whose workers would see each other): mounts, network namespaces, network
-interfaces, cgroups, nftables tables and processes of ours.
+Per run: mounts, network namespaces, network interfaces, cgroups, nftables tables and processes of
+ours. Under xdist the controller looks, before the first worker and after the last; what the workers
+found in their tests is handed to it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 import pytest
@@ -27,10 +28,16 @@ if TYPE_CHECKING:
 SETTLE_S = 5.0
 """How long what a test ended may take to be gone."""
 POLL_S = 0.05
-OUR_WORDS = ("boxd", "box_guest", "wrkfs", "/postgres/data", "-boxd-")
+OUR_WORDS = ("boxd", "box_guest", "wrkfs", "unix_socket_directories=", "-boxd-")
 WIDE = pytest.StashKey[set[str]]()
 LEFT = pytest.StashKey[list[str]]()
 HOST_BEFORE = pytest.StashKey["HostObjects"]()
+
+
+class Worker(Protocol):
+    """What xdist tells of a worker that ended; `workeroutput` is missing when it crashed."""
+
+    config: pytest.Config
 
 
 @dataclass(frozen=True)
@@ -151,15 +158,18 @@ def _wait_for_nothing(descriptors: dict[str, str], children: set[int]) -> list[s
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Looks at the machine before anything runs."""
-    config = session.config
-    if not hasattr(config, "workerinput") and config.getoption("dist", "no") == "no":
+    if not hasattr(session.config, "workerinput"):
         session.stash[HOST_BEFORE] = HostObjects.now()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the run when a test or the run as a whole left something."""
-    problems = session.stash.get(LEFT, [])
+    problems = session.stash.setdefault(LEFT, [])
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["leaks"] = problems
+        return
     before = session.stash.get(HOST_BEFORE, None)
     if before is not None:
         deadline = time.monotonic() + SETTLE_S
@@ -168,7 +178,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         problems += [f"the run left {line}" for line in left]
     if problems and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    session.stash[LEFT] = problems
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Worker, error: object) -> None:
+    """Takes over what a worker found."""
+    del error
+    found = getattr(node, "workeroutput", {}).get("leaks", [])
+    session = node.config.pluginmanager.getplugin("session")
+    assert isinstance(session, pytest.Session)
+    session.stash.setdefault(LEFT, []).extend(found)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
