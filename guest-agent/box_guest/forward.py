@@ -44,6 +44,18 @@ async def dial_unix(path: str) -> asyncssh.SSHForwarder:
     return await _forward(path, _connect(socket.AF_UNIX, path))
 
 
+class _End(asyncssh.SSHForwarder):
+    """One end of a forward. When input has ended at both, both close after what was read."""
+
+    def eof_received(self) -> bool:
+        """Whichever end comes second closes; a socket would stay open if it came first."""
+        peer = self._peer
+        stays = super().eof_received()
+        if not stays and peer is not None:
+            self.close()
+        return stays
+
+
 class ForwardDir:
     """The directory of sockets that stand for SSH agents of connected clients."""
 
@@ -106,8 +118,8 @@ async def _forward(
     except (ValueError, OverflowError):
         # Names that cannot even be asked for, for example over-long labels.
         raise _refused(target, "no such address") from None
-    _, peer = await loop.create_connection(asyncssh.SSHForwarder, sock=connected)
-    return asyncssh.SSHForwarder(peer)
+    _, peer = await loop.create_connection(_End, sock=connected)
+    return _End(peer)
 
 
 async def _connect_host(host: str, port: int) -> socket.socket:

@@ -69,6 +69,21 @@ async def test_bytes_go_both_ways(local_box: LocalBox) -> None:
     assert received == data
 
 
+async def test_a_forward_closes_when_its_target_ended_first(local_box: LocalBox) -> None:
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 ready")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server, asyncio.timeout(30):
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await (await local_box.tunnel()).dial("127.0.0.1", port)
+        assert await reader.read() == b"220 ready"
+        writer.write_eof()
+        await writer.wait_closed()
+
+
 async def test_names_are_resolved_in_the_box(local_box: LocalBox) -> None:
     async with echo_server() as port:
         _, writer = await (await local_box.tunnel()).dial("localhost", port)

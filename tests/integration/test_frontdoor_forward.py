@@ -133,6 +133,43 @@ async def test_standard_input_and_output_forward_alone(front_door: Entrance) -> 
     await _until_nothing_is_held(front_door)
 
 
+async def _greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Speaks and closes without reading."""
+    writer.write(b"220 ready\n")
+    writer.close()
+    await writer.wait_closed()
+
+
+def _forward_alone(front_door: Entrance, port: int) -> list[str]:
+    return ["ssh", *front_door.client.options(), "-l", "web", "-W", f"{HOST}:{port}", HOST]
+
+
+async def test_a_forwarding_alone_ends_when_its_target_closes_first(front_door: Entrance) -> None:
+    server = await asyncio.start_server(_greet, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, running(_forward_alone(front_door, port)) as process:
+        async with asyncio.timeout(30):
+            stdout, _ = await process.communicate(b"")
+        assert (process.returncode, stdout) == (0, b"220 ready\n")
+    await _until_nothing_is_held(front_door)
+
+
+async def test_input_that_is_held_open_ends_a_forwarding_after_its_target(
+    front_door: Entrance,
+) -> None:
+    server = await asyncio.start_server(_greet, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, running(_forward_alone(front_door, port)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            assert await process.stdout.readline() == b"220 ready\n"
+            assert await process.stdout.read() == b""
+            process.stdin.close()
+            assert await process.wait() == 0
+    await _until_nothing_is_held(front_door)
+
+
 async def test_reverse_forwarding_is_refused_and_the_session_stays(front_door: Entrance) -> None:
     client = front_door.client
     refused = ["-R", f"0:{HOST}:1", "-R", f"/tmp/never-made:{HOST}:1"]
@@ -146,7 +183,9 @@ async def test_a_forwarded_connection_holds_the_box(front_door: Entrance, tmp_pa
     server = await asyncio.start_server(_shout, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     holds = front_door.lifecycle.attachments
-    async with server, forwarding(front_door, tmp_path / "l", f"{HOST}:{port}"):
+    target = f"{HOST}:{port}"
+    async with server, forwarding(front_door, tmp_path / "l", target) as process:
+        await check_intact(process)
         _, writer = await asyncio.open_unix_connection(str(tmp_path / "l"))
         (box,) = await front_door.store.all_boxes()
         await until(lambda: holds.why(box.id) == {"command": 1, "forward": 1})

@@ -71,6 +71,7 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
             chan.write_eof()
         if peer.closed.done():
             chan.close()
+        self._close_when_over()
 
     @guarded(None)
     def data_received(self, data: bytes, datatype: int | None) -> None:
@@ -81,11 +82,12 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
 
     @guarded(False)
     def eof_received(self) -> bool:
-        """The other end may still send."""
+        """The other end may still send. When both have ended, both close after what was read."""
         self.input_ended = True
         out = self._out()
         if out is not None:
             out.write_eof()
+        self._close_when_over()
         return True
 
     @guarded(None)
@@ -115,6 +117,14 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
         """Ends this end at once."""
         if self.chan is not None:
             self.chan.abort()
+
+    def _close_when_over(self) -> None:
+        """OpenSSH waits for the close of a channel that has ended both ways."""
+        out = self._out()
+        if out is not None and self.chan is not None and self.peer is not None:
+            if self.input_ended and self.peer.input_ended:
+                out.close()
+                self.chan.close()
 
     def _out(self) -> Channel | None:
         return None if self.peer is None else self.peer.chan
