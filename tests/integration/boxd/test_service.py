@@ -133,7 +133,7 @@ def test_second_daemon_is_refused(daemon: Daemon) -> None:
     assert done.returncode == 1
     assert f"served by process {daemon.process.pid}" in done.stderr
     assert "boxd down" in done.stderr
-    assert daemon.run("doctor").returncode == 1
+    assert daemon.run("doctor").returncode == 0
 
 
 def test_taken_port_is_refused(daemon: Daemon, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from boxd.embedded.objectfiles import ObjectInfo
+    from tests.plugins.strict_logs import AssertLogs
 
 MIB = 1024 * 1024
 
@@ -257,7 +258,9 @@ class _BrokenSpool(Spool):
         raise OSError(5, "Input/output error")
 
 
-async def test_a_failed_fsync_is_answered_and_nothing_is_stored(tmp_path: Path) -> None:
+async def test_a_failed_fsync_is_answered_and_nothing_is_stored(
+    tmp_path: Path, assert_logs: AssertLogs
+) -> None:
     keys = KeyTable(tmp_path / "keys.json")
     keys.add(Credential("key", Secret("secret"), "vol/"))
     config = ServerConfig(directory=str(tmp_path))
@@ -271,7 +274,10 @@ async def test_a_failed_fsync_is_answered_and_nothing_is_stored(tmp_path: Path) 
     broken = assemble(config, keys, BrokenDisk(tmp_path))
     store = replace(store, endpoint=f"http://127.0.0.1:{await broken.start('127.0.0.1', 0)}")
     for key in ("x", "y"):
-        failed = await asyncio.to_thread(send, store, "PUT", f"/drive/vol/{key}", body=b"second")
+        with assert_logs("Input/output error"):
+            failed = await asyncio.to_thread(
+                send, store, "PUT", f"/drive/vol/{key}", body=b"second"
+            )
         assert (failed.status, failed.code) == (500, "InternalError")
     got = await asyncio.to_thread(send, store, "GET", "/drive/vol/x")
     assert got.body == b"first"

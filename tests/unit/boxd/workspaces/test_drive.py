@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,12 +19,12 @@ from boxd.errors import (
     TooLarge,
     Unavailable,
 )
-from boxd.workspaces.drive import Condition, Directory, Drive, OpenFile, translated
+from boxd.workspaces.drive import PIECE, Condition, Directory, Drive, OpenFile, translated
 from wrkfs import errors as drive_errors
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta.memory import MemoryMeta
-from wrkfs.types import ROOT_INO
+from wrkfs.types import ROOT_INO, SetAttr
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -230,3 +231,20 @@ def test_a_file_in_the_path_means_missing_where_it_is_read() -> None:
 
     with pytest.raises(NotFound, match="'/f'"):
         fail()
+
+
+async def test_a_file_written_into_while_it_is_read_comes_as_it_was(fs: Filesystem) -> None:
+    drive, size = Drive(fs), 5 * PIECE + 7
+    await drive.put(b"f", body(b"a" * size), ANYTHING)
+    async with drive.at(b"f") as found:
+        assert isinstance(found, OpenFile)
+        pieces = found.pieces(0, found.size)
+        came = bytes(await anext(pieces))
+        writer = await fs.open((await fs.lookup(ROOT_INO, b"f")).ino, os.O_RDWR)
+        await writer.write(0, b"b" * (size - 9))
+        await writer.close()
+        await fs.setattr(writer.ino, SetAttr(size=PIECE))
+        async for piece in pieces:
+            came += bytes(piece)
+    assert came == b"a" * size
+    assert await content(drive, b"f") == b"b" * PIECE
