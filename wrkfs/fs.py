@@ -71,7 +71,7 @@ class OpenFile:
 class FileHandle:
     """One open file description. Any calls may interleave; `close` is the last one."""
 
-    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch")
+    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch", "fixed")
 
     def __init__(self, fs: Filesystem, file: OpenFile, attr: Attr, flags: int, epoch: int) -> None:
         self._fs = fs
@@ -81,6 +81,8 @@ class FileHandle:
         self._ahead = ReadAhead()
         self.attr = attr
         self.epoch = epoch
+        self.fixed: FileLayout | None = None
+        """What `open_snapshot` found: reads show this, whatever is written later."""
 
     @property
     def ino(self) -> Ino:
@@ -119,6 +121,9 @@ class FileHandle:
             raise BadDescriptor("not open for reading")
         if offset < 0 or size < 0:
             raise InvalidArgument("negative offset or size")
+        if self.fixed is not None:
+            ahead = self._ahead.plan(offset, size)
+            return await self._fs.read_fixed(self.fixed, offset, size, ahead)
         return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
 
     async def write(self, offset: int, data: BytesLike) -> int:
@@ -318,6 +323,16 @@ class Filesystem:
                 return await self._open(ino, flags, truncate)
         return await self._open(ino, flags, truncate)
 
+    async def open_snapshot(self, ino: Ino) -> FileHandle:
+        """Opens a regular file for reading as it is committed now: one version, `attr`'s."""
+        file_map, epoch = await self._opening(
+            lambda: self._meta.open(ino),
+            lambda found: self._meta.open(found.attr.ino),
+        )
+        handle = self._handle(file_map, os.O_RDONLY, epoch)
+        handle.fixed = FileLayout(file_map)
+        return handle
+
     async def create(
         self, parent: Ino, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Attr, FileHandle]:
@@ -415,6 +430,11 @@ class Filesystem:
         for pos, piece in dirty:
             merged[pos - offset : pos - offset + len(piece)] = piece
         return merged
+
+    async def read_fixed(self, layout: FileLayout, offset: int, size: int, ahead: int) -> BytesLike:
+        """Bytes of a snapshot: slices are immutable, so no round trip asks for news."""
+        end = min(offset + size, layout.size)
+        return b"" if end <= offset else await self._reader.read(layout, offset, end, ahead)
 
     async def let_go(self, handle: FileHandle, file: OpenFile) -> None:
         """The end of a handle: its bytes are committed, then the inode is released."""

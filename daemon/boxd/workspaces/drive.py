@@ -7,7 +7,6 @@ make a directory, remove. Failures are the service's errors. No cache: each call
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -141,7 +140,7 @@ def entity_tag(attr: Attr) -> str:
 
 
 class OpenFile:
-    """A file open for reading. Its size, tag and time are those at the moment of opening."""
+    """A file open for reading. Its bytes, size, tag and time are those at the moment of opening."""
 
     def __init__(self, handle: FileHandle) -> None:
         self._handle = handle
@@ -150,7 +149,7 @@ class OpenFile:
         self.tag = entity_tag(handle.attr)
 
     async def pieces(self, start: int, stop: int) -> AsyncIterator[BytesLike]:
-        """The bytes [start, stop), in pieces; Conflict when the file has become shorter."""
+        """The bytes [start, stop), in pieces; Unavailable when some of them are gone."""
         ahead: asyncio.Task[BytesLike] | None = None
         at = start
         try:
@@ -158,7 +157,7 @@ class OpenFile:
                 ahead = ahead or self._read(at, stop)
                 data = await ahead
                 if not data:
-                    raise Conflict("the file became shorter while it was being read")
+                    raise Unavailable("the file ended before the size that was announced")
                 at += len(data)
                 ahead = self._read(at, stop) if at < stop else None
                 yield data
@@ -280,7 +279,7 @@ class Drive:
             if not attr.is_file:
                 raise NotFound(f"{what} is neither a file nor a directory")
             try:
-                return await self._fs.open(attr.ino, os.O_RDONLY)
+                return await self._fs.open_snapshot(attr.ino)
             except (drive_errors.NotFound, drive_errors.Stale):
                 continue
         raise Unavailable(f"{what} is being replaced all the time; try again")
