@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wrkfs.errors import BadDescriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from wrkfs.fs import Filesystem
     from wrkfs.types import Dentry, Ino
 
 T = TypeVar("T")
 
-DIRECTORY_BATCH = 512
-"""Entries fetched at once; the kernel takes up to 200 of them with one request."""
-BATCH_LIFETIME = 0.05
-"""Seconds after which fetched entries are fetched again: their attributes must be recent."""
+FIRST_FETCH = 410
+"""Entries of the first fetch: with attributes as many fill the 64 KiB that the C library reads."""
+LEAST_FETCH = 16
+"""Entries of the smallest fetch."""
 
 DOT_COOKIES = 2
 """`.` has cookie 1 and `..` cookie 2 for the kernel, so the store's cookies are moved by two."""
@@ -58,32 +55,32 @@ class DirectoryCursor:
     """One open directory: where the next readdir goes on.
 
     The place is the cookie of the last entry, so a directory that changes meanwhile neither skips
-    nor repeats an entry that stays. Critical section: the batch is replaced, never changed.
+    nor repeats an entry that stays. Every request is answered with what the store says after it was
+    made: the kernel believes the attributes, and a size from before would cut cached pages off.
     """
 
     def __init__(self, fs: Filesystem, ino: Ino) -> None:
         self.ino = ino
-        self.parent: Ino | None = None
+        self.parent = ino
         self._fs = fs
-        self._batch: list[Dentry] = []
-        self._fetched = 0.0
+        self._limit = FIRST_FETCH
 
-    async def after(self, cookie: int) -> Iterable[Dentry]:
+    async def after(self, cookie: int) -> list[Dentry]:
         """Entries behind `cookie`, as the kernel counts; empty at the end."""
         after = max(cookie - DOT_COOKIES, 0)
-        if self.parent is None:
-            self.parent, batch = await asyncio.gather(
-                self._fs.parent(self.ino), self._fs.readdir(self.ino, after, DIRECTORY_BATCH)
-            )
-            self._keep(batch)
-            return batch
-        for number, entry in enumerate(self._batch[:-1]):
-            if entry.cookie == after and time.monotonic() - self._fetched < BATCH_LIFETIME:
-                return self._batch[number + 1 :]
-        batch = await self._fs.readdir(self.ino, after, DIRECTORY_BATCH)
-        self._keep(batch)
-        return batch
+        if cookie >= DOT_COOKIES:
+            return await self._fs.readdir(self.ino, after, self._limit)
+        self.parent, entries = await asyncio.gather(
+            self._fs.parent(self.ino), self._fs.readdir(self.ino, after, self._limit)
+        )
+        return entries
 
-    def _keep(self, batch: list[Dentry]) -> None:
-        self._batch = batch
-        self._fetched = time.monotonic()
+    def took(self, taken: int, offered: int) -> None:
+        """The kernel took so many entries: the next fetch asks for slightly more than that.
+
+        The requests of one reader are of one size, which the kernel does not tell.
+        """
+        if taken < offered:
+            self._limit = max(taken + taken // 8, LEAST_FETCH)
+        elif offered >= self._limit:
+            self._limit = min(2 * self._limit, FIRST_FETCH)

@@ -253,12 +253,15 @@ class Operations(pyfuse3.Operations):
         entries = await cursor.after(start_id)
         if start_id < 1 and not _reply(token, b".", cursor.ino, 1):
             return
-        if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent or cursor.ino, 2):
+        if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
             return
+        taken = 0
         for entry in entries:
             cookie = entry.cookie + DOT_COOKIES
             if not pyfuse3.readdir_reply(token, entry.name, _entry(entry.attr), cookie):
-                return
+                break
+            taken += 1
+        cursor.took(taken, len(entries))
 
     @handler
     async def releasedir(self, fh: int) -> None:
