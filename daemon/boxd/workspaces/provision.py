@@ -13,7 +13,7 @@ import hmac
 import re
 import secrets
 from typing import TYPE_CHECKING
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import asyncpg
 
@@ -33,6 +33,21 @@ STATEMENT_TIMEOUT = 60.0
 SCRAM_ITERATIONS = 4096
 NAME = re.compile("v[0-9a-f]{32}")
 """Names of roles and schemas of volumes."""
+DSN_PARAMETERS = frozenset(
+    {
+        "host",
+        "port",
+        "dbname",
+        "database",
+        "sslmode",
+        "sslrootcert",
+        "sslcrl",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+        "target_session_attrs",
+    }
+)
+"""What of the superuser's DSN says where the database is; all else may be who comes and how."""
 _LOCK = 0x626F7864
 """Advisory lock that lets one at a time change the database's own rights."""
 
@@ -137,7 +152,9 @@ class Provisioner:
         parts = urlsplit(self._admin_dsn)
         host = parts.netloc.rpartition("@")[2]
         netloc = f"{quote(role)}:{quote(password.reveal())}@{host}"
-        return urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
+        place = [pair for pair in parse_qsl(parts.query) if pair[0] in DSN_PARAMETERS]
+        query = urlencode(place, quote_via=quote)
+        return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
