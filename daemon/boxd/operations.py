@@ -206,13 +206,20 @@ class Operations:
         return await self._store.keys(p.owner)
 
     async def remove_key(self, p: Principal, name: str) -> None:
-        """Revokes an API key and ends what it holds open. NotFound."""
+        """Revokes an API key and ends what it holds open. NotFound.
+
+        Unavailable when the database does not answer; what the key holds open has ended then too.
+        """
         require(p, Action.REMOVE_KEY)
-        key = await self._store.remove_key(p.owner, name)
-        if key is None:
+        found = [key for key in await self._store.keys(p.owner) if key.name == name]
+        if not found:
             raise NotFound(f"no API key {shown(name)}; see: apikeys ls")
-        self._touched.pop(key.id, None)
-        self._lifecycle.attachments.end_key(key.id)
+        for key in found:
+            try:
+                await self._store.remove_key(key.id)
+            finally:
+                self._touched.pop(key.id, None)
+                self._lifecycle.attachments.end_key(key.id)
 
     async def principal_of_key(self, presented: str | None) -> Principal:
         """The principal of a presented API key. Every failure is the same InvalidKey."""

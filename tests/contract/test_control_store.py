@@ -98,8 +98,8 @@ async def test_name_is_unique_in_owner_and_workspace_only(store: ControlStore) -
 async def test_name_is_free_again_after_removal(store: ControlStore) -> None:
     first = make_box()
     await store.add_box(first)
-    assert await store.remove_box(first.id) == first
-    assert await store.remove_box(first.id) is None
+    await store.remove_box(first.id)
+    await store.remove_box(first.id)
     await store.add_box(make_box())
 
 
@@ -175,8 +175,10 @@ async def test_key_names_are_unique_per_owner(store: ControlStore) -> None:
 async def test_removed_key_is_gone(store: ControlStore) -> None:
     key = make_key()
     await store.add_key(key, digest("a"))
-    assert await store.remove_key(OTHER, key.name) is None
-    assert await store.remove_key(OWNER, key.name) == key
+    await store.remove_key("another")
+    assert await store.find_key(digest("a")) == key
+    await store.remove_key(key.id)
+    await store.remove_key(key.id)
     assert await store.find_key(digest("a")) is None
 
 
@@ -209,8 +211,8 @@ async def test_volume_is_one_per_workspace(store: ControlStore) -> None:
     for taken in (make_volume(), make_volume("ws1")):
         with pytest.raises(Conflict):
             await store.add_volume(taken)
-    assert await store.remove_volume(default.id) == default
-    assert await store.remove_volume(default.id) is None
+    await store.remove_volume(default.id)
+    await store.remove_volume(default.id)
 
 
 async def test_settings(store: ControlStore) -> None:

@@ -63,8 +63,8 @@ class ControlStore(Protocol):
         """Records whether /wrk belongs in a box. No error if it is gone."""
         ...
 
-    async def remove_box(self, box_id: str) -> Box | None:
-        """Forgets a box and returns it; None when it was unknown."""
+    async def remove_box(self, box_id: str) -> None:
+        """Forgets a box. No error if it is gone."""
         ...
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
@@ -79,8 +79,8 @@ class ControlStore(Protocol):
         """The key with this digest, expired or not."""
         ...
 
-    async def remove_key(self, owner: str, name: str) -> ApiKey | None:
-        """Forgets a key and returns it; None when it was unknown."""
+    async def remove_key(self, key_id: str) -> None:
+        """Forgets a key. No error if it is gone."""
         ...
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
@@ -107,8 +107,8 @@ class ControlStore(Protocol):
         """The volumes of an owner, or of all of them, oldest first."""
         ...
 
-    async def remove_volume(self, volume_id: str) -> Volume | None:
-        """Forgets a volume and returns it; None when it was unknown."""
+    async def remove_volume(self, volume_id: str) -> None:
+        """Forgets a volume. No error if it is gone."""
         ...
 
     async def setting(self, name: str) -> str | None:

@@ -77,9 +77,9 @@ class MemoryStore:
         if box_id in self._boxes:
             self._boxes[box_id] = replace(self._boxes[box_id], drive=drive)
 
-    async def remove_box(self, box_id: str) -> Box | None:
+    async def remove_box(self, box_id: str) -> None:
         """See ControlStore."""
-        return self._boxes.pop(box_id, None)
+        self._boxes.pop(box_id, None)
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
         """See ControlStore."""
@@ -98,13 +98,9 @@ class MemoryStore:
         by_digest = {stored: key for key, stored in self._keys.values()}
         return by_digest.get(sha256)
 
-    async def remove_key(self, owner: str, name: str) -> ApiKey | None:
+    async def remove_key(self, key_id: str) -> None:
         """See ControlStore."""
-        for key, _ in self._keys.values():
-            if (key.owner, key.name) == (owner, name):
-                del self._keys[key.id]
-                return key
-        return None
+        self._keys.pop(key_id, None)
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
         """See ControlStore."""
@@ -142,9 +138,9 @@ class MemoryStore:
         chosen = [one for one in self._volumes.values() if owner in (None, one.owner)]
         return sorted(chosen, key=lambda one: (one.created, one.id))
 
-    async def remove_volume(self, volume_id: str) -> Volume | None:
+    async def remove_volume(self, volume_id: str) -> None:
         """See ControlStore."""
-        return self._volumes.pop(volume_id, None)
+        self._volumes.pop(volume_id, None)
 
     async def setting(self, name: str) -> str | None:
         """See ControlStore."""

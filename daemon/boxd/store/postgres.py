@@ -145,10 +145,9 @@ class PostgresStore:
         """See ControlStore."""
         await self._execute("UPDATE boxd.box SET drive = $2 WHERE id = $1", box_id, drive)
 
-    async def remove_box(self, box_id: str) -> Box | None:
+    async def remove_box(self, box_id: str) -> None:
         """See ControlStore."""
-        row = await self._row("DELETE FROM boxd.box WHERE id = $1 RETURNING *", box_id)
-        return None if row is None else _box(row)
+        await self._execute("DELETE FROM boxd.box WHERE id = $1", box_id)
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
         """See ControlStore."""
@@ -175,14 +174,9 @@ class PostgresStore:
         row = await self._row("SELECT * FROM boxd.api_key WHERE sha256 = $1", sha256)
         return None if row is None else _key(row)
 
-    async def remove_key(self, owner: str, name: str) -> ApiKey | None:
+    async def remove_key(self, key_id: str) -> None:
         """See ControlStore."""
-        row = await self._row(
-            "DELETE FROM boxd.api_key WHERE owner = $1 AND name = $2 RETURNING *",
-            owner,
-            name,
-        )
-        return None if row is None else _key(row)
+        await self._execute("DELETE FROM boxd.api_key WHERE id = $1", key_id)
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
         """See ControlStore."""
@@ -240,10 +234,9 @@ class PostgresStore:
         )
         return [Volume(**row) for row in rows]
 
-    async def remove_volume(self, volume_id: str) -> Volume | None:
+    async def remove_volume(self, volume_id: str) -> None:
         """See ControlStore."""
-        row = await self._row("DELETE FROM boxd.volume WHERE id = $1 RETURNING *", volume_id)
-        return None if row is None else Volume(**row)
+        await self._execute("DELETE FROM boxd.volume WHERE id = $1", volume_id)
 
     async def setting(self, name: str) -> str | None:
         """See ControlStore."""

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from boxd.errors import Conflict
+from boxd.errors import Conflict, InvalidKey
 from boxd.model.box import BoxState
 from boxd.store.postgres import PostgresStore
 from tests.harness.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
+
+_T = TypeVar("_T")
+
+
+class Repeating(PostgresStore):
+    """Sends every statement twice, as when the answer to the first one was lost."""
+
+    async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        await super()._retry(attempt)
+        return await super()._retry(attempt)
 
 
 @pytest.fixture
@@ -66,3 +76,24 @@ async def test_two_stores_cannot_take_one_name(world: World, pg_database: str) -
     finally:
         await other.close()
     assert sorted(type(one).__name__ for one in results) == ["Box", Conflict.__name__]
+
+
+async def test_revocation_whose_answer_was_lost_ends_what_the_key_holds(
+    tmp_path: Path, pg_database: str
+) -> None:
+    store = Repeating(pg_database)
+    await store.start()
+    world = World(tmp_path, store=store)
+    await world.start()
+    try:
+        key, secret = await world.operations.create_key(ALICE, "lost", scope=None, ttl=None)
+        who = await world.operations.principal_of_key(secret.reveal())
+        with pytest.raises(InvalidKey):
+            async with world.operations.attach(who, "web", kind="spec", why="exec"):
+                await world.operations.remove_key(ALICE, key.name)
+                await asyncio.wait_for(asyncio.Event().wait(), 10)
+        with pytest.raises(InvalidKey):
+            await world.operations.principal_of_key(secret.reveal())
+    finally:
+        await world.close()
+        await store.close()
