@@ -38,7 +38,7 @@ class Tier:
         if new:
             _check("boxes per owner", len(boxes) + 1, self.boxes, "remove one: rm NAME")
         awake = [box for box in boxes if box.state in _AWAKE]
-        remedy = "remove or suspend one"
+        remedy = "remove one: rm NAME"
         _check("running boxes per owner", len(awake) + 1, self.running, remedy)
         _check(
             "CPUs of running boxes per owner",

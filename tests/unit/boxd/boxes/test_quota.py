@@ -35,3 +35,9 @@ def test_limit_is_reached_exactly(limit: str, check: str) -> None:
     getattr(tier, check)(2)
     with pytest.raises(QuotaExceeded, match="limit reached: 3 "):
         getattr(tier, check)(3)
+
+
+def test_remedy_for_too_many_running_boxes_can_be_followed() -> None:
+    tier = replace(load_tiers()["default"], running=0)
+    with pytest.raises(QuotaExceeded, match="0 running boxes per owner; remove one: rm NAME"):
+        tier.check_box([], cpus=1, mem_mb=1, new=False)
