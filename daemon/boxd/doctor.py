@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from boxd.config import Address, Config
 
-MIN_KERNEL = (5, 2)
-"""open_tree and move_mount, by which drives come into boxes."""
+MIN_KERNEL = (5, 12)
+"""Drives come into boxes by open_tree and move_mount (5.2), setns on a pidfd (5.8) and
+mount_setattr (5.12)."""
 MIN_FREE = 2 << 30
 """Bytes: an image, its runtime and a new PostgreSQL cluster fit."""
 _PROGRAMS = {
@@ -60,6 +61,27 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     return found
 
 
+def left_running(config: Config) -> bool:
+    """Whether an earlier daemon left servers, drives or boxes of this state directory running."""
+    inside = str(config.state_dir.resolve()) + "/"
+    if any(Path("/run/netns").glob(f"boxd-{config.instance}-*")):
+        return True
+    if inside in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"):
+        return True
+    own = str(os.getpid())
+    processes = (entry for entry in Path("/proc").glob("[0-9]*") if entry.name != own)
+    return any(_works_in(process, inside) for process in processes)
+
+
+def _works_in(process: Path, inside: str) -> bool:
+    try:
+        place = os.readlink(process / "cwd") + "/"
+        words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+    except OSError:
+        return False  # it has just ended, or is a thread of the kernel
+    return place.startswith(inside) or any(inside in word for word in words)
+
+
 def _root() -> Check:
     ok = os.geteuid() == 0
     remedy = "run as root (sudo boxd serve): boxes need namespaces, mounts and cgroups"
@@ -81,7 +103,7 @@ def _kernel() -> Check:
     release = os.uname().release
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
     return Check(
-        "kernel", numbers >= MIN_KERNEL, release, "run Linux 5.2 or newer (Debian 12 has 6.1)"
+        "kernel", numbers >= MIN_KERNEL, release, "run Linux 5.12 or newer (Debian 12 has 6.1)"
     )
 
 

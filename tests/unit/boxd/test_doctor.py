@@ -103,3 +103,15 @@ def test_store_file_must_be_private(config: Config, mode: int | None, *, ok: boo
     check = found(replace(config, store_file=file), "--store-file")
     assert check.ok is ok
     assert str(file) in check.remedy
+
+
+@pytest.mark.parametrize(("release", "ok"), [("5.11.0-9", False), ("5.12.0", True), ("6.1", True)])
+def test_kernel_must_have_what_drives_need(
+    config: Config, monkeypatch: pytest.MonkeyPatch, *, release: str, ok: bool
+) -> None:
+    here = os.uname()
+    uname = os.uname_result((here.sysname, here.nodename, release, here.version, here.machine))
+    monkeypatch.setattr(os, "uname", lambda: uname)
+    check = found(config, "kernel")
+    assert check.ok is ok
+    assert "5.12" in check.remedy
