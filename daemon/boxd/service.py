@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from boxd.api.app import create_app
+from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.backends.runc import RuncBackend
 from boxd.boxes.assembly import Assembly, Places
@@ -96,10 +96,6 @@ class Service:
         """Ends what `start` began, in the opposite order. Idempotent."""
         self._mode = mode
         await self._stack.aclose()
-
-    def reload(self) -> None:
-        """Reads again what can change while serving: today nothing."""
-        _log.info("nothing to read again")
 
     def welcome(self) -> list[str]:
         """What to type next."""
@@ -191,7 +187,7 @@ class Service:
         self._stack.push_async_callback(self._close_door)
         self.ssh_addr = Address(self._config.ssh_addr.host, self._door.port)
         if self._config.api_addr is not None:
-            server = ApiServer(create_app(operations, self._config), self._config)
+            server = ApiServer(Api(operations), self._config)
             self.api_addr = await server.start()
             self._stack.push_async_callback(server.close)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest_asyncio
 
-from boxd.api.app import Api, create_app
+from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
@@ -172,7 +172,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
     )
     await lifecycle.start()
     config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
-    api = create_app(operations, config)
+    api = Api(operations)
     server = ApiServer(api, config)
     web: Web | None = None
     try:

@@ -26,7 +26,6 @@ from boxd.errors import BoxdError
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from boxd.config import Config
     from boxd.operations import Operations
 
 JSON_BODY_BYTES = 1024 * 1024
@@ -66,7 +65,7 @@ class StreamRoute:
 class Api:
     """The application as an ASGI callable."""
 
-    def __init__(self, operations: Operations, config: Config) -> None:
+    def __init__(self, operations: Operations) -> None:
         self._json = _json_routes(operations)
         self._streams = (
             StreamRoute("/v1/exec/", ("POST",), "spec", ExecEndpoint(operations)),
@@ -75,7 +74,6 @@ class Api:
             ),
         )
         self._guarded = Guard(self._dispatch)
-        del config
 
     @property
     def routes(self) -> list[Route]:
@@ -108,11 +106,6 @@ class Api:
         finally:
             found = scope.get("route")
             exchange_of(scope).route = found.path if isinstance(found, APIRoute) else "-"
-
-
-def create_app(operations: Operations, config: Config) -> Api:
-    """The HTTP API over `operations`."""
-    return Api(operations, config)
 
 
 def _json_routes(operations: Operations) -> FastAPI:
