@@ -19,6 +19,7 @@ from wrkfs.errors import (
     Fenced,
     InvalidArgument,
     NoData,
+    NotFound,
     NotSupported,
     Stale,
     WrkfsError,
@@ -27,7 +28,7 @@ from wrkfs.layout import FileLayout
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.reader import BlockReader, ReadAhead
 from wrkfs.types import RenameFlags, SetAttr, XattrFlags
-from wrkfs.writer import SliceIds, WritePath, Writer
+from wrkfs.writer import REFUSED, SliceIds, WritePath, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -147,11 +148,14 @@ class FileHandle:
         await self.file.writer.commit(durable=True)
         self._raise_error()
 
-    async def close(self) -> None:
-        """Flushes and lets go; raises what `flush` would. Idempotent."""
+    async def close(self, *, flushed: bool = False) -> None:
+        """Flushes and lets go; raises what `flush` would. Idempotent.
+
+        `flushed` is for who has called `flush`: only bytes that came after it are made durable.
+        """
         file, self._file = self._file, None
         if file is not None:
-            await self._fs.let_go(self, file)
+            await self._fs.let_go(self, file, others=not flushed)
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -185,7 +189,8 @@ class Filesystem:
         self._known: OrderedDict[Ino, Attr] = OrderedDict()
         self._rejoin_lock = asyncio.Lock()
         self._reader = BlockReader(blocks, prefix)
-        self._path = WritePath(meta, blocks, prefix, SliceIds(meta), self._rejoin)
+        ids = SliceIds(meta)
+        self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, joined=meta.epoch)
 
     @classmethod
     async def connect(cls, config: VolumeConfig, *, kind: str = "mount") -> Filesystem:
@@ -215,11 +220,11 @@ class Filesystem:
         """Everything answered so far survives a crash, dirty bytes of open files included."""
         files = list(self._files.values())
         await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
-        await self._meta.sync()
+        await self._path.sync()
 
     async def sync_names(self) -> None:
         """Names and attributes answered so far survive a crash (fsync of a directory)."""
-        await self._meta.sync()
+        await self._path.sync()
 
     # -- names --
 
@@ -292,7 +297,6 @@ class Filesystem:
         file = self._files.get(ino)
         if file is None:
             return await self._setattr(ino, changes)
-        file.writer.note_change()
         if changes.size is not None:
             async with file.writer.resizing():
                 attr = await self._setattr(ino, changes)
@@ -343,7 +347,8 @@ class Filesystem:
             lambda found: self._meta.open(found[0].attr.ino),
         )
         handle = self._handle(file_map, flags, epoch)
-        handle.file.writer.note_change()
+        if made:
+            self._path.note_change()
         writable = flags & os.O_ACCMODE != os.O_RDONLY
         if not made and flags & os.O_TRUNC and writable:
             handle.attr = await self.setattr(handle.ino, SetAttr(size=0))
@@ -373,11 +378,14 @@ class Filesystem:
             for handle in file.handles:
                 if handle.error is not None:
                     raise handle.error
-        return await self._change(
+        until = self._path.changes
+        made, _ = await self._path.attempt(
             lambda: self._meta.publish(
                 ino, parent, name, if_version=if_version, if_absent=if_absent
             )
         )
+        self._path.note_durable(until)
+        return made
 
     # -- the volume, extended attributes --
 
@@ -436,11 +444,11 @@ class Filesystem:
         end = min(offset + size, layout.size)
         return b"" if end <= offset else await self._reader.read(layout, offset, end, ahead)
 
-    async def let_go(self, handle: FileHandle, file: OpenFile) -> None:
+    async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
         """The end of a handle: its bytes are committed, then the inode is released."""
         try:
             if handle.writable:
-                await file.writer.commit(durable=True)
+                await file.writer.commit(durable=True, others=others)
         finally:
             file.handles.discard(handle)
             if not file.handles and self._files.get(file.ino) is file:
@@ -508,15 +516,14 @@ class Filesystem:
         handle = self._handle(file_map, flags, epoch)
         if truncate:
             self.learn(file_map.attr)
-            handle.file.writer.note_change()
+            self._path.note_change()
         return handle
 
     async def _opening(
         self, call: Callable[[], Awaitable[T]], again: Callable[[T], Awaitable[object]]
     ) -> tuple[T, int]:
         """Opens, and once more when the epoch changed meanwhile; the epoch it is open in."""
-        epoch = self._meta.epoch
-        found = await self._change(call)
+        found, epoch = await self._path.attempt(call)
         while epoch != self._meta.epoch:
             epoch = self._meta.epoch
             await again(found)
@@ -534,35 +541,39 @@ class Filesystem:
         return handle
 
     async def _change(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Runs a change; one that was fenced was not done, and is done in a new epoch."""
-        epoch = self._meta.epoch
-        try:
-            return await call()
-        except Fenced:
-            await self._rejoin(epoch)
-        return await call()
+        """Makes a change, and notes that it waits to become durable. See `WritePath.attempt`."""
+        done, _ = await self._path.attempt(call)
+        self._path.note_change()
+        return done
 
     async def _rejoin(self, epoch: int) -> None:
-        """Ends `epoch`: a new one is registered and all files are opened in it.
-
-        A file that is gone meanwhile fails with Stale; the dirty bytes of the others are kept.
-        """
+        """See `Rejoin`. A file that is gone meanwhile fails with Stale."""
         async with self._rejoin_lock:
-            if self._meta.epoch != epoch:
-                return
-            await self._meta.rejoin()
-            for file in list(self._files.values()):
-                file.layout = None
+            files = list(self._files.values())
+            if self._meta.epoch == epoch:
+                for file in files:
+                    file.layout = None
+                    file.writer.refuse(Fenced(REFUSED))
+                await self._meta.rejoin()
+            for file in files:
                 for handle in list(file.handles):
-                    try:
-                        await self._meta.open(file.ino)
-                        handle.epoch = self._meta.epoch
-                    except Fenced:
-                        raise
-                    except WrkfsError:
-                        gone = Stale("the file vanished while the session was cut off")
-                        file.writer.fail(gone)
-                        file.lose(gone)
+                    if handle.epoch != self._meta.epoch:
+                        await self._reopen(file, handle)
+            self._path.joined = self._meta.epoch
+
+    async def _reopen(self, file: OpenFile, handle: FileHandle) -> None:
+        """Opens a handle's file in the present epoch. Unavailable, Fenced: not yet."""
+        try:
+            await self._meta.open(file.ino)
+        except (NotFound, Stale):
+            gone = Stale("the file vanished while the session was cut off")
+            file.writer.fail(gone)
+            file.lose(gone)
+        else:
+            if handle not in file.handles:
+                await self._meta.release(file.ino)
+                return
+        handle.epoch = self._meta.epoch
 
 
 def _check_namespace(name: bytes) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from wrkfs.data.checksums import sums
 from wrkfs.errors import Fenced, FileTooBig, StorageError, WrkfsError
@@ -15,11 +15,13 @@ from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, block_key
 from wrkfs.types import Commit, Extent, SliceId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from wrkfs.data.interface import BlockStore
     from wrkfs.meta.interface import MetaStore
     from wrkfs.types import Attr, BytesLike, Ino
+
+T = TypeVar("T")
 
 COMMIT_DELAY = 0.1
 """Seconds after a write until a background commit starts: half of what V2 allows."""
@@ -31,8 +33,8 @@ SLICE_RANGE = 1024
 """Slice ids reserved at once."""
 MAX_RUNS = 256
 """Scattered writes of one file that a commit carries; more start a commit at once."""
-FENCE_RETRIES = 3
-"""Times that one commit is tried again in a new epoch before its bytes count as lost."""
+REFUSED = "written before the session was cut off"
+"""What is said of bytes whose epoch ended before they were committed."""
 
 
 class SliceIds:
@@ -182,10 +184,14 @@ class Run:
 
 
 class Rejoin(Protocol):
-    """What the writer asks of its Filesystem when its session has been fenced."""
+    """What is asked of the Filesystem when its session has been fenced."""
 
     async def __call__(self, epoch: int) -> None:
-        """Registers a new epoch after `epoch`, reopens files; returns at once if it is newer."""
+        """Registers a new epoch after `epoch`, unless there is one; opens all files in it.
+
+        What was written under `epoch` and not committed is refused. Unavailable: not all files are
+        open yet, and the next call goes on.
+        """
         ...
 
 
@@ -201,10 +207,47 @@ class WritePath:
     budget: DirtyBudget = field(default_factory=DirtyBudget)
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    joined: int = 0
+    """The epoch in which all files are open; another than the store's: some wait to be opened."""
     changes: int = 0
     """Counts answers that a database crash could still undo."""
     durable: int = 0
     """The value of `changes` up to which everything survives a database crash."""
+
+    def note_change(self) -> int:
+        """A change has been answered that only a durable step makes safe; the new count.
+
+        Never noted before the answer: a durable step in between would not cover it.
+        """
+        self.changes += 1
+        return self.changes
+
+    def note_durable(self, until: int) -> None:
+        """A durable step succeeded that began when `changes` was `until`."""
+        self.durable = max(self.durable, until)
+
+    async def sync(self) -> None:
+        """Everything answered so far survives a crash; costs nothing when it does already."""
+        until = self.changes
+        if until > self.durable:
+            await self.attempt(self.meta.sync)
+            self.note_durable(until)
+
+    async def attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
+        """Makes a call of the store; its answer, and the epoch it began in.
+
+        Fenced says that the call changed nothing, so it is made once more, in a new epoch. Of a
+        call that broke before the session was fenced nobody knows: Doubtful reaches the caller.
+        """
+        if self.joined != self.meta.epoch:
+            await self.rejoin(self.joined)
+        epoch = self.meta.epoch
+        try:
+            return await call(), epoch
+        except Fenced:
+            await self.rejoin(epoch)
+        epoch = self.meta.epoch
+        return await call(), epoch
 
 
 class Writer:
@@ -220,6 +263,9 @@ class Writer:
       `_committing` in the same step in which `on_committed` learns the new attributes: at every
       moment each acknowledged byte is either dirty here or in the database.
     - A commit runs in a task of its own: a caller that is cancelled does not tear it.
+
+    Bytes belong to the epoch they were written in. When it ends before they are committed they are
+    refused and count as lost: others may have changed the file since.
     """
 
     def __init__(
@@ -240,7 +286,7 @@ class Writer:
         self._gate = asyncio.Lock()
         self._commit_lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
-        self._changed_at = 0
+        self._committed_at = 0
         self._mtime_ns = 0
         self._kicked = False
         self._failure: WrkfsError | None = None
@@ -292,21 +338,24 @@ class Writer:
                 while self._must_commit_before(append):
                     await self.commit(durable=False)
                 while not self._path.ids.ready:
-                    await self._path.ids.refill()
+                    await self._path.attempt(self._path.ids.refill)
+                if self._failure is not None:
+                    raise self._failure
                 self._take(0 if append else offset, data, append)
         except BaseException:
             self._path.budget.release(size)
             raise
         self._held += size
 
-    async def commit(self, *, durable: bool) -> None:
+    async def commit(self, *, durable: bool, others: bool = True) -> None:
         """Makes all dirty bytes visible, and with `durable` safe from crashes.
 
-        Lost bytes are reported through `on_lost`, never raised here.
+        Durable is then everything that the Filesystem has answered, names included; without
+        `others` no more than the bytes of this file. Lost bytes are reported through `on_lost`,
+        never raised here.
         """
-        if not self.dirty and not (durable and self._changed_at > self._path.durable):
-            return
-        await asyncio.shield(self._spawn(durable))
+        if self.dirty or (durable and self._undone(others)):
+            await asyncio.shield(self._spawn(durable, others))
 
     async def settle(self) -> None:
         """Gives appended bytes their place, so that size and reads are exact."""
@@ -328,11 +377,6 @@ class Writer:
         async with self._commit_lock:
             yield
 
-    def note_change(self) -> None:
-        """Something about the file was answered that only a durable step makes safe."""
-        self._path.changes += 1
-        self._changed_at = self._path.changes
-
     def set_mtime(self, mtime_ns: int) -> None:
         """The user chose the time: the commit of earlier writes keeps it."""
         self._mtime_ns = mtime_ns
@@ -341,7 +385,33 @@ class Writer:
         """The file is gone for this session: nothing can be written any more."""
         self._failure = error
 
+    def refuse(self, error: WrkfsError) -> None:
+        """Drops what is dirty, but for what is in a commit: that learns its end by itself."""
+        if self._runs:
+            batch, held = self._take_out()
+            self._drop(batch, held)
+            self._on_lost(error)
+
     # -- inside --
+
+    def _undone(self, others: bool) -> bool:
+        """Whether a crash could undo what a durable commit is asked for."""
+        return (self._path.changes if others else self._committed_at) > self._path.durable
+
+    def _take_out(self) -> tuple[list[Run], int]:
+        """The runs and the bytes they hold of the budget; the buffer is empty then."""
+        batch, self._runs = self._runs, []
+        held, self._held = self._held, 0
+        self._kicked = False
+        self._cancel_timer()
+        return batch, held
+
+    def _drop(self, batch: list[Run], held: int) -> None:
+        """Ends what runs that left the buffer still use."""
+        self._path.budget.release(held)
+        for run in batch:
+            for put in run.puts:
+                put.cancel()
 
     def _must_commit_before(self, append: bool) -> bool:
         """Appended and placed bytes are never dirty together; scattered writes are bounded."""
@@ -392,28 +462,29 @@ class Writer:
         """Starts a commit in the background."""
         self._cancel_timer()
         self._kicked = True
-        self._spawn(durable=False)
+        self._spawn(durable=False, others=False)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _spawn(self, durable: bool) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._commit(durable))
+    def _spawn(self, durable: bool, others: bool) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._commit(durable, others))
         self._path.tasks.add(task)
         task.add_done_callback(self._path.tasks.discard)
         return task
 
-    async def _commit(self, durable: bool) -> None:
+    async def _commit(self, durable: bool, others: bool) -> None:
         async with self._commit_lock:
             self._cancel_timer()
-            before = self._path.changes
+            until = self._path.changes
             try:
                 if self._runs:
                     await self._commit_runs(durable)
-                elif durable and self._changed_at > self._path.durable:
-                    await self._path.meta.sync()
+                elif durable and self._undone(others):
+                    await self._path.sync()
+                    return
                 else:
                     return
             except WrkfsError as error:
@@ -423,42 +494,38 @@ class Writer:
                 self._on_lost(StorageError(type(error).__name__))
                 raise
             if durable:
-                self._path.durable = max(self._path.durable, before)
+                self._path.note_durable(until)
             else:
-                self.note_change()
+                self._committed_at = self._path.note_change()
 
     async def _commit_runs(self, durable: bool) -> None:
-        batch, self._runs = self._runs, []
-        held, self._held = self._held, 0
-        self._kicked = False
+        batch, held = self._take_out()
         self._committing = batch
         try:
             self._on_committed(await self._commit_batch(batch, durable))
         finally:
             self._committing = []
-            self._path.budget.release(held)
-            for run in batch:
-                for put in run.puts:
-                    put.cancel()
+            self._drop(batch, held)
 
     async def _commit_batch(self, batch: list[Run], durable: bool) -> Attr:
-        """Uploads and commits; once more in a new epoch when the session has been fenced."""
-        attempt = 0
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            epoch = self._path.meta.epoch
-            try:
-                await self._renew(batch)
-                extents = await self._upload(batch)
-                return await self._path.meta.commit(
-                    Commit(self._ino, extents, self._append, durable, self._mtime_ns)
-                )
-            except Fenced:
-                if attempt == FENCE_RETRIES:
-                    raise
-                attempt += 1
-                await self._path.rejoin(epoch)
+        """Uploads and commits; Fenced for bytes of an epoch that has ended, Stale (see `fail`)."""
+        self._check(batch)
+        extents = await self._upload(batch)
+        self._check(batch)
+        epoch = self._path.meta.epoch
+        try:
+            return await self._path.meta.commit(
+                Commit(self._ino, extents, self._append, durable, self._mtime_ns)
+            )
+        except Fenced:
+            await self._path.rejoin(epoch)
+            raise
+
+    def _check(self, batch: list[Run]) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if any(run.epoch != self._path.meta.epoch for run in batch):
+            raise Fenced(REFUSED)
 
     async def _upload(self, batch: list[Run]) -> tuple[Extent, ...]:
         """Stores what is not stored yet; small slices travel in the commit instead."""
@@ -471,18 +538,6 @@ class Writer:
             if isinstance(outcome, BaseException):
                 raise outcome
         return tuple(_extent(run) for run in batch)
-
-    async def _renew(self, batch: list[Run]) -> None:
-        """Gives runs of an ended epoch new ids: objects under the old ones may be collected."""
-        for run in batch:
-            if run.epoch == self._path.meta.epoch:
-                continue
-            await asyncio.gather(*run.puts, return_exceptions=True)
-            while not self._path.ids.ready:
-                await self._path.ids.refill()
-            run.slice_id = self._path.ids.take()
-            run.epoch = self._path.ids.epoch
-            run.puts.clear()
 
 
 def _extent(run: Run) -> Extent:

@@ -234,7 +234,7 @@ class Operations(pyfuse3.Operations):
         """
         handle = self._files.pop(fh)
         try:
-            await handle.close()
+            await handle.close(flushed=True)
         except WrkfsError as error:
             log.error("bytes of inode %d are lost after its last close: %s", handle.ino, error)
             raise

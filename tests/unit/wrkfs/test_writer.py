@@ -10,13 +10,26 @@ import pytest
 
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import ME, Drive, content, create
-from wrkfs.errors import FileTooBig, Stale, StorageError, Unavailable
+from wrkfs.errors import Fenced, FileTooBig, Stale, StorageError, Unavailable
+from wrkfs.fs import Filesystem
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
+from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
 from wrkfs.writer import DirtyBudget
 
 if TYPE_CHECKING:
-    from wrkfs.fs import Filesystem
+    from wrkfs.types import FileMap, Ino
+
+
+class Interrupted(MemoryMeta):
+    """A memory store that does not answer `open` during an outage."""
+
+    outage = False
+
+    async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
+        if self.outage:
+            raise Unavailable
+        return await super().open(ino, truncate=truncate)
 
 
 async def refs(fs: Filesystem) -> list[tuple[int, int, bool]]:
@@ -256,16 +269,101 @@ async def test_a_cancelled_caller_does_not_tear_the_commit(drive: Drive) -> None
     assert len(await content(fs)) == INLINE_MAX + 1
 
 
-async def test_dirty_bytes_survive_the_fencing_of_their_session(drive: Drive) -> None:
+async def test_dirty_bytes_of_a_fenced_session_are_refused(drive: Drive) -> None:
     fs = await drive.mount(drive.blocks)
     handle = await create(fs)
+    await handle.write(0, b"committed")
+    await handle.fsync()
+    reader = await fs.open(handle.ino, os.O_RDONLY)
+    clean = await create(fs, b"clean")
     await handle.write(0, b"x" * (BLOCK_SIZE + 1))
     drive.volume.end(drive.metas[0].session)
-    await handle.write(BLOCK_SIZE + 1, b"y")
+    with pytest.raises(Fenced):
+        await handle.fsync()
+    assert drive.metas[0].epoch == 2
+    later = await fs.open(handle.ino, os.O_RDWR)
+    await later.write(0, b"C")
+    await later.close()
+    with pytest.raises(Fenced):
+        await reader.fsync()
+    await reader.close()
+    await handle.write(9, b"!")
+    await handle.close()
+    await clean.write(0, b"y")
+    await clean.close()
+    assert await content(fs) == b"Committed!"
+    assert await content(fs, b"clean") == b"y"
+
+
+async def test_a_call_that_meets_the_fence_refuses_the_dirty_bytes_of_all_files(
+    drive: Drive,
+) -> None:
+    fs = await drive.mount()
+    handles = [await create(fs, name) for name in (b"a", b"b")]
+    for handle in handles:
+        await handle.write(0, b"x")
+    drive.volume.end(drive.metas[0].session)
+    await fs.mkdir(ROOT_INO, b"d", 0o755, ME)
+    assert drive.metas[0].epoch == 2
+    for handle in handles:
+        assert await handle.read(0, 10) == b""
+        with pytest.raises(Fenced):
+            await handle.close()
+        assert (await fs.getattr(handle.ino)).size == 0
+
+
+async def test_bytes_in_an_upload_when_the_session_is_fenced_are_refused(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    async def wait(_key: str) -> None:
+        entered.set()
+        await go.wait()
+
+    drive.blocks.before_put = wait
+    await handle.write(0, b"x" * (INLINE_MAX + 1))
+    closing = asyncio.create_task(handle.close())
+    await entered.wait()
+    drive.volume.end(drive.metas[0].session)
+    await fs.mkdir(ROOT_INO, b"d", 0o755, ME)
+    go.set()
+    with pytest.raises(Fenced):
+        await closing
+    assert await content(fs) == b""
+
+
+async def test_a_writer_alone_comes_back_after_the_fence(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    drive.volume.end(drive.metas[0].session)
+    await handle.write(0, b"x")
     await handle.fsync()
     await handle.close()
-    assert drive.metas[0].epoch == 2
-    assert await content(fs) == b"x" * (BLOCK_SIZE + 1) + b"y"
+    assert await content(fs) == b"x"
+
+
+async def test_an_outage_while_rejoining_is_no_loss_of_the_file(drive: Drive) -> None:
+    """Only a file that is gone fails for good; one that could not be asked for is asked again."""
+    meta = Interrupted(drive.volume)
+    await meta.start()
+    fs = Filesystem(meta, drive.blocks)
+    handles = [await create(fs, name) for name in (b"a", b"b")]
+    meta.outage = True
+    drive.volume.end(meta.session)
+    with pytest.raises(Unavailable):
+        await fs.mkdir(ROOT_INO, b"d", 0o755, ME)
+    with pytest.raises(Unavailable):
+        await handles[1].write(0, b"x")
+    meta.outage = False
+    for handle in handles:
+        await handle.write(0, b"x")
+        await handle.fsync()
+        await fs.unlink(ROOT_INO, b"a" if handle is handles[0] else b"b")
+        assert await handle.read(0, 10) == b"x", "sustained in the new epoch"
+        await handle.close()
+    assert meta.epoch == 2
+    await fs.close()
 
 
 async def test_a_file_that_vanished_with_the_session_is_stale(drive: Drive) -> None:

@@ -1,0 +1,180 @@
+"""What fsync and close make durable: everything answered before, and nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.unit.wrkfs.drive import ME, create
+from wrkfs.data.memory import MemoryBlocks
+from wrkfs.fs import Filesystem
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.types import ROOT_INO, RenameFlags, SetAttr
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from wrkfs.types import Attr, Commit, Ino
+
+    Change = Callable[[Filesystem, Ino], Awaitable[object]]
+
+
+class Counting(MemoryMeta):
+    """A memory store that counts the calls that make its answers durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable = 0
+        self.hold: asyncio.Event | None = None
+        self.held = asyncio.Event()
+
+    async def sync(self) -> None:
+        await super().sync()
+        self.durable += 1
+
+    async def commit(self, commit: Commit) -> Attr:
+        attr = await super().commit(commit)
+        self.durable += commit.durable
+        return attr
+
+    async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        if self.hold is not None:
+            self.held.set()
+            await self.hold.wait()
+        return await super().setattr(ino, changes)
+
+
+@pytest.fixture
+def meta() -> Counting:
+    """The store under `fs`."""
+    return Counting()
+
+
+@pytest_asyncio.fixture
+async def fs(meta: Counting) -> AsyncIterator[Filesystem]:
+    """A Filesystem with nothing that waits to become durable."""
+    await meta.start()
+    made = Filesystem(meta, MemoryBlocks())
+    await made.mkdir(ROOT_INO, b"directory", 0o755, ME)
+    await made.symlink(ROOT_INO, b"symlink", b"target", ME)
+    await made.sync_names()
+    meta.durable = 0
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+CHANGES: dict[str, Change] = {
+    "rename": lambda fs, _: fs.rename(ROOT_INO, b"file", ROOT_INO, b"new"),
+    "exchange": lambda fs, _: fs.rename(
+        ROOT_INO, b"file", ROOT_INO, b"symlink", RenameFlags.EXCHANGE
+    ),
+    "link": lambda fs, ino: fs.link(ino, ROOT_INO, b"new"),
+    "unlink": lambda fs, _: fs.unlink(ROOT_INO, b"symlink"),
+    "rmdir": lambda fs, _: fs.rmdir(ROOT_INO, b"directory"),
+    "remove_tree": lambda fs, _: fs.remove_tree(ROOT_INO, b"directory"),
+    "mkdir": lambda fs, _: fs.mkdir(ROOT_INO, b"new", 0o755, ME),
+    "mknod": lambda fs, _: fs.mknod(ROOT_INO, b"new", 0o100644, 0, ME),
+    "symlink": lambda fs, _: fs.symlink(ROOT_INO, b"new", b"t", ME),
+    "setxattr": lambda fs, ino: fs.setxattr(ino, b"user.a", b"1"),
+    "removexattr": lambda fs, ino: fs.removexattr(ino, b"user.b"),
+    "chmod": lambda fs, ino: fs.setattr(ino, SetAttr(mode=0o600)),
+    "truncate": lambda fs, ino: fs.setattr(ino, SetAttr(size=9)),
+    "utimens": lambda fs, ino: fs.setattr(ino, SetAttr(mtime_ns=1)),
+    "chmod of another": lambda fs, _: fs.setattr(ROOT_INO, SetAttr(mode=0o700)),
+    "create": lambda fs, _: fs.create(ROOT_INO, b"new", 0o600, os.O_RDONLY, ME),
+    "open and truncate": lambda fs, ino: fs.open(ino, os.O_WRONLY | os.O_TRUNC),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("way", ["fsync", "flush", "close", "fsyncdir", "syncfs"])
+async def test_a_change_is_made_durable_once(
+    fs: Filesystem, meta: Counting, change: Change, way: str
+) -> None:
+    handle = await create(fs)
+    await fs.setxattr(handle.ino, b"user.b", b"2")
+    await handle.write(0, b"data")
+    await handle.fsync()
+    assert meta.durable == 1, "the commit of the bytes carries the names"
+    await handle.fsync()
+    assert meta.durable == 1, "nothing changed since"
+    await change(fs, handle.ino)
+    if way == "fsyncdir":
+        await fs.sync_names()
+    elif way == "syncfs":
+        await fs.sync()
+    elif way == "fsync":
+        await handle.fsync()
+    elif way == "flush":
+        await handle.flush()
+    else:
+        await handle.close()
+    assert meta.durable == 2
+    await fs.sync_names()
+    await handle.close()
+    assert meta.durable == 2
+
+
+async def test_a_reader_pays_nothing_for_the_changes_of_others(
+    fs: Filesystem, meta: Counting
+) -> None:
+    handle = await create(fs)
+    await handle.close()
+    reader = await fs.open(handle.ino, os.O_RDONLY)
+    await fs.mkdir(ROOT_INO, b"d", 0o755, ME)
+    before = meta.durable
+    await reader.flush()
+    await reader.close()
+    assert meta.durable == before
+
+
+async def test_the_release_of_a_flushed_handle_pays_nothing_for_the_changes_of_others(
+    fs: Filesystem, meta: Counting
+) -> None:
+    handle = await create(fs)
+    await handle.write(0, b"data")
+    await handle.flush()
+    await fs.mkdir(ROOT_INO, b"d", 0o755, ME)
+    await handle.close(flushed=True)
+    assert meta.durable == 1
+
+
+async def test_the_release_of_a_flushed_handle_commits_what_came_after(
+    fs: Filesystem, meta: Counting
+) -> None:
+    handle = await create(fs)
+    await handle.flush()
+    await handle.write(0, b"page of a mapping")
+    await handle.close(flushed=True)
+    assert meta.durable == 2
+
+
+async def test_a_published_file_needs_no_further_sync(fs: Filesystem, meta: Counting) -> None:
+    handle = await fs.create_unlinked(0o600, ME)
+    await handle.write(0, b"body")
+    await fs.publish(handle.ino, ROOT_INO, b"new")
+    await handle.close()
+    assert meta.durable == 0, "publish itself is durable, with all before it"
+
+
+async def test_a_durable_commit_does_not_cover_a_change_that_is_answered_later(
+    fs: Filesystem, meta: Counting
+) -> None:
+    file, other = await create(fs, b"file"), await create(fs, b"other")
+    await fs.sync_names()
+    meta.hold = asyncio.Event()
+    change = asyncio.create_task(fs.setattr(file.ino, SetAttr(size=100)))
+    await meta.held.wait()
+    await other.write(0, b"x")
+    await other.fsync()
+    meta.hold.set()
+    await change
+    before = meta.durable
+    await file.fsync()
+    assert meta.durable == before + 1
