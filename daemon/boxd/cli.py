@@ -1,46 +1,62 @@
-"""Protocol adapter only. The command line: `boxd serve | doctor | down | images`."""
+"""Protocol adapter only. The command line: `boxd serve | doctor | down | images`.
+
+The service is imported by the commands that use it: that takes more than a second, and within it
+Ctrl-C is to end quietly.
+"""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
+import re
 import signal
 import stat
 import sys
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import uvloop
-from rich.console import Console
-
-from boxd import doctor, log
-from boxd.config import (
-    DEFAULT_GRACE,
-    DEFAULT_IDLE_REAP,
-    DEFAULT_IDLE_TIMEOUT,
-    DEFAULT_IMAGE,
-    DEFAULT_STATE_DIR,
-    Address,
-    Config,
-)
-from boxd.embedded.statedir import lock_holder
+from boxd import log
+from boxd.config import DEFAULT_IMAGE, DEFAULT_STATE_DIR, Address, Config
 from boxd.errors import BadRequest, BoxdError, Unavailable
-from boxd.names.duration import format_duration, parse_duration
-from boxd.service import Service, StopMode, build_image, known_images
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterator, Sequence
 
+    from rich.console import Console
+
+    from boxd.service import StopMode
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as a shell counts it."""
+SSH_ADDR = "127.0.0.1:2222"
+TRUSTED_PROXY = "127.0.0.1"
+DEFAULTS = {
+    "state_dir": DEFAULT_STATE_DIR,
+    "verbose": False,
+    "ssh_addr": SSH_ADDR,
+    "api_addr": None,
+    "meta_dsn": None,
+    "meta_dsn_file": None,
+    "store_file": None,
+    "default_image": DEFAULT_IMAGE,
+    "workspace_automount": False,
+    "trusted_proxy": TRUSTED_PROXY,
+}
 DOWN_TIMEOUT = 90.0
 """Seconds that `boxd down` waits for a living daemon to stop everything."""
+ENDS = {
+    "everything": "Stopped.",
+    "daemon": "boxd stopped; boxes go on running and are found again at the next start",
+}
+"""Last words by what was to be stopped."""
+_PERCENT = re.compile(r"\s*\d+ %")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 1 refused or failed, 2 usage."""
+    """Entry point; returns the exit status: 0 done, 1 refused or failed, 2 usage, 130 Ctrl-C."""
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     log.setup(verbose=arguments.verbose)
     try:
@@ -49,38 +65,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BoxdError as error:
         print(f"boxd: {log.escape(log.redact(str(error)))}", file=sys.stderr)
         return 2 if isinstance(error, BadRequest) else 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return status
 
 
 def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+    """Each command takes the flags that matter to it; the others have their defaults."""
+    common, servers, listeners = _flags(), _flags(), _flags()
     add = common.add_argument
-    add("--state-dir", type=Path, default=DEFAULT_STATE_DIR, help="all state (%(default)s)")
+    add("--state-dir", type=Path, metavar="DIR", help=f"all state ({DEFAULT_STATE_DIR})")
     add("--verbose", action="store_true", help="log more")
-    add("--ssh-addr", default="127.0.0.1:2222", metavar="HOST:PORT", help="SSH (%(default)s)")
-    add("--api-addr", metavar="HOST:PORT", help="HTTP API; not served when absent")
+    add = servers.add_argument
     add("--meta-dsn", metavar="DSN", help="PostgreSQL, without password; default: embedded")
     add("--meta-dsn-file", type=Path, metavar="FILE", help="file (mode 0600) with the DSN")
     add("--store-file", type=Path, metavar="FILE", help="JSON (0600) naming an S3; else embedded")
-    add("--default-image", default=DEFAULT_IMAGE, help="image of specs without one (%(default)s)")
+    add = listeners.add_argument
+    add("--ssh-addr", metavar="HOST:PORT", help=f"SSH ({SSH_ADDR})")
+    add("--api-addr", metavar="HOST:PORT", help="HTTP API; not served when absent")
+    add("--default-image", metavar="NAME", help=f"image of specs without one ({DEFAULT_IMAGE})")
+    serving = _flags()
+    add = serving.add_argument
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
-    for flag, default, text in (
-        ("--grace", DEFAULT_GRACE, "how long a box stays awake after its last user left"),
-        ("--idle-timeout", DEFAULT_IDLE_TIMEOUT, "when an idle box is suspended"),
-        ("--idle-reap", DEFAULT_IDLE_REAP, "when a suspended box is removed"),
-    ):
-        shown = format_duration(default)
-        add(flag, default=shown, metavar="DURATION", help=f"{text} ({shown})")
-    add("--admin-keys", type=Path, metavar="FILE", help="public keys of administrators")
-    add("--trusted-proxy", default="127.0.0.1", help="whose forwarded headers count (%(default)s)")
+    add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
     parser = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
+    parser.set_defaults(**DEFAULTS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, run, text in (
-        ("serve", _serve, "serve in the foreground; Ctrl-C stops everything"),
-        ("doctor", _doctor, "what this host can and cannot do"),
-        ("down", _down, "stop what a dead daemon left running"),
+    everything = [common, listeners, servers, serving]
+    for name, run, parents, text in (
+        ("serve", _serve, everything, "serve in the foreground; Ctrl-C stops everything"),
+        ("doctor", _doctor, everything[:3], "what this host can and cannot do"),
+        ("down", _down, [common, servers], "stop what serves, or what a dead daemon left running"),
     ):
-        commands.add_parser(name, parents=[common], help=text).set_defaults(run=run)
+        commands.add_parser(name, parents=parents, help=text).set_defaults(run=run)
     images = commands.add_parser("images", help="build or list images")
     verbs = images.add_subparsers(required=True, metavar="VERB")
     build = verbs.add_parser("build", parents=[common], help="build images anew")
@@ -88,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
     build.set_defaults(run=_images_build)
     verbs.add_parser("ls", parents=[common], help="the catalog").set_defaults(run=_images_ls)
     return parser
+
+
+def _flags() -> argparse.ArgumentParser:
+    """A group of flags. What is not given is not set, so that the default of all counts."""
+    return argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
 
 
 def _config(arguments: argparse.Namespace) -> Config:
@@ -100,17 +122,9 @@ def _config(arguments: argparse.Namespace) -> Config:
         store_file=arguments.store_file,
         default_image=arguments.default_image,
         workspace_automount=arguments.workspace_automount,
-        grace=_duration(arguments.grace, "--grace"),
-        idle_timeout=_duration(arguments.idle_timeout, "--idle-timeout"),
-        idle_reap=_duration(arguments.idle_reap, "--idle-reap"),
-        admin_keys=arguments.admin_keys,
         trusted_proxy=arguments.trusted_proxy,
         verbose=arguments.verbose,
     )
-
-
-def _duration(text: str, flag: str) -> timedelta:
-    return timedelta(0) if text == "0" else parse_duration(text, flag)
 
 
 def _address(text: str, flag: str) -> Address:
@@ -147,6 +161,13 @@ def _private_text(path: Path) -> str:
 
 
 def _serve(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    import uvloop
+    from rich.console import Console
+
+    from boxd import doctor
+
     del arguments
     console = Console(stderr=True)
     missing = [
@@ -162,7 +183,11 @@ def _serve(config: Config, arguments: argparse.Namespace) -> int:
 
 
 async def _serve_until_stopped(config: Config, console: Console) -> None:
-    """SIGINT: stop everything. SIGTERM: boxes and mounts stay. SIGHUP: read admin keys again."""
+    """SIGINT: stop everything. SIGTERM: boxes and mounts stay."""
+    import asyncio
+
+    from boxd.service import Service, StopMode
+
     loop = asyncio.get_running_loop()
     asked: asyncio.Future[StopMode] = loop.create_future()
 
@@ -170,7 +195,7 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
         if not asked.done():
             asked.set_result(mode)
         else:
-            console.print("boxd: stopping already; this takes a few seconds", highlight=False)
+            _say(console, "boxd: stopping already; this takes a few seconds")
 
     loop.add_signal_handler(signal.SIGINT, stop, StopMode.EVERYTHING)
     loop.add_signal_handler(signal.SIGTERM, stop, StopMode.DAEMON)
@@ -184,23 +209,26 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
             starting.cancel()
             await asyncio.wait({starting})
         if starting.cancelled():
+            _say(console, "Stopped.")
             return
         await starting
-    loop.add_signal_handler(signal.SIGHUP, service.reload)
     for line in service.welcome():
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _say(console, line)
     mode = await asked
     with _progress(console) as progress:
         progress("Stopping")
         await service.stop(mode)
-    console.print("Stopped.", highlight=False)
+    _say(console, ENDS[mode.value])
 
 
 @contextmanager
 def _progress(console: Console) -> Iterator[_Progress]:
     """Steps as a spinner on a terminal, as lines elsewhere."""
+    if not console.is_terminal:
+        yield _Progress(console, None)
+        return
     with console.status("Starting") as status:
-        yield _Progress(console, status.update if console.is_terminal else None)
+        yield _Progress(console, status.update)
 
 
 class _Progress:
@@ -209,16 +237,25 @@ class _Progress:
     def __init__(self, console: Console, update: object) -> None:
         self._console = console
         self._update = update
+        self._shown = ""
 
     def __call__(self, text: str) -> None:
-        """Shows a step."""
+        """Shows a step. Where lines are kept, a step that only gets on is not shown again."""
+        text = log.escape(text)
         if callable(self._update):
-            self._update(log.escape(text))
-        else:
-            self._console.print(f"boxd: {log.escape(text)}", markup=False, highlight=False)
+            self._update(text)
+        elif (step := _PERCENT.sub("", text)) != self._shown:
+            self._shown = step
+            _say(self._console, f"boxd: {step}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _doctor(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd import doctor
+
     del arguments
     found = doctor.checks(config)
     rows = [("CHECK", "", "FOUND", "REMEDY")]
@@ -230,8 +267,21 @@ def _doctor(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def _down(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    import uvloop
+    from rich.console import Console
+
+    from boxd.doctor import left_running
+    from boxd.embedded.statedir import lock_holder
+
     del arguments
+    if not config.state_dir.is_dir():
+        raise Unavailable(f"there is no directory {config.state_dir}; give --state-dir DIR")
     console = Console(stderr=True)
+    if lock_holder(config.state_dir) is None and not left_running(config):
+        _say(console, "nothing is running")
+        return 0
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_stop_everything(config, console))
     return 0
@@ -239,27 +289,47 @@ def _down(config: Config, arguments: argparse.Namespace) -> int:
 
 async def _stop_everything(config: Config, console: Console) -> None:
     """Asks a living daemon to stop; without one, starts just enough to stop what is left."""
+    from boxd.embedded.statedir import lock_holder
+    from boxd.service import Service, StopMode
+
     holder = lock_holder(config.state_dir)
     if holder is not None:
-        if not holder.isdigit():
-            raise Unavailable(f"{config.state_dir} is served by an unknown process; stop that one")
-        os.kill(int(holder), signal.SIGINT)
-        loop = asyncio.get_running_loop()
-        end = loop.time() + DOWN_TIMEOUT
-        while lock_holder(config.state_dir) is not None:
-            if loop.time() > end:
-                raise Unavailable(f"process {holder} did not stop in {DOWN_TIMEOUT:.0f} s")
-            await asyncio.sleep(0.1)
-        return
-    if not config.state_dir.exists():
-        return
-    with _progress(console) as progress:
-        service = Service(config, progress)
-        await service.start(serve=False)
-        await service.stop(StopMode.EVERYTHING)
+        with _progress(console) as progress:
+            progress(f"Stopping process {holder}")
+            await _stop_daemon(config, holder)
+        _say(console, f"stopped process {holder}")
+    else:
+        with _progress(console) as progress:
+            progress("Stopping what an earlier boxd left")
+            service = Service(config, progress)
+            await service.start(serve=False)
+            await service.stop(StopMode.EVERYTHING)
+        _say(console, "Stopped.")
+
+
+async def _stop_daemon(config: Config, holder: str) -> None:
+    import asyncio
+
+    from boxd.embedded.statedir import lock_holder
+
+    if not holder.isdigit():
+        raise Unavailable(f"{config.state_dir} is served by an unknown process; stop that one")
+    os.kill(int(holder), signal.SIGINT)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + DOWN_TIMEOUT
+    while lock_holder(config.state_dir) is not None:
+        if loop.time() > end:
+            raise Unavailable(f"process {holder} did not stop in {DOWN_TIMEOUT:.0f} s")
+        await asyncio.sleep(0.1)
 
 
 def _images_build(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd.service import build_image
+
     console = Console(stderr=True)
     with _progress(console) as progress, asyncio.Runner() as runner:
         for name in arguments.names:
@@ -268,6 +338,8 @@ def _images_build(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def _images_ls(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd.service import known_images
+
     del arguments
     rows = [("NAME", "BUILT", "DESCRIPTION")]
     for image, built in known_images(config):

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 
 DEFAULT_STATE_DIR = Path("/var/lib/boxd")
 DEFAULT_IMAGE = "debian"
-DEFAULT_GRACE = timedelta(minutes=5)
-DEFAULT_IDLE_TIMEOUT = timedelta(minutes=2)
-DEFAULT_IDLE_REAP = timedelta(hours=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +38,6 @@ class Config:
     store_file: Path | None = None
     default_image: str = DEFAULT_IMAGE
     workspace_automount: bool = False
-    grace: timedelta = DEFAULT_GRACE
-    idle_timeout: timedelta = DEFAULT_IDLE_TIMEOUT
-    idle_reap: timedelta = DEFAULT_IDLE_REAP
-    admin_keys: Path | None = None
     trusted_proxy: str = "127.0.0.1"
     verbose: bool = False
 

@@ -63,9 +63,22 @@ class LineFormatter(logging.Formatter):
         return escape(redact(head + message + fields + trace))
 
 
+class _Stderr(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at the time: a spinner puts itself in its place while it turns."""
+
+    @property
+    def stream(self) -> TextIO:
+        """Where the next record goes."""
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, stream: TextIO) -> None:
+        """Nothing else is written to."""
+
+
 def setup(*, verbose: bool, stream: TextIO | None = None) -> logging.Handler:
     """Sends all logging to `stream` (stderr); called once by the command line."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Stderr() if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(LineFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):

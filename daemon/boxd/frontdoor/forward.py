@@ -120,11 +120,12 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
 
     def _close_when_over(self) -> None:
         """OpenSSH waits for the close of a channel that has ended both ways."""
-        out = self._out()
-        if out is not None and self.chan is not None and self.peer is not None:
-            if self.input_ended and self.peer.input_ended:
-                out.close()
-                self.chan.close()
+        peer = self.peer
+        if peer is None or peer.chan is None or self.chan is None:
+            return
+        if self.input_ended and peer.input_ended:
+            peer.chan.close()
+            self.chan.close()
 
     def _out(self) -> Channel | None:
         return None if self.peer is None else self.peer.chan

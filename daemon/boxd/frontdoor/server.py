@@ -114,7 +114,7 @@ class FrontDoor:
         except BaseException:
             sock.close()
             raise
-        _log.info("front door on %s port %d", self._address.host, self.port)
+        _log.debug("front door on %s port %d", self._address.host, self.port)
 
     async def close(self, drain_s: float = DRAIN_S) -> None:
         """Takes no new connection, lets open channels finish for `drain_s`, then ends them."""

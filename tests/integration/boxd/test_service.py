@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.lifecycle import STOPPED
-from tests.harness.daemon import BOXD, Daemon
+from tests.harness.daemon import BOXD, STOP_S, Daemon
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,6 +78,8 @@ def test_box_lives_on_through_ends_of_the_daemon(daemon: Daemon, user: User) -> 
     before = user.boxes()["dev"]["id"]
     for end in (signal.SIGTERM, signal.SIGKILL):
         daemon.end(end)
+        if end is signal.SIGTERM:
+            assert "boxes go on running" in daemon.log.read_text().splitlines()[-1]
         daemon.start()
         assert user.boxes()["dev"]["id"] == before
         assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
@@ -102,9 +104,23 @@ def test_down_stops_what_a_dead_daemon_left(daemon: Daemon, user: User) -> None:
     assert daemon.processes()
     down = daemon.run("down")
     assert down.returncode == 0, down.stderr
+    assert "Stopping what an earlier boxd left" in down.stderr
+    assert down.stderr.endswith("Stopped.\n")
     assert daemon.left_overs() == []
+    again = daemon.run("down")
+    assert (again.returncode, again.stderr) == (0, "nothing is running\n")
     daemon.start()
     assert user.boxes()["dev"]["state"] == "suspended"
+
+
+def test_down_stops_a_living_daemon(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    down = daemon.run("down")
+    assert down.returncode == 0, down.stderr
+    assert down.stderr.endswith(f"stopped process {daemon.process.pid}\n")
+    assert daemon.process.wait(STOP_S) == 0
+    assert daemon.left_overs() == []
+    daemon.start()
 
 
 def test_create_that_fails_on_the_host_leaves_nothing(daemon: Daemon, user: User) -> None:
