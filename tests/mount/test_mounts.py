@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.plugins.strict_logs import AssertLogs
+
 
 class Restarts:
     """What `on_restart` was told."""
@@ -98,13 +100,18 @@ async def test_release_commits_unmounts_and_ends(
 
 
 async def test_a_crashed_mount_stands_again_and_is_told(
-    mounts: Mounts, restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+    mounts: Mounts,
+    restarts: Restarts,
+    volume: VolumeConfig,
+    tmp_path: Path,
+    assert_logs: AssertLogs,
 ) -> None:
     path = await mounts.ensure(volume)
     await write(path / "f", b"x")
     first = pid_of(tmp_path, volume)
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: restarts.seen)
+    with assert_logs("ended .*starting it again"):
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: restarts.seen)
     assert restarts.seen == [(volume.volume, path)]
     assert await mounts.ensure(volume) == path
     assert await read(path / "f") == b"x"
@@ -112,7 +119,11 @@ async def test_a_crashed_mount_stands_again_and_is_told(
 
 
 async def test_the_next_daemon_adopts_a_living_mount(
-    mounts: Mounts, restarts: Restarts, volume: VolumeConfig, tmp_path: Path
+    mounts: Mounts,
+    restarts: Restarts,
+    volume: VolumeConfig,
+    tmp_path: Path,
+    assert_logs: AssertLogs,
 ) -> None:
     path = await mounts.ensure(volume)
     pid = pid_of(tmp_path, volume)
@@ -122,8 +133,9 @@ async def test_the_next_daemon_adopts_a_living_mount(
     await successor.adopt()
     assert await successor.ensure(volume) == path
     assert pid_of(tmp_path, volume) == pid
-    os.kill(pid, signal.SIGKILL)
-    await until(lambda: restarts.seen)
+    with assert_logs("ended .*starting it again"):
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: restarts.seen)
     assert await read(path / "f") == b"still there"
     await successor.close(stop=True)
     assert not is_mounted(path)

@@ -2,7 +2,8 @@
 
 Per test: open descriptors and child processes of this process, before its first fixture and after
 its last. A test during which a fixture of wider scope was set up is not judged by itself (what
-that fixture made outlives it); the end of the run is.
+that fixture made outlives it), nor are the processes of one that uses such a fixture (it may have
+started them anew); the end of the run is.
 
 Per run: mounts, network namespaces, network interfaces, cgroups, nftables tables and processes of
 ours. Under xdist the controller looks, before the first worker and after the last; what the workers
@@ -11,6 +12,7 @@ found in their tests is handed to it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -19,8 +21,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import obstore
 import psutil
 import pytest
+from obstore.store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -115,7 +119,13 @@ def _descriptors() -> dict[str, str]:
 
 
 def _children() -> set[int]:
-    return {child.pid for child in psutil.Process().children(recursive=True)}
+    """Living ones: what outlives its daemon on purpose is a zombie here once it has ended."""
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                found.add(child.pid)
+    return found
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -138,19 +148,31 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
     yield
     if wide:
         return
-    left = _wait_for_nothing(descriptors, children)
+    left = _wait_for_nothing(descriptors, None if _uses_wide_fixture(item) else children)
     if left:
         # The protocol is over; the only way left to fail the run is its exit status.
         item.session.stash.setdefault(LEFT, []).append(f"{item.nodeid}: {'; '.join(left)}")
 
 
-def _wait_for_nothing(descriptors: dict[str, str], children: set[int]) -> list[str]:
+def _is_ours(definition: pytest.FixtureDef[object]) -> bool:
+    return definition.func.__module__.startswith("tests.")
+
+
+def _uses_wide_fixture(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    found = item._fixtureinfo.name2fixturedefs.values()
+    return any(one.scope != "function" and _is_ours(one) for same in found for one in same)
+
+
+def _wait_for_nothing(descriptors: dict[str, str], children: set[int] | None) -> list[str]:
     deadline = time.monotonic() + SETTLE_S
     while True:
         gc.collect()
         now = _descriptors()
         left = [f"descriptor {now[n]}" for n in sorted(now.keys() - descriptors.keys())]
-        left += [f"process {pid}" for pid in sorted(_children() - children)]
+        if children is not None:
+            left += [f"process {pid}" for pid in sorted(_children() - children)]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(POLL_S)
@@ -158,6 +180,8 @@ def _wait_for_nothing(descriptors: dict[str, str], children: set[int]) -> list[s
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Looks at the machine before anything runs."""
+    # obstore's runtime keeps its descriptors as long as the process lives: it starts here.
+    obstore.put(MemoryStore(), "warm", b"")
     if not hasattr(session.config, "workerinput"):
         session.stash[HOST_BEFORE] = HostObjects.now()
 
