@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """One attachment. `end` is called when its credential is revoked."""
+    """One attachment. `end` is called when its credential is revoked.
+
+    `lost` tells, once it is known, what became of the box while it was held.
+    """
 
     box_id: str
     why: str
     key_id: str | None
     end: Callable[[], None] | None = field(default=None)
+    lost: str = ""
 
 
 class Attachments:
@@ -51,6 +55,11 @@ class Attachments:
     def why(self, box_id: str) -> dict[str, int]:
         """How many hold the box for which reason, by reason."""
         return dict(sorted(Counter(hold.why for hold in self._holds.get(box_id, ())).items()))
+
+    def tell_lost(self, box_id: str, why: str) -> None:
+        """Lets all who hold the box know why its connection is about to end."""
+        for hold in self._holds.get(box_id, ()):
+            hold.lost = why
 
     def end_key(self, key_id: str) -> int:
         """Ends everything that an API key started; returns how many that were."""

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from boxd.boxes.attachments import Attachments, Hold
 from boxd.boxes.records import Defaults, ignored_note, new_box
+from boxd.boxes.timers import Timers
 from boxd.errors import BadRequest, BoxdError, InvalidKey, NotFound, Unavailable
 from boxd.model.box import Box, BoxState
 from boxd.names.words import shown
@@ -27,7 +28,7 @@ from boxd.secret import random_hex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from boxd.boxes.assembly import Assembly
     from boxd.boxes.interface import Catalog
@@ -40,10 +41,8 @@ if TYPE_CHECKING:
 FROM_DISK = "starts again from its disk"
 STOPPED = f"stopped with the service; {FROM_DISK}"
 DIED = f"its processes ended; {FROM_DISK}"
-TICK = 1.0
-"""Seconds between looks at the deadlines; wall time is compared anew each time."""
-RETRY_DOOMED = 30.0
-"""Seconds between tries to clear what is left of a removed box."""
+EXPIRED = "reached its deadline"
+REMOVED = "was removed"
 _PARALLEL = 4
 """Boxes that are stopped or adopted at the same time."""
 
@@ -57,6 +56,12 @@ class Attachment:
 
     box: Box
     tunnel: Tunnel
+    hold: Hold
+
+    @property
+    def lost(self) -> str:
+        """Why the connection ended before what ran in it."""
+        return self.hold.lost or "the connection to the box was lost"
 
 
 class Lifecycle:
@@ -87,9 +92,7 @@ class Lifecycle:
         )
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._deadlines: dict[str, Box] = {}
-        self._doomed: dict[str, Box] = {}
-        self._timer: asyncio.Task[None] | None = None
+        self._timers = Timers(clock, expire=self._expire, clear=self._finish)
 
     @property
     def why_no_suspend(self) -> str:
@@ -99,14 +102,11 @@ class Lifecycle:
     async def start(self) -> None:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
         await self._adopt_all()
-        self._timer = asyncio.create_task(self._enforce(), name="box deadlines")
+        self._timers.start()
 
     async def close(self, *, stop_boxes: bool) -> None:
         """Lets what is under way finish (each step is bounded); stops all boxes if asked to."""
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
-            self._timer = None
+        await self._timers.close()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         if stop_boxes:
@@ -160,13 +160,15 @@ class Lifecycle:
 
     async def remove(self, box: Box) -> None:
         """Destroys the box whatever holds it; no error when it is gone already."""
+        await asyncio.shield(self._spawn(self._remove(box, REMOVED)))
 
-        async def change() -> None:
-            async with self._lock(box.owner, box.ref):
-                if await self._store.box(box.id) is not None:
-                    await self._destroy(box)
+    async def _expire(self, box: Box) -> None:
+        await self._remove(box, EXPIRED)
 
-        await asyncio.shield(self._spawn(change()))
+    async def _remove(self, box: Box, why: str) -> None:
+        async with self._lock(box.owner, box.ref):
+            if await self._store.box(box.id) is not None:
+                await self._destroy(box, why)
 
     @asynccontextmanager
     async def attach(
@@ -270,12 +272,12 @@ class Lifecycle:
             await self._assembly.start(box)
             box = await self._store.change_state(box.id, BoxState.CREATING, BoxState.RUNNING)
         except BaseException as error:
-            await self._destroy(box)
+            await self._undo(box)
             failure = _plain(error)
             if failure is error:
                 raise
             raise failure from error
-        self._watch_deadline(box)
+        self._timers.watch(box)
         _log.info("box created", extra={"box": box.id, "image": box.image})
         return box
 
@@ -299,16 +301,23 @@ class Lifecycle:
             await self._assembly.start(box)
         except BaseException as error:
             failure = _plain(error)
-            detail = f"did not start: {failure}"
-            await self._store.change_state(box.id, BoxState.RESUMING, BoxState.SUSPENDED, detail)
-            await self._assembly.stop(box)
+            await self._give_up(box, f"did not start: {failure}")
             if failure is error:
                 raise
             raise failure from error
         _log.info("box started", extra={"box": box.id})
         return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING)
 
+    async def _give_up(self, box: Box, detail: str) -> None:
+        """After a failed start. Also without the database; the next use settles the row then."""
+        try:
+            await self._store.change_state(box.id, BoxState.RESUMING, BoxState.SUSPENDED, detail)
+        except BoxdError as error:
+            _log.warning("failed start not recorded: %s", error, extra={"box": box.id})
+        await self._assembly.stop(box)
+
     async def _stop(self, box: Box, detail: str) -> None:
+        self.attachments.tell_lost(box.id, f"box {box.ref} stopped")
         try:
             await self._store.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING)
         finally:
@@ -316,23 +325,37 @@ class Lifecycle:
             await self._assembly.stop(box)
         await self._store.change_state(box.id, BoxState.SUSPENDING, BoxState.SUSPENDED, detail)
 
-    async def _destroy(self, box: Box) -> None:
-        """Row first: without it the next start destroys what is left here."""
-        self._deadlines.pop(box.id, None)
-        await self._store.remove_box(box.id)
-        await self._clear(box)
-        _log.info("box removed", extra={"box": box.id})
+    async def _destroy(self, box: Box, why: str = REMOVED) -> None:
+        """Row first: without it the next start destroys what is left here.
 
-    async def _clear(self, box: Box) -> None:
-        """Takes the box apart; what fails is tried again by the timer, as the row is gone."""
+        What fails afterwards is tried again by the timer.
+        """
+        await self._store.remove_box(box.id)
+        self._timers.unwatch(box)
+        self.attachments.tell_lost(box.id, f"box {box.ref} {why}")
         try:
             await self._assembly.destroy(box)
         except BoxdError as error:
-            if box.id not in self._doomed:
-                _log.warning("%s; trying again", error, extra={"box": box.id})
-            self._doomed[box.id] = box
-        else:
-            self._doomed.pop(box.id, None)
+            self._timers.doom(box, error)
+        _log.info("box removed", extra={"box": box.id})
+
+    async def _undo(self, box: Box) -> None:
+        """After a failed creation: nothing is left, or the timer removes what is."""
+        try:
+            await self._destroy(box)
+        except BoxdError as error:
+            self._timers.doom(box, error)
+            try:
+                await self._assembly.destroy(box)
+            except BoxdError as left:
+                _log.warning("%s; trying again", left, extra={"box": box.id})
+
+    async def _finish(self, box: Box) -> None:
+        """What `_destroy` or `_undo` could not do. Its row, if any, is in nobody else's hands."""
+        if await self._store.box(box.id) is not None:
+            async with self._lock(box.owner, box.ref):
+                await self._store.remove_box(box.id)
+        await self._assembly.destroy(box)
 
     async def _renew(self, box: Box, spec: BoxSpec, said: Callable[[str], None]) -> Box:
         """Applies what a spec may change in an existing box; notes what it may not."""
@@ -366,7 +389,7 @@ class Lifecycle:
         try:
             tunnel = await self._assembly.tunnels.get(box.id)
             hold.end = end
-            yield Attachment(box, tunnel)
+            yield Attachment(box, tunnel, hold)
         except asyncio.CancelledError:
             if revoked and task is not None and task.uncancel() == 0:
                 raise InvalidKey from None
@@ -422,7 +445,7 @@ class Lifecycle:
         if expired or box.ephemeral or box.state is BoxState.CREATING:
             await self._destroy(box)
             return
-        self._watch_deadline(box)
+        self._timers.watch(box)
         if box.state in (BoxState.SUSPENDED, BoxState.FAILED):
             if running:
                 await self._assembly.stop(box)
@@ -483,35 +506,6 @@ class Lifecycle:
         if failures:
             raise Unavailable("not stopped cleanly: " + "; ".join(failures))
 
-    # --- deadlines ------------------------------------------------------------------------
-
-    def _watch_deadline(self, box: Box) -> None:
-        if box.deadline is not None:
-            self._deadlines[box.id] = box
-
-    async def _enforce(self) -> None:
-        """Polls wall time, so that a step of the clock is seen within a tick."""
-        retry_at = self._clock.monotonic() + RETRY_DOOMED
-        while True:
-            await asyncio.sleep(TICK)
-            now = self._clock.now()
-            for box in list(self._deadlines.values()):
-                if _passed(box.deadline, now):
-                    del self._deadlines[box.id]
-                    self._spawn(self._expire(box))
-            if self._clock.monotonic() >= retry_at:
-                retry_at = self._clock.monotonic() + RETRY_DOOMED
-                for box in list(self._doomed.values()):
-                    await self._clear(box)
-
-    async def _expire(self, box: Box) -> None:
-        try:
-            _log.info("deadline passed", extra={"box": box.id})
-            await self.remove(box)
-        except BoxdError as error:
-            _log.warning("deadline not enforced: %s; trying again", error, extra={"box": box.id})
-            self._watch_deadline(box)
-
     # --- helpers --------------------------------------------------------------------------
 
     def _lock(self, owner: str, ref: str) -> asyncio.Lock:
@@ -554,10 +548,6 @@ class Lifecycle:
 
 def _ref(workspace: str | None, name: str) -> str:
     return name if workspace is None else f"{workspace}/{name}"
-
-
-def _passed(deadline: datetime | None, now: datetime) -> bool:
-    return deadline is not None and deadline <= now
 
 
 def _plain(error: BaseException) -> BaseException:

@@ -83,6 +83,14 @@ def ignored_note(box: Box, spec: BoxSpec) -> str | None:
     return f"{', '.join(ignored)} ignored: box {box.ref} exists; {box.name}+ makes it anew"
 
 
+def clamped_note(box: Box, spec: BoxSpec) -> str | None:
+    """What a new box got less than its spec asked for, for people; None when nothing."""
+    if spec.ttl is None or box.deadline is None or box.deadline - box.created >= spec.ttl:
+        return None
+    given = format_duration(box.deadline - box.created)
+    return f"deadline ^{format_duration(spec.ttl)} shortened: box {box.ref} gets the most, ^{given}"
+
+
 def _flavor(catalog: Catalog, name: str | None) -> Flavor:
     if name is None:
         return catalog.default_flavor

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.boxes import lifecycle as lifecycle_module
+from boxd.boxes import timers
 from boxd.errors import (
     BadRequest,
     Conflict,
@@ -178,7 +178,7 @@ async def test_removal_leaves_nothing(world: World) -> None:
 async def test_removal_that_fails_on_the_host_is_tried_again(
     world: World, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
 ) -> None:
-    monkeypatch.setattr(lifecycle_module, "TICK", 0.001)
+    monkeypatch.setattr(timers, "TICK", 0.001)
     await world.restart()
     box = await up(world)
     world.fail_at("backend.destroy")
@@ -187,7 +187,7 @@ async def test_removal_that_fails_on_the_host_is_tried_again(
     assert await rows(world) == []
     world.heal()
     world.clock.turn(timedelta(minutes=1))
-    await until(lambda: box.id not in world.lifecycle._doomed)
+    await until(lambda: not world.lifecycle._timers.doomed)
     assert await world.left_overs() == {}
 
 
@@ -227,7 +227,7 @@ async def test_deadline_is_clamped_to_the_tier(world: World) -> None:
 async def test_deadline_removes_whatever_holds_the_box(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle_module, "TICK", 0.001)
+    monkeypatch.setattr(timers, "TICK", 0.001)
     await world.restart()
     async with world.lifecycle.attach(OWNER, None, spec("web^1h"), why="session", key_id=None):
         world.clock.turn(timedelta(minutes=59))

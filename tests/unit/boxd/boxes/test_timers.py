@@ -1,0 +1,152 @@
+"""Deadlines and retries: no box delays another, no failure ends the looking."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.boxes import timers
+from boxd.boxes.timers import Timers
+from boxd.errors import Unavailable
+from boxd.model.box import BoxState
+from boxd.names.spec import parse_spec
+from boxd.store.memory import MemoryStore
+from tests.harness.wait import until
+from tests.harness.world import ALICE, Failure, TurnedClock, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from boxd.model.box import Box
+    from tests.plugins.strict_logs import AssertLogs
+
+
+class Away(MemoryStore):
+    """Forgets no box while `away`."""
+
+    away = False
+
+    async def remove_box(self, box_id: str) -> None:
+        """Fails as a database that is away."""
+        if self.away:
+            raise Unavailable("the control database does not answer")
+        await super().remove_box(box_id)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks all the time."""
+    monkeypatch.setattr(timers, "TICK", 0.001)
+
+
+@pytest.fixture
+def store() -> Away:
+    """The store of `world`."""
+    return Away()
+
+
+@pytest.fixture
+async def world(tmp_path: Path, store: Away) -> AsyncIterator[World]:
+    """A started core on fakes."""
+    made = World(tmp_path, store=store)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+async def up(world: World, text: str) -> Box:
+    """The box of a spec, running."""
+    return await world.lifecycle.up(ALICE.owner, None, parse_spec(text))
+
+
+async def test_a_removal_that_hangs_delays_no_deadline(
+    world: World, assert_logs: AssertLogs
+) -> None:
+    stuck, other = await up(world, "stuck"), await up(world, "other^1h")
+    world.fail_at("backend.destroy")
+    with assert_logs("trying again"):
+        await world.lifecycle.remove(stuck)
+    world.heal()
+    world.steps.held["backend.destroy"] = asyncio.Event()
+    seen = world.steps.done.count("backend.destroy")
+    world.clock.turn(timedelta(minutes=1))
+    await until(lambda: world.steps.done.count("backend.destroy") == seen + 1)
+    world.clock.turn(timedelta(hours=1))
+    await until(lambda: world.steps.done.count("backend.destroy") == seen + 2)
+    assert await world.store.box(other.id) is None
+    world.steps.held["backend.destroy"].set()
+    await until(lambda: not world.lifecycle._timers.doomed)
+    await world.close()
+    assert await world.left_overs() == {}
+
+
+async def test_a_bug_with_one_box_keeps_no_other(world: World, assert_logs: AssertLogs) -> None:
+    bad, good = await up(world, "bad^1h"), await up(world, "good^2h")
+    done: list[str] = []
+
+    async def expire(box: Box) -> None:
+        if box.id == bad.id and bad.id not in done:
+            done.append(bad.id)
+            raise RuntimeError("a bug")
+        done.append(box.id)
+
+    clock = TurnedClock()
+    made = Timers(clock, expire=expire, clear=expire)
+    made.watch(bad)
+    made.watch(replace(good, deadline=bad.deadline))
+    clock.turn(timedelta(hours=1))
+    with assert_logs("box not removed"):
+        made.start()
+        await until(lambda: len(done) == 3)
+    await made.close()
+    assert sorted(done) == sorted([bad.id, bad.id, good.id])
+
+
+async def test_a_deadline_in_an_outage_is_enforced_afterwards(
+    world: World, store: Away, assert_logs: AssertLogs
+) -> None:
+    box = await up(world, "web^1h")
+    store.away = True
+    with assert_logs("does not answer; trying again"):
+        world.clock.turn(timedelta(hours=1))
+        await until(lambda: bool(world.lifecycle._timers._told))
+    store.away = False
+    await until(lambda: box.id not in world.lifecycle._timers._deadlines)
+    await world.close()
+    assert await world.left_overs() == {}
+
+
+async def test_creation_that_fails_in_an_outage_is_undone_with_its_row(
+    world: World, store: Away, assert_logs: AssertLogs
+) -> None:
+    world.fail_at("backend.start")
+    store.away = True
+    with assert_logs("trying again"), pytest.raises(Failure, match="backend.start failed"):
+        await up(world, "web")
+    assert set(await world.left_overs()) == {"rows"}
+    store.away = False
+    world.heal()
+    world.clock.turn(timedelta(minutes=1))
+    await until(lambda: not world.lifecycle._timers.doomed)
+    assert await world.left_overs() == {}
+    assert (await up(world, "web")).state is BoxState.RUNNING
+
+
+async def test_who_holds_a_box_learns_what_became_of_it(world: World) -> None:
+    lifecycle = world.lifecycle
+    wanted = parse_spec("web^1h")
+    async with lifecycle.attach(ALICE.owner, None, wanted, why="exec", key_id=None) as held:
+        assert held.lost == "the connection to the box was lost"
+        world.clock.turn(timedelta(hours=1))
+        await until(lambda: held.lost == "box web reached its deadline")
+    wanted = parse_spec("ws/other")
+    async with lifecycle.attach(ALICE.owner, "ws", wanted, why="exec", key_id=None) as held:
+        await lifecycle.remove(held.box)
+        assert held.lost == "box ws/other was removed"
