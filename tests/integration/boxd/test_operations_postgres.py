@@ -88,10 +88,14 @@ async def test_revocation_whose_answer_was_lost_ends_what_the_key_holds(
     try:
         key, secret = await world.operations.create_key(ALICE, "lost", scope=None, ttl=None)
         who = await world.operations.principal_of_key(secret.reveal())
-        with pytest.raises(InvalidKey):
+
+        async def revoked_while_holding() -> None:
             async with world.operations.attach(who, "web", kind="spec", why="exec"):
                 await world.operations.remove_key(ALICE, key.name)
                 await asyncio.wait_for(asyncio.Event().wait(), 10)
+
+        with pytest.raises(InvalidKey):
+            await revoked_while_holding()
         with pytest.raises(InvalidKey):
             await world.operations.principal_of_key(secret.reveal())
     finally:
