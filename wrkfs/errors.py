@@ -14,7 +14,8 @@
     └── StorageError EIO
         ├── Corrupt              the store gave other bytes than were written
         ├── Unavailable          database or store out for longer than the deadline
-        └── Fenced               this session has expired; it is never revived
+        ├── Fenced               this session has expired; it is never revived
+        └── Doubtful             nobody knows whether the call was applied
 """
 
 from __future__ import annotations
@@ -186,7 +187,11 @@ class Unavailable(StorageError):
 
 
 class Fenced(StorageError):
-    """The session has expired; it is never revived."""
+    """The session has expired and is never revived; the call that says so changed nothing."""
+
+
+class Doubtful(StorageError):
+    """A call lost its answer and its session was fenced before it could be asked for again."""
 
 
 def by_errno(number: int, detail: str = "") -> WrkfsError:

@@ -3,8 +3,9 @@
 Every method is one atomic step: it happens wholly or not at all, and when it returns every
 operation that starts afterwards, on any session, sees it. Mutating methods are idempotent under
 the store's own retries: a connection lost after the commit never turns into EEXIST or ENOENT.
-Failures are raised as `wrkfs.errors`; `Unavailable` after the deadline, `Fenced` once the session
-has been fenced. Every call names entries by raw names: `.`, `..`, `/` and NUL give InvalidArgument.
+Failures are raised as `wrkfs.errors`; `Unavailable` after the deadline; `Fenced` once the session
+has been fenced, and the call has changed nothing; `Doubtful` when that is unknown. Every call names
+entries by raw names: `.`, `..`, `/` and NUL give InvalidArgument.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ class MetaStore(Protocol):
     def epoch(self) -> int:
         """Generation of the registration; it grows with each `rejoin`.
 
-        A file opened under an older epoch is no longer sustained: its handle must fail.
+        A file opened under an older epoch is no longer sustained until it is opened anew.
         """
         ...
 
     async def rejoin(self) -> None:
         """Registers anew after `Fenced`, with a higher epoch and no open files.
 
-        Never done by the store itself: the caller first marks its open handles as failed.
+        Never done by the store itself: the caller first refuses what was written under the old
+        epoch and not committed, and tells it to the handles open then.
         """
         ...
 

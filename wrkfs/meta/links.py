@@ -99,15 +99,23 @@ class Links:
         Raises Unavailable after `deadline` seconds, NoSpace, InvalidArgument, and StorageError for
         refusals of the database that no repetition cures.
         """
+        return (await self.tell(name, args, deadline))[0]
+
+    async def tell(
+        self, name: str, args: tuple[object, ...], deadline: float = DEADLINE
+    ) -> tuple[Rows, bool]:
+        """As `call`; also whether an earlier sending broke, so that it may have been applied."""
         until = asyncio.get_running_loop().time() + deadline
         pause = _FIRST_PAUSE
+        broken = False
         while True:
             try:
-                return await self._attempt(name, args, until)
+                return await self._attempt(name, args, until), broken
             except _REPEAT as error:
                 left = until - asyncio.get_running_loop().time()
                 if left <= pause or self._closed:
                     raise Unavailable("metadata database") from error
+                broken = True
             except asyncpg.PostgresError as error:
                 raise _translated(error) from None
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 jitter only

@@ -3,16 +3,19 @@
 Semantics stand in `interface.MetaStore` and `functions/*.sql`; this file translates values. Calls
 survive lost connections (`links`), are applied once (`sessions`), and end within a minute.
 
-After `Fenced` every mutating call fails until `rejoin`. The mount then marks its open handles as
-failed (their next fsync or close reports it), calls `rejoin`, and goes on with a new session.
+After `Fenced` every mutating call fails until `rejoin`. The caller then refuses the bytes that were
+written and not committed (each handle of such a file reports it at its next fsync or close), calls
+`rejoin`, opens its files anew, and goes on with a new session. A call that raised `Fenced` changed
+nothing and may be made again; of one that raised `Doubtful` nobody knows.
 """
 
 from __future__ import annotations
 
 import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import InvalidArgument, NotFound, StorageError, by_errno
+from wrkfs.errors import Doubtful, Fenced, InvalidArgument, NotFound, StorageError, by_errno
 from wrkfs.meta import rows, rules
 from wrkfs.meta.handles import OpenFiles
 from wrkfs.meta.links import Links
@@ -176,6 +179,8 @@ class PostgresMeta:
                 return await self._register(ino), row[1]
             except NotFound:
                 continue
+            except Fenced:
+                raise Doubtful("fenced between creating and opening") from None
         raise StorageError("the file is replaced faster than it can be opened")
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
@@ -228,8 +233,10 @@ class PostgresMeta:
         """See MetaStore. If it ends early, the rest goes when this session ends."""
         rules.check_name(name)
         more = (await self._session.mutate("remove", parent, name, "tree"))[1]
-        while more:
-            more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
+        # The name is gone: what a fence leaves of the tree is reclaimed with the session.
+        with suppress(Fenced, Doubtful):
+            while more:
+                more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
 
     async def rename(
         self,
@@ -294,8 +301,10 @@ class PostgresMeta:
         if not 0 < count <= _SLICES_MAX:
             raise InvalidArgument("number of slice ids")
         while len(self._slices) < count:
-            size = max(count, _SLICES)
+            size, epoch = max(count, _SLICES), self.epoch
             first = await self._session.reserve("slice", size)
+            if epoch != self.epoch:
+                raise Fenced
             self._slices = range(first, first + size)
         taken, self._slices = self._slices[0], self._slices[count:]
         return SliceId(taken)

@@ -48,8 +48,10 @@
 --  * Fencing removes the session's slots (`op_result`), waiting for calls in flight; a mutating
 --    function that finds no slot of its (session, epoch) changes nothing. So after `fence`
 --    returned no change of the fenced session ever appears.
---  * A fenced session is never revived: the mount registers a new one with a higher epoch. What the
---    old one sustained is reclaimed by `reap`.
+--  * A fenced session is never revived: the mount registers a new one with a higher epoch. What was
+--    written under the old one and not committed is refused: others may have changed the files
+--    since, so it counts as lost and every handle open then reports it (EIO). What the old one
+--    sustained is reclaimed by `reap`.
 --
 -- LOCKS
 --  A mutating function locks, in this order: its own slot row, the row `rename` of `counter` (only
@@ -181,7 +183,8 @@ CREATE TABLE usage (
 ) WITH (fillfactor = 50);
 
 -- Slices in the object store that no ref uses any more; their objects wait for garbage collection,
--- which checks I8 again before it deletes.
+-- which checks I8 again before it deletes. Nothing collects yet: removing, truncating and overwriting
+-- files lowers the use that statfs tells, and frees no room in the object store.
 CREATE TABLE deleted (
     slice_id        bigint PRIMARY KEY,
     size            bigint NOT NULL,

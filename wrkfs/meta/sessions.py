@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import Fenced, StorageError, Unavailable, by_errno
+from wrkfs.errors import Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
     import asyncpg
 
     from wrkfs.meta.links import Links
+
+log = logging.getLogger(__name__)
 
 SLOTS = 16
 """Mutating calls in flight at once; more wait. Each is one row that statfs sums."""
@@ -88,7 +91,6 @@ class MountSession:
         for slot in range(1, SLOTS + 1):
             self._slots.put_nowait(slot)
         self._fenced = False
-        await self._refill()
         self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
 
     async def end(self, deadline: float) -> None:
@@ -99,7 +101,7 @@ class MountSession:
         await self._stop_heart()
         if self._epoch == 0 or self._fenced:
             return
-        with suppress(Fenced, Unavailable, TimeoutError):
+        with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
             async with asyncio.timeout(deadline):
                 await self.reclaim(self._id)
                 await self._links.call("fence", (self._id, True))
@@ -108,13 +110,16 @@ class MountSession:
     async def mutate(self, name: str, *args: object) -> asyncpg.Record:
         """The answer of a mutating function, applied exactly once.
 
-        Raises Fenced, the WrkfsError of the errno it answers, and what `Links.call` raises.
+        Raises Fenced when it was not applied, Doubtful when that is unknown, the WrkfsError of the
+        errno it answers, and what `Links.call` raises.
         """
         self.check()
-        slots = self._slots
+        # The slots of a session are its own: who waited for one while the session was replaced
+        # still calls for the old one.
+        session, epoch, slots = self._id, self._epoch, self._slots
         slot = await slots.get() if slots.empty() else slots.get_nowait()
         self._seq += 1
-        head = (self._id, self._epoch, slot, self._seq)
+        head = (session, epoch, slot, self._seq)
         try:
             return await self._apply(name, head, args)
         finally:
@@ -125,13 +130,15 @@ class MountSession:
     ) -> asyncpg.Record:
         """Calls a mutating function until it says that it was applied or refused."""
         for attempt in range(_AGAIN_MAX):
-            row = (await self._links.call(name, head + args))[0]
+            rows, broken = await self._links.tell(name, head + args)
+            row = rows[0]
             number = row[0]
             if number == 0:
                 return row
             if number == _FENCED:
-                if head[1] == self._epoch:
-                    self._fenced = True
+                self._note_fence(head[1])
+                if broken:
+                    raise Doubtful("the session was fenced while the answer was lost")
                 raise Fenced
             if number != _AGAIN:
                 raise by_errno(number)
@@ -148,9 +155,10 @@ class MountSession:
 
     async def reserve(self, kind: str, count: int) -> int:
         """First of `count` numbers of a kind ('id', 'slice') that are this session's alone."""
-        row = (await self._links.call("reserve", (self._id, self._epoch, kind, count)))[0]
+        epoch = self._epoch
+        row = (await self._links.call("reserve", (self._id, epoch, kind, count)))[0]
         if row[0] < 0:
-            self._fenced = True
+            self._note_fence(epoch)
             raise Fenced
         first: int = row[0]
         return first
@@ -172,25 +180,40 @@ class MountSession:
                 self._next = await self.reserve("id", _NUMBERS)
                 self._end = self._next + _NUMBERS
 
+    def _note_fence(self, epoch: int) -> None:
+        """The database refused a session; it may have been replaced meanwhile."""
+        if epoch == self._epoch:
+            self._fenced = True
+
     async def _beat(self) -> None:
+        """Ends only when the session is fenced: the heart of a live one never stops."""
         beats = 0
-        while True:
+        ailing = False
+        while not self._fenced:
             await asyncio.sleep(HEARTBEAT)
             beats += 1
-            # An outage longer than the deadline is reported by the calls that hit it; the session
-            # lives on in the database, so the heart goes on trying.
-            with suppress(Unavailable):
-                rows = await self._links.call("heartbeat", (self._id, self._epoch))
-                if not rows[0][0]:
-                    self._fenced = True
-                    return
-                if beats % REAP_EVERY == 0:
-                    await self.reap(SILENCE, PATIENCE)
+            try:
+                await self._beat_once(look=beats % REAP_EVERY == 0)
+                ailing = False
+            except Fenced:
+                return
+            except WrkfsError as error:
+                # Calls report what they hit themselves; the session lives on in the database.
+                if not ailing:
+                    log.warning("the heartbeat of session %d fails: %s", self._id, error)
+                ailing = True
+
+    async def _beat_once(self, *, look: bool) -> None:
+        rows = await self._links.call("heartbeat", (self._id, self._epoch))
+        if not rows[0][0]:
+            self._fenced = True
+            raise Fenced
+        if look:
+            await self.reap(SILENCE, PATIENCE)
 
     async def _stop_heart(self) -> None:
         heart, self._heart = self._heart, None
-        if heart is None:
-            return
-        heart.cancel()
-        with suppress(asyncio.CancelledError, Fenced):
-            await heart
+        if heart is not None:
+            heart.cancel()
+            # What it ended with is no matter of who stops it.
+            await asyncio.gather(heart, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,11 @@ import pytest
 import pytest_asyncio
 
 from tests.harness.extents import Objects
+from tests.harness.wait import until
 from tests.harness.wire import Wire
 from wrkfs import errors
+from wrkfs.data.memory import MemoryBlocks
+from wrkfs.fs import Filesystem
 from wrkfs.meta.links import Links
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, RenameFlags, SetAttr
@@ -168,3 +172,78 @@ async def test_a_cancelled_call_leaves_the_store_usable(meta: PostgresMeta, wire
     await wire.up()
     await meta.mkdir(ROOT_INO, b"d", 0o700, ME)
     await meta.lookup(ROOT_INO, b"d")
+
+
+FOREVER = 1 << 30
+
+
+async def fence_after_a_lost_answer(volume: InPostgres, wire: Wire, meta: PostgresMeta) -> None:
+    """Fences a session whose call with MARK has been applied and has lost its answer."""
+    helper = await volume.session()
+    await until(lambda: wire.cuts > 1)
+    assert await helper.fence(meta.session, force=True)
+    wire.cut(MARK, 0, "answered")
+
+
+async def test_a_call_in_doubt_when_its_session_is_fenced_is_not_made_again(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    fs = Filesystem(meta, MemoryBlocks())
+    wire.cut(MARK, FOREVER, "answered")
+    making = asyncio.create_task(fs.mkdir(ROOT_INO, MARK, 0o755, ME))
+    await fence_after_a_lost_answer(pg_volume, wire, meta)
+    with pytest.raises(errors.Doubtful):
+        await making
+    await fs.lookup(ROOT_INO, MARK)
+    await fs.mkdir(ROOT_INO, b"next", 0o755, ME)
+    assert meta.epoch == 2
+
+
+async def test_bytes_in_doubt_when_their_session_is_fenced_are_not_written_again(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    fs = Filesystem(meta, MemoryBlocks())
+    attr, handle = await fs.create(ROOT_INO, b"log", 0o600, os.O_WRONLY | os.O_APPEND, ME)
+    wire.cut(MARK, FOREVER, "answered")
+    await handle.write(0, MARK)
+    closing = asyncio.create_task(handle.close())
+    await fence_after_a_lost_answer(pg_volume, wire, meta)
+    with pytest.raises(errors.Doubtful):
+        await closing
+    again = await fs.open(attr.ino, os.O_WRONLY | os.O_APPEND)
+    await again.write(0, b"!")
+    await again.close()
+    assert (await fs.getattr(attr.ino)).size == len(MARK) + 1
+
+
+async def test_a_fence_while_a_tree_is_removed_is_no_failure(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    fs = Filesystem(meta, MemoryBlocks())
+    top = (await fs.mkdir(ROOT_INO, b"tree", 0o755, ME)).ino
+    await pg_volume.rows(
+        "WITH new AS (SELECT 10000000 + n AS ino FROM generate_series(1, 3000) n),"
+        " inodes AS (INSERT INTO inode SELECT ino, 32768, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0 FROM new)"
+        ", used AS (UPDATE usage SET inodes = inodes + 3000)"
+        " INSERT INTO dentry SELECT $1, ino::text::bytea, ino, ino FROM new",
+        top,
+    )
+    helper = await pg_volume.session()
+    blocker = await pg_volume.admin()
+    try:
+        transaction = blocker.transaction()
+        await transaction.start()
+        # The first step removes the name, the second one waits here.
+        await blocker.execute("SELECT 1 FROM inode WHERE ino > 10000000 FOR UPDATE")
+        removing = asyncio.create_task(fs.remove_tree(ROOT_INO, b"tree"))
+        async with asyncio.timeout(20):
+            while await helper.readdir(ROOT_INO, 0, 10):  # noqa: ASYNC110 rows have no event
+                await asyncio.sleep(0.01)
+        await wire.down()
+        await transaction.rollback()
+        assert await helper.fence(meta.session, force=True)
+        await wire.up()
+        await removing
+    finally:
+        await blocker.close()
+    assert (await helper.statfs()).inodes_used == 0

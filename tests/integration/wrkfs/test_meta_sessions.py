@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.extents import Objects
+from tests.harness.logs import provoked
 from wrkfs import errors
 from wrkfs.types import ROOT_INO, Caller, Commit, SessionId
 
@@ -112,6 +113,21 @@ async def test_the_heartbeat_notices_that_the_session_is_fenced(pg_volume: InPos
         await other.reserve_slices(1)
     with pytest.raises(errors.Fenced):
         await other.open(ROOT_INO)
+
+
+async def test_the_heart_of_a_live_session_outlives_every_error(pg_volume: InPostgres) -> None:
+    meta = await pg_volume.session()
+    with provoked("wrkfs.meta.sessions") as lines:
+        await pg_volume.rows("ALTER TABLE session RENAME TO hidden")
+        async with asyncio.timeout(20):
+            while not lines:  # noqa: ASYNC110 - a log has no event
+                await asyncio.sleep(0.02)
+        await pg_volume.rows("ALTER TABLE hidden RENAME TO session")
+        await backdate(pg_volume, meta.session)
+        await meta.reap(LONG, LONG)
+        await eventually(lambda: heard_of(pg_volume, meta.session))
+    assert len(lines) == 1
+    await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
 
 
 async def test_reaping_frees_what_a_dead_session_held(pg_volume: InPostgres) -> None:
