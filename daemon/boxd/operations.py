@@ -31,6 +31,7 @@ from boxd.secret import Secret, digest, random_hex
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.interface import Catalog
     from boxd.boxes.lifecycle import Attachment, Lifecycle
@@ -57,8 +58,10 @@ _log = logging.getLogger(__name__)
 class Drives(Protocol):
     """Filesystems of volumes for use in this process; see boxd.workspaces.pool."""
 
-    async def filesystem(self, owner: str, workspace: str | None) -> Filesystem:
-        """The volume's Filesystem; the volume is made at first use."""
+    def use(
+        self, owner: str, workspace: str | None, *, create: bool
+    ) -> AbstractAsyncContextManager[Filesystem | None]:
+        """The volume's Filesystem while the context lasts; None: not there and not to be made."""
         ...
 
 
@@ -232,11 +235,13 @@ class Operations:
         self._touch(key)
         return Principal(key.owner, key.scope, "api_key", key.id)
 
+    @asynccontextmanager
     async def drive(
         self, p: Principal, ws: str | None = None, *, create: bool = False
-    ) -> Filesystem:
+    ) -> AsyncIterator[Filesystem | None]:
         """The Filesystem of a workspace's volume, for a surface of this process.
 
+        None for a workspace whose drive was never used, unless `create` makes it.
         NotFound for an unknown workspace, which `create` makes (never for a scoped credential);
         Unavailable when drives are not enabled.
         """
@@ -249,7 +254,8 @@ class Operations:
                 await self._ensure_workspace(p, workspace)
             elif workspace not in await self._store.workspaces(p.owner):
                 raise NotFound(f"no workspace {shown(workspace)}")
-        return await self._drives.filesystem(p.owner, workspace)
+        async with self._drives.use(p.owner, workspace, create=create) as filesystem:
+            yield filesystem
 
     async def _no_suspend(self, p: Principal, ref: str, ws: str | None) -> Unsupported:
         """Why the box can be neither suspended nor resumed; refuses first who may not ask."""

@@ -173,7 +173,7 @@ class Service:
         self._stack.push_async_callback(self._close_lifecycle)
         self._progress("Looking after the boxes")
         await lifecycle.start()
-        pool = DrivePool(volumes)
+        pool = DrivePool(volumes, clock)
         self._stack.push_async_callback(pool.close)
         operations = Operations(
             store=store, lifecycle=lifecycle, catalog=catalog, drives=pool, tier=tier, clock=clock
@@ -255,10 +255,9 @@ async def build_image(config: Config, name: str, progress: Callable[[str], None]
     await Catalog(config.state_dir / "images").build(name, progress)
 
 
-def known_images(config: Config) -> list[tuple[Image, bool]]:
-    """The catalog, and whether each image is built."""
-    catalog = Catalog(config.state_dir / "images")
-    return [(image, catalog.is_built(image.name)) for image in catalog.images()]
+def known_images(config: Config) -> list[Image]:
+    """The catalog."""
+    return Catalog(config.state_dir / "images").images()
 
 
 async def _check_pairing(state: Path, store: PostgresStore, backend: RuncBackend) -> None:

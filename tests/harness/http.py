@@ -61,10 +61,18 @@ class MemoryDrives:
         self.given: dict[tuple[str, str | None], Filesystem] = {}
         """Drives on other stores, which take precedence."""
 
-    async def filesystem(self, owner: str, workspace: str | None) -> Filesystem:
-        """The drive's Filesystem; the drive is made at first use."""
-        given = self.given.get((owner, workspace))
-        return given or (await self.volume(owner, workspace)).fs
+    @asynccontextmanager
+    async def use(
+        self, owner: str, workspace: str | None, *, create: bool
+    ) -> AsyncIterator[Filesystem | None]:
+        """The drive's Filesystem; the drive is made when it is created."""
+        place = (owner, workspace)
+        if place in self.given:
+            yield self.given[place]
+        elif create or place in self.volumes:
+            yield (await self.volume(owner, workspace)).fs
+        else:
+            yield None
 
     async def volume(self, owner: str = ALICE.owner, workspace: str | None = None) -> Volume:
         """The drive with its parts."""

@@ -467,3 +467,17 @@ async def test_replacing_keeps_mode_and_owner(web: Web) -> None:
     await client.put("/v1/wrk/f", content=b"y")
     attr = await fs.lookup(ROOT_INO, b"f")
     assert (stat.S_IMODE(attr.mode), attr.uid, attr.gid) == (0o755, 1000, 1000)
+
+
+async def test_looking_at_a_drive_that_was_never_used_makes_none(web: Web) -> None:
+    client = web.client()
+    listing = await client.get("/v1/wrk/")
+    assert (listing.status_code, listing.json()["entries"]) == (200, [])
+    assert (await client.head("/v1/wrk/")).status_code == 200
+    assert (await client.get("/v1/wrk/a")).status_code == 404
+    assert (await client.head("/v1/wrk/a")).status_code == 404
+    assert (await client.delete("/v1/wrk/a")).status_code == 404
+    assert (await client.delete("/v1/wrk/")).status_code == 400
+    assert web.drives.volumes == {}
+    assert (await client.put("/v1/wrk/a", content=b"x")).status_code == 201
+    assert len(web.drives.volumes) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ from boxd.api.errors import error_answer
 from boxd.api.guard import exchange_of
 from boxd.api.headers import has_body, header, joined, query_values, query_workspace
 from boxd.errors import BadRange, BadRequest
-from boxd.workspaces.drive import Condition, Directory, Drive
+from boxd.workspaces.drive import Condition, Directory, Drive, NoDrive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from starlette.types import Receive, Scope, Send
 
@@ -60,16 +61,19 @@ class WrkEndpoint:
         else:
             await self._get(scope, send, principal, path, ws)
 
-    async def _drive(self, principal: Principal, ws: str | None, *, create: bool = False) -> Drive:
-        return Drive(await self._operations.drive(principal, ws, create=create))
+    @asynccontextmanager
+    async def _drive(
+        self, principal: Principal, ws: str | None, *, create: bool = False
+    ) -> AsyncIterator[Drive]:
+        async with self._operations.drive(principal, ws, create=create) as filesystem:
+            yield NoDrive() if filesystem is None else Drive(filesystem)
 
     async def _get(
         self, scope: Scope, send: Send, principal: Principal, path: bytes, ws: str | None
     ) -> None:
         lines = scope["headers"]
         refuse_duplicates(lines, b"range", b"if-range")
-        drive = await self._drive(principal, ws)
-        async with drive.at(path) as found:
+        async with self._drive(principal, ws) as drive, drive.at(path) as found:
             if isinstance(found, Directory):
                 head = scope["method"] == "HEAD"
                 await _send_listing(send, path, await drive.entries(found), head)
@@ -87,14 +91,14 @@ class WrkEndpoint:
         if directory and has_body(lines):
             raise BadRequest("a path with a trailing slash makes a directory; it takes no body")
         exchange = exchange_of(scope)
-        drive = await self._drive(principal, ws, create=True)
-        if directory:
-            await _empty(exchange, 201 if await drive.make_directory(path) else 204)
-            return
-        try:
-            written = await drive.put(path, Body(receive).next, condition)
-        except ClientGone:
-            return
+        async with self._drive(principal, ws, create=True) as drive:
+            if directory:
+                await _empty(exchange, 201 if await drive.make_directory(path) else 204)
+                return
+            try:
+                written = await drive.put(path, Body(receive).next, condition)
+            except ClientGone:
+                return
         tag = (b"etag", written.tag.encode())
         await _empty(exchange, 201 if written.created else 204, tag)
 
@@ -102,8 +106,8 @@ class WrkEndpoint:
         self, scope: Scope, principal: Principal, path: bytes, ws: str | None
     ) -> None:
         condition = _condition(scope["headers"])
-        drive = await self._drive(principal, ws)
-        await drive.delete(path, condition)
+        async with self._drive(principal, ws) as drive:
+            await drive.delete(path, condition)
         await _empty(exchange_of(scope), 204)
 
 

@@ -25,7 +25,7 @@ from boxd.names.words import shown
 from wrkfs import errors as drive_errors
 from wrkfs import paths
 from wrkfs.fs import Filesystem
-from wrkfs.types import Caller, Ino
+from wrkfs.types import ROOT_INO, Caller, Ino
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -33,7 +33,16 @@ if TYPE_CHECKING:
     from wrkfs.fs import FileHandle
     from wrkfs.types import Attr, BytesLike
 
-__all__ = ["Condition", "Directory", "Drive", "Entry", "Filesystem", "OpenFile", "Written"]
+__all__ = [
+    "Condition",
+    "Directory",
+    "Drive",
+    "Entry",
+    "Filesystem",
+    "NoDrive",
+    "OpenFile",
+    "Written",
+]
 
 PIECE = 1024 * 1024
 """Bytes of one read; the next one is under way while a piece is being sent.
@@ -44,6 +53,7 @@ READDIR_BATCH = 1000
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o755
 OPEN_TRIES = 50
+_ROOT_STAYS = "the root of the drive cannot be removed; remove what is in it"
 PARENT_TRIES = 3
 """Directories that vanish between being made and being used are made again this often."""
 BOX_ROOT = Caller(0, 0)
@@ -255,7 +265,7 @@ class Drive:
         with translated(what, missing=True):
             found = await paths.resolve(self._fs, path, follow=False)
             if not found.name:
-                raise BadRequest("the root of the drive cannot be removed; remove what is in it")
+                raise BadRequest(_ROOT_STAYS)
             if found.attr is None:
                 raise drive_errors.NotFound
             if path.endswith(b"/") and not found.attr.is_dir:
@@ -335,6 +345,44 @@ class Drive:
                     raise drive_errors.NotDirectory
                 return depth
         return 0
+
+
+class NoDrive(Drive):
+    """The drive of a workspace that nobody has used yet: looks as an empty one."""
+
+    def __init__(self) -> None:
+        """There is no volume, and looking makes none."""
+
+    async def entries(self, directory: Directory) -> list[Entry]:
+        """None."""
+        del directory
+        return []
+
+    @asynccontextmanager
+    async def at(self, path: bytes) -> AsyncIterator[OpenFile | Directory]:
+        """The root; NotFound for all else."""
+        what = _what(path)
+        with translated(what):
+            below = paths.split(path)
+        if below:
+            raise NotFound(f"{what}: nothing is there")
+        yield Directory(ROOT_INO)
+
+    async def delete(self, path: bytes, condition: Condition) -> None:
+        """NotFound; BadRequest for the root."""
+        del condition
+        async with self.at(path):
+            raise BadRequest(_ROOT_STAYS)
+
+    async def put(
+        self, path: bytes, body: Callable[[], Awaitable[bytes | None]], condition: Condition
+    ) -> Written:
+        """Never: who writes asks for the volume to be made."""
+        raise Unavailable("the drive is not there yet")
+
+    async def make_directory(self, path: bytes) -> bool:
+        """Never: see `put`."""
+        raise Unavailable("the drive is not there yet")
 
 
 @contextmanager

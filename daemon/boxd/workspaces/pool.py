@@ -1,13 +1,17 @@
 """Open Filesystems of volumes in this process, for HTTP and MCP: one per volume, made at need.
 
-Critical section: connecting and replacing run under a lock per volume, so that two first requests
-share one Filesystem.
+Critical sections: connecting and closing run under a lock per volume, so that two first requests
+share one Filesystem; users are counted without an await between look and count, and one that is
+used is never closed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from boxd.errors import Unavailable
@@ -15,38 +19,145 @@ from wrkfs import errors as drive_errors
 from wrkfs.fs import Filesystem
 
 if TYPE_CHECKING:
-    from boxd.workspaces.attach import Volumes
+    from collections.abc import AsyncIterator
+
+    from boxd.clock import Clock
+    from wrkfs.config import VolumeConfig
 
 KIND = "http"
 """How these sessions are registered in the volume."""
+IDLE = 60.0
+"""Seconds without use after which a Filesystem is closed."""
+TICK = 5.0
+"""Seconds between looks for idle ones."""
+MAX_OPEN = 64
+"""Most Filesystems at once: each holds connections to the database and a cache of blocks."""
+
+Place = tuple[str, str | None]
+"""Owner and workspace."""
+
+_log = logging.getLogger(__name__)
+
+
+class Volumes(Protocol):
+    """Finds and makes volumes; see boxd.workspaces.volumes."""
+
+    async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
+        """The volume of a workspace, None when there is none."""
+        ...
+
+    async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
+        """The volume of a workspace, made when there is none."""
+        ...
+
+
+@dataclass(slots=True)
+class Opened:
+    """A Filesystem, how many use it, and when (monotonic seconds) the last one began or ended."""
+
+    fs: Filesystem
+    users: int
+    used: float
 
 
 class DrivePool:
     """See the module."""
 
-    def __init__(self, volumes: Volumes) -> None:
+    def __init__(
+        self, volumes: Volumes, clock: Clock, *, idle: float = IDLE, max_open: int = MAX_OPEN
+    ) -> None:
         self._volumes = volumes
-        self._open: dict[tuple[str, str | None], Filesystem] = {}
-        self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = (
-            WeakValueDictionary()
-        )
+        self._clock = clock
+        self._idle = idle
+        self._max_open = max_open
+        self._open: dict[Place, Opened] = {}
+        self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+        self._timer: asyncio.Task[None] | None = None
 
-    async def filesystem(self, owner: str, workspace: str | None) -> Filesystem:
-        """The volume's Filesystem; the volume is made at first use. Unavailable."""
-        place = (owner, workspace)
-        async with self._locks.setdefault(place, asyncio.Lock()):
-            present = self._open.get(place)
-            if present is None:
-                config = await self._volumes.ensure(owner, workspace)
-                try:
-                    present = await Filesystem.connect(config, kind=KIND)
-                except drive_errors.StorageError as error:
-                    raise Unavailable(f"the drive does not answer: {error}") from error
-                self._open[place] = present
-            return present
+    @asynccontextmanager
+    async def use(
+        self, owner: str, workspace: str | None, *, create: bool
+    ) -> AsyncIterator[Filesystem | None]:
+        """The volume's Filesystem, kept open while the context lasts.
+
+        A volume that is not there is made with `create`; without, it is None. Unavailable.
+        """
+        opened = await self._acquire((owner, workspace), create)
+        if opened is None:
+            yield None
+            return
+        try:
+            yield opened.fs
+        finally:
+            opened.users -= 1
+            opened.used = self._clock.monotonic()
+
+    async def close_idle(self) -> None:
+        """Closes what nobody has used for the time that is allowed."""
+        before = self._clock.monotonic() - self._idle
+        for place, opened in list(self._open.items()):
+            if opened.used <= before:
+                await self._close_unused(place, opened)
 
     async def close(self) -> None:
         """Closes all; what is dirty in them is committed first."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+            self._timer = None
         opened = list(self._open.values())
         self._open.clear()
-        await asyncio.gather(*(one.close() for one in opened))
+        await asyncio.gather(*(one.fs.close() for one in opened))
+
+    async def _acquire(self, place: Place, create: bool) -> Opened | None:
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            opened = self._open.get(place)
+            if opened is None:
+                config = await self._volumes.find(*place)
+                if config is None:
+                    if not create:
+                        return None
+                    config = await self._volumes.ensure(*place)
+                await self._make_room()
+                opened = self._open[place] = Opened(await _connect(config), 0, 0.0)
+                if self._timer is None:
+                    self._timer = asyncio.create_task(self._look(), name="idle drives")
+            opened.users += 1
+            opened.used = self._clock.monotonic()
+            return opened
+
+    async def _make_room(self) -> None:
+        """Closes the one that was not used for longest. Unavailable when all are in use."""
+        while len(self._open) >= self._max_open:
+            unused = [item for item in self._open.items() if item[1].users == 0]
+            if not unused:
+                raise Unavailable(f"{self._max_open} drives are in use over HTTP; try again")
+            place, opened = min(unused, key=lambda item: item[1].used)
+            del self._open[place]
+            await _end(opened)
+
+    async def _close_unused(self, place: Place, opened: Opened) -> None:
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            if opened.users == 0 and self._open.get(place) is opened:
+                del self._open[place]
+                await _end(opened)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            await self.close_idle()
+
+
+async def _connect(config: VolumeConfig) -> Filesystem:
+    try:
+        return await Filesystem.connect(config, kind=KIND)
+    except drive_errors.StorageError as error:
+        raise Unavailable(f"the drive does not answer: {error}") from error
+
+
+async def _end(opened: Opened) -> None:
+    """What was asked for was answered long ago, so there is nobody to tell of a failure."""
+    try:
+        await opened.fs.close()
+    except (drive_errors.WrkfsError, OSError) as error:
+        _log.warning("idle drive not closed cleanly: %s", error)

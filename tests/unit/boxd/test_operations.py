@@ -281,11 +281,11 @@ async def test_scoped_key_makes_no_workspace(world: World, ops: Operations) -> N
 
 async def test_drive_that_is_not_enabled_is_unavailable(ops: Operations) -> None:
     with pytest.raises(Unavailable, match="not enabled"):
-        await ops.drive(ALICE)
+        await ops.drive(ALICE).__aenter__()
     with pytest.raises(BadName):
-        await ops.drive(ALICE, "..")
+        await ops.drive(ALICE, "..").__aenter__()
     with pytest.raises(Forbidden):
-        await ops.drive(SCOPED, "ws2")
+        await ops.drive(SCOPED, "ws2").__aenter__()
 
 
 async def test_catalogs(ops: Operations) -> None:
