@@ -115,7 +115,8 @@ class Timers:
                 await deal(box)
             except BoxdError as error:
                 self._tell(box, "box not removed: %s; trying again", error)
-            except Exception:  # noqa: BLE001  a bug with one box must not keep the others
+            except Exception:
+                # A bug with one box must not keep the others.
                 if box.id not in self._told:
                     _log.exception("box not removed; trying again", extra={"box": box.id})
                 self._told.add(box.id)

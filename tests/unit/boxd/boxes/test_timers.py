@@ -128,7 +128,7 @@ async def test_creation_that_fails_in_an_outage_is_undone_with_its_row(
 ) -> None:
     world.fail_at("backend.start")
     store.away = True
-    with assert_logs("trying again"), pytest.raises(Failure, match="backend.start failed"):
+    with assert_logs("trying again"), pytest.raises(Failure, match=r"backend\.start failed"):
         await up(world, "web")
     assert set(await world.left_overs()) == {"rows"}
     store.away = False
