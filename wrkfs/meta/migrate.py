@@ -83,10 +83,28 @@ async def create_volume_schema(
             inodes_limit,
         )
         await conn.execute(f"GRANT USAGE ON SCHEMA {quoted} TO {grantee}")
-        for rights, tables in _GRANTS.items():
-            names = ", ".join(f"{quoted}.{table}" for table in tables)
-            await conn.execute(f"GRANT {rights} ON {names} TO {grantee}")
+        await _grant(conn, quoted, grantee)
         await conn.execute(f"ALTER ROLE {grantee} SET search_path = {quoted}")
+
+
+async def update_volume(conn: asyncpg.Connection, schema: str, role: str) -> bool:
+    """Brings a volume of an older release, and its role's rights, up to this one; True if it was.
+
+    Raises MigrationError when the volume was written by a newer release.
+    """
+    quoted = _quote(schema)
+    async with conn.transaction():
+        before: int = await conn.fetchval(f"SELECT schema_version FROM {quoted}.volume")  # noqa: S608 quoted identifier
+        after = await migrate_volume(conn, schema)
+        if after != before:
+            await _grant(conn, quoted, _quote(role))
+    return after != before
+
+
+async def _grant(conn: asyncpg.Connection, quoted: str, grantee: str) -> None:
+    for rights, tables in _GRANTS.items():
+        names = ", ".join(f"{quoted}.{table}" for table in tables)
+        await conn.execute(f"GRANT {rights} ON {names} TO {grantee}")
 
 
 async def migrate_volume(conn: asyncpg.Connection, schema: str) -> int:

@@ -19,7 +19,12 @@ import asyncpg
 
 from boxd.errors import Unavailable
 from boxd.secret import Secret
-from wrkfs.meta.migrate import MigrationError, create_volume_schema, install_functions
+from wrkfs.meta.migrate import (
+    MigrationError,
+    create_volume_schema,
+    install_functions,
+    update_volume,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -75,9 +80,10 @@ class Provisioner:
         self._admin_dsn = admin_dsn
 
     async def prepare(self) -> None:
-        """Closes the database to PUBLIC and installs the drive's functions. Idempotent.
+        """Closes the database to PUBLIC, installs the drive's functions, updates all volumes.
 
-        Raises Unavailable when the database is out or its role may not do this.
+        Idempotent. Raises Unavailable when the database is out, its role may not do this or a
+        volume is of a newer release.
         """
         async with self._connection() as connection:
             if not await connection.fetchval(
@@ -87,6 +93,8 @@ class Provisioner:
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
                 await self._close_to_public(connection)
+            for name in await _names(connection):
+                await update_volume(connection, name, name)
             await install_functions(connection)
 
     async def create(self) -> tuple[str, Secret]:
@@ -134,10 +142,7 @@ class Provisioner:
     async def names(self) -> list[str]:
         """All roles of volumes in the database. Raises Unavailable."""
         async with self._connection() as connection:
-            rows = await connection.fetch(
-                "SELECT nspname FROM pg_namespace WHERE nspname ~ '^v[0-9a-f]{32}$'"
-            )
-        return [row["nspname"] for row in rows]
+            return await _names(connection)
 
     async def is_unused(self, name: str) -> bool:
         """Whether a volume has nothing but its root directory. Raises Unavailable."""
@@ -180,6 +185,13 @@ class Provisioner:
             names = [row[0] for row in await connection.fetch(query)]
             if names:
                 await connection.execute(f"REVOKE ALL ON {kind} {', '.join(names)} FROM PUBLIC")
+
+
+async def _names(connection: asyncpg.Connection) -> list[str]:
+    rows = await connection.fetch(
+        "SELECT nspname FROM pg_namespace WHERE nspname ~ '^v[0-9a-f]{32}$'"
+    )
+    return [row["nspname"] for row in rows]
 
 
 _OPEN_THINGS = {

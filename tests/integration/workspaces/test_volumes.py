@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -18,6 +19,7 @@ from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
+from wrkfs.meta import migrate
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
@@ -259,3 +261,28 @@ async def test_revoked_credentials_end_at_once(world: World) -> None:
     with pytest.raises(client.exceptions.ClientError, match="403"):
         client.head_bucket(Bucket=made.store.bucket)
     client.close()
+
+
+async def test_a_start_brings_volumes_of_an_older_release_up(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await world.volumes().ensure(OWNER, "old")
+    newer = tmp_path / "release"
+    shutil.copytree(migrate.HERE, newer)
+    number = max(int(file.name[:4]) for file in (newer / "migrations").glob("[0-9]*.sql")) + 1
+    (newer / "migrations" / f"{number:04}_more.sql").write_text("CREATE TABLE more (a int)")
+    grants = {**migrate._GRANTS, "SELECT": (*migrate._GRANTS["SELECT"], "more")}
+    with monkeypatch.context() as release:
+        release.setattr(migrate, "HERE", newer)
+        release.setattr(migrate, "_GRANTS", grants)
+        await world.provisioner.prepare()
+        await world.provisioner.prepare()
+    connection = await asyncpg.connect(made.meta_dsn)
+    try:
+        assert await connection.fetchval("SELECT schema_version FROM volume") == number
+        assert await connection.fetch("SELECT a FROM more") == []
+    finally:
+        await connection.close()
+    await works(made)
+    with pytest.raises(Unavailable, match="newer"):
+        await world.provisioner.prepare()
