@@ -341,10 +341,11 @@ def _images_ls(config: Config, arguments: argparse.Namespace) -> int:
     from boxd.service import known_images
 
     del arguments
-    rows = [("NAME", "BUILT", "DESCRIPTION")]
-    for image, built in known_images(config):
-        rows.append((image.name, "yes" if built else "no", image.description))
-    _print_table(rows)
+    rows = (
+        (image.name, "yes" if image.built else "no", image.description)
+        for image in known_images(config)
+    )
+    _print_table([("NAME", "BUILT", "DESCRIPTION"), *rows])
     return 0
 
 

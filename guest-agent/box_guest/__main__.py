@@ -14,6 +14,7 @@ def main() -> int:
 
     from box_guest import protocol
     from box_guest.agent import Agent, prepare_box
+    from box_guest.cli import name_process
     from box_guest.config import Places, load
     from box_guest.errors import ConfigError
 
@@ -25,6 +26,7 @@ def main() -> int:
     parsed = parser.parse_args()
     logging.basicConfig(level=logging.INFO if parsed.verbose else logging.WARNING)
     prepare_box()
+    name_process()
     try:
         config = load(parsed.run_dir)
     except ConfigError as error:

@@ -6,6 +6,7 @@ Standard library only and no asyncio, so that it answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import socket
@@ -25,6 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command. Exit status: 0 done, 1 refused or failed (text on stderr), 2 usage."""
     parsed = _parser().parse_args(arguments)
     path = parsed.socket or os.environ.get(SOCKET_VARIABLE) or str(protocol.GUEST_SOCKET)
+    name_process()
+    path = os.path.abspath(path)
+    os.chdir("/")  # so that this very process does not keep the drive from being detached
     request: dict[str, Any] = {"type": parsed.command, "id": 1}
     if parsed.command == "workspace":
         request["verb"] = parsed.verb
@@ -39,6 +43,12 @@ def main(arguments: list[str] | None = None) -> int:
         for key, value in result.items():
             print(f"{key}: {value}")
     return 0
+
+
+def name_process() -> None:
+    """Lists of processes show `box-guest`, not the loader that started the interpreter."""
+    with contextlib.suppress(OSError):  # without /proc nobody lists processes
+        Path("/proc/self/comm").write_text(protocol.PROCESS_NAME)
 
 
 def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
@@ -68,12 +78,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("info", help="this box, and whether its tunnel is up")
-    workspace = commands.add_parser("workspace", help=f"the drive at {protocol.DRIVE_DIR}")
+    # Also behind the command; what is not said there leaves what was said before it.
+    late = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    late.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
+    commands.add_parser("info", parents=[late], help="this box, and whether its tunnel is up")
+    workspace = commands.add_parser(
+        "workspace", parents=[late], help=f"the drive at {protocol.DRIVE_DIR}"
+    )
     verbs = workspace.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("mount", help=f"attach it at {protocol.DRIVE_DIR}")
-    verbs.add_parser("info", help="whether it is attached, and its use")
-    verbs.add_parser("umount", help="detach it")
+    verbs.add_parser("mount", parents=[late], help=f"attach it at {protocol.DRIVE_DIR}")
+    verbs.add_parser("info", parents=[late], help="whether it is attached, and its use")
+    verbs.add_parser("umount", parents=[late], help="detach it")
     return parser
 
 

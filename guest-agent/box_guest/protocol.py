@@ -23,6 +23,7 @@ VERSION = 1
 MAX_LINE = 64 * 1024
 CONTROL_SUBSYSTEM = "box-control"
 
+PROCESS_NAME = "box-guest"
 RUNTIME_DIR = PurePosixPath("/.box")
 """The guest runtime inside a box (read-only)."""
 RUN_DIR = PurePosixPath("/run/box")

@@ -108,12 +108,22 @@ async def test_a_command_with_a_terminal(front_door: Entrance) -> None:
         assert await screen.status() == 3
 
 
-async def test_notes_are_for_terminals_only(front_door: Entrance) -> None:
-    """`^ttl` on an existing box has no effect; that is said to people, never into a pipe."""
+async def test_notes_are_on_stderr_of_commands_and_not_of_file_transfers(
+    front_door: Entrance,
+) -> None:
     client = front_door.client
-    assert (await client.run("web", "true")).status == 0
-    silent = await client.run("web^1h", "echo ok")
-    assert (silent.stdout, silent.stderr) == (b"ok\n", b"")
+    made = await client.run("web^400d", "echo ok")
+    assert made.stdout == b"ok\n"
+    assert "deadline ^400d shortened" in made.errors
+    told = await client.run("web^1h", "echo ok")
+    assert told.stdout == b"ok\n"
+    assert "deadline ^1h ignored" in told.errors
+    files = await client.run("web^1h", "-s", "sftp")
+    assert (files.stdout, files.stderr) == (b"", b"")
+    again = await client.shell("web+", stdin=b"echo ok\n")
+    assert again.stdout == b"ok\n"
+    assert "removed the old box web" in again.errors
+    assert (await client.run("web", "true")).errors == ""
     async with terminal(front_door, "web^1h", "echo ok") as screen:
         await screen.expect("^1h")
         await screen.expect("ok\r\n")

@@ -35,7 +35,7 @@ async def as_json(client: Client, line: str) -> Any:  # noqa: ANN401 - JSON of a
         ("cli/web", "workspace name 'cli' is reserved"),
         ("web:nosuch", "nosuch"),
         ("session-", "not a box reference"),
-        ("session-nothing", "no box 'nothing'"),
+        ("session-nothing", "no box 'nothing'; see: ssh -p "),
         ("jump", "'jump' is reserved"),
         ("sudo", "'sudo' is reserved"),
         ("svcs_" + "0" * 32, "'svcs_...' is reserved"),
@@ -58,15 +58,21 @@ async def test_a_user_that_means_nothing_is_told_why(
 async def test_the_catalog(front_door: Entrance, user: str) -> None:
     for done in (await front_door.client.shell(user), await front_door.client.run(user, "x")):
         assert (done.status, done.errors) == (0, "")
-        assert done.text == "NAME    DESCRIPTION\ndebian  this machine\n"
+        assert done.text == "NAME    BUILT  DESCRIPTION\ndebian  yes    this machine\n"
     assert await front_door.store.all_boxes() == []
 
 
 async def test_help_is_the_default_and_lists_every_command(front_door: Entrance) -> None:
     client = front_door.client
     texts = {(await client.shell("cli")).text, (await client.run("cli", "help")).text}
+    texts |= {(await client.shell("help")).text, (await client.run("help", "x")).text}
     assert len(texts) == 1
     overview = texts.pop()
+    assert "(-R) is not supported" in overview
+    # The explanations of the first examples begin in one column.
+    examples = overview.splitlines()[1:5]
+    starts = {line.rindex("  ") for line in examples}
+    assert len(starts) == 1, examples
     for command in COMMANDS:
         assert f"  {command.name} " in overview
         page = await client.run("cli", f"help {command.name}")
@@ -91,7 +97,7 @@ async def test_boxes_are_listed_shown_and_removed(front_door: Entrance) -> None:
     assert (shown["IMAGE"], shown["FLAVOR"]) == ("debian", "large")
     assert shown["NEXT"] == "removed"
     wide = (await client.run("cli", "ls --wide")).text
-    assert wide.splitlines()[0].split()[-4:] == ["CPUS", "MEM", "WHY", "SSH"]
+    assert wide.splitlines()[0].split()[-4:] == ["MEM", "MiB", "WHY", "SSH"]
     assert f"ssh -p {client.port} 'ws1/web'@127.0.0.1" in wide
     (listed,), info = await as_json(client, "ls"), await as_json(client, "info ws1/web")
     assert listed["ssh_dest"] == f"ssh -p {client.port} 'ws1/web'@127.0.0.1"
@@ -189,11 +195,13 @@ async def test_command_lines_that_fail(
 
 async def test_flavors_and_images_as_json(front_door: Entrance) -> None:
     client = front_door.client
-    assert await as_json(client, "images") == [{"name": "debian", "description": "this machine"}]
+    assert await as_json(client, "images") == [
+        {"name": "debian", "description": "this machine", "built": True}
+    ]
     flavors = await as_json(client, "flavors")
     assert flavors[0] == {"name": "small", "description": "for tests", "cpus": 1.0, "mem_mb": 512}
     table = (await client.run("cli", "flavors")).text
-    assert table.splitlines()[0].split() == ["NAME", "CPUS", "MEM", "DESCRIPTION"]
+    assert table.splitlines()[0].split() == ["NAME", "CPUS", "MEM", "MiB", "DESCRIPTION"]
 
 
 async def test_words_are_quoted_as_in_a_shell_and_never_run(front_door: Entrance) -> None:

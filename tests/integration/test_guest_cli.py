@@ -38,8 +38,11 @@ async def test_info(local_box: LocalBox) -> None:
     assert code == 0
     assert f"id: {BOX_ID}\nname: web\n" in stdout
     assert "tunnel: up" in stdout
-    code, stdout, _ = await cli(local_box, "--json", "info")
-    assert json.loads(stdout)["id"] == BOX_ID
+    for words in (("--json", "info"), ("info", "--json")):
+        code, stdout, _ = await cli(local_box, *words)
+        assert json.loads(stdout)["id"] == BOX_ID
+    for words in (("workspace", "--json", "info"), ("workspace", "info", "--json")):
+        assert json.loads((await cli(local_box, *words))[1])["verb"] == "info"
 
 
 @pytest.mark.parametrize("verb", ["mount", "info", "umount"])

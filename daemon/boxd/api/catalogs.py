@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1")
 
 @router.get("/images")
 async def images(caller: Caller) -> list[dict[str, Any]]:
-    """What a box can start from: name, description."""
+    """What a box can start from: name, description, whether it is built here."""
     return [asdict(image) for image in caller.operations.images()]
 
 

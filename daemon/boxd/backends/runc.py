@@ -174,7 +174,8 @@ class RuncBackend:
             with processes.init_process(*self._init_of(box_id)) as (_, pidfd):
                 answer = await _attach(pidfd, {"action": "detach"})
             if "holders" in answer:
-                raise Conflict(f"{bundle.DRIVE_DIR} is in use by {', '.join(answer['holders'])}")
+                holders = ", ".join(answer["holders"])
+                raise Conflict(f"{bundle.DRIVE_DIR} is in use by {holders}; cd elsewhere first")
 
     async def list(self) -> list[BackendBox]:
         """Every box with a record."""

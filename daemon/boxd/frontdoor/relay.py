@@ -116,6 +116,7 @@ class RelaySession(Session):
         self._command: str | None = None
         self._subsystem: str | None = None
         self._up: BoxEnd | None = None
+        self._lost: Callable[[], str] = str
         self._early: list[bytes] = []
         self._early_signals: list[str] = []
         self._input_ended = False
@@ -194,6 +195,7 @@ class RelaySession(Session):
         """Attaches, opens the box's channel and holds the attachment until it has closed."""
         async with self._attach(self._why(), self._note) as attachment:
             tunnel = attachment.tunnel
+            self._lost = lambda: attachment.lost
             async with forwarded_agent(tunnel, self.chan) as agent_env:
                 up = await self._open(tunnel.connection, agent_env)
                 try:
@@ -209,7 +211,7 @@ class RelaySession(Session):
         if not self._closed.done():
             self._closed.set_result(None)
         if how is None and self._up is not None:
-            self.tell("the connection to the box was lost")
+            self.tell(self._lost())
         if how is not None or self._up is not None:
             self.finish(how or Exit())
 
@@ -259,6 +261,6 @@ class RelaySession(Session):
         return "shell" if self._command is None else "command"
 
     def _note(self, line: str) -> None:
-        """Progress for people: a stray byte would break scp, rsync and editors."""
-        if self.pty:
+        """For people, on stderr; a file transfer has nobody who reads it."""
+        if self._subsystem is None:
             self.tell(line)

@@ -34,9 +34,9 @@ class ToBox:
 
 @dataclass(frozen=True, slots=True)
 class ToText:
-    """Text only: the image catalog, or the management CLI."""
+    """Text only: the image catalog, the management CLI, or its help."""
 
-    what: Literal["images", "cli"]
+    what: Literal["images", "cli", "help"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ def route(username: str, flavors: frozenset[str]) -> Route:
         return ToText("images")
     if word == "cli":
         return ToText("cli")
+    if word == "help":
+        return ToText("help")
     if word in ("sudo", "jump") or word.startswith(SHARE_PREFIX):
         name = "svcs_..." if word.startswith(SHARE_PREFIX) else word
         return Refused(Unsupported(f"the user {name!r} is reserved and not served by this host"))

@@ -88,8 +88,10 @@ class BoxTarget:
     the first time, so that all channels of the connection share that one box.
     """
 
-    def __init__(self, operations: Operations, principal: Principal, to: ToBox) -> None:
+    def __init__(self, operations: Operations, principal: Principal, to: ToBox, door: Door) -> None:
+        """`door` is what errors name for further commands."""
         self._operations = operations
+        self._door = door
         self._principal = principal
         self._to = to
         self._lock = asyncio.Lock()
@@ -125,11 +127,13 @@ class BoxTarget:
     async def _enter(
         self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
     ) -> Attachment:
-        return await stack.enter_async_context(
-            self._operations.attach(
-                self._principal, self._to.target, kind=self._to.kind, why=why, notes=notes
-            )
+        held = self._operations.attach(
+            self._principal, self._to.target, kind=self._to.kind, why=why, notes=notes
         )
+        try:
+            return await stack.enter_async_context(held)
+        except NotFound as error:
+            raise NotFound(self._door.spelled(str(error))) from error
 
 
 class Visitor(asyncssh.SSHServer):
@@ -196,7 +200,7 @@ class Visitor(asyncssh.SSHServer):
         flavors = frozenset(flavor.name for flavor in self._hall.operations.flavors())
         self._route = route(self._auth.username, flavors)
         if isinstance(self._route, ToBox):
-            self._target = BoxTarget(self._hall.operations, principal, self._route)
+            self._target = BoxTarget(self._hall.operations, principal, self._route, self._door())
 
     # --- channels ------------------------------------------------------------------------
 
@@ -217,8 +221,8 @@ class Visitor(asyncssh.SSHServer):
 
     def _text_session(self, released: Callable[[], None]) -> Session:
         if isinstance(self._route, ToText):
-            answer = self._catalog if self._route.what == "images" else self._command
-            return TextSession(self.tasks, released, answer)
+            answers = {"images": self._catalog, "cli": self._command, "help": self._help}
+            return TextSession(self.tasks, released, answers[self._route.what])
         error = self._route.error if isinstance(self._route, Refused) else Unavailable("no route")
         return RefusalSession(self.tasks, released, error)
 
@@ -284,6 +288,9 @@ class Visitor(asyncssh.SSHServer):
         return await registry.execute(
             line, self._principal, self._hall.operations, self._door(), self._hall.clock.now()
         )
+
+    async def _help(self, line: str | None, pty: bool) -> Result:
+        return await self._command("help", pty)
 
     def _door(self) -> Door:
         name = self._conn.get_extra_info("sockname")

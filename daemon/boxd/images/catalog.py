@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import secrets
 import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from boxd.errors import Conflict, Unavailable
+from boxd.errors import Conflict, Unavailable, UnknownImage
 from boxd.images import build, recipes
 from boxd.model.catalog import Flavor, Image
+from boxd.names.words import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from boxd.images.progress import Progress
 
 PACKAGES_DIR = ".packages"
+
+_log = logging.getLogger(__name__)
 
 
 class Catalog:
@@ -49,7 +53,8 @@ class Catalog:
 
     def images(self) -> list[Image]:
         """In the catalog's order, built or not."""
-        return [Image(r.name, r.description) for r in self._recipes.by_name.values()]
+        recipes = self._recipes.by_name.values()
+        return [Image(r.name, r.description, self._link(r.name).is_dir()) for r in recipes]
 
     def flavors(self) -> list[Flavor]:
         """In the catalog's order."""
@@ -63,11 +68,19 @@ class Catalog:
     def rootfs(self, name: str) -> Path:
         """The unpacked root of the newest version.
 
-        Raises UnknownImage, and Unavailable naming the command that builds it.
+        Raises UnknownImage, also for a known image with an unknown flavor behind it, and
+        Unavailable naming what is built; the log names the command that builds it.
         """
+        image, colon, flavor = name.rpartition(":")
+        if colon and image in self._recipes.by_name:
+            known = ", ".join(self._flavors.by_name)
+            raise UnknownImage(f"no flavor {shown(flavor)}; known: {known}")
         if not self.is_built(name):
+            state = self._directory.parent
+            _log.info("to build it: boxd images build %s --state-dir %s", name, state)
+            built = ", ".join(image.name for image in self.images() if image.built) or "none"
             raise Unavailable(
-                f"image {name!r} is not built on this host; run: boxd images build {name}"
+                f"image {name!r} is not built on this host; built here: {built}; ask the operator"
             )
         return self._link(name).resolve()
 

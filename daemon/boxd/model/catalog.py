@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a box can start from."""
+    """What a box can start from; at once when it is `built` on this host."""
 
     name: str
     description: str
+    built: bool = True
 
 
 @dataclass(frozen=True, slots=True)

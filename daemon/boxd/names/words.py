@@ -11,7 +11,7 @@ MAX_NAME = 57
 MAX_KEY_NAME = 64
 ANONYMOUS = "_"
 """The word for a throwaway box without a stable name."""
-RESERVED = frozenset({"images", "image", "cli", "sudo", "jump", ANONYMOUS})
+RESERVED = frozenset({"images", "image", "cli", "help", "sudo", "jump", ANONYMOUS})
 RESERVED_PREFIXES = ("session-", "svcs_")
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,55}[a-z0-9])?")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from boxd.operations import BoxView
 
 _COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
-_WIDE = ("CPUS", "MEM", "WHY", "SSH")
+_WIDE = ("CPUS", "MEM MiB", "WHY", "SSH")
 SHORT_ID = 12
 
 

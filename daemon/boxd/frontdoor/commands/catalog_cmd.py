@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from boxd.frontdoor.commands.command import Call, Command, Reply
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
 def images_table(images: Sequence[Image]) -> str:
     """The image catalog."""
-    return table(("NAME", "DESCRIPTION"), [(image.name, image.description) for image in images])
+    rows = [(image.name, "yes" if image.built else "no", image.description) for image in images]
+    return table(("NAME", "BUILT", "DESCRIPTION"), rows)
 
 
 async def _images(call: Call) -> Reply:
     images = call.operations.images()
-    document = [{"name": image.name, "description": image.description} for image in images]
-    return Reply(document, images_table(images))
+    return Reply([asdict(image) for image in images], images_table(images))
 
 
 async def _flavors(call: Call) -> Reply:
@@ -36,7 +37,7 @@ async def _flavors(call: Call) -> Reply:
         for flavor in flavors
     ]
     rows = [(flavor.name, flavor.cpus, flavor.mem_mb, flavor.description) for flavor in flavors]
-    return Reply(document, table(("NAME", "CPUS", "MEM", "DESCRIPTION"), rows))
+    return Reply(document, table(("NAME", "CPUS", "MEM MiB", "DESCRIPTION"), rows))
 
 
 COMMANDS = (

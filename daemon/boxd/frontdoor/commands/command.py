@@ -62,6 +62,11 @@ class Door:
         port = "" if self.port == 22 else f"-p {self.port} "
         return " ".join([f"ssh {port}{quoted}@{self.host}", *words])
 
+    def spelled(self, text: str) -> str:
+        """An error text that ends in a command of the CLI, for who is not in the CLI."""
+        head, see, command = text.rpartition("; see: ")
+        return f"{head}{see}{self.ssh('cli', command)}" if see else text
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

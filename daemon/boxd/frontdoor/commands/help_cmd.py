@@ -9,6 +9,21 @@ from boxd.names.words import shown
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+
+_USERS = (
+    ("web", "a shell in the box 'web'"),
+    ("web:debian:small^2h", "of an image and size, gone after two hours"),
+    ("_", "a throwaway box"),
+    ("images", "what boxes can start from"),
+)
+_SPECS = (
+    ("ws/name", "the box 'name' of the workspace 'ws', which has a drive of its own"),
+    ("name+", "a fresh box: an old one of that name is removed first"),
+    ("name^2h", "a new box that is removed after that time (^ttl)"),
+    ("name+10m", "its time awake after the last user left (+grace), where a host suspends boxes"),
+    ("session-ID", "only a box that is there, by name or beginning of its ID"),
+)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,21 +51,24 @@ def _page(call: Call, command: Command) -> str:
 
 def _overview(call: Call, commands: list[Command]) -> str:
     door = call.door
-    width = max(len(command.name) for command in commands)
-    listed = "".join(f"  {c.name.ljust(width)}  {c.about}\n" for c in commands)
+    listed = _aligned([(command.name, command.about) for command in commands])
     return (
         f"A box is made when you connect to its name:\n"
-        f"  {door.ssh('web')}                  a shell in the box 'web'\n"
-        f"  {door.ssh('web:debian:small^2h')}  of an image and size, gone after two hours\n"
-        f"  {door.ssh('_')}                    a throwaway box\n"
-        f"  {door.ssh('images')}               what boxes can start from\n"
+        f"{_aligned([(door.ssh(user), about) for user, about in _USERS])}"
+        f"What may be added to a name:\n{_aligned(_SPECS)}"
         "Clients take ':' for more than a user's end; with scp, rsync and sftp write\n"
         "  -o User='web:debian' and a bare host. /wrk is your drive, the same in all your boxes.\n"
+        "Forwarding with -L, -D, -W and -A works; reverse forwarding (-R) is not supported.\n"
         f"\nCommands, as in: {door.ssh('cli', 'ls')}\n{listed}"
         "Every command takes --json. help COMMAND shows how it is written.\n"
         "\nYour first key is your account; with several keys use -o IdentitiesOnly=yes.\n"
         f"Host key: {door.fingerprint}; in scripts use -o StrictHostKeyChecking=accept-new.\n"
     )
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> str:
+    width = max(len(left) for left, _ in rows)
+    return "".join(f"  {left.ljust(width)}  {right}\n" for left, right in rows)
 
 
 COMMANDS = (Command(("help",), "show this, or one command", "help rm", _run, _arguments),)

@@ -68,6 +68,12 @@ def test_door_quotes_what_a_shell_would_read() -> None:
     assert Door("host", 2222, "").ssh("web+^1h") == "ssh -p 2222 'web+^1h'@host"
 
 
+def test_door_spells_out_the_command_that_an_error_names() -> None:
+    door = Door("host", 2222, "")
+    assert door.spelled("no box 'x'; see: ls") == "no box 'x'; see: ssh -p 2222 cli@host ls"
+    assert door.spelled("busy") == "busy"
+
+
 def test_every_command_is_complete_and_has_its_own_words() -> None:
     assert len({command.words for command in COMMANDS}) == len(COMMANDS)
     for command in COMMANDS:

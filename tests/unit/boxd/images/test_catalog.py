@@ -31,9 +31,29 @@ def test_what_is_offered(tmp_path: Path) -> None:
     assert catalog.default_flavor in catalog.flavors()
 
 
-def test_an_image_that_is_not_built_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="run: boxd images build debian"):
-        Catalog(tmp_path).rootfs("debian")
+def test_an_image_that_is_not_built_names_those_that_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    images = tmp_path / "images"
+    with pytest.raises(Unavailable, match="built here: none; ask the operator"):
+        Catalog(images).rootfs("debian")
+    version(images, "debian", "one", current=True)
+    with caplog.at_level("INFO"), pytest.raises(Unavailable, match="here: debian; ask") as told:
+        Catalog(images).rootfs("python")
+    assert str(tmp_path) not in str(told.value)
+    assert f"boxd images build python --state-dir {tmp_path}" in caplog.text
+    built = {image.name: image.built for image in Catalog(images).images()}
+    assert (built["debian"], built["python"]) == (True, False)
+
+
+def test_an_unknown_flavor_is_named_as_such(tmp_path: Path) -> None:
+    with pytest.raises(UnknownImage, match="no flavor 'huge'; known: tiny, small"):
+        Catalog(tmp_path).rootfs("debian:huge")
+    with pytest.raises(UnknownImage, match="no image 'nope:huge'"):
+        Catalog(tmp_path).rootfs("nope:huge")
+
+
+def test_an_unknown_image_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnknownImage, match="no image 'nope'"):
         Catalog(tmp_path).rootfs("nope")
 
