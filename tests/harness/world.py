@@ -161,6 +161,7 @@ class FakeDrives:
         self._steps = steps
         self.attached: set[str] = set()
         self.holders: dict[str, str] = {}
+        self.wanted: set[tuple[str, str | None]] | None = None
 
     async def prepare(self, owner: str, workspace: str | None) -> None:
         """One step."""
@@ -185,6 +186,10 @@ class FakeDrives:
     async def forget(self, box: Box) -> None:
         """The box stopped."""
         self.attached.discard(box.id)
+
+    async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
+        """Remembers which are used."""
+        self.wanted = wanted
 
 
 class FakeCatalog:

@@ -55,6 +55,10 @@ class DriveAttacher(Protocol):
         """The box stopped: its use of the mount is over. No error if it had none."""
         ...
 
+    async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
+        """Ends mounts that an earlier daemon left and no box of these workspaces uses."""
+        ...
+
 
 class Catalog(Protocol):
     """Images and flavors; see boxd.images.catalog."""

@@ -102,6 +102,7 @@ class Lifecycle:
     async def start(self) -> None:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
         await self._adopt_all()
+        await self._release_unused()
         self._timers.start()
 
     async def close(self, *, stop_boxes: bool) -> None:
@@ -213,9 +214,13 @@ class Lifecycle:
         async with self._lock(box.owner, box.ref):
             box = await self._present(box)
             if verb == "mount":
-                await self._store.change_drive(box.id, True)
                 await drives.prepare(box.owner, box.workspace)
                 await drives.attach(box)
+                try:
+                    await self._store.change_drive(box.id, True)
+                except BoxdError:
+                    await drives.detach(box)
+                    raise
             else:
                 await drives.detach(box)
                 await self._store.change_drive(box.id, False)
@@ -438,6 +443,18 @@ class Lifecycle:
                 group.create_task(adopt(box))
             for box_id in alive.keys() - known:
                 group.create_task(discard(box_id))
+
+    async def _release_unused(self) -> None:
+        """Mounts of boxes that died, or were removed, with the last daemon."""
+        drives = self._assembly.drives
+        if drives is None:
+            return
+        boxes = [box for box in await self._store.all_boxes() if box.drive]
+        running = [box for box in boxes if box.state is BoxState.RUNNING]
+        try:
+            await drives.release_unused({(box.owner, box.workspace) for box in running})
+        except BoxdError as error:
+            _log.warning("idle mounts not ended: %s", error)
 
     async def _adopt(self, box: Box, running: bool | None) -> None:
         """Compares a row with the backend: `running` None means that it holds no such box."""

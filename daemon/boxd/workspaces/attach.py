@@ -31,6 +31,10 @@ _log = logging.getLogger(__name__)
 class Volumes(Protocol):
     """Finds and makes volumes; see boxd.workspaces.volumes."""
 
+    async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
+        """The volume of a workspace, None when there is none."""
+        ...
+
     async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
         """The volume of a workspace, made when there is none."""
         ...
@@ -45,6 +49,10 @@ class Mounts(Protocol):
 
     async def release(self, volume_id: str) -> None:
         """Ends the volume's mount process."""
+        ...
+
+    def present(self) -> list[str]:
+        """The volumes that have a mount process here, adopted ones included."""
         ...
 
 
@@ -68,11 +76,18 @@ class HostDrives:
         await self._mounted((owner, workspace))
 
     async def attach(self, box: Box) -> None:
-        """Makes /wrk appear in the running box; replaces a stale one."""
+        """Makes /wrk appear in the running box; replaces a stale one.
+
+        A box that it fails for uses the mount only if it did before.
+        """
         place = (box.owner, box.workspace)
+        try:
+            path = await self._mounted(place)
+            await self._backend.attach_drive(box.id, path)
+        except BaseException:
+            self._linger(place)
+            raise
         self._users.setdefault(place, set()).add(box.id)
-        path = await self._mounted(place)
-        await self._backend.attach_drive(box.id, path)
 
     async def detach(self, box: Box) -> None:
         """Takes /wrk away; Conflict naming the holders when it is in use."""
@@ -82,13 +97,22 @@ class HostDrives:
     async def forget(self, box: Box) -> None:
         """The box uses the mount no more; without users it ends after LINGER."""
         place = (box.owner, box.workspace)
-        users = self._users.get(place)
-        if users is None:
-            return
+        users = self._users.get(place, set())
         users.discard(box.id)
         if not users:
-            del self._users[place]
-            self._lingering[place] = asyncio.create_task(self._release(place))
+            self._users.pop(place, None)
+        self._linger(place)
+
+    async def release_unused(self, wanted: set[Workspace]) -> None:
+        """Ends the mounts that no box of these workspaces uses. Call it before boxes start.
+
+        Raises Unavailable when the volumes are not known; then all mounts stay.
+        """
+        volumes = [await self._volumes.find(*place) for place in wanted]
+        kept = {config.volume for config in volumes if config is not None}
+        for volume_id in self._mounts.present():
+            if volume_id not in kept:
+                await self._end(volume_id)
 
     async def info(self, box: Box) -> dict[str, object]:
         """What `box-guest workspace info` shows."""
@@ -118,11 +142,21 @@ class HostDrives:
         self._workspaces[config.volume] = place
         return await self._mounts.ensure(config)
 
+    def _linger(self, place: Workspace) -> None:
+        """Begins the time after which a mount without users ends."""
+        if place not in self._users and place not in self._lingering:
+            self._lingering[place] = asyncio.create_task(self._release(place))
+
     async def _release(self, place: Workspace) -> None:
         await asyncio.sleep(LINGER)
         for volume_id, owner_workspace in list(self._workspaces.items()):
             if owner_workspace == place and place not in self._users:
-                try:
-                    await self._mounts.release(volume_id)
-                except BoxdError as error:
-                    _log.warning("idle mount not ended: %s", error, extra={"volume": volume_id})
+                await self._end(volume_id)
+        if self._lingering.get(place) is asyncio.current_task():
+            del self._lingering[place]
+
+    async def _end(self, volume_id: str) -> None:
+        try:
+            await self._mounts.release(volume_id)
+        except BoxdError as error:
+            _log.warning("idle mount not ended: %s", error, extra={"volume": volume_id})

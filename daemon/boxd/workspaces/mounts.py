@@ -107,6 +107,14 @@ class Mounts:
         async with mount.lock:
             await self._end(mount)
 
+    def present(self) -> list[str]:
+        """The volumes that have a mount process here, adopted ones included."""
+        return [
+            mount.volume
+            for mount in self._mounts.values()
+            if mount.process is not None or mount.supervisor is not None
+        ]
+
     async def adopt(self) -> None:
         """Finds the mounts that an earlier daemon left; clears away those whose process died."""
         if not self._directory.is_dir():

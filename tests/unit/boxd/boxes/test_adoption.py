@@ -181,3 +181,11 @@ async def test_box_that_does_not_stop_is_named(world: World) -> None:
     world.heal()
     await world.restart()
     assert {box.state for box in await world.store.all_boxes()} == {BoxState.RUNNING}
+
+
+async def test_mounts_that_no_running_box_uses_end_with_adoption(world: World) -> None:
+    await world.lifecycle.up(ALICE.owner, "ws1", parse_spec("ws1/web"))
+    dead = await world.lifecycle.up(ALICE.owner, "ws2", parse_spec("ws2/web"))
+    await world.backend.stop(dead.id)
+    await world.restart()
+    assert world.drives.wanted == {(ALICE.owner, "ws1")}

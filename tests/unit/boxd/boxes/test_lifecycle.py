@@ -404,3 +404,16 @@ async def test_new_mount_comes_into_the_boxes_of_its_volume(world: World) -> Non
     assert world.drives.attached == {mine.id}
     await world.lifecycle.reattach(OWNER, "ws1")
     assert world.drives.attached == {mine.id, other.id}
+
+
+async def test_mount_that_fails_is_not_recorded(tmp_path: Path) -> None:
+    world = World(tmp_path, automount=False)
+    await world.start()
+    try:
+        box = await up(world)
+        world.fail_at("drive.attach")
+        with pytest.raises(Failure):
+            await world.lifecycle.workspace_request(box.id, "mount")
+        assert [box.drive for box in await rows(world)] == [False]
+    finally:
+        await world.close()

@@ -1,0 +1,123 @@
+"""Who uses which mount: counted after success only, ended when nobody does."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.backends.fake import FakeBackend
+from boxd.boxes.records import Defaults, new_box
+from boxd.errors import Unavailable
+from boxd.names.spec import parse_spec
+from boxd.workspaces import attach
+from boxd.workspaces.attach import HostDrives
+from tests.harness.wait import until
+from tests.harness.world import FakeCatalog
+from wrkfs.config import StoreConfig, VolumeConfig
+
+if TYPE_CHECKING:
+    from boxd.model.box import Box
+
+
+class Volumes:
+    """A volume for each workspace, named like it."""
+
+    async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
+        """There is one for all."""
+        return await self.ensure(owner, workspace)
+
+    async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
+        """Nothing to make."""
+        del owner
+        store = StoreConfig("http://nowhere", "b", "p", "r", "k", "s")
+        return VolumeConfig(str(workspace), "v", "postgresql://nowhere", store)
+
+
+class Mounts:
+    """Mounts that stand as told."""
+
+    def __init__(self) -> None:
+        self.standing: list[str] = []
+
+    async def ensure(self, config: VolumeConfig) -> Path:
+        """Mounts."""
+        if config.volume not in self.standing:
+            self.standing.append(config.volume)
+        return Path("/nowhere") / config.volume
+
+    async def release(self, volume_id: str) -> None:
+        """Unmounts."""
+        self.standing.remove(volume_id)
+
+    def present(self) -> list[str]:
+        """What stands."""
+        return list(self.standing)
+
+
+class Broken(FakeBackend):
+    """Attaches nothing while `broken`."""
+
+    broken = True
+
+    async def attach_drive(self, box_id: str, source: Path) -> None:
+        """Fails or not."""
+        del box_id, source
+        if self.broken:
+            raise Unavailable("no")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    """A box of the workspace `ws`."""
+    return new_box(
+        "owner",
+        "ws",
+        parse_spec("web"),
+        catalog=FakeCatalog(tmp_path),
+        defaults=Defaults("debian", "fake", drive=True, deadline_max=timedelta(days=1)),
+        host_key="ssh-ed25519 AAAA",
+        now=datetime(2026, 1, 1, tzinfo=UTC),
+        ephemeral=False,
+    )
+
+
+async def test_a_box_uses_a_mount_only_after_it_was_attached(box: Box) -> None:
+    backend = Broken()
+    drives = HostDrives(Volumes(), Mounts(), backend)
+    with pytest.raises(Unavailable):
+        await drives.attach(box)
+    assert (await drives.info(box))["mounted"] is False
+    assert [*drives._lingering] == [(box.owner, box.workspace)]
+    backend.broken = False
+    await drives.attach(box)
+    assert (await drives.info(box))["mounted"] is True
+    assert not drives._lingering
+    backend.broken = True
+    with pytest.raises(Unavailable):
+        await drives.attach(box)
+    assert (await drives.info(box))["mounted"] is True
+    await drives.close()
+
+
+async def test_a_mount_that_was_prepared_in_vain_lingers_and_ends(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attach, "LINGER", 0)
+    mounts = Mounts()
+    drives = HostDrives(Volumes(), mounts, Broken())
+    await drives.prepare(box.owner, box.workspace)
+    await drives.forget(box)
+    await until(lambda: mounts.standing == [])
+    await drives.close()
+
+
+async def test_adopted_mounts_without_boxes_end(box: Box) -> None:
+    mounts = Mounts()
+    mounts.standing = ["ws", "left"]
+    drives = HostDrives(Volumes(), mounts, Broken())
+    await drives.release_unused({(box.owner, box.workspace)})
+    assert mounts.standing == ["ws"]
+    await drives.close()
