@@ -118,8 +118,10 @@ async def test_notes_are_on_stderr_of_commands_and_not_of_file_transfers(
     told = await client.run("web^1h", "echo ok")
     assert told.stdout == b"ok\n"
     assert "deadline ^1h ignored" in told.errors
-    files = await client.run("web^1h", "-s", "sftp")
-    assert (files.stdout, files.stderr) == (b"", b"")
+    hello = b"\0\0\0\5\1\0\0\0\3"  # SSH_FXP_INIT, version 3
+    files = await client.run("web^1h", "-s", "sftp", stdin=hello)
+    assert files.stdout[4:5] == b"\2"
+    assert files.stderr == b""
     again = await client.shell("web+", stdin=b"echo ok\n")
     assert again.stdout == b"ok\n"
     assert "removed the old box web" in again.errors

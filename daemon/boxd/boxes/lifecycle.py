@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from boxd.boxes.attachments import Attachments, Hold
-from boxd.boxes.records import Defaults, ignored_note, new_box
+from boxd.boxes.records import Defaults, clamped_note, ignored_note, new_box
 from boxd.boxes.timers import Timers
 from boxd.errors import BadRequest, BoxdError, InvalidKey, NotFound, Unavailable
 from boxd.model.box import Box, BoxState
@@ -143,6 +143,8 @@ class Lifecycle:
                     box = None
                 if box is None:
                     box = await self._create(owner, workspace, wish, ephemeral=spec.anonymous)
+                    if (note := clamped_note(box, spec)) is not None:
+                        said(note)
                 else:
                     box = await self._renew(box, spec, said)
                     box = await self._wake(box)
