@@ -143,6 +143,16 @@ async def test_a_box_that_dies_ends_its_sessions_with_words(front_door: Entrance
         assert await process.wait() == 255
 
 
+async def test_a_box_that_is_removed_says_so_to_its_sessions(front_door: Entrance) -> None:
+    async with running(front_door.client.ssh("web", "echo up; exec sleep 600")) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert await process.stdout.readline() == b"up\n"
+        await front_door.lifecycle.remove((await front_door.store.all_boxes())[0])
+        assert b"box web was removed" in await process.stderr.read()
+        assert await process.wait() == 255
+
+
 async def test_attachments_are_counted_for_each_channel(front_door: Entrance) -> None:
     client = front_door.client
     async with client.master("web") as shared, running(client.ssh("web", *shared, "cat")) as one:
