@@ -351,8 +351,14 @@ def test_no_secret_shows(person: Person, service: Service) -> None:
     secrets = {key, *_stored_secrets(service.state_dir)}
     assert len(secrets) > 1
     places = {"output": "".join(service.output)}
-    for path in service.state_dir.rglob("*.log"):
-        places[str(path)] = path.read_text(errors="replace")
+    for folder in ("mounts", "boxes", "postgres", "objects"):
+        logs = [
+            *(service.state_dir / folder).rglob("*.log"),
+            *(service.state_dir / folder).rglob("log"),
+        ]
+        places |= {str(path): path.read_text(errors="replace") for path in logs if path.is_file()}
+    assert any("/mounts/" in place for place in places)
+    assert any("/postgres/" in place for place in places)
     for process in psutil.process_iter():
         try:
             places[f"process {process.pid}"] = " ".join(

@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import subprocess
 import time
+from collections import Counter
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -108,13 +110,13 @@ def _our_processes() -> list[str]:
     return found
 
 
-def _descriptors() -> dict[str, str]:
-    found = {}
+def _descriptors() -> Counter[str]:
+    """How many of each kind: a number that is used again, or a pipe made anew, is no leak."""
+    found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
-        try:
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
-        except FileNotFoundError:
-            continue  # the descriptor of this very listing
+        # The descriptor of this very listing is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            found[re.sub(r"\[\d+\]", "", os.readlink(f"/proc/self/fd/{name}"))] += 1
     return found
 
 
@@ -165,12 +167,12 @@ def _uses_wide_fixture(item: pytest.Item) -> bool:
     return any(one.scope != "function" and _is_ours(one) for same in found for one in same)
 
 
-def _wait_for_nothing(descriptors: dict[str, str], children: set[int] | None) -> list[str]:
+def _wait_for_nothing(descriptors: Counter[str], children: set[int] | None) -> list[str]:
     deadline = time.monotonic() + SETTLE_S
     while True:
         gc.collect()
-        now = _descriptors()
-        left = [f"descriptor {now[n]}" for n in sorted(now.keys() - descriptors.keys())]
+        more = _descriptors() - descriptors
+        left = [f"descriptor {kind} x {count}" for kind, count in sorted(more.items())]
         if children is not None:
             left += [f"process {pid}" for pid in sorted(_children() - children)]
         if not left or time.monotonic() > deadline:
