@@ -41,8 +41,8 @@ async def test_info(local_box: LocalBox) -> None:
     for words in (("--json", "info"), ("info", "--json")):
         code, stdout, _ = await cli(local_box, *words)
         assert json.loads(stdout)["id"] == BOX_ID
-    for words in (("workspace", "--json", "info"), ("workspace", "info", "--json")):
-        assert json.loads((await cli(local_box, *words))[1])["verb"] == "info"
+    for order in (("workspace", "--json", "info"), ("workspace", "info", "--json")):
+        assert json.loads((await cli(local_box, *order))[1])["verb"] == "info"
 
 
 @pytest.mark.parametrize("verb", ["mount", "info", "umount"])

@@ -69,6 +69,9 @@ class ByteWriter(Protocol):
     def close(self) -> None:
         """Ends the connection."""
 
+    async def wait_closed(self) -> None:
+        """Waits until both sides have ended it."""
+
 
 class Tunnel:
     """The connection of one box's agent after its hello."""
