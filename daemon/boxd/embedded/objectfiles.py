@@ -149,6 +149,9 @@ class ObjectFiles:
         for _ in range(_RENAME_TRIES):
             try:
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except (FileExistsError, FileNotFoundError):
+                continue  # it was there, or its parent, and is removed by a delete right now
+            try:
                 if only_new:
                     os.link(spool.path, target)
                     spool.path.unlink()
