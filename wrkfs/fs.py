@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import (
     BadDescriptor,
+    Doubtful,
     Fenced,
     InvalidArgument,
     NoData,
     NotFound,
     NotSupported,
     Stale,
+    Unavailable,
     WrkfsError,
 )
 from wrkfs.layout import FileLayout
@@ -46,6 +48,9 @@ STORED_XATTRS = (b"user.", b"trusted.")
 """Namespaces of extended attributes that the drive keeps."""
 FILE_CAPABILITIES = b"security.capability"
 """Never set: the drive is mounted nosuid."""
+REJOIN_TRIES = 3
+"""Registrations in one rejoining: each may be fenced before all files are open again."""
+
 _SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
 
 
@@ -547,28 +552,41 @@ class Filesystem:
         return done
 
     async def _rejoin(self, epoch: int) -> None:
-        """See `Rejoin`. A file that is gone meanwhile fails with Stale."""
+        """See `Rejoin`. A file that cannot be opened again fails alone."""
         async with self._rejoin_lock:
-            files = list(self._files.values())
-            if self._meta.epoch == epoch:
-                for file in files:
-                    file.layout = None
-                    file.writer.refuse(Fenced(REFUSED))
-                await self._meta.rejoin()
-            for file in files:
-                for handle in list(file.handles):
-                    if handle.epoch != self._meta.epoch:
-                        await self._reopen(file, handle)
-            self._path.joined = self._meta.epoch
+            for _ in range(REJOIN_TRIES):
+                if self._meta.epoch == epoch:
+                    for file in self._files.values():
+                        file.layout = None
+                        file.writer.refuse(Fenced(REFUSED))
+                    await self._meta.rejoin()
+                try:
+                    await self._reopen_all()
+                except (Fenced, Doubtful):
+                    epoch = self._meta.epoch  # this one has been fenced as well
+                else:
+                    self._path.joined = self._meta.epoch
+                    return
+            raise Fenced("the session is cut off again and again")
+
+    async def _reopen_all(self) -> None:
+        """Every handle of an older epoch, also of a file that was opened during the rejoining."""
+        for file in list(self._files.values()):
+            for handle in list(file.handles):
+                if handle.epoch != self._meta.epoch:
+                    await self._reopen(file, handle)
 
     async def _reopen(self, file: OpenFile, handle: FileHandle) -> None:
-        """Opens a handle's file in the present epoch. Unavailable, Fenced: not yet."""
+        """Opens a handle's file in the present epoch. Unavailable, Fenced, Doubtful: not yet."""
         try:
             await self._meta.open(file.ino)
-        except (NotFound, Stale):
-            gone = Stale("the file vanished while the session was cut off")
-            file.writer.fail(gone)
-            file.lose(gone)
+        except (Unavailable, Fenced, Doubtful):
+            raise
+        except WrkfsError as error:
+            absent = isinstance(error, NotFound | Stale)
+            lost = Stale("the file vanished while the session was cut off") if absent else error
+            file.writer.fail(lost)
+            file.lose(lost)
         else:
             if handle not in file.handles:
                 await self._meta.release(file.ino)

@@ -183,7 +183,7 @@ def _serve(config: Config, arguments: argparse.Namespace) -> int:
 
 
 async def _serve_until_stopped(config: Config, console: Console) -> None:
-    """SIGINT: stop everything. SIGTERM: boxes and mounts stay."""
+    """SIGINT: stop everything. SIGTERM, and SIGHUP of a closed terminal: boxes and mounts stay."""
     import asyncio
 
     from boxd.service import Service, StopMode
@@ -199,6 +199,7 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
 
     loop.add_signal_handler(signal.SIGINT, stop, StopMode.EVERYTHING)
     loop.add_signal_handler(signal.SIGTERM, stop, StopMode.DAEMON)
+    loop.add_signal_handler(signal.SIGHUP, stop, StopMode.DAEMON)
     with _progress(console) as progress:
         service = Service(config, progress)
         starting = asyncio.create_task(service.start())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ class ClientGone(Exception):
 class Body:
     """The body of one request; used by one task at a time."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, *, idle: float | None = None) -> None:
+        """`idle`: seconds without a byte after which the client counts as gone; None: never."""
         self._receive = receive
+        self._idle = idle
         self._pending = b""
         self._complete = False
 
@@ -26,7 +29,11 @@ class Body:
             data, self._pending = self._pending, b""
             return data
         while not self._complete:
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(self._idle):
+                    message = await self._receive()
+            except TimeoutError:
+                raise ClientGone from None
             if message["type"] != "http.request":
                 raise ClientGone
             self._complete = not message.get("more_body", False)

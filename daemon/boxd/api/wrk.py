@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
     from boxd.workspaces.drive import Entry, OpenFile
 
+UPLOAD_IDLE = 60.0
+"""Seconds without a byte after which an upload is given up; the drive is held meanwhile."""
 LISTING_BYTES = 64 * 1024
 """A listing is sent in parts of about this size."""
 NO_CACHE = (b"cache-control", b"private, no-cache")
@@ -96,7 +98,7 @@ class WrkEndpoint:
                 await _empty(exchange, 201 if await drive.make_directory(path) else 204)
                 return
             try:
-                written = await drive.put(path, Body(receive).next, condition)
+                written = await drive.put(path, Body(receive, idle=UPLOAD_IDLE).next, condition)
             except ClientGone:
                 return
         tag = (b"etag", written.tag.encode())

@@ -1,7 +1,7 @@
 """When boxes are due: deadlines, and what is left of removed boxes.
 
 Polls wall time, so that a step of the clock is seen within a tick. Each box is dealt with in a task
-of its own, few at a time, so that one that hangs delays no other.
+of its own, so that one that hangs delays no other (as long as fewer than `_PARALLEL` hang).
 
 Critical section: none across an await; a box is dealt with once at a time, as `_busy` holds it.
 """
@@ -24,8 +24,8 @@ TICK = 1.0
 """Seconds between looks at the deadlines."""
 RETRY_DOOMED = 30.0
 """Seconds between tries to clear what is left of a removed box."""
-_PARALLEL = 16
-"""Boxes that are dealt with at the same time."""
+_PARALLEL = 64
+"""Boxes that are dealt with at the same time; so many that hang delay the others."""
 
 _log = logging.getLogger(__name__)
 

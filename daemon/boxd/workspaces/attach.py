@@ -148,15 +148,18 @@ class HostDrives:
             self._lingering[place] = asyncio.create_task(self._release(place))
 
     async def _release(self, place: Workspace) -> None:
-        await asyncio.sleep(LINGER)
-        for volume_id, owner_workspace in list(self._workspaces.items()):
-            if owner_workspace == place and place not in self._users:
-                await self._end(volume_id)
-        if self._lingering.get(place) is asyncio.current_task():
-            del self._lingering[place]
+        try:
+            await asyncio.sleep(LINGER)
+            for volume_id, owner_workspace in list(self._workspaces.items()):
+                if owner_workspace == place and place not in self._users:
+                    await self._end(volume_id)
+        finally:
+            if self._lingering.get(place) is asyncio.current_task():
+                del self._lingering[place]
 
     async def _end(self, volume_id: str) -> None:
         try:
             await self._mounts.release(volume_id)
-        except BoxdError as error:
+        except (BoxdError, OSError) as error:
+            # A process that SIGKILL does not end must not keep the service from starting.
             _log.warning("idle mount not ended: %s", error, extra={"volume": volume_id})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
-from boxd.errors import Unavailable
+from boxd.errors import QuotaExceeded, Unavailable
 from wrkfs import errors as drive_errors
 from wrkfs.fs import Filesystem
 
@@ -32,6 +32,9 @@ TICK = 5.0
 """Seconds between looks for idle ones."""
 MAX_OPEN = 64
 """Most Filesystems at once: each holds connections to the database and a cache of blocks."""
+
+MAX_OWNER = 8
+"""Most of them for one owner, so that nobody keeps the others out."""
 
 Place = tuple[str, str | None]
 """Owner and workspace."""
@@ -71,6 +74,7 @@ class DrivePool:
         self._idle = idle
         self._max_open = max_open
         self._open: dict[Place, Opened] = {}
+        self._connecting: list[Place] = []
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._timer: asyncio.Task[None] | None = None
 
@@ -118,23 +122,49 @@ class DrivePool:
                     if not create:
                         return None
                     config = await self._volumes.ensure(*place)
-                await self._make_room()
-                opened = self._open[place] = Opened(await _connect(config), 0, 0.0)
+                await self._make_room(place[0])
+                opened = self._open[place] = Opened(await self._connect(place, config), 0, 0.0)
                 if self._timer is None:
                     self._timer = asyncio.create_task(self._look(), name="idle drives")
             opened.users += 1
             opened.used = self._clock.monotonic()
             return opened
 
-    async def _make_room(self) -> None:
-        """Closes the one that was not used for longest. Unavailable when all are in use."""
-        while len(self._open) >= self._max_open:
-            unused = [item for item in self._open.items() if item[1].users == 0]
-            if not unused:
+    async def _make_room(self, owner: str) -> None:
+        """Closes those that were not used for longest. QuotaExceeded, Unavailable: all in use."""
+        while self._count(owner) >= MAX_OWNER:
+            if not await self._close_oldest(owner):
+                raise QuotaExceeded(f"{MAX_OWNER} of your drives are in use over HTTP; try again")
+        while self._count() >= self._max_open:
+            if not await self._close_oldest():
                 raise Unavailable(f"{self._max_open} drives are in use over HTTP; try again")
-            place, opened = min(unused, key=lambda item: item[1].used)
-            del self._open[place]
-            await _end(opened)
+
+    def _count(self, owner: str | None = None) -> int:
+        """Open ones and those that are being opened."""
+        places = [*self._open, *self._connecting]
+        return sum(owner is None or place[0] == owner for place in places)
+
+    async def _close_oldest(self, owner: str | None = None) -> bool:
+        """False when every one (of this owner) is in use."""
+        unused = [
+            (opened.used, place)
+            for place, opened in self._open.items()
+            if opened.users == 0 and (owner is None or place[0] == owner)
+        ]
+        if not unused:
+            return False
+        _, place = min(unused, key=lambda item: item[0])
+        await _end(self._open.pop(place))
+        return True
+
+    async def _connect(self, place: Place, config: VolumeConfig) -> Filesystem:
+        self._connecting.append(place)
+        try:
+            return await Filesystem.connect(config, kind=KIND)
+        except drive_errors.StorageError as error:
+            raise Unavailable(f"the drive does not answer: {error}") from error
+        finally:
+            self._connecting.remove(place)
 
     async def _close_unused(self, place: Place, opened: Opened) -> None:
         async with self._locks.setdefault(place, asyncio.Lock()):
@@ -146,13 +176,6 @@ class DrivePool:
         while True:
             await asyncio.sleep(TICK)
             await self.close_idle()
-
-
-async def _connect(config: VolumeConfig) -> Filesystem:
-    try:
-        return await Filesystem.connect(config, kind=KIND)
-    except drive_errors.StorageError as error:
-        raise Unavailable(f"the drive does not answer: {error}") from error
 
 
 async def _end(opened: Opened) -> None:
