@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.errors import Unavailable
-from boxd.workspaces.pool import IDLE, DrivePool
+from boxd.errors import QuotaExceeded, Unavailable
+from boxd.workspaces.pool import IDLE, MAX_OWNER, DrivePool
 from tests.harness.world import TurnedClock
 from wrkfs.types import ROOT_INO
 
@@ -96,3 +96,16 @@ async def test_their_number_is_bounded(pool: DrivePool) -> None:
                 await stack.enter_async_context(pool.use(OWNER, "c", create=True))
         await stack.enter_async_context(pool.use(OWNER, "c", create=True))
         assert await stack.enter_async_context(pool.use(OWNER, "a", create=False)) is first
+
+
+async def test_one_owner_leaves_room_for_others(volumes: OneVolume, clock: TurnedClock) -> None:
+    pool = DrivePool(volumes, clock)
+    try:
+        async with AsyncExitStack() as stack:
+            for number in range(MAX_OWNER):
+                await stack.enter_async_context(pool.use(OWNER, f"w{number}", create=True))
+            with pytest.raises(QuotaExceeded, match="of your drives"):
+                await stack.enter_async_context(pool.use(OWNER, "more", create=True))
+            await stack.enter_async_context(pool.use("SHA256:bob", None, create=True))
+    finally:
+        await pool.close()

@@ -93,3 +93,14 @@ async def test_events_are_cut_at_64_kib_and_sent_whole() -> None:
         found[name] += raw
     assert found == {b"stdout": data, b"stderr": b"e"}
     assert sent[-1] == b"event: exit\ndata: {}\n\n"
+
+
+async def test_a_client_that_sends_nothing_for_too_long_counts_as_gone() -> None:
+    never = asyncio.Event()
+
+    async def receive() -> Message:
+        await never.wait()
+        raise AssertionError("nobody sends")
+
+    with pytest.raises(ClientGone):
+        await Body(receive, idle=0.01).next()
