@@ -225,11 +225,11 @@ class Filesystem:
         """Everything answered so far survives a crash, dirty bytes of open files included."""
         files = list(self._files.values())
         await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
-        await self._path.sync()
+        await self._path.sync_all()
 
     async def sync_names(self) -> None:
         """Names and attributes answered so far survive a crash (fsync of a directory)."""
-        await self._path.sync()
+        await self._path.sync_all()
 
     # -- names --
 

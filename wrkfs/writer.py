@@ -227,11 +227,15 @@ class WritePath:
         self.durable = max(self.durable, until)
 
     async def sync(self) -> None:
-        """Everything answered so far survives a crash; costs nothing when it does already."""
+        """What this session was answered survives a crash; costs nothing when it does already."""
+        if self.changes > self.durable:
+            await self.sync_all()
+
+    async def sync_all(self) -> None:
+        """The same, and what any session was answered: a name may be another one's work."""
         until = self.changes
-        if until > self.durable:
-            await self.attempt(self.meta.sync)
-            self.note_durable(until)
+        await self.attempt(self.meta.sync)
+        self.note_durable(until)
 
     async def attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
         """Makes a call of the store; its answer, and the epoch it began in.
