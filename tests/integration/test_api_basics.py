@@ -226,7 +226,7 @@ async def test_suspend_and_resume_answer_400_while_the_backend_cannot(web: Web, 
 async def test_catalogs(web: Web) -> None:
     client = web.client()
     images = (await client.get("/v1/images")).json()
-    assert images == [{"name": "debian", "description": "this machine"}]
+    assert images == [{"name": "debian", "description": "this machine", "built": True}]
     flavors = (await client.get("/v1/flavors")).json()
     assert flavors[0] == {"name": "small", "description": "for tests", "cpus": 1.0, "mem_mb": 512}
 
