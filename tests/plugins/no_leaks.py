@@ -37,6 +37,9 @@ POLL_S = 0.05
 OUR_WORDS = ("boxd", "box_guest", "wrkfs", "unix_socket_directories=", "-boxd-")
 WIDE = pytest.StashKey[set[str]]()
 LEFT = pytest.StashKey[list[str]]()
+OPEN_BEFORE = pytest.StashKey[Counter[str]]()
+SUSPECTS = pytest.StashKey[list[tuple[str, str]]]()
+"""Test and kind of descriptor; a leak if one of that kind is still too many at the end."""
 HOST_BEFORE = pytest.StashKey["HostObjects"]()
 
 
@@ -150,10 +153,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
     yield
     if wide:
         return
-    left = _wait_for_nothing(descriptors, None if _uses_wide_fixture(item) else children)
-    if left:
-        # The protocol is over; the only way left to fail the run is its exit status.
-        item.session.stash.setdefault(LEFT, []).append(f"{item.nodeid}: {'; '.join(left)}")
+    kinds, processes = _wait_for_nothing(
+        descriptors, None if _uses_wide_fixture(item) else children
+    )
+    # The protocol is over; the only way left to fail the run is its exit status.
+    item.session.stash[SUSPECTS] += [(item.nodeid, kind) for kind in kinds]
+    item.session.stash[LEFT] += [f"{item.nodeid}: process {pid}" for pid in processes]
 
 
 def _is_ours(definition: pytest.FixtureDef[object]) -> bool:
@@ -167,16 +172,17 @@ def _uses_wide_fixture(item: pytest.Item) -> bool:
     return any(one.scope != "function" and _is_ours(one) for same in found for one in same)
 
 
-def _wait_for_nothing(descriptors: Counter[str], children: set[int] | None) -> list[str]:
+def _wait_for_nothing(
+    descriptors: Counter[str], children: set[int] | None
+) -> tuple[list[str], list[int]]:
+    """Kinds of descriptors and processes that are more than before, also after a while."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         gc.collect()
-        more = _descriptors() - descriptors
-        left = [f"descriptor {kind} x {count}" for kind, count in sorted(more.items())]
-        if children is not None:
-            left += [f"process {pid}" for pid in sorted(_children() - children)]
-        if not left or time.monotonic() > deadline:
-            return left
+        kinds = sorted(_descriptors() - descriptors)
+        processes = [] if children is None else sorted(_children() - children)
+        if not (kinds or processes) or time.monotonic() > deadline:
+            return kinds, processes
         time.sleep(POLL_S)
 
 
@@ -184,6 +190,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Looks at the machine before anything runs."""
     # obstore's runtime keeps its descriptors as long as the process lives: it starts here.
     obstore.put(MemoryStore(), "warm", b"")
+    session.stash[LEFT] = []
+    session.stash[SUSPECTS] = []
+    session.stash[OPEN_BEFORE] = _descriptors()
     if not hasattr(session.config, "workerinput"):
         session.stash[HOST_BEFORE] = HostObjects.now()
 
@@ -191,7 +200,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fails the run when a test or the run as a whole left something."""
-    problems = session.stash.setdefault(LEFT, [])
+    problems = session.stash[LEFT]
+    gc.collect()
+    still = _descriptors() - session.stash[OPEN_BEFORE]
+    problems += [
+        f"{test}: descriptor {kind}" for test, kind in session.stash[SUSPECTS] if still[kind]
+    ]
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["leaks"] = problems
@@ -213,7 +227,7 @@ def pytest_testnodedown(node: Worker, error: object) -> None:
     found = getattr(node, "workeroutput", {}).get("leaks", [])
     session = node.config.pluginmanager.getplugin("session")
     assert isinstance(session, pytest.Session)
-    session.stash.setdefault(LEFT, []).extend(found)
+    session.stash[LEFT] += found
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
