@@ -26,6 +26,8 @@ SOURCE = "botocore==1.40.61"
 
 
 def test_up_says_what_to_type_next(service: Service) -> None:
+    # Both doors answer a moment before the text is there.
+    wait_for(lambda: "Ctrl-C stops everything" in "".join(service.output), 30, "the welcome")
     text = "".join(service.output)
     assert f"ssh -p {service.ssh_port} dev@127.0.0.1" in text
     assert f"ssh -p {service.ssh_port} cli@127.0.0.1 apikeys create laptop" in text
