@@ -28,6 +28,7 @@ _T = TypeVar("_T")
 _BROKEN = (
     OSError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a goodbye of the server met the statement half-way
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,

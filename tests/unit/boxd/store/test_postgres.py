@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import pytest
 
@@ -25,6 +27,24 @@ async def test_broken_connections_are_replaced(pg_database: str) -> None:
         finally:
             await killer.close()
         assert await store.setting("a") == "1"
+    finally:
+        await store.close()
+
+
+async def test_goodbye_that_meets_a_statement_is_repeated(pg_database: str) -> None:
+    # asyncpg raises InternalClientError when the server's farewell came between two statements.
+    store = PostgresStore(pg_database)
+    await store.start()
+    try:
+        for number in range(20):
+            await asyncio.gather(*(store.put_setting(f"k{i}", str(number)) for i in range(4)))
+            killer = await asyncpg.connect(pg_database)
+            try:
+                await killer.fetch(_OTHERS)
+            finally:
+                await killer.close()
+            await asyncio.sleep(0)
+            assert await store.setting("k0") == str(number)
     finally:
         await store.close()
 
