@@ -7,10 +7,12 @@ STATE_DIR ?= /var/lib/boxd
 SSH_ADDR ?= 127.0.0.1:2222
 API_ADDR ?= 127.0.0.1:8080
 FLAGS ?=
+PART ?=
+MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
 
-.PHONY: help up down setup setup-dev check format test unit bench bench-drive bench-boxes clean
+.PHONY: help up down setup setup-dev check format test unit long long-status bench bench-drive bench-boxes clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,6 +47,12 @@ test: check ## set up, check, and run all tests
 
 unit: setup-dev ## the fast tests alone
 	$(BIN)/pytest -q -n 2 tests/unit
+
+long: setup-dev ## the long figures of the reliability catalogue (PART="CR-1 VI-1", MINUTES=60); goes on where it stopped
+	$(BIN)/pytest -q --long --minutes $(MINUTES) $(addprefix --part ,$(PART)) tests; $(MAKE) -s long-status
+
+long-status: ## what the long runs have reached
+	@$(BIN)/python -m tests.plugins.figures
 
 bench: bench-drive bench-boxes ## all benchmarks (nothing else should run on the machine)
 

@@ -15,6 +15,7 @@ fixture                 scope     gives
 `meta`, `other`         function  two sessions on one empty volume; runs on memory and PostgreSQL
 `meta_volume`           function  that volume: more sessions, quota, fencing
 `pg_volume`             function  an empty volume's metadata in PostgreSQL
+`figures`               function  rounds of a test of the reliability catalogue: CI or long figure
 `front_door`            function  open front door before boxes that are plain local processes
 `volume`                function  a fresh volume on real PostgreSQL and object server
 `web`                   function  served HTTP API before local processes, stores in memory
@@ -32,6 +33,7 @@ pytest_plugins: list[str] = [
     "tests.harness.objectserver",
     "tests.harness.metastore",
     "tests.harness.pg",
+    "tests.plugins.figures",
     "tests.plugins.no_leaks",
     "tests.plugins.strict_logs",
 ]

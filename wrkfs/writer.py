@@ -5,253 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from wrkfs.data.checksums import sums
+from wrkfs.dirty import Run
 from wrkfs.errors import Fenced, FileTooBig, StorageError, WrkfsError
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, block_key
 from wrkfs.types import Commit, Extent, SliceId
+from wrkfs.writepath import REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Callable
 
-    from wrkfs.data.interface import BlockStore
-    from wrkfs.meta.interface import MetaStore
     from wrkfs.types import Attr, BytesLike, Ino
-
-T = TypeVar("T")
+    from wrkfs.writepath import WritePath
 
 COMMIT_DELAY = 0.1
 """Seconds after a write until a background commit starts: half of what V2 allows."""
-DIRTY_LIMIT = 128 * 1024 * 1024
-"""Bytes written and not yet committed that one Filesystem holds; writers wait above it."""
-UPLOADS = 12
-"""PUTs in flight of one Filesystem."""
-SLICE_RANGE = 1024
-"""Slice ids reserved at once."""
 MAX_RUNS = 256
 """Scattered writes of one file that a commit carries; more start a commit at once."""
-REFUSED = "written before the session was cut off"
-"""What is said of bytes whose epoch ended before they were committed."""
-
-
-class SliceIds:
-    """Slice ids of this session, reserved in ranges.
-
-    Critical section: `refill` holds a lock across the reservation; `take` never waits.
-    """
-
-    def __init__(self, meta: MetaStore) -> None:
-        self._meta = meta
-        self._epoch = 0
-        self._next = 0
-        self._end = 0
-        self._lock = asyncio.Lock()
-
-    @property
-    def epoch(self) -> int:
-        """Epoch that reserved the ids: those of an epoch that has ended may be collected."""
-        return self._epoch
-
-    @property
-    def ready(self) -> bool:
-        """Whether `take` may be called."""
-        return self._next < self._end and self._epoch == self._meta.epoch
-
-    def take(self) -> SliceId:
-        """The next id; only when `ready`, with no await in between."""
-        taken = SliceId(self._next)
-        self._next += 1
-        return taken
-
-    async def refill(self) -> None:
-        """Reserves a range when none is left."""
-        async with self._lock:
-            if not self.ready:
-                epoch = self._meta.epoch
-                self._next = await self._meta.reserve_slices(SLICE_RANGE)
-                self._end = self._next + SLICE_RANGE
-                self._epoch = epoch
-
-
-class DirtyBudget:
-    """Bounds dirty memory; waiting writers are let in first come, first served.
-
-    Critical section: none across an await; `acquire` owns its bytes from the moment its future is
-    resolved, also if it is cancelled at that moment.
-    """
-
-    def __init__(self, limit: int = DIRTY_LIMIT) -> None:
-        self.used = 0
-        self._limit = limit
-        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
-
-    async def acquire(self, size: int) -> None:
-        """Waits until `size` more bytes fit; one write larger than the limit goes in alone."""
-        if not self._waiting and self._fits(size):
-            self.used += size
-            return
-        granted = asyncio.get_running_loop().create_future()
-        self._waiting.append((granted, size))
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self.release(size)
-            raise
-
-    def release(self, size: int) -> None:
-        """Gives bytes back and lets waiting writers in."""
-        self.used -= size
-        while self._waiting:
-            granted, wanted = self._waiting[0]
-            if granted.cancelled():
-                self._waiting.popleft()
-            elif self._fits(wanted):
-                self._waiting.popleft()
-                self.used += wanted
-                granted.set_result(None)
-            else:
-                break
-
-    def _fits(self, size: int) -> bool:
-        return self.used == 0 or self.used + size <= self._limit
-
-
-class Run:
-    """One contiguous stretch of dirty bytes: a slice in the making.
-
-    `pos` is its file offset, or 0 for bytes that are to be appended. Blocks that are full are
-    sealed: their upload has started and they do not change any more.
-    """
-
-    __slots__ = ("blocks", "epoch", "length", "pos", "puts", "slice_id")
-
-    def __init__(self, pos: int, ids: SliceIds) -> None:
-        self.pos = pos
-        self.slice_id = ids.take()
-        self.epoch = ids.epoch
-        self.length = 0
-        self.blocks: list[bytearray] = []
-        self.puts: list[asyncio.Task[bytes]] = []
-
-    @property
-    def end(self) -> int:
-        """File offset behind the last byte."""
-        return self.pos + self.length
-
-    def accepts(self, start: int) -> bool:
-        """Whether a write at `start` changes unsealed bytes or continues the run."""
-        return self.pos + len(self.puts) * BLOCK_SIZE <= start <= self.end
-
-    def overlaps(self, start: int, end: int) -> bool:
-        """Whether [start, end) touches the run."""
-        return start < self.end and self.pos < end
-
-    def write(self, start: int, data: BytesLike) -> None:
-        """Copies bytes in; only where `accepts` said so."""
-        view = memoryview(data)
-        at = start - self.pos
-        while view:
-            index, within = divmod(at, BLOCK_SIZE)
-            if index == len(self.blocks):
-                self.blocks.append(bytearray())
-            block = self.blocks[index]
-            piece = view[: BLOCK_SIZE - within]
-            patched = min(len(block) - within, len(piece))
-            if patched:
-                with memoryview(block) as target:
-                    target[within : within + patched] = piece[:patched]
-            # += copies once; assigning to a slice at the end would copy twice.
-            block += piece[patched:]
-            at += len(piece)
-            view = view[len(piece) :]
-        self.length = max(self.length, at)
-
-    def read(self, start: int, end: int) -> list[tuple[int, bytes]]:
-        """The run's bytes within [start, end) as (file offset, bytes)."""
-        pieces = []
-        low, high = max(start, self.pos) - self.pos, min(end, self.end) - self.pos
-        while low < high:
-            index, within = divmod(low, BLOCK_SIZE)
-            size = min(high - low, BLOCK_SIZE - within)
-            with memoryview(self.blocks[index]) as view:
-                pieces.append((self.pos + low, bytes(view[within : within + size])))
-            low += size
-        return pieces
-
-
-class Rejoin(Protocol):
-    """What is asked of the Filesystem when its session has been fenced."""
-
-    async def __call__(self, epoch: int) -> None:
-        """Registers a new epoch after `epoch`, unless there is one; opens all files in it.
-
-        What was written under `epoch` and not committed is refused. Unavailable: not all files are
-        open yet, and the next call goes on.
-        """
-        ...
-
-
-@dataclass(slots=True)
-class WritePath:
-    """What all writers of one Filesystem share."""
-
-    meta: MetaStore
-    blocks: BlockStore
-    prefix: str
-    ids: SliceIds
-    rejoin: Rejoin
-    budget: DirtyBudget = field(default_factory=DirtyBudget)
-    uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    joined: int = 0
-    """The epoch in which all files are open; another than the store's: some wait to be opened."""
-    changes: int = 0
-    """Counts answers that a database crash could still undo."""
-    durable: int = 0
-    """The value of `changes` up to which everything survives a database crash."""
-
-    def note_change(self) -> int:
-        """A change has been answered that only a durable step makes safe; the new count.
-
-        Never noted before the answer: a durable step in between would not cover it.
-        """
-        self.changes += 1
-        return self.changes
-
-    def note_durable(self, until: int) -> None:
-        """A durable step succeeded that began when `changes` was `until`."""
-        self.durable = max(self.durable, until)
-
-    async def sync(self) -> None:
-        """What this session was answered survives a crash; costs nothing when it does already."""
-        if self.changes > self.durable:
-            await self.sync_all()
-
-    async def sync_all(self) -> None:
-        """The same, and what any session was answered: a name may be another one's work."""
-        until = self.changes
-        await self.attempt(self.meta.sync)
-        self.note_durable(until)
-
-    async def attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
-        """Makes a call of the store; its answer, and the epoch it began in.
-
-        Fenced says that the call changed nothing, so it is made once more, in a new epoch. Of a
-        call that broke before the session was fenced nobody knows: Doubtful reaches the caller.
-        """
-        if self.joined != self.meta.epoch:
-            await self.rejoin(self.joined)
-        epoch = self.meta.epoch
-        try:
-            return await call(), epoch
-        except Fenced:
-            await self.rejoin(epoch)
-        epoch = self.meta.epoch
-        return await call(), epoch
 
 
 class Writer:
@@ -438,7 +210,7 @@ class Writer:
                 if run.overlaps(offset, end):
                     break
         if target is None:
-            target = Run(offset, self._path.ids)
+            target = Run(offset, self._path.ids.take(), self._path.ids.epoch)
             self._runs.append(target)
         target.write(offset, data)
         self._seal_full(target)

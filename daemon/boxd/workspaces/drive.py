@@ -30,7 +30,7 @@ from wrkfs.types import ROOT_INO, Caller, Ino
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from wrkfs.fs import FileHandle
+    from wrkfs.handle import FileHandle
     from wrkfs.types import Attr, BytesLike
 
 __all__ = [

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
-    from wrkfs.fs import FileHandle, Filesystem
+    from wrkfs.fs import Filesystem
+    from wrkfs.handle import FileHandle
     from wrkfs.types import Attr
 
     P = ParamSpec("P")

@@ -12,7 +12,7 @@ from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
-    from wrkfs.fs import FileHandle
+    from wrkfs.handle import FileHandle
 
 ME = Caller(1000, 1000)
 

@@ -14,7 +14,8 @@ from wrkfs.layout import BLOCK_SIZE, INLINE_MAX
 from wrkfs.types import SetAttr
 
 if TYPE_CHECKING:
-    from wrkfs.fs import FileHandle, Filesystem
+    from wrkfs.fs import Filesystem
+    from wrkfs.handle import FileHandle
 
 # Places around the borders where the representation changes, and anywhere.
 OFFSETS = st.one_of(

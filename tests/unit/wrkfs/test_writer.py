@@ -15,7 +15,6 @@ from wrkfs.fs import Filesystem
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
-from wrkfs.writer import DirtyBudget
 
 if TYPE_CHECKING:
     from wrkfs.types import FileMap, Ino
@@ -210,34 +209,6 @@ async def test_a_loss_in_the_background_is_told_by_the_next_flush(drive: Drive) 
     with pytest.raises(Unavailable):
         await handle.flush()
     await handle.close()
-
-
-async def test_writers_wait_while_too_much_is_dirty() -> None:
-    budget = DirtyBudget(100)
-    await budget.acquire(60)
-    late = asyncio.create_task(budget.acquire(50))
-    small = asyncio.create_task(budget.acquire(10))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not late.done()
-    assert not small.done(), "first come, first served"
-    budget.release(60)
-    await asyncio.gather(late, small)
-    assert budget.used == 60
-    budget.release(60)
-    await budget.acquire(1000)
-    assert budget.used == 1000
-
-
-async def test_a_cancelled_waiter_gives_its_bytes_back() -> None:
-    budget = DirtyBudget(100)
-    await budget.acquire(100)
-    waiting = asyncio.create_task(budget.acquire(50))
-    await asyncio.sleep(0)
-    budget.release(100)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert budget.used == 0
 
 
 async def test_limits_of_offsets(drive: Drive) -> None:

@@ -1,0 +1,122 @@
+"""Dirty bytes in memory: one contiguous stretch, and the bound on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from wrkfs.layout import BLOCK_SIZE
+
+if TYPE_CHECKING:
+    from wrkfs.types import BytesLike, SliceId
+
+DIRTY_LIMIT = 128 * 1024 * 1024
+"""Bytes written and not yet committed that one Filesystem holds; writers wait above it."""
+
+
+class DirtyBudget:
+    """Bounds dirty memory; waiting writers are let in first come, first served.
+
+    Critical section: none across an await; `acquire` owns its bytes from the moment its future is
+    resolved, also if it is cancelled at that moment.
+    """
+
+    def __init__(self, limit: int = DIRTY_LIMIT) -> None:
+        self.used = 0
+        self._limit = limit
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+
+    async def acquire(self, size: int) -> None:
+        """Waits until `size` more bytes fit; one write larger than the limit goes in alone."""
+        if not self._waiting and self._fits(size):
+            self.used += size
+            return
+        granted = asyncio.get_running_loop().create_future()
+        self._waiting.append((granted, size))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.release(size)
+            raise
+
+    def release(self, size: int) -> None:
+        """Gives bytes back and lets waiting writers in."""
+        self.used -= size
+        while self._waiting:
+            granted, wanted = self._waiting[0]
+            if granted.cancelled():
+                self._waiting.popleft()
+            elif self._fits(wanted):
+                self._waiting.popleft()
+                self.used += wanted
+                granted.set_result(None)
+            else:
+                break
+
+    def _fits(self, size: int) -> bool:
+        return self.used == 0 or self.used + size <= self._limit
+
+
+class Run:
+    """One contiguous stretch of dirty bytes: a slice in the making.
+
+    `pos` is its file offset, or 0 for bytes that are to be appended. Blocks that are full are
+    sealed: their upload has started and they do not change any more.
+    """
+
+    __slots__ = ("blocks", "epoch", "length", "pos", "puts", "slice_id")
+
+    def __init__(self, pos: int, slice_id: SliceId, epoch: int) -> None:
+        self.pos = pos
+        self.slice_id = slice_id
+        self.epoch = epoch
+        self.length = 0
+        self.blocks: list[bytearray] = []
+        self.puts: list[asyncio.Task[bytes]] = []
+
+    @property
+    def end(self) -> int:
+        """File offset behind the last byte."""
+        return self.pos + self.length
+
+    def accepts(self, start: int) -> bool:
+        """Whether a write at `start` changes unsealed bytes or continues the run."""
+        return self.pos + len(self.puts) * BLOCK_SIZE <= start <= self.end
+
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether [start, end) touches the run."""
+        return start < self.end and self.pos < end
+
+    def write(self, start: int, data: BytesLike) -> None:
+        """Copies bytes in; only where `accepts` said so."""
+        view = memoryview(data)
+        at = start - self.pos
+        while view:
+            index, within = divmod(at, BLOCK_SIZE)
+            if index == len(self.blocks):
+                self.blocks.append(bytearray())
+            block = self.blocks[index]
+            piece = view[: BLOCK_SIZE - within]
+            patched = min(len(block) - within, len(piece))
+            if patched:
+                with memoryview(block) as target:
+                    target[within : within + patched] = piece[:patched]
+            # += copies once; assigning to a slice at the end would copy twice.
+            block += piece[patched:]
+            at += len(piece)
+            view = view[len(piece) :]
+        self.length = max(self.length, at)
+
+    def read(self, start: int, end: int) -> list[tuple[int, bytes]]:
+        """The run's bytes within [start, end) as (file offset, bytes)."""
+        pieces = []
+        low, high = max(start, self.pos) - self.pos, min(end, self.end) - self.pos
+        while low < high:
+            index, within = divmod(low, BLOCK_SIZE)
+            size = min(high - low, BLOCK_SIZE - within)
+            with memoryview(self.blocks[index]) as view:
+                pieces.append((self.pos + low, bytes(view[within : within + size])))
+            low += size
+        return pieces

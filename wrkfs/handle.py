@@ -1,0 +1,157 @@
+"""Open files of a `Filesystem`: what the handles of an inode share, one open file description."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
+from wrkfs.reader import ReadAhead
+from wrkfs.writer import Writer
+
+if TYPE_CHECKING:
+    from wrkfs.layout import FileLayout
+    from wrkfs.types import Attr, BytesLike, Ino
+    from wrkfs.writepath import WritePath
+
+_SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
+
+
+class HandleOwner(Protocol):
+    """What an open file asks of its Filesystem."""
+
+    async def read(self, file: OpenFile, offset: int, size: int, ahead: int) -> BytesLike:
+        """Bytes of an open file: committed by anyone before this call, or dirty here."""
+        ...
+
+    async def read_fixed(self, layout: FileLayout, offset: int, size: int, ahead: int) -> BytesLike:
+        """Bytes of a snapshot."""
+        ...
+
+    async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
+        """The end of a handle."""
+        ...
+
+    def learn(self, attr: Attr) -> None:
+        """Keeps the attributes after an own change."""
+        ...
+
+
+class OpenFile:
+    """What the handles of one inode share.
+
+    Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
+    """
+
+    __slots__ = ("handles", "ino", "layout", "writer")
+
+    def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath) -> None:
+        self.ino = ino
+        self.handles: set[FileHandle] = set()
+        self.layout: FileLayout | None = None
+        self.writer = Writer(ino, path, fs.learn, self.lose)
+
+    def lose(self, error: WrkfsError) -> None:
+        """Bytes are lost: every handle that is open now tells it once."""
+        for handle in self.handles:
+            handle.fail(error)
+
+
+class FileHandle:
+    """One open file description. Any calls may interleave; `close` is the last one."""
+
+    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch", "fixed")
+
+    def __init__(self, fs: HandleOwner, file: OpenFile, attr: Attr, flags: int, epoch: int) -> None:
+        self._fs = fs
+        self._file: OpenFile | None = file
+        self._flags = flags
+        self._error: WrkfsError | None = None
+        self._ahead = ReadAhead()
+        self.attr = attr
+        self.epoch = epoch
+        self.fixed: FileLayout | None = None
+        """What `open_snapshot` found: reads show this, whatever is written later."""
+
+    @property
+    def ino(self) -> Ino:
+        """The file's inode."""
+        return self.attr.ino
+
+    @property
+    def file(self) -> OpenFile:
+        """What all handles of the inode share. BadDescriptor after `close`."""
+        if self._file is None:
+            raise BadDescriptor("the handle is closed")
+        return self._file
+
+    @property
+    def readable(self) -> bool:
+        """Whether it was opened for reading."""
+        return self._flags & os.O_ACCMODE != os.O_WRONLY
+
+    @property
+    def writable(self) -> bool:
+        """Whether it was opened for writing."""
+        return self._flags & os.O_ACCMODE != os.O_RDONLY
+
+    def fail(self, error: WrkfsError) -> None:
+        """Keeps the first error for the next flush, fsync or close."""
+        if self._error is None:
+            self._error = error
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file. Corrupt, Unavailable."""
+        return bytes(await self.read_view(offset, size))
+
+    async def read_view(self, offset: int, size: int) -> BytesLike:
+        """As `read`, without a last copy where the bytes stand in one buffer already."""
+        if not self.readable:
+            raise BadDescriptor("not open for reading")
+        if offset < 0 or size < 0:
+            raise InvalidArgument("negative offset or size")
+        if self.fixed is not None:
+            ahead = self._ahead.plan(offset, size)
+            return await self._fs.read_fixed(self.fixed, offset, size, ahead)
+        return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
+
+    async def write(self, offset: int, data: BytesLike) -> int:
+        """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND."""
+        if not self.writable:
+            raise BadDescriptor("not open for writing")
+        writer = self.file.writer
+        await writer.write(offset, data, append=bool(self._flags & os.O_APPEND))
+        if self._flags & _SYNC_FLAGS:
+            await self.fsync()
+        return len(data)
+
+    async def flush(self) -> None:
+        """Everything written is durable and visible, or the error that lost some of it."""
+        if self.writable:
+            await self.file.writer.commit(durable=True)
+        self._raise_error()
+
+    async def fsync(self) -> None:
+        """As `flush`, also when this handle wrote nothing itself."""
+        await self.file.writer.commit(durable=True)
+        self._raise_error()
+
+    async def close(self, *, flushed: bool = False) -> None:
+        """Flushes and lets go; raises what `flush` would. Idempotent.
+
+        `flushed` is for who has called `flush`: only bytes that came after it are made durable.
+        """
+        file, self._file = self._file, None
+        if file is not None:
+            await self._fs.let_go(self, file, others=not flushed)
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    @property
+    def error(self) -> WrkfsError | None:
+        """The loss that has not been told yet."""
+        return self._error

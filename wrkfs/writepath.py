@@ -1,0 +1,136 @@
+"""What the writers of one Filesystem share: slice ids, the memory bound, durability, rejoining."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from wrkfs.dirty import DirtyBudget
+from wrkfs.errors import Fenced
+from wrkfs.types import SliceId
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from wrkfs.data.interface import BlockStore
+    from wrkfs.meta.interface import MetaStore
+
+T = TypeVar("T")
+
+UPLOADS = 12
+"""PUTs in flight of one Filesystem."""
+SLICE_RANGE = 1024
+"""Slice ids reserved at once."""
+REFUSED = "written before the session was cut off"
+"""What is said of bytes whose epoch ended before they were committed."""
+
+
+class SliceIds:
+    """Slice ids of this session, reserved in ranges.
+
+    Critical section: `refill` holds a lock across the reservation; `take` never waits.
+    """
+
+    def __init__(self, meta: MetaStore) -> None:
+        self._meta = meta
+        self._epoch = 0
+        self._next = 0
+        self._end = 0
+        self._lock = asyncio.Lock()
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that reserved the ids: those of an epoch that has ended may be collected."""
+        return self._epoch
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` may be called."""
+        return self._next < self._end and self._epoch == self._meta.epoch
+
+    def take(self) -> SliceId:
+        """The next id; only when `ready`, with no await in between."""
+        taken = SliceId(self._next)
+        self._next += 1
+        return taken
+
+    async def refill(self) -> None:
+        """Reserves a range when none is left."""
+        async with self._lock:
+            if not self.ready:
+                epoch = self._meta.epoch
+                self._next = await self._meta.reserve_slices(SLICE_RANGE)
+                self._end = self._next + SLICE_RANGE
+                self._epoch = epoch
+
+
+class Rejoin(Protocol):
+    """What is asked of the Filesystem when its session has been fenced."""
+
+    async def __call__(self, epoch: int) -> None:
+        """Registers a new epoch after `epoch`, unless there is one; opens all files in it.
+
+        What was written under `epoch` and not committed is refused. Unavailable: not all files are
+        open yet, and the next call goes on.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class WritePath:
+    """What all writers of one Filesystem share."""
+
+    meta: MetaStore
+    blocks: BlockStore
+    prefix: str
+    ids: SliceIds
+    rejoin: Rejoin
+    budget: DirtyBudget = field(default_factory=DirtyBudget)
+    uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    joined: int = 0
+    """The epoch in which all files are open; another than the store's: some wait to be opened."""
+    changes: int = 0
+    """Counts answers that a database crash could still undo."""
+    durable: int = 0
+    """The value of `changes` up to which everything survives a database crash."""
+
+    def note_change(self) -> int:
+        """A change has been answered that only a durable step makes safe; the new count.
+
+        Never noted before the answer: a durable step in between would not cover it.
+        """
+        self.changes += 1
+        return self.changes
+
+    def note_durable(self, until: int) -> None:
+        """A durable step succeeded that began when `changes` was `until`."""
+        self.durable = max(self.durable, until)
+
+    async def sync(self) -> None:
+        """What this session was answered survives a crash; costs nothing when it does already."""
+        if self.changes > self.durable:
+            await self.sync_all()
+
+    async def sync_all(self) -> None:
+        """The same, and what any session was answered: a name may be another one's work."""
+        until = self.changes
+        await self.attempt(self.meta.sync)
+        self.note_durable(until)
+
+    async def attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
+        """Makes a call of the store; its answer, and the epoch it began in.
+
+        Fenced says that the call changed nothing, so it is made once more, in a new epoch. Of a
+        call that broke before the session was fenced nobody knows: Doubtful reaches the caller.
+        """
+        if self.joined != self.meta.epoch:
+            await self.rejoin(self.joined)
+        epoch = self.meta.epoch
+        try:
+            return await call(), epoch
+        except Fenced:
+            await self.rejoin(epoch)
+        epoch = self.meta.epoch
+        return await call(), epoch
