@@ -13,6 +13,7 @@
     ├── BadDescriptor EBADF      ├── PreconditionFailed ECANCELED
     └── StorageError EIO
         ├── Corrupt              the store gave other bytes than were written
+        │   └── Missing          the object is not there
         ├── Unavailable          database or store out for longer than the deadline
         ├── Fenced               this session has expired; it is never revived
         └── Doubtful             nobody knows whether the call was applied
@@ -180,6 +181,10 @@ class StorageError(WrkfsError):
 
 class Corrupt(StorageError):
     """The object store returned other bytes than were written, or none."""
+
+
+class Missing(Corrupt):
+    """The object store has no such object: lost, or a compaction has replaced it since."""
 
 
 class Unavailable(StorageError):

@@ -153,9 +153,11 @@ class Filesystem:
         """Removes an empty directory."""
         await self._change(lambda: self._meta.rmdir(parent, name))
 
-    async def remove_tree(self, parent: Ino, name: bytes) -> None:
-        """Removes a name with everything below it."""
-        await self._change(lambda: self._meta.remove_tree(parent, name))
+    async def remove_tree(
+        self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
+    ) -> None:
+        """Removes a name with everything below it; see MetaStore."""
+        await self._change(lambda: self._meta.remove_tree(parent, name, if_version=if_version))
 
     async def rename(
         self,

@@ -457,6 +457,20 @@ async def test_publish_conditions(meta: MetaStore, objects: Objects) -> None:
     assert await meta.publish(second, ROOT_INO, b"absent", if_absent=True)
 
 
+async def test_removal_of_one_version(meta: MetaStore, other: MetaStore, objects: Objects) -> None:
+    file = await opened(meta, b"p")
+    version = (await put(meta, file, objects.inline(0, b"old"))).version
+    for if_version in [(file, version - 1), (file, version + 1), (Ino(file + 1), version)]:
+        with pytest.raises(errors.PreconditionFailed):
+            await other.remove_tree(ROOT_INO, b"p", if_version=if_version)
+    with pytest.raises(errors.NotFound):
+        await other.remove_tree(ROOT_INO, b"absent", if_version=(file, version))
+    assert (await meta.lookup(ROOT_INO, b"p")).version == version
+    await other.remove_tree(ROOT_INO, b"p", if_version=(file, version))
+    with pytest.raises(errors.NotFound):
+        await meta.lookup(ROOT_INO, b"p")
+
+
 async def test_publish_where_no_file_can_be(meta: MetaStore) -> None:
     await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
     await meta.symlink(ROOT_INO, b"l", b"t", ME)

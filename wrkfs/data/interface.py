@@ -21,7 +21,7 @@ class BlockStore(Protocol):
         ...
 
     async def get(self, key: str, start: int, length: int) -> memoryview:
-        """Bytes [start, start + length) of an object. Corrupt when it is missing or shorter."""
+        """Bytes [start, start + length) of an object. Missing; Corrupt when it is shorter."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:

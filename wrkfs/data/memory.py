@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from wrkfs.errors import Corrupt, Unavailable
+from wrkfs.errors import Corrupt, Missing, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -52,7 +52,7 @@ class MemoryBlocks:
         self.gets += 1
         found = self.objects.get(key)
         if found is None:
-            raise Corrupt(f"{key} is missing")
+            raise Missing(f"{key} is missing")
         if start + length > len(found):
             raise Corrupt(f"{key} has {len(found)} bytes; {start} + {length} were asked for")
         return memoryview(found)[start : start + length]

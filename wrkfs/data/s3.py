@@ -14,7 +14,7 @@ from obstore import exceptions
 from obstore.store import S3Store as _Client
 
 from wrkfs.data.retry import DEADLINE, retrying
-from wrkfs.errors import Corrupt, StorageError, Unavailable
+from wrkfs.errors import Corrupt, Missing, StorageError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -110,7 +110,7 @@ class S3Blocks:
         try:
             return await retrying(call, _transient, what, deadline=self._deadline)
         except (exceptions.NotFoundError, FileNotFoundError) as error:
-            raise Corrupt(f"{what}: the object is missing") from error
+            raise Missing(f"{what}: the object is missing") from error
         except exceptions.BaseError as error:
             # The message of obstore names the endpoint and the key, and no credential.
             raise StorageError(f"{what}: {type(error).__name__}") from error

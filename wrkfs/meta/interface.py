@@ -126,10 +126,13 @@ class MetaStore(Protocol):
         """Removes an empty directory. NotEmpty, NotDirectory."""
         ...
 
-    async def remove_tree(self, parent: Ino, name: bytes) -> None:
+    async def remove_tree(
+        self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
+    ) -> None:
         """Removes a name with everything below it; a symbolic link itself, not its target.
 
-        The name disappears in the first step, so no one sees the tree half removed.
+        The name disappears in the first step, so no one sees the tree half removed. `if_version`
+        demands that exact inode and version under the name: else PreconditionFailed.
         """
         ...
 

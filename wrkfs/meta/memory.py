@@ -255,10 +255,14 @@ class MemoryMeta:
         volume.touch(directory, -1)
         volume.free(node)
 
-    async def remove_tree(self, parent: Ino, name: bytes) -> None:
+    async def remove_tree(
+        self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
+    ) -> None:
         """See MetaStore."""
         volume = self._alive()
         directory, node = volume.entry(parent, name)
+        if if_version is not None and (node.attr.ino, node.attr.version) != if_version:
+            raise PreconditionFailed
         del directory.entries[name]
         volume.touch(directory, -1 if node.attr.is_dir else 0)
         doomed = [node]

@@ -222,17 +222,20 @@ class PostgresMeta:
     async def unlink(self, parent: Ino, name: bytes) -> None:
         """See MetaStore."""
         rules.check_name(name)
-        await self._session.mutate("remove", parent, name, "file")
+        await self._session.mutate("remove", parent, name, "file", None, None)
 
     async def rmdir(self, parent: Ino, name: bytes) -> None:
         """See MetaStore."""
         rules.check_name(name)
-        await self._session.mutate("remove", parent, name, "empty")
+        await self._session.mutate("remove", parent, name, "empty", None, None)
 
-    async def remove_tree(self, parent: Ino, name: bytes) -> None:
+    async def remove_tree(
+        self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
+    ) -> None:
         """See MetaStore. If it ends early, the rest goes when this session ends."""
         rules.check_name(name)
-        more = (await self._session.mutate("remove", parent, name, "tree"))[1]
+        demanded = (None, None) if if_version is None else if_version
+        more = (await self._session.mutate("remove", parent, name, "tree", *demanded))[1]
         # The name is gone: what a fence leaves of the tree is reclaimed with the session.
         with suppress(Fenced, Doubtful):
             while more:

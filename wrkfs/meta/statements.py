@@ -25,7 +25,7 @@ STATEMENTS: dict[str, str] = {
     "create": _call("create", OPERATION + 7),
     "make": _call("make", OPERATION + 8),
     "link": _call("link", OPERATION + 4),
-    "remove": _call("remove", OPERATION + 3),
+    "remove": _call("remove", OPERATION + 5),
     "purge": _call("purge", OPERATION + 2),
     "rename": _call("rename", OPERATION + 6),
     "publish": _call("publish", OPERATION + 7),

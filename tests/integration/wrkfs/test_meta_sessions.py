@@ -143,7 +143,7 @@ async def test_reaping_frees_what_a_dead_session_held(pg_volume: InPostgres) -> 
     top = (await dead.mkdir(ROOT_INO, b"tree", 0o755, ME)).ino
     for n in range(30):
         await dead.mkdir(top, b"%d" % n, 0o755, ME)
-    await dead._session.mutate("remove", ROOT_INO, b"tree", "tree")
+    await dead._session.mutate("remove", ROOT_INO, b"tree", "tree", None, None)
     assert (await meta.statfs()).inodes_used == 5 + 1 + 31
     assert await meta.fence(dead.session, force=True)
     use = await meta.statfs()

@@ -151,10 +151,11 @@ BEGIN
 END $$;
 
 -- Removes a name. a_kind: 'file' (unlink), 'empty' (rmdir) or 'tree' (remove_tree: a directory is
--- only detached and sustained as doomed, and flag is true; `purge` removes it).
+-- only detached and sustained as doomed, and flag is true; `purge` removes it). a_if_ino,
+-- a_if_version: what must stand there, else ECANCELED.
 CREATE FUNCTION wrkfs.remove(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
-    a_parent bigint, a_name bytea, a_kind text
+    a_parent bigint, a_name bytea, a_kind text, a_if_ino bigint, a_if_version bigint
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.reply;
@@ -173,6 +174,12 @@ BEGIN
     IF v_is_dir AND a_kind = 'file' THEN r.errno := 21; RETURN r; END IF;
     IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, v_ino]);
+    IF a_if_ino IS NOT NULL THEN
+        -- Committers lock the inode too: what is compared is what is removed.
+        PERFORM 1 FROM inode i WHERE i.ino = v_ino AND i.ino = a_if_ino
+            AND i.version = a_if_version;
+        IF NOT FOUND THEN r.errno := 125; RETURN r; END IF;
+    END IF;
     IF a_kind = 'empty' THEN
         -- Makers of entries lock the directory too, so none can appear after this check.
         PERFORM 1 FROM dentry d WHERE d.parent = v_ino LIMIT 1;
