@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -116,6 +117,13 @@ def drive_database(pg: str) -> Iterator[str]:
 @pytest.fixture
 def volume(drive_database: str, objectserver: ObjectServer) -> Iterator[VolumeConfig]:
     """A fresh volume with its own role, schema and object prefix."""
+    with fresh_volume(drive_database, objectserver) as config:
+        yield config
+
+
+@contextmanager
+def fresh_volume(drive_database: str, objectserver: ObjectServer) -> Iterator[VolumeConfig]:
+    """What fixture `volume` gives, for fixtures of a wider scope."""
     name = f"v{secrets.token_hex(16)}"
     password = secrets.token_hex(16)
     run(_make_volume(drive_database, name, password))
