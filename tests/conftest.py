@@ -16,6 +16,7 @@ fixture                 scope     gives
 `meta_volume`           function  that volume: more sessions, quota, fencing
 `pg_volume`             function  an empty volume's metadata in PostgreSQL
 `figures`               function  rounds of a test of the reliability catalogue: CI or long figure
+`http_drive`            function  blocking client of `volume` over the real HTTP API
 `front_door`            function  open front door before boxes that are plain local processes
 `volume`                function  a fresh volume on real PostgreSQL and object server
 `web`                   function  served HTTP API before local processes, stores in memory
@@ -30,6 +31,7 @@ pytest_plugins: list[str] = [
     "tests.harness.drive",
     "tests.harness.frontdoor",
     "tests.harness.http",
+    "tests.harness.httpdrive",
     "tests.harness.objectserver",
     "tests.harness.metastore",
     "tests.harness.pg",
