@@ -17,6 +17,7 @@ from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import (
     Doubtful,
     Fenced,
+    Missing,
     NoData,
     NotFound,
     NotSupported,
@@ -133,7 +134,7 @@ class Filesystem:
         return await self._change(lambda: self._meta.mkdir(parent, name, mode, caller))
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
-        """Creates a regular file, fifo or socket."""
+        """Creates a regular file, fifo, socket or device node."""
         return await self._change(lambda: self._meta.mknod(parent, name, mode, rdev, caller))
 
     async def symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attr:
@@ -311,22 +312,39 @@ class Filesystem:
         dirty_end = file.writer.end
         if len(dirty) == 1 and len(dirty[0][1]) == size:
             return dirty[0][1]
-        layout = await self._layout(file)
-        end = min(offset + size, max(layout.size, dirty_end))
-        if end <= offset:
-            return b""
-        data = await self._reader.read(layout, offset, end, ahead)
-        if not dirty:
+        try:
+            layout = await self._layout(file)
+            end = min(offset + size, max(layout.size, dirty_end))
+            data = await self._bytes(layout, offset, end, ahead)
+        except Missing:
+            # A compaction replaces slices of a version that is known here; their objects go.
+            file.layout = None
+            layout = await self._layout(file)
+            end = min(offset + size, max(layout.size, dirty_end))
+            data = await self._bytes(layout, offset, end, ahead)
+        if not dirty or not data:
             return data
         merged = bytearray(data)
         for pos, piece in dirty:
             merged[pos - offset : pos - offset + len(piece)] = piece
         return merged
 
-    async def read_fixed(self, layout: FileLayout, offset: int, size: int, ahead: int) -> BytesLike:
+    async def read_fixed(
+        self, handle: FileHandle, layout: FileLayout, offset: int, size: int, ahead: int
+    ) -> BytesLike:
         """Bytes of a snapshot: slices are immutable, so no round trip asks for news."""
         end = min(offset + size, layout.size)
-        return b"" if end <= offset else await self._reader.read(layout, offset, end, ahead)
+        try:
+            return await self._bytes(layout, offset, end, ahead)
+        except Missing:
+            fresh = FileLayout(await self._meta.file_map(handle.ino))
+            if fresh.version != layout.version:
+                raise
+            handle.fixed = fresh
+            return await self._bytes(fresh, offset, end, ahead)
+
+    async def _bytes(self, layout: FileLayout, start: int, end: int, ahead: int) -> BytesLike:
+        return b"" if end <= start else await self._reader.read(layout, start, end, ahead)
 
     async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
         """The end of a handle: its bytes are committed, then the inode is released."""

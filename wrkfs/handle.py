@@ -24,8 +24,10 @@ class HandleOwner(Protocol):
         """Bytes of an open file: committed by anyone before this call, or dirty here."""
         ...
 
-    async def read_fixed(self, layout: FileLayout, offset: int, size: int, ahead: int) -> BytesLike:
-        """Bytes of a snapshot."""
+    async def read_fixed(
+        self, handle: FileHandle, layout: FileLayout, offset: int, size: int, ahead: int
+    ) -> BytesLike:
+        """Bytes of a handle's snapshot."""
         ...
 
     async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
@@ -112,7 +114,7 @@ class FileHandle:
             raise InvalidArgument("negative offset or size")
         if self.fixed is not None:
             ahead = self._ahead.plan(offset, size)
-            return await self._fs.read_fixed(self.fixed, offset, size, ahead)
+            return await self._fs.read_fixed(self, self.fixed, offset, size, ahead)
         return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
 
     async def write(self, offset: int, data: BytesLike) -> int:

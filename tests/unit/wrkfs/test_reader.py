@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import Drive, content, create
 from wrkfs.data.memory import MemoryBlocks
-from wrkfs.errors import BadDescriptor, Corrupt, InvalidArgument, Unavailable
+from wrkfs.errors import BadDescriptor, Corrupt, InvalidArgument, Missing, Unavailable
 from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT
 from wrkfs.reader import AHEAD_MAX, AHEAD_MIN, BlockCache, ReadAhead
 from wrkfs.types import ROOT_INO, SetAttr, SliceId
+
+if TYPE_CHECKING:
+    from wrkfs.types import Ino
 
 BIG = os.urandom(3 * BLOCK_SIZE + 12345)
 
@@ -86,6 +91,41 @@ async def test_a_lost_object_is_an_error(drive: Drive, how: str) -> None:
         drive.blocks.objects[key] = drive.blocks.objects[key][:100]
     with pytest.raises(Corrupt):
         await content(await drive.mount())
+
+
+def moved(drive: Drive, ino: Ino) -> None:
+    """As a compaction and a collection leave it: the same bytes and version, other objects."""
+    node = drive.volume.nodes[ino]
+    new = SliceId(max(ref.slice_id for ref in node.refs) + 1_000_000)
+    for ref in node.refs:
+        for key in [key for key in drive.blocks.objects if f"/{ref.slice_id}/" in key]:
+            fresh = key.replace(f"/{ref.slice_id}/", f"/{new}/")
+            drive.blocks.objects[fresh] = drive.blocks.objects.pop(key)
+    node.refs = [replace(ref, slice_id=new) for ref in node.refs]
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+async def test_a_reader_follows_a_compaction(drive: Drive, snapshot: bool) -> None:
+    await stored(drive)
+    fs = await drive.mount()
+    ino = (await fs.lookup(ROOT_INO, b"file")).ino
+    handle = await (fs.open_snapshot(ino) if snapshot else fs.open(ino, os.O_RDONLY))
+    assert await handle.read(0, 10) == BIG[:10]
+    for start in (BLOCK_SIZE, 0):
+        moved(drive, ino)
+        assert await handle.read(start, len(BIG)) == BIG[start:]
+    await handle.close()
+
+
+async def test_a_snapshot_whose_bytes_are_gone_is_an_error(drive: Drive) -> None:
+    await stored(drive)
+    fs, other = await drive.mount(), await drive.mount()
+    ino = (await fs.lookup(ROOT_INO, b"file")).ino
+    handle = await fs.open_snapshot(ino)
+    await other.setattr(ino, SetAttr(size=BLOCK_SIZE))
+    moved(drive, ino)
+    with pytest.raises(Missing):
+        await handle.read(0, 10)
 
 
 async def test_a_failed_prefetch_harms_nobody(drive: Drive) -> None:
