@@ -188,7 +188,14 @@ async def test_kinds_of_nodes(meta: MetaStore) -> None:
     assert stat.S_ISFIFO(fifo.mode)
     assert stat.S_ISSOCK((await meta.mknod(ROOT_INO, b"s", stat.S_IFSOCK | 0o600, 0, ME)).mode)
     assert stat.S_ISREG((await meta.mknod(ROOT_INO, b"r", 0o600, 0, ME)).mode)
-    for kind in (stat.S_IFCHR, stat.S_IFBLK, stat.S_IFDIR):
+    for kind in (stat.S_IFCHR, stat.S_IFBLK):
+        made = await meta.mknod(ROOT_INO, f"dev{kind}".encode(), kind | 0o600, (1 << 32) - 1, ME)
+        assert (made.mode, made.rdev) == (kind | 0o600, (1 << 32) - 1)
+        assert await meta.getattr(made.ino) == made
+    assert (await meta.mknod(ROOT_INO, b"f2", stat.S_IFIFO, 5, ME)).rdev == 0
+    with pytest.raises(errors.InvalidArgument):
+        await meta.mknod(ROOT_INO, b"dev", stat.S_IFCHR | 0o600, 1 << 32, ME)
+    for kind in (stat.S_IFDIR, stat.S_IFLNK):
         with pytest.raises(errors.NotPermitted):
             await meta.mknod(ROOT_INO, b"dev", kind | 0o600, 5, ME)
     with pytest.raises(errors.Exists):

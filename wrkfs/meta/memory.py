@@ -41,6 +41,8 @@ from wrkfs.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wrkfs.types import Attr, Caller, Commit, SetAttr
 
 
@@ -51,6 +53,7 @@ class MemoryMeta:
         self._volume = MemoryVolume() if volume is None else volume
         self._session = SessionId(0)
         self._epoch = 0
+        self.on_crash: Callable[[bool], None] | None = None
 
     @property
     def volume(self) -> MemoryVolume:
@@ -66,6 +69,10 @@ class MemoryMeta:
     def epoch(self) -> int:
         """Generation of the registration."""
         return self._epoch
+
+    def watch(self, on_crash: Callable[[bool], None]) -> None:
+        """See MetaStore; tests call what is given here."""
+        self.on_crash = on_crash
 
     async def start(self) -> None:
         """Registers a session."""
@@ -171,6 +178,7 @@ class MemoryMeta:
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
         """See MetaStore."""
         mode = rules.node_mode(mode)
+        rdev = rules.node_device(mode, rdev)
         return self._make(parent, name, mode, caller, rdev=rdev).attr
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import asyncpg
 
 _ID_MAX = (1 << 32) - 1
-_KINDS = frozenset({0o01, 0o04, 0o10, 0o12, 0o14})
-"""Fifo, directory, regular file, symbolic link, socket."""
+_KINDS = frozenset({0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14})
+"""Fifo, character device, directory, block device, regular file, symbolic link, socket."""
 
 
 def attr(row: asyncpg.Record) -> Attr:
@@ -39,9 +39,9 @@ def entry(row: asyncpg.Record) -> Dentry:
 def file_map(row: asyncpg.Record) -> FileMap:
     """Attributes and refs from a `wrkfs.map_reply`."""
     found = attr(row)
-    if row[14] is None:
+    if row[15] is None:
         return FileMap(found, ())
-    refs = tuple(map(SliceRef, *row[14:21]))
+    refs = tuple(map(SliceRef, *row[15:22]))
     for ref in refs:
         _check_ref(ref, found.size)
     return FileMap(found, refs)
@@ -55,6 +55,7 @@ def _attr(values: tuple[int, ...]) -> Attr:
         or found.nlink < 0
         or not 0 <= found.uid <= _ID_MAX
         or not 0 <= found.gid <= _ID_MAX
+        or not 0 <= found.rdev <= _ID_MAX
         or found.ino <= 0
     ):
         raise Corrupt("attributes of an inode")

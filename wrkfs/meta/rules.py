@@ -31,6 +31,8 @@ XATTR_VALUE_MAX = 64 * 1024
 """Longest value of an extended attribute, bytes (Linux)."""
 XATTR_LIST_MAX = 64 * 1024
 """Longest list of names of extended attributes of one inode, bytes (Linux)."""
+NODE_KINDS = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFBLK, stat.S_IFCHR)
+"""What `mknod` makes. Who may make device nodes, and that none is opened, is the kernel's work."""
 EXTENTS_MAX = 4096
 """Most extents in one commit."""
 _ID_MAX = (1 << 32) - 1
@@ -57,11 +59,20 @@ def check_target(target: bytes) -> None:
 
 
 def node_mode(mode: int) -> int:
-    """The mode of a node that `mknod` may make; NotPermitted for devices and directories."""
+    """The mode of a node that `mknod` may make; NotPermitted for directories and links."""
     kind = stat.S_IFMT(mode) or stat.S_IFREG
-    if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK):
-        raise NotPermitted("only regular files, fifos and sockets")
+    if kind not in NODE_KINDS:
+        raise NotPermitted("only regular files, fifos, sockets and device nodes")
     return kind | stat.S_IMODE(mode)
+
+
+def node_device(mode: int, rdev: int) -> int:
+    """The device number that a node keeps: 0 unless it is a device node."""
+    if not (stat.S_ISBLK(mode) or stat.S_ISCHR(mode)):
+        return 0
+    if not 0 <= rdev <= _ID_MAX:
+        raise InvalidArgument("device number")
+    return rdev
 
 
 def without_set_ids(mode: int) -> int:

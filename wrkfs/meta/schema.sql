@@ -18,19 +18,30 @@
 -- INVARIANTS (fsck has one check for each)
 --  I1  Every dentry's `ino` has an inode; every dentry's `parent` is a directory.
 --  I2  A directory has nlink = 2 + number of its subdirectories and exactly one dentry, except the
---      root (no dentry, parent = itself) and detached ones (nlink = 0, parent = 0, a sustained row
---      with `doomed`).
---  I3  Any other inode has nlink = number of its dentries; with nlink = 0 it has a sustained row.
---  I4  inode.parent of a directory is the `parent` of its dentry; following it ends at the root.
+--      root (no dentry, parent = itself) and detached ones: nlink = 0 and no dentry, but a
+--      sustained row with `doomed`, or a row of `trash`, or both.
+--  I3  Any other inode has nlink = number of its dentries; with nlink = 0 it has a sustained row, or
+--      a row of `trash`, or both.
+--  I4  inode.parent of a directory with nlink > 0 is the `parent` of its dentry; following it ends at
+--      the root.
 --  I5  Every ref (row of `slice`) belongs to a regular file and ends at or before the file's size.
 --  I6  A ref lies within one chunk and within its slice: off + length <= size.
 --  I7  A slice with `is_inline` has a row in `inline` of exactly `size` bytes; every row of `inline`
 --      is referenced; inline slices have no objects.
---  I8  A slice in `deleted` is referenced by no ref.
+--  I8  A slice in `deleted` is referenced by no ref (refs of inodes in the trash count as refs).
 --  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
---  I10 Use in bytes (sum over regular files of inode.size) = sum of bytes over `usage` and
---      `op_result`; use in inodes (all but the root) = sum of inodes over both.
+--  I10 Counted are the inodes that have nlink > 0 or a sustained row, but for the root: what only
+--      the trash keeps is not. Use in bytes (sum over counted regular files of inode.size) = sum of
+--      bytes over `usage` and `op_result`; use in inodes = sum of inodes over both.
 --  I11 Each live session has its slots in `op_result`; a fenced one has none.
+--  I12 Every value is in the range that the comment of its column tells.
+--  I13 Every row of xattr, sustained and trash names an inode that exists; every row of op_result
+--      and sustained a session.
+--  I14 An inode in `trash` has nlink = 0, and its inode.parent is the `parent` of its trash row: so
+--      it has one row there. Of inodes with nlink = 0 only those have inode.parent <> 0.
+--  I15 trash.bytes of a regular file without sustained row is inode.size; of others it is 0.
+--  I16 Every slice id in use (ref, `inline`, `deleted`) is below the counter's `next`; no slice id
+--      lies in two ranges of `slice_range`.
 --
 -- SESSIONS, EXPIRY AND FENCING
 --  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
@@ -64,7 +75,9 @@ CREATE TABLE volume (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),
     schema_version  integer NOT NULL,   -- number of the last migration applied
     bytes_limit     bigint CHECK (bytes_limit >= 0),    -- NULL: no quota
-    inodes_limit    bigint CHECK (inodes_limit >= 0)    -- NULL: no quota
+    inodes_limit    bigint CHECK (inodes_limit >= 0),   -- NULL: no quota
+    trash_seconds   bigint NOT NULL DEFAULT 86400   -- so long removed files can be restored;
+                    CHECK (trash_seconds >= 0)      -- 0: they are freed at once
 );
 
 -- Numbers handed out in ranges by durable commits, and the lock of directory moves.
@@ -74,22 +87,25 @@ CREATE TABLE counter (
     next            bigint NOT NULL     -- first number not yet given
 ) WITH (fillfactor = 50);
 
--- Inodes. Column order up to `parent` equals type wrkfs.reply after errno and flag.
+-- Inodes. Column order equals type wrkfs.reply after errno and flag.
 CREATE TABLE inode (
     ino             bigint PRIMARY KEY, -- 1 is the root
-    mode            integer NOT NULL,   -- type (file, directory, symlink, fifo, socket) and
-                                        -- permission bits as in stat(2)
-    nlink           integer NOT NULL,   -- >= 0; 0: unlinked, sustained (I2, I3)
+    mode            integer NOT NULL,   -- type (file, directory, symlink, fifo, socket,
+                                        -- device node) and permission bits as in stat(2)
+    nlink           integer NOT NULL,   -- >= 0; 0: unlinked, but sustained or in the trash (I2, I3)
     uid             bigint NOT NULL,    -- 0 .. 2^32 - 1
     gid             bigint NOT NULL,    -- 0 .. 2^32 - 1
-    rdev            bigint NOT NULL,    -- 0: devices cannot be made
+    rdev            bigint NOT NULL,    -- device nodes: number as in stat(2); others: 0
     size            bigint NOT NULL,    -- >= 0; file: bytes; symlink: of the target; others: 0
     atime           bigint NOT NULL,    -- moves by setattr only
     mtime           bigint NOT NULL,
     ctime           bigint NOT NULL,
     version         bigint NOT NULL,    -- grows with each change of a file's bytes; equal version
                                         -- means equal bytes
-    parent          bigint NOT NULL     -- directories: parent (root: 1, detached: 0); others: 0
+    parent          bigint NOT NULL,    -- directories: parent (root: 1); in the trash, whatever the
+                                        -- type: the directory it was removed from; others: 0
+    holes           bigint NOT NULL DEFAULT 0   -- files: bytes below size that no ref covers;
+                                        -- others: 0
 ) WITH (fillfactor = 70);
 
 -- Directory entries.
@@ -118,6 +134,8 @@ CREATE TABLE slice (
     is_inline       boolean NOT NULL,   -- the bytes stand in `inline`, not in the object store
     PRIMARY KEY (inode, chunk, ord)
 );
+-- For garbage collection, which asks whether an object is still in use.
+CREATE INDEX slice_object ON slice (slice_id) WHERE NOT is_inline;
 
 -- Bytes of slices of at most 64 KiB. A slice of this kind is referenced from one inode only.
 CREATE TABLE inline (
@@ -152,7 +170,9 @@ CREATE TABLE session (
     heartbeat_at    timestamptz NOT NULL,
     expires_at      timestamptz NOT NULL,
     suspected_at    timestamptz,        -- first step of reaping; NULL: not suspected
-    fenced_at       timestamptz         -- NULL: alive
+    fenced_at       timestamptz,        -- NULL: alive
+    snapshot_at     timestamptz         -- the session still reads what files consisted of then (an
+                                        -- HTTP GET, a dump); NULL: it reads nothing old
 ) WITH (fillfactor = 50);
 
 -- Read leases on directories, taken by lookup and readdir once mounts cache. Nothing writes it yet.
@@ -182,21 +202,48 @@ CREATE TABLE usage (
     inodes          bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Slices in the object store that no ref uses any more; their objects wait for garbage collection,
--- which checks I8 again before it deletes. Nothing collects yet: removing, truncating and overwriting
--- files lowers the use that statfs tells, and frees no room in the object store.
+-- Slices in the object store that no ref uses any more. Their objects are deleted once nobody can
+-- read them: `deleted_at` is older than a grace (a read under way, or a session that takes a snapshot,
+-- has told it by then) and older than `snapshot_at` of every live session. Collection checks I8 again
+-- before it deletes objects, and removes the row after it. Who only asked for ids and gave them up
+-- (an upload whose commit failed) puts them here too.
 CREATE TABLE deleted (
     slice_id        bigint PRIMARY KEY,
-    size            bigint NOT NULL,
+    size            bigint NOT NULL,    -- bytes of the slice, or what it may have at most
     deleted_at      timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Slice ids given to sessions: an id in a range of an ended session that is neither referenced nor
--- in `deleted` was never committed, so its objects are garbage. Known without listing the bucket.
+-- Slice ids given to sessions. A live session puts ids that it gives up into `deleted`; an id in a
+-- range of an ended session that is neither in use nor in `deleted` was never committed, so its
+-- objects are garbage. Known without listing the bucket.
 CREATE TABLE slice_range (
     first           bigint PRIMARY KEY,
     count           bigint NOT NULL CHECK (count BETWEEN 1 AND 1048576),
-    session_id      bigint NOT NULL
+    session_id      bigint NOT NULL,
+    ended_at        timestamptz         -- when upkeep first saw that the session has ended; the row
+                                        -- goes, with what is garbage in it, a grace later
+);
+
+-- What has been removed and can be restored: the last name of an inode. The inode keeps its slices
+-- and attributes, has nlink 0 and is not counted (I10) unless it is still open somewhere. A directory
+-- is here only as the place of what was in it. Empty files that were changed less than a minute
+-- before are not kept, nor anything while volume.trash_seconds is 0.
+CREATE TABLE trash (
+    parent          bigint NOT NULL,    -- directory it was removed from; may be in the trash or gone
+    ino             bigint NOT NULL,
+    name            bytea NOT NULL,     -- as dentry.name; several may have the same
+    bytes           bigint NOT NULL,    -- >= 0; what the trash keeps for it (I15)
+    deleted_at      timestamptz NOT NULL,
+    PRIMARY KEY (parent, ino)
+);
+CREATE INDEX trash_age ON trash (deleted_at);
+
+-- Which session looks after trash and garbage in the background, until when. Only to save the others
+-- the work: two at once do no harm.
+CREATE TABLE upkeep (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    session_id      bigint NOT NULL,
+    until           timestamptz NOT NULL
 );
 
 -- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call

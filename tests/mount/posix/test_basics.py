@@ -212,8 +212,10 @@ def test_extended_attributes(wrk: Path) -> None:
 def test_special_files(wrk: Path) -> None:
     os.mkfifo(wrk / "fifo")
     assert stat.S_ISFIFO((wrk / "fifo").stat().st_mode)
+    os.mknod(wrk / "dev", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+    assert (wrk / "dev").stat().st_rdev == os.makedev(1, 3)
     with pytest.raises(PermissionError):
-        os.mknod(wrk / "dev", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        (wrk / "dev").read_bytes()
 
 
 def test_permissions_are_checked(wrk: Path) -> None:

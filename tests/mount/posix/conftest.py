@@ -1,0 +1,58 @@
+"""Fixtures of the POSIX suite: `drive` and `reference` mounts, and `tree`, which is each in turn.
+
+The reference is a tmpfs of the kernel: what a test expects is asked of it too, so an expectation
+that Linux itself does not meet fails. Both are mounted once per worker.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.drive import MountProcess, fresh_volume
+from tests.mount.posix.tree import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.objectserver import ObjectServer
+
+
+@pytest.fixture(scope="session")
+def drive(
+    drive_database: str, objectserver: ObjectServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tree]:
+    """A drive, mounted."""
+    with fresh_volume(drive_database, objectserver) as volume:
+        mounted = MountProcess(volume, tmp_path_factory.mktemp("posix"))
+        tree = Tree("drive", mounted.path)
+        try:
+            yield tree
+        finally:
+            tree.close()
+            mounted.clean()
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+    """A tmpfs with the drive's mount options."""
+    path = tmp_path_factory.mktemp("reference")
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "nosuid,nodev,size=1g,mode=0755", "tmpfs", path], check=True
+    )
+    tree = Tree("tmpfs", path)
+    try:
+        yield tree
+    finally:
+        tree.close()
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.fixture(params=["reference", "drive"])
+def tree(request: pytest.FixtureRequest) -> Tree:
+    """One filesystem, in a fresh directory."""
+    found: Tree = request.getfixturevalue(request.param)
+    found.fresh()
+    return found
