@@ -1,0 +1,109 @@
+"""CR-10: a volume that an older release wrote opens after migration, with everything in it.
+
+`volumes/` holds one of each schema version, made by `python -m tests.crash.volumes`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import obstore
+import pytest
+from obstore.store import S3Store
+
+from tests.harness.picture import picture
+from wrkfs.config import VolumeConfig
+from wrkfs.fs import Filesystem
+from wrkfs.meta.migrate import create_volume_schema, update_volume
+from wrkfs.types import ROOT_INO, Caller
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from wrkfs.config import StoreConfig
+
+VOLUMES = Path(__file__).parent / "volumes"
+VERSIONS = sorted(file.stem for file in VOLUMES.glob("v*.sql"))
+
+
+@pytest.fixture(params=VERSIONS)
+async def old_volume(
+    request: pytest.FixtureRequest, drive_database: str, object_volume: StoreConfig
+) -> AsyncIterator[VolumeConfig]:
+    """The stored volume of one version, put into the test's stores as it is."""
+    name, password = f"v{secrets.token_hex(16)}", secrets.token_hex(16)
+    user, _, rest = drive_database.removeprefix("postgresql://").partition("@")
+    assert user
+    admin = await asyncpg.connect(drive_database)
+    try:
+        await admin.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+        # What provisioning gives a role of any version; the tables come from the dump.
+        await create_volume_schema(admin, name, name)
+        await admin.execute(f"DROP SCHEMA {name} CASCADE")
+        text = (VOLUMES / f"{request.param}.sql").read_text(encoding="ascii")
+        await admin.execute(
+            text.replace("SCHEMA SCHEMA", f"SCHEMA {name}").replace("SCHEMA.", f"{name}.")
+        )
+        await admin.execute(f"GRANT USAGE ON SCHEMA {name} TO {name}")
+        _upload(object_volume, VOLUMES / f"{request.param}.tar.gz")
+        dsn = f"postgresql://{name}:{password}@{rest}"
+        yield VolumeConfig(volume=name, schema=name, meta_dsn=dsn, store=object_volume)
+    finally:
+        await admin.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+        await admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
+        await admin.close()
+
+
+@pytest.mark.promise("D1")
+async def test_a_volume_of_an_older_release_opens_whole(
+    old_volume: VolumeConfig, drive_database: str, request: pytest.FixtureRequest
+) -> None:
+    version = request.node.callspec.params["old_volume"]
+    admin = await asyncpg.connect(drive_database)
+    try:
+        await update_volume(admin, old_volume.schema, old_volume.schema)
+    finally:
+        await admin.close()
+    expected = json.loads((VOLUMES / f"{version}.json").read_text(encoding="ascii"))
+    fs = await Filesystem.connect(old_volume)
+    try:
+        assert await picture(fs) == expected
+        attr, handle = await fs.create(ROOT_INO, b"new", 0o600, 2, Caller(0, 0))
+        assert attr.ino not in {entry[0] for entry in expected.values()}
+        await handle.write(0, bytes(100_000))
+        await handle.close()
+        await fs.remove_tree(ROOT_INO, b"tree")
+        use = await fs.statfs()
+        left = {path for path in expected if path != "/" and not path.startswith("/tree")}
+        assert use.inodes_used == len(left) + 2, "with the new file and the one held by the old"
+        assert use.bytes_used == 100_000 + 300_000
+    finally:
+        await fs.close()
+
+
+def test_every_version_is_kept() -> None:
+    migrations = Path(update_volume.__code__.co_filename).parent / "migrations"
+    released = len(list(migrations.glob("[0-9]*_*.sql"))) - 1
+    assert len(VERSIONS) >= max(1, released), "see volumes/__main__.py"
+
+
+def _upload(config: StoreConfig, archive: Path) -> None:
+    store = S3Store(
+        config.bucket,
+        endpoint=config.endpoint,
+        region=config.region,
+        access_key_id=config.access_key,
+        secret_access_key=config.secret_key,
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+    with tarfile.open(archive) as members:
+        for member in members:
+            data = members.extractfile(member)
+            assert data is not None
+            obstore.put(store, f"{config.prefix}/{member.name}", data.read())

@@ -1,0 +1,165 @@
+"""An event loop without a clock: a seed decides what runs next, time passes when nothing can run.
+
+For simulations on memory stores. Everything that is ready may run in any order (a real loop is
+first come, first served, so what holds here holds there), and when nothing is ready the clock jumps
+to the next timer. A run with the same seed is the same run, and a program that waits for something
+that cannot happen any more is told at once: `Deadlock`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from asyncio import events
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator
+    from contextvars import Context
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class Deadlock(AssertionError):
+    """Tasks wait, and nothing is under way that could wake them."""
+
+
+class Endless(AssertionError):
+    """The program goes on and on."""
+
+
+class Timer(asyncio.Handle):
+    """A callback for a moment of the virtual clock."""
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: Context | None,
+    ) -> None:
+        super().__init__(callback, args, loop, context)
+        self._when = when
+
+    def when(self) -> float:
+        """Seconds on the loop's clock."""
+        return self._when
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """See the module. It has no files, sockets, signals, processes or threads."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.complaints: list[str] = []
+        """What asyncio says of exceptions that nobody looked at."""
+        self._ready: list[asyncio.Handle] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._now = 0.0
+        self._running = False
+
+    def run(self, main: Coroutine[Any, Any, T], *, steps: int = 1_000_000) -> T:
+        """The result of `main`. Raises Deadlock, Endless after so many callbacks."""
+        events._set_running_loop(self)  # the way a loop of one's own becomes the running one
+        self._running = True
+        try:
+            task = self.create_task(main)
+            for _ in range(steps):
+                if task.done():
+                    return task.result()
+                self._step()
+            raise Endless(f"not done after {steps} steps")
+        finally:
+            self._running = False
+            events._set_running_loop(None)
+
+    def _step(self) -> None:
+        if not self._ready:
+            if not self._timers:
+                raise Deadlock("nothing can happen any more")
+            self._now = max(self._now, self._timers[0][0])
+        while self._timers and self._timers[0][0] <= self._now:
+            self._ready.append(heapq.heappop(self._timers)[2])
+        place = self.random.randrange(len(self._ready))
+        self._ready[place], self._ready[-1] = self._ready[-1], self._ready[place]
+        handle = self._ready.pop()
+        if not handle.cancelled():
+            handle._run()
+
+    # -- what asyncio asks of a loop --
+
+    def time(self) -> float:
+        """Virtual seconds since the start."""
+        return self._now
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Ready now; when it runs the seed decides."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Ready after `delay` virtual seconds."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Ready at a moment of the virtual clock."""
+        timer = Timer(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._order), timer))
+        return timer  # type: ignore[return-value] # a TimerHandle in all that asyncio uses
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        """A task of this loop."""
+        return asyncio.Task(coro, loop=self, name=name, context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keeps the complaint."""
+        self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        """Keeps the complaint."""
+        self.call_exception_handler(context)
+
+    def get_debug(self) -> bool:
+        """Off."""
+        return False
+
+    def is_running(self) -> bool:
+        """Whether `run` is at work."""
+        return self._running
+
+    def is_closed(self) -> bool:
+        """Never: there is nothing to close."""
+        return False
