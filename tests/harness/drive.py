@@ -15,6 +15,7 @@ import asyncpg
 import pytest
 
 from box_guest.mount import mountpoint as mounting
+from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
 from wrkfs.config import VolumeConfig
 from wrkfs.meta.migrate import create_volume_schema, install_functions
@@ -115,10 +116,17 @@ def drive_database(pg: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def volume(drive_database: str, objectserver: ObjectServer) -> Iterator[VolumeConfig]:
-    """A fresh volume with its own role, schema and object prefix."""
+def volume(
+    drive_database: str, objectserver: ObjectServer, request: pytest.FixtureRequest
+) -> Iterator[VolumeConfig]:
+    """A fresh volume with its own role, schema and object prefix.
+
+    At the end of the test it must pass `fsck`, unless the test is marked `unclean`.
+    """
     with fresh_volume(drive_database, objectserver) as config:
         yield config
+        if request.node.get_closest_marker("unclean") is None:
+            fsck_clean(config)
 
 
 @contextmanager
