@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 _LOCK = 0x77726B6673
 """Advisory lock that lets one installer or migrator work at a time."""
+TRASH_SECONDS = 24 * 3600
+"""How long removed files can be restored, unless the operator says otherwise."""
 
 _GRANTS = {
     "SELECT": ("volume",),
-    "SELECT, UPDATE": ("counter", "usage"),
-    "SELECT, INSERT": ("slice_range",),
+    "SELECT, UPDATE": ("counter", "usage", "upkeep"),
     "SELECT, INSERT, UPDATE, DELETE": (
         "inode",
         "dentry",
@@ -33,6 +34,8 @@ _GRANTS = {
         "lease",
         "sustained",
         "deleted",
+        "slice_range",
+        "trash",
         "op_result",
     ),
 }
@@ -68,19 +71,22 @@ async def create_volume_schema(
     *,
     bytes_limit: int | None = None,
     inodes_limit: int | None = None,
+    trash_seconds: int = TRASH_SECONDS,
 ) -> None:
     """Makes the tables of a new volume and gives `role` its exact rights, all or nothing.
 
     The role's search path is fixed to the schema. Limits are the volume's quota, None for none.
+    `trash_seconds`: so long removed files can be restored; 0 for not at all.
     """
     quoted, grantee = _quote(schema), _quote(role)
     async with conn.transaction():
         await conn.execute(f"CREATE SCHEMA {quoted}")
         await migrate_volume(conn, schema)
         await conn.execute(
-            f"UPDATE {quoted}.volume SET bytes_limit = $1, inodes_limit = $2",  # noqa: S608 quoted identifier
+            f"UPDATE {quoted}.volume SET bytes_limit = $1, inodes_limit = $2, trash_seconds = $3",  # noqa: S608 quoted identifier
             bytes_limit,
             inodes_limit,
+            trash_seconds,
         )
         await conn.execute(f"GRANT USAGE ON SCHEMA {quoted} TO {grantee}")
         await _grant(conn, quoted, grantee)

@@ -30,14 +30,14 @@ CREATE TABLE wrkfs.release (digest text NOT NULL);
 CREATE TYPE wrkfs.reply AS (
     errno integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
-    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint
 );
 
 -- A reply with the file's refs, oldest first (NULL: none). ref_inline is NULL for objects.
 CREATE TYPE wrkfs.map_reply AS (
     errno integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
-    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
     ref_pos bigint[], ref_slice bigint[], ref_size bigint[], ref_off bigint[], ref_length bigint[],
     ref_checksums bytea[], ref_inline bytea[]
 );
@@ -46,7 +46,7 @@ CREATE TYPE wrkfs.map_reply AS (
 CREATE TYPE wrkfs.entry_reply AS (
     errno integer, cookie bigint, name bytea,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
-    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint
 );
 
 -- Bytes and inodes that a change gave back to the volume.
