@@ -46,10 +46,7 @@ async def old_volume(
         await create_volume_schema(admin, name, name)
         await admin.execute(f"DROP SCHEMA {name} CASCADE")
         text = (VOLUMES / f"{request.param}.sql").read_text(encoding="ascii")
-        await admin.execute(
-            text.replace("SCHEMA SCHEMA", f"SCHEMA {name}").replace("SCHEMA.", f"{name}.")
-        )
-        await admin.execute(f"GRANT USAGE ON SCHEMA {name} TO {name}")
+        await admin.execute(text.replace("VOLUME_NAME", name))
         _upload(object_volume, VOLUMES / f"{request.param}.tar.gz")
         dsn = f"postgresql://{name}:{password}@{rest}"
         yield VolumeConfig(volume=name, schema=name, meta_dsn=dsn, store=object_volume)

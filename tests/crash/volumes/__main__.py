@@ -80,7 +80,7 @@ async def main(dsn: str, credentials: str) -> None:
     query = f'SELECT schema_version FROM "{config.schema}".volume'  # noqa: S608 our own name
     name = f"v{await connection.fetchval(query)}"
     await connection.close()
-    text = dump(dsn, config.schema).replace(config.schema, "SCHEMA")
+    text = dump(dsn, config.schema).replace(config.schema, "VOLUME_NAME")
     (HERE / f"{name}.sql").write_text(text)
     (HERE / f"{name}.json").write_text(
         json.dumps(seen, sort_keys=True, ensure_ascii=True).replace("], ", "],\n") + "\n"
@@ -114,7 +114,7 @@ def objects(config: StoreConfig) -> list[tuple[str, bytes]]:
 
 
 def dump(dsn: str, schema: str) -> str:
-    """The tables with their rows, without owners and rights."""
+    """The tables with their rows, with the rights of its role, without owners."""
     parts = urlsplit(dsn)
     place = {
         "PGHOST": parse_qs(parts.query)["host"][0],
@@ -122,7 +122,7 @@ def dump(dsn: str, schema: str) -> str:
         "PGPASSWORD": parts.password or "",
         "PGDATABASE": parts.path[1:],
     }
-    command = ["pg_dump", "-n", schema, "--inserts", "--no-owner", "--no-privileges"]
+    command = ["pg_dump", "-n", schema, "--inserts", "--no-owner"]
     done = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, **place}
     )
