@@ -13,6 +13,8 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from wrkfs.atime import AccessTimes
+from wrkfs.believed import ShownSizes
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import (
     Doubtful,
@@ -22,6 +24,7 @@ from wrkfs.errors import (
     NotFound,
     NotSupported,
     Stale,
+    StorageError,
     Unavailable,
     WrkfsError,
 )
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+UNDONE = "the database crashed and has lost changes that no fsync had covered"
+"""What is said of changes that were answered and are gone."""
 KNOWN_MAX = 8192
 """Inodes whose last own commit is remembered."""
 STORED_XATTRS = (b"user.", b"trusted.")
@@ -70,10 +75,14 @@ class Filesystem:
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
         self._known: OrderedDict[Ino, Attr] = OrderedDict()
+        self._shown = ShownSizes()
+        self._atimes = AccessTimes(meta)
         self._rejoin_lock = asyncio.Lock()
         self._reader = BlockReader(blocks, prefix)
         ids = SliceIds(meta)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, joined=meta.epoch)
+        self._losses = 0
+        meta.watch(self._crashed)
 
     @classmethod
     async def connect(cls, config: VolumeConfig, *, kind: str = "mount") -> Filesystem:
@@ -93,21 +102,34 @@ class Filesystem:
                     lost = error
         while self._path.tasks:
             await asyncio.gather(*self._path.tasks, return_exceptions=True)
+        await self._atimes.close()
         await self._reader.close()
         await self._blocks.close()
         await self._meta.close()
         if lost is not None:
             raise lost
 
-    async def sync(self) -> None:
-        """Everything answered so far survives a crash, dirty bytes of open files included."""
-        files = list(self._files.values())
-        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
-        await self._path.sync_all()
+    @property
+    def losses(self) -> int:
+        """How often a crash of the database has undone changes that were answered here."""
+        return self._losses
 
-    async def sync_names(self) -> None:
-        """Names and attributes answered so far survive a crash (fsync of a directory)."""
+    async def sync(self, since: int | None = None) -> None:
+        """Everything answered so far survives a crash, dirty bytes of open files included.
+
+        StorageError when `losses` has grown beyond `since` (default: during this call).
+        """
+        files = list(self._files.values())
+        since = self._losses if since is None else since
+        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
+        await self.sync_names(since)
+
+    async def sync_names(self, since: int | None = None) -> None:
+        """Names and attributes answered so far survive a crash (fsync of a directory); see sync."""
+        since = self._losses if since is None else since
         await self._path.sync_all()
+        if self._losses != since:
+            raise StorageError(UNDONE)
 
     # -- names --
 
@@ -118,11 +140,11 @@ class Filesystem:
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """Entries with cookie > `after`, without `.` and `..`; [] at the end."""
         entries = await self._meta.readdir(ino, after, limit)
-        if self._files or self._known:
-            for number, entry in enumerate(entries):
-                attr = await self._present(entry.attr)
-                if attr is not entry.attr:
-                    entries[number] = replace(entry, attr=attr)
+        self._atimes.read(ino)
+        for number, entry in enumerate(entries):
+            attr = await self._present(entry.attr)
+            if attr is not entry.attr:
+                entries[number] = replace(entry, attr=attr)
         return entries
 
     async def parent(self, ino: Ino) -> Ino:
@@ -195,7 +217,9 @@ class Filesystem:
 
     async def readlink(self, ino: Ino) -> bytes:
         """Target of a symbolic link."""
-        return await self._meta.readlink(ino)
+        target = await self._meta.readlink(ino)
+        self._atimes.read(ino)
+        return target
 
     # -- files --
 
@@ -259,7 +283,8 @@ class Filesystem:
         """Names an unlinked file, durably, with all its bytes or not at all; see MetaStore."""
         file = self._files.get(ino)
         if file is not None:
-            await file.writer.commit(durable=False)
+            # Durable: a crash must not take bytes away between this and the naming.
+            await file.writer.commit(durable=True, others=False)
             for handle in file.handles:
                 if handle.error is not None:
                     raise handle.error
@@ -362,6 +387,10 @@ class Filesystem:
                 # The epoch has ended, and all its open files with it.
                 return
 
+    def note_read(self, ino: Ino) -> None:
+        """A file was read: its access time may have to move."""
+        self._atimes.read(ino)
+
     def learn(self, attr: Attr) -> None:
         """Keeps the attributes after an own change, unless newer ones are known."""
         known = self._known.get(attr.ino)
@@ -390,7 +419,11 @@ class Filesystem:
         if file is not None and file.writer.dirty:
             size = max(attr.size, file.writer.end)
             attr = replace(attr, size=size, mtime_ns=file.writer.mtime_ns)
-        return attr
+        if file is not None:
+            file.believed.show(attr.size)
+        elif attr.is_file:
+            self._shown.show(attr.ino, attr.size)
+        return self._atimes.shown(attr)
 
     async def _layout(self, file: OpenFile) -> FileLayout:
         """The file's layout as of now: one round trip, two when someone has changed the file."""
@@ -398,7 +431,8 @@ class Filesystem:
         layout = file.layout
         if layout is not None and (known is None or known.version <= layout.version):
             attr = await self._meta.getattr(file.ino)
-            if attr.version == layout.version:
+            # After a crash of the database the same version may mean other bytes.
+            if attr.version == layout.version and file.layout is not None:
                 return layout
         layout = FileLayout(await self._meta.file_map(file.ino))
         if file.layout is None or file.layout.version <= layout.version:
@@ -406,6 +440,8 @@ class Filesystem:
         return layout
 
     async def _setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        if changes.atime_ns is not None or changes.atime_now:
+            await self._atimes.forget(ino)
         attr = await self._change(lambda: self._meta.setattr(ino, changes))
         self.learn(attr)
         return attr
@@ -417,6 +453,7 @@ class Filesystem:
         )
         handle = self._handle(file_map, flags, epoch)
         if truncate:
+            handle.file.believed.show(0)
             self.learn(file_map.attr)
             self._path.note_change()
         return handle
@@ -435,7 +472,7 @@ class Filesystem:
         ino = file_map.attr.ino
         file = self._files.get(ino)
         if file is None:
-            file = self._files[ino] = OpenFile(self, ino, self._path)
+            file = self._files[ino] = OpenFile(self, ino, self._path, self._shown.take(ino))
         if file.layout is None or file.layout.version <= file_map.attr.version:
             file.layout = FileLayout(file_map)
         handle = FileHandle(self, file, file_map.attr, flags, epoch)
@@ -447,6 +484,16 @@ class Filesystem:
         done, _ = await self._path.attempt(call)
         self._path.note_change()
         return done
+
+    def _crashed(self, lost: bool) -> None:
+        """The database came back from a crash: versions may have stepped back. See MetaStore."""
+        self._known.clear()
+        for file in self._files.values():
+            file.layout = None
+        if lost:
+            self._losses += 1
+            for file in self._files.values():
+                file.lose(StorageError(UNDONE))
 
     async def _rejoin(self, epoch: int) -> None:
         """See `Rejoin`. A file that cannot be opened again fails alone."""

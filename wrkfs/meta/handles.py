@@ -31,6 +31,11 @@ class OpenFiles:
         """True when the database surely holds the row of an open inode."""
         return ino in self._registered
 
+    @property
+    def held(self) -> list[Ino]:
+        """Inodes with an open handle."""
+        return list(self._counts)
+
     async def settled(self, ino: Ino) -> None:
         """Waits until no release of the inode is on its way."""
         while (pending := self._releasing.get(ino)) is not None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 from wrkfs.types import RenameFlags, XattrFlags
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from wrkfs.types import (
         Attr,
         Caller,
@@ -61,6 +63,15 @@ class MetaStore(Protocol):
         """Ends the session: its sustained inodes are let go. Idempotent."""
         ...
 
+    def watch(self, on_crash: Callable[[bool], None]) -> None:
+        """Says who is told that the database came back from a crash, before it answers again.
+
+        Versions may have stepped back then, so what was cached is void; True says that changes
+        which this session was answered, and which nothing had made durable, are undone. What the
+        session holds open stays sustained.
+        """
+        ...
+
     # -- names --
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
@@ -88,6 +99,13 @@ class MetaStore(Protocol):
         """Applies all changes at once; a size change cuts or extends (a hole). ctime moves."""
         ...
 
+    async def touch(self, atimes: Mapping[Ino, int]) -> None:
+        """Moves access times forward, and nothing else; inodes that are gone are passed over.
+
+        Each inode is a step of its own; none is durable before the next durable call.
+        """
+        ...
+
     async def readlink(self, ino: Ino) -> bytes:
         """Target of a symbolic link. InvalidArgument for anything else."""
         ...
@@ -103,7 +121,10 @@ class MetaStore(Protocol):
         ...
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
-        """Creates a regular file, fifo or socket; `mode` holds the type. Exists, NotFound."""
+        """Creates a regular file, fifo, socket or device node; `mode` holds the type.
+
+        `rdev` is kept for device nodes only. Exists, NotFound, NotPermitted for other types.
+        """
         ...
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:

@@ -13,11 +13,16 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
+from asyncpg.connect_utils import SessionAttribute
 
 from wrkfs.errors import InvalidArgument, NoSpace, StorageError, Unavailable, WrkfsError
+from wrkfs.meta.addresses import addresses
 from wrkfs.meta.statements import SERVER_SETTINGS, STATEMENTS
+from wrkfs.pulse import SUSPECT, Pulse
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from asyncpg.prepared_stmt import PreparedStatement
 
     from wrkfs.config import VolumeConfig
@@ -35,15 +40,20 @@ _WATCH = 0.5
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 
+_CONFLICT = (
+    asyncpg.SerializationError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.QueryCanceledError,  # by who looks after the server; the call was undone
+)
+"""Refusals of one call that the same connection may repeat."""
 _REPEAT = (
+    *_CONFLICT,
     OSError,  # also TimeoutError
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
     asyncpg.ReadOnlySQLTransactionError,  # a standby; its promotion or another address follows
     asyncpg.InvalidCachedStatementError,  # the functions were replaced by another release
 )
@@ -63,16 +73,27 @@ def _translated(error: asyncpg.PostgresError) -> WrkfsError:
     return StorageError(f"metadata database refused: {error.sqlstate}")
 
 
-class _Link:
-    """One connection with its prepared statements; `until` is when its present call counts as
-    lost, on the loop's clock."""
+class Link:
+    """One connection. Its present call began at `since` and counts as lost from `until` on, both
+    on the loop's clock."""
 
-    def __init__(
-        self, connection: asyncpg.Connection, statements: dict[str, PreparedStatement]
-    ) -> None:
+    def __init__(self, connection: asyncpg.Connection) -> None:
         self.connection = connection
-        self.statements = statements
-        self.until = 0.0
+        self.since = self.until = 0.0
+        self._statements: dict[str, PreparedStatement] = {}
+
+    async def fetch(self, name: str, args: tuple[object, ...]) -> Rows:
+        """Rows that statement `name` answers; its first use here prepares it.
+
+        Preparing all at once would make a new connection cost thirty round trips, which a network
+        of 500 ms does not allow within any sensible bound.
+        """
+        statement = self._statements.get(name)
+        if statement is None:
+            statement = await self.connection.prepare(STATEMENTS[name])
+            self._statements[name] = statement
+        rows: Rows = await statement.fetch(*args)
+        return rows
 
 
 class Links:
@@ -85,13 +106,18 @@ class Links:
     """
 
     def __init__(self, config: VolumeConfig, size: int) -> None:
-        self._config = config
-        self._idle: list[_Link] = []
-        self._busy: set[_Link] = set()
+        self._addresses = deque(addresses(config.meta_dsn))
+        self._settings = {**SERVER_SETTINGS, "search_path": f'"{config.schema}"'}
+        self._idle: list[Link] = []
+        self._busy: set[Link] = set()
+        self._connecting: dict[asyncio.Timeout, float] = {}
+        self._pulse = Pulse(self._probe, self._waiting, self._cut)
         self._room = size
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
+        self.greet: Callable[[Link], Awaitable[None]] | None = None
+        """Awaited with each new connection before it carries calls."""
 
     async def call(self, name: str, args: tuple[object, ...], deadline: float = DEADLINE) -> Rows:
         """Rows that statement `name` answers.
@@ -126,6 +152,7 @@ class Links:
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
+        await self._pulse.close()
         while self._idle:
             connection = self._idle.pop().connection
             try:
@@ -138,25 +165,27 @@ class Links:
         if self._closed:
             raise Unavailable("closed")
         link = self._idle.pop() if self._idle else await self._take(until)
-        now = asyncio.get_running_loop().time()
-        link.until = min(until, now + ATTEMPT)
+        link.since = asyncio.get_running_loop().time()
+        link.until = min(until, link.since + ATTEMPT)
         self._busy.add(link)
         healthy = False
         try:
-            rows: Rows = await link.statements[name].fetch(*args)
+            rows = await link.fetch(name, args)
             healthy = True
         except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             # The latter when the server's farewell arrived while the link was idle.
             raise ConnectionError("connection lost") from error
-        except asyncpg.PostgresError:
-            healthy = not link.connection.is_closed()
+        except asyncpg.PostgresError as error:
+            # Of a standby, or with outdated statements, a link stays useless.
+            useless = isinstance(error, _REPEAT) and not isinstance(error, _CONFLICT)
+            healthy = not useless and not link.connection.is_closed()
             raise
         finally:
             self._busy.discard(link)
             self._put(link, healthy)
         return rows
 
-    async def _take(self, until: float) -> _Link:
+    async def _take(self, until: float) -> Link:
         """A link when none is idle: a new one, or the next that is put back."""
         loop = asyncio.get_running_loop()
         if self._watch is None:
@@ -181,7 +210,7 @@ class Links:
             self._wake()
             raise
 
-    def _put(self, link: _Link, healthy: bool) -> None:
+    def _put(self, link: Link, healthy: bool) -> None:
         if healthy and not self._closed:
             self._idle.append(link)
         else:
@@ -202,23 +231,72 @@ class Links:
         """Breaks the connections of calls that have waited too long; `call` sends them again."""
         loop = asyncio.get_running_loop()
         now = loop.time()
+        suspicious = now - SUSPECT
         for link in list(self._busy):
             if link.until < now:
                 link.connection.terminate()
+            elif link.since < suspicious:
+                self._pulse.look()
+        if any(since < suspicious for since in self._connecting.values()):
+            self._pulse.look()
         self._watch = loop.call_later(_WATCH, self._end_lost_calls)
 
-    async def _connect(self, timeout: float) -> _Link:
-        """A connection with all statements prepared, so that no call pays for it."""
-        settings = {**SERVER_SETTINGS, "search_path": f'"{self._config.schema}"'}
-        async with asyncio.timeout(timeout):
-            connection = await asyncpg.connect(
-                self._config.meta_dsn, server_settings=settings, statement_cache_size=0
-            )
+    def _waiting(self) -> bool:
+        return bool(self._busy or self._connecting)
+
+    def _cut(self, before: float) -> None:
+        """The server was away and is back: what was sent into the void is sent again now."""
+        for link in list(self._busy):
+            if link.since < before:
+                link.connection.terminate()
+        now = asyncio.get_running_loop().time()
+        for bound, since in self._connecting.items():
+            if since < before and not bound.expired():
+                bound.reschedule(now)
+
+    async def _probe(self) -> None:
+        """Raises when the server does not answer. One that refuses for want of room is there."""
+        try:
+            connection = await self._open()
+        except ConnectionError as error:
+            if isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
+                return
+            raise
+        connection.terminate()
+
+    async def _connect(self, timeout: float) -> Link:
+        """A connection that its session has greeted."""
+        async with asyncio.timeout(timeout) as bound:
+            self._connecting[bound] = asyncio.get_running_loop().time()
             try:
-                statements = {
-                    name: await connection.prepare(text) for name, text in STATEMENTS.items()
-                }
-            except BaseException:
-                connection.terminate()
-                raise
-        return _Link(connection, statements)
+                link = Link(await self._open())
+                try:
+                    if self.greet is not None:
+                        await self.greet(link)
+                except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+                    link.connection.terminate()
+                    raise ConnectionError("connection lost") from error
+                except BaseException:
+                    link.connection.terminate()
+                    raise
+            finally:
+                del self._connecting[bound]
+        return link
+
+    async def _open(self) -> asyncpg.Connection:
+        """A connection to the address that takes writes: the last good one is tried first."""
+        error: Exception | None = None
+        for _ in self._addresses:
+            try:
+                async with asyncio.timeout(CONNECT / len(self._addresses)):
+                    return await asyncpg.connect(
+                        self._addresses[0],
+                        server_settings=self._settings,
+                        statement_cache_size=0,
+                        target_session_attrs=SessionAttribute.read_write,
+                    )
+            except (*_REPEAT, asyncpg.InterfaceError, asyncpg.InternalClientError) as problem:
+                error = problem
+            if len(self._addresses) > 1:
+                self._addresses.rotate(-1)
+        raise ConnectionError("none of the database's addresses") from error

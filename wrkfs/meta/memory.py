@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import (
@@ -41,7 +42,7 @@ from wrkfs.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from wrkfs.types import Attr, Caller, Commit, SetAttr
 
@@ -149,6 +150,13 @@ class MemoryMeta:
             atime_ns=attr.atime_ns if atime is None else atime,
             mtime_ns=attr.mtime_ns if mtime is None else mtime,
         )
+
+    async def touch(self, atimes: Mapping[Ino, int]) -> None:
+        """See MetaStore."""
+        nodes = self._alive().nodes
+        for ino, atime in atimes.items():
+            if ino in nodes and nodes[ino].attr.atime_ns < atime:
+                nodes[ino].attr = replace(nodes[ino].attr, atime_ns=atime)
 
     async def readlink(self, ino: Ino) -> bytes:
         """See MetaStore."""

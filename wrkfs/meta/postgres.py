@@ -23,6 +23,7 @@ from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.types import Ino, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     import asyncpg
@@ -51,8 +52,9 @@ class PostgresMeta:
         self, config: VolumeConfig, *, kind: str = "mount", connections: int = CONNECTIONS
     ) -> None:
         self._links = Links(config, connections)
-        self._session = MountSession(self._links, kind)
+        self._session = MountSession(self._links, kind, lambda: self._files.held, self._crashed)
         self._files = OpenFiles()
+        self._on_crash: Callable[[bool], None] | None = None
         self._slices = range(0)
 
     @property
@@ -86,6 +88,14 @@ class PostgresMeta:
             await self._session.end(deadline)
         finally:
             await self._links.close()
+
+    def watch(self, on_crash: Callable[[bool], None]) -> None:
+        """See MetaStore."""
+        self._on_crash = on_crash
+
+    def _crashed(self, lost: bool) -> None:
+        if self._on_crash is not None:
+            self._on_crash(lost)
 
     async def fence(self, session: SessionId, *, force: bool = False) -> bool:
         """Fences another session; False while it has not expired.
@@ -148,6 +158,14 @@ class PostgresMeta:
         )
         return rows.attr(row)
 
+    async def touch(self, atimes: Mapping[Ino, int]) -> None:
+        """See MetaStore. Outside of the slots: applied twice it is the same."""
+        inos = sorted(atimes)
+        times = [atimes[ino] for ino in inos]
+        arguments = (self._session.id, self._session.epoch, inos, times)
+        if not (await self._links.call("touch", arguments))[0][0]:
+            raise Fenced
+
     async def readlink(self, ino: Ino) -> bytes:
         """See MetaStore."""
         target: bytes = (await self._read("readlink", ino))[1]
@@ -185,7 +203,9 @@ class PostgresMeta:
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
         """See MetaStore."""
-        return await self._make(parent, name, rules.node_mode(mode), caller, rdev=rdev)
+        mode = rules.node_mode(mode)
+        rdev = rules.node_device(mode, rdev)
+        return await self._make(parent, name, mode, caller, rdev=rdev)
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
         """See MetaStore."""

@@ -12,9 +12,12 @@ from wrkfs.errors import Doubtful, Fenced, StorageError, Unavailable, WrkfsError
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
     import asyncpg
 
-    from wrkfs.meta.links import Links
+    from wrkfs.meta.links import Link, Links
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +47,27 @@ class MountSession:
     """One registered session.
 
     Critical sections: a slot belongs to one call of `mutate`, with all repetitions; the
-    range of numbers changes without an await, except under `_refill_lock`.
+    range of numbers changes without an await, except under `_refill_lock`. A connection carries
+    calls only after `_survey`, one at a time, has compared what the database remembers with what
+    was answered: so no call is answered after a crash before the crash is known.
     """
 
-    def __init__(self, links: Links, kind: str) -> None:
+    def __init__(
+        self,
+        links: Links,
+        kind: str,
+        held: Callable[[], list[Ino]] = list,
+        on_crash: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """`held` gives the inodes that are open; `on_crash` is told of a crash of the database, and
+        whether it has undone changes that this session had an answer for."""
         self._links = links
+        self._held = held
+        self._on_crash = on_crash
+        self._answered: dict[int, int] = {}
+        self._run: datetime | None = None
+        self._survey_lock = asyncio.Lock()
+        links.greet = self._survey
         self._kind = kind
         self._id = SessionId(0)
         self._epoch = 0
@@ -87,6 +106,7 @@ class MountSession:
         self._epoch += 1
         # Slots and numbers of calls that still run for the old session are never mixed in: the
         # queue is a new one and each call puts its slot back where it took it.
+        self._answered = {}
         self._slots = asyncio.Queue()
         for slot in range(1, SLOTS + 1):
             self._slots.put_nowait(slot)
@@ -116,12 +136,14 @@ class MountSession:
         self.check()
         # The slots of a session are its own: who waited for one while the session was replaced
         # still calls for the old one.
-        session, epoch, slots = self._id, self._epoch, self._slots
+        session, epoch, slots, answered = self._id, self._epoch, self._slots, self._answered
         slot = await slots.get() if slots.empty() else slots.get_nowait()
         self._seq += 1
         head = (session, epoch, slot, self._seq)
         try:
-            return await self._apply(name, head, args)
+            row = await self._apply(name, head, args)
+            answered[slot] = head[-1]
+            return row
         finally:
             slots.put_nowait(slot)
 
@@ -173,6 +195,27 @@ class MountSession:
         """Lets go of all that a session (this one, or a fenced one) holds."""
         while (await self.mutate("reclaim", owner, RECLAIM_LIMIT))[1]:
             pass
+
+    async def _survey(self, link: Link) -> None:
+        """Before a new connection carries calls: has the database crashed, and what is lost?"""
+        async with self._survey_lock:
+            answered, known = self._answered, self._run
+            # Taken before the question: calls that are answered meanwhile are no loss.
+            expected = dict(answered)
+            args = (self._id, self._epoch, known, self._held())
+            row = (await link.fetch("survey", args))[0]
+            # Of a session that has been fenced nobody can say what a crash before that undid.
+            there = dict(zip(row["slots"] or (), row["seqs"] or (), strict=True))
+            undone = [slot for slot, seq in expected.items() if there.get(slot, 0) < seq]
+            if known in (None, row["run"]):
+                undone = []
+            for slot in undone:
+                answered[slot] = there.get(slot, 0)
+            if undone:
+                log.error("the database crashed and has lost changes that no fsync had covered")
+            if known not in (None, row["run"]):
+                self._on_crash(bool(undone))
+            self._run = row["run"]
 
     async def _refill(self) -> None:
         async with self._refill_lock:

@@ -64,6 +64,7 @@ class DirectoryCursor:
         self.parent = ino
         self._fs = fs
         self._limit = FIRST_FETCH
+        self._losses = fs.losses
 
     async def after(self, cookie: int) -> list[Dentry]:
         """Entries behind `cookie`, as the kernel counts; empty at the end."""
@@ -74,6 +75,13 @@ class DirectoryCursor:
             self._fs.parent(self.ino), self._fs.readdir(self.ino, after, self._limit)
         )
         return entries
+
+    async def sync(self) -> None:
+        """Names are durable. StorageError, once, when changes made since it was opened are lost."""
+        try:
+            await self._fs.sync_names(self._losses)
+        finally:
+            self._losses = self._fs.losses
 
     def took(self, taken: int, offered: int) -> None:
         """The kernel took so many entries: the next fetch asks for slightly more than that.

@@ -215,7 +215,7 @@ class Operations(pyfuse3.Operations):
     @handler
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """WRITE."""
-        return await self._files[fh].write(off, buf)
+        return await self._files[fh].write_from_kernel(off, buf)
 
     @handler
     async def flush(self, fh: int) -> None:
@@ -270,9 +270,9 @@ class Operations(pyfuse3.Operations):
         self._directories.pop(fh)
 
     @handler
-    async def fsyncdir(self, _fh: int, _datasync: bool) -> None:
+    async def fsyncdir(self, fh: int, _datasync: bool) -> None:
         """FSYNCDIR: names are as durable as everything else."""
-        await self._fs.sync_names()
+        await self._directories[fh].sync()
 
     # -- the volume, extended attributes --
 

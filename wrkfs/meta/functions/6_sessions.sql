@@ -18,6 +18,36 @@ BEGIN
     RETURN v_session;
 END $$;
 
+-- What a session asks first on every new connection. run names the present run of the database: it
+-- stands in the unlogged table, on inode 0, which no inode has; so a crash or a fail-over takes it
+-- away, and a clean restart does not. Another run than a_run, which the session knew, means that
+-- asynchronous changes may be undone: seqs tells the last call applied through each of slots, and a
+-- lower number than the session has an answer for is a change that is lost. Its opens may be among
+-- them, so the files that it holds (a_held) are sustained again. A fenced session has no slots.
+CREATE FUNCTION wrkfs.survey(
+    a_session bigint, a_epoch bigint, a_run timestamptz, a_held bigint[],
+    OUT run timestamptz, OUT slots integer[], OUT seqs bigint[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT l.expires_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
+    IF NOT FOUND THEN
+        INSERT INTO lease (ino, session_id, expires_at) VALUES (0, 0, clock_timestamp())
+        ON CONFLICT DO NOTHING;
+        SELECT l.expires_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
+    END IF;
+    SELECT array_agg(o.slot), array_agg(o.op_seq) INTO slots, seqs
+    FROM op_result o WHERE o.session_id = a_session AND o.epoch = a_epoch;
+    IF run = a_run OR slots IS NULL OR cardinality(a_held) = 0 THEN RETURN; END IF;
+    -- A fence waits for this, or this finds it done.
+    PERFORM 1 FROM session s WHERE s.session_id = a_session AND s.epoch = a_epoch
+        AND s.fenced_at IS NULL FOR SHARE;
+    IF NOT FOUND THEN RETURN; END IF;
+    PERFORM wrkfs.lock_inodes(a_held);
+    INSERT INTO sustained (ino, session_id)
+    SELECT i.ino, a_session FROM inode i WHERE i.ino = ANY (a_held) AND i.mode >> 12 = 8
+    ON CONFLICT DO NOTHING;
+END $$;
+
 -- Keeps a session alive and clears a suspicion. False: it is fenced.
 CREATE FUNCTION wrkfs.heartbeat(a_session bigint, a_epoch bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
