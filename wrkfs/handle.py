@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from wrkfs.believed import BelievedSizes
 from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
 from wrkfs.reader import ReadAhead
 from wrkfs.writer import Writer
@@ -34,6 +35,10 @@ class HandleOwner(Protocol):
         """The end of a handle."""
         ...
 
+    def note_read(self, ino: Ino) -> None:
+        """A file was read: its access time may have to move."""
+        ...
+
     def learn(self, attr: Attr) -> None:
         """Keeps the attributes after an own change."""
         ...
@@ -45,10 +50,12 @@ class OpenFile:
     Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
     """
 
-    __slots__ = ("handles", "ino", "layout", "writer")
+    __slots__ = ("believed", "handles", "ino", "layout", "writer")
 
-    def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath) -> None:
+    def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath, shown: int | None) -> None:
+        """`shown` is the size that was told of the inode last, if that is remembered."""
         self.ino = ino
+        self.believed = BelievedSizes(shown)
         self.handles: set[FileHandle] = set()
         self.layout: FileLayout | None = None
         self.writer = Writer(ino, path, fs.learn, self.lose)
@@ -97,6 +104,10 @@ class FileHandle:
         """Whether it was opened for writing."""
         return self._flags & os.O_ACCMODE != os.O_RDONLY
 
+    @property
+    def _appending(self) -> bool:
+        return bool(self._flags & os.O_APPEND)
+
     def fail(self, error: WrkfsError) -> None:
         """Keeps the first error for the next flush, fsync or close."""
         if self._error is None:
@@ -115,14 +126,26 @@ class FileHandle:
         if self.fixed is not None:
             ahead = self._ahead.plan(offset, size)
             return await self._fs.read_fixed(self, self.fixed, offset, size, ahead)
+        if not self._flags & os.O_NOATIME:
+            self._fs.note_read(self.ino)
         return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
 
     async def write(self, offset: int, data: BytesLike) -> int:
         """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND."""
+        return await self._write(offset, data, append=self._appending)
+
+    async def write_from_kernel(self, offset: int, data: BytesLike) -> int:
+        """As `write`, for what may be a page of a mapping too: that keeps its place."""
+        believed = self.file.believed
+        append = self._appending and believed.appends(offset, len(data))
+        taken = await self._write(offset, data, append=append)
+        believed.wrote(offset + taken)
+        return taken
+
+    async def _write(self, offset: int, data: BytesLike, *, append: bool) -> int:
         if not self.writable:
             raise BadDescriptor("not open for writing")
-        writer = self.file.writer
-        await writer.write(offset, data, append=bool(self._flags & os.O_APPEND))
+        await self.file.writer.write(offset, data, append=append)
         if self._flags & _SYNC_FLAGS:
             await self.fsync()
         return len(data)

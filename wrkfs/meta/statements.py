@@ -41,7 +41,7 @@ STATEMENTS: dict[str, str] = {
     "reserve": _call("reserve", 4),
     "register": _call("register", 3),
     "survey": _call("survey", 4),
-    "heartbeat": _call("heartbeat", 2),
+    "heartbeat": _call("heartbeat", 3),
     "fence": _call("fence", 2),
     "reap": _call("reap", 2),
 }

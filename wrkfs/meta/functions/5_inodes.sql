@@ -47,6 +47,22 @@ BEGIN
     RETURN r;
 END $$;
 
+-- Moves access times forward (relatime), and nothing else; false when the session is fenced. The
+-- arrays are in the order of ino. Not remembered in a slot: twice is the same as once; the lock on
+-- one of the slots keeps `fence` waiting for it as for every change.
+CREATE FUNCTION wrkfs.touch(
+    a_session bigint, a_epoch bigint, a_inos bigint[], a_atimes bigint[]
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM op_result o
+    WHERE o.session_id = a_session AND o.epoch = a_epoch AND o.slot = 1 FOR KEY SHARE;
+    IF NOT FOUND THEN RETURN false; END IF;
+    FOR k IN 1..cardinality(a_inos) LOOP
+        UPDATE inode i SET atime = a_atimes[k] WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k];
+    END LOOP;
+    RETURN true;
+END $$;
+
 -- Target of a symbolic link.
 CREATE FUNCTION wrkfs.readlink(a_ino bigint, OUT errno integer, OUT target bytea)
 LANGUAGE plpgsql STABLE AS $$
