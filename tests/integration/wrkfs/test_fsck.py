@@ -81,6 +81,28 @@ DAMAGE = {
     "name with a slash": (12, "UPDATE dentry SET name = 'a/b' WHERE name = 'small'"),
     "counter behind": (12, "UPDATE counter SET next = 1 WHERE kind = 'id'"),
     "attribute of nobody": (13, "INSERT INTO xattr VALUES (99999, 'user.a', '')"),
+    "trash of nothing": (
+        13,
+        "INSERT INTO trash (parent, name, ino, bytes, deleted_at) VALUES (1, 'x', 99999, 0, now())",
+    ),
+    "trash of what has a name": (
+        14,
+        "INSERT INTO trash (parent, name, ino, bytes, deleted_at) VALUES (1, 'small', 1, 0, now())",
+    ),
+    "removed, not in the trash": (
+        14,
+        "UPDATE inode SET nlink = 0, parent = 1 "
+        "WHERE ino = (SELECT ino FROM dentry WHERE name = 'small')",
+    ),
+    "bytes in the trash": (
+        15,
+        "WITH d AS (DELETE FROM dentry WHERE name = 'small' RETURNING ino), "
+        "i AS (UPDATE inode SET nlink = 0, parent = 1 FROM d WHERE inode.ino = d.ino) "
+        "INSERT INTO trash (parent, name, ino, bytes, deleted_at) "
+        "SELECT 1, 'small', ino, 99, now() FROM d",
+    ),
+    "slice never given": (16, "UPDATE counter SET next = 1 WHERE kind = 'slice'"),
+    "slices given twice": (16, "INSERT INTO slice_range VALUES (2, 1048576, 1)"),
     "held, but gone": (13, "INSERT INTO sustained VALUES (99999, 1)"),
 }
 

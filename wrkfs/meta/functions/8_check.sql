@@ -41,8 +41,9 @@ BEGIN
           WHERE i.mode >> 12 = 4) f
     WHERE NOT CASE
         WHEN f.ino = 1 THEN f.nlink = 2 + f.below AND f.names = 0 AND f.parent = 1
-        WHEN f.nlink = 0 THEN f.parent = 0 AND f.names = 0 AND EXISTS (
-            SELECT 1 FROM sustained s WHERE s.ino = f.ino AND s.doomed)
+        WHEN f.nlink = 0 THEN f.names = 0 AND (
+            EXISTS (SELECT 1 FROM sustained s WHERE s.ino = f.ino AND s.doomed)
+            OR EXISTS (SELECT 1 FROM trash t WHERE t.ino = f.ino))
         ELSE f.nlink = 2 + f.below AND f.names = 1 END
     LIMIT a_limit;
 END $$;
@@ -57,8 +58,8 @@ BEGIN
         ELSE 'no name, and nothing holds it' END
     FROM inode i
     LEFT JOIN (SELECT d.ino, count(*) AS n FROM dentry d GROUP BY d.ino) e ON e.ino = i.ino
-    WHERE i.mode >> 12 <> 4 AND (i.nlink <> coalesce(e.n, 0) OR i.nlink = 0 AND NOT EXISTS (
-        SELECT 1 FROM sustained s WHERE s.ino = i.ino))
+    WHERE i.mode >> 12 <> 4 AND (i.nlink <> coalesce(e.n, 0) OR i.nlink = 0
+        AND NOT wrkfs.is_held(i.ino))
     LIMIT a_limit;
 END $$;
 
@@ -69,7 +70,7 @@ BEGIN
     RETURN QUERY
     SELECT i.ino, d.name, format('parent %s, but its entry stands in %s', i.parent, d.parent)
     FROM inode i JOIN dentry d ON d.ino = i.ino
-    WHERE i.mode >> 12 = 4 AND i.parent <> d.parent
+    WHERE i.mode >> 12 = 4 AND i.nlink > 0 AND i.parent <> d.parent
     LIMIT a_limit;
     RETURN QUERY
     WITH RECURSIVE reached (ino) AS (
@@ -80,7 +81,7 @@ BEGIN
     )
     SELECT i.ino, NULL::bytea, 'no way from the root leads to this directory'
     FROM inode i LEFT JOIN reached r ON r.ino = i.ino
-    WHERE i.mode >> 12 = 4 AND i.ino <> 1 AND r.ino IS NULL
+    WHERE i.mode >> 12 = 4 AND i.nlink > 0 AND i.ino <> 1 AND r.ino IS NULL
     LIMIT a_limit;
 END $$;
 
@@ -205,8 +206,9 @@ BEGIN
     WHERE i.ino < 1 OR i.mode >> 12 NOT IN (1, 2, 4, 6, 8, 10, 12) OR i.nlink < 0
         OR i.uid NOT BETWEEN 0 AND 4294967295 OR i.gid NOT BETWEEN 0 AND 4294967295
         OR i.size < 0 OR i.version < 0 OR i.parent < 0 OR i.rdev < 0
-        OR i.mode >> 12 <> 4 AND i.parent <> 0
+        OR i.mode >> 12 <> 4 AND i.nlink > 0 AND i.parent <> 0
         OR i.mode >> 12 NOT IN (8, 10) AND i.size <> 0
+        OR i.holes NOT BETWEEN 0 AND CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END
     UNION ALL
     SELECT d.parent, d.name, format('impossible entry of inode %s, cookie %s', d.ino, d.cookie)
     FROM dentry d
@@ -219,8 +221,6 @@ BEGIN
     FROM counter c JOIN (
         SELECT 'id' AS kind, max(i.ino) AS last FROM inode i
         UNION ALL SELECT 'id', max(d.cookie) FROM dentry d
-        UNION ALL SELECT 'slice', max(s.slice_id) FROM slice s
-        UNION ALL SELECT 'slice', max(r.first::numeric + r.count - 1) FROM slice_range r
         UNION ALL SELECT 'session', max(s.session_id) FROM session s) u ON u.kind = c.kind
     WHERE c.next <= u.last
     LIMIT a_limit;
@@ -240,16 +240,80 @@ BEGIN
     SELECT h.ino, NULL::bytea, format('held by session %s, which is gone', h.session_id)
     FROM sustained h LEFT JOIN session s ON s.session_id = h.session_id
     WHERE s.session_id IS NULL
+    UNION ALL
+    SELECT t.ino, t.name, 'kept in the trash, but gone'
+    FROM trash t LEFT JOIN inode i ON i.ino = t.ino WHERE i.ino IS NULL
     LIMIT a_limit;
 END $$;
 
--- Use as the inodes tell it.
+-- I14: inodes in the trash have one row there, and know where they stood.
+CREATE FUNCTION wrkfs.check_14(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT t.ino, t.name, format('in the trash from directory %s; nlink %s, parent %s', t.parent,
+        i.nlink, i.parent)
+    FROM trash t JOIN inode i ON i.ino = t.ino WHERE i.nlink <> 0 OR i.parent <> t.parent
+    UNION ALL
+    SELECT t.ino, NULL::bytea, format('%s times in the trash', count(*))
+    FROM trash t GROUP BY t.ino HAVING count(*) > 1
+    UNION ALL
+    SELECT i.ino, NULL::bytea, format('removed from directory %s, and not in the trash', i.parent)
+    FROM inode i WHERE i.nlink = 0 AND i.parent <> 0
+        AND NOT EXISTS (SELECT 1 FROM trash t WHERE t.ino = i.ino)
+    LIMIT a_limit;
+END $$;
+
+-- I15: bytes that the trash is said to keep.
+CREATE FUNCTION wrkfs.check_15(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT f.ino, f.name, format('%s bytes in the trash, %s are booked', f.kept, f.bytes)
+    FROM (SELECT t.ino, t.name, t.bytes, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
+              SELECT 1 FROM sustained s WHERE s.ino = t.ino) THEN i.size ELSE 0 END AS kept
+          FROM trash t JOIN inode i ON i.ino = t.ino) f
+    WHERE f.bytes <> f.kept
+    LIMIT a_limit;
+END $$;
+
+-- I16: slice ids.
+CREATE FUNCTION wrkfs.check_16(a_limit integer) RETURNS SETOF wrkfs.finding
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT u.inode, NULL::bytea, format('slice id %s was never given; the next is %s', u.slice_id,
+        c.next)
+    FROM (SELECT s.inode, s.slice_id FROM slice s
+          UNION ALL SELECT 0, n.slice_id FROM inline n
+          UNION ALL SELECT 0, d.slice_id FROM deleted d) u
+    JOIN counter c ON c.kind = 'slice'
+    WHERE u.slice_id >= c.next OR u.slice_id < 1
+    UNION ALL
+    SELECT 0::bigint, NULL::bytea, format('slice ids from %s on: %s given twice', r.first, r.count)
+    FROM (SELECT g.first, g.count,
+              max(g.first::numeric + g.count) OVER (
+                  ORDER BY g.first ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS reached
+          FROM slice_range g) r
+    WHERE r.first < r.reached
+    LIMIT a_limit;
+END $$;
+
+-- Is an inode without a name kept for somebody?
+CREATE FUNCTION wrkfs.is_held(a_ino bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT 1 FROM sustained s WHERE s.ino = a_ino)
+        OR EXISTS (SELECT 1 FROM trash t WHERE t.ino = a_ino);
+END $$;
+
+-- Use as the inodes tell it. What only the trash keeps is not counted.
 CREATE FUNCTION wrkfs.true_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(sum(i.size) FILTER (WHERE i.mode >> 12 = 8), 0),
-        count(*) FILTER (WHERE i.ino <> 1)
-    INTO bytes, inodes FROM inode i;
+    SELECT coalesce(sum(i.size) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
+    INTO bytes, inodes FROM inode i
+    WHERE i.ino <> 1
+        AND (i.nlink > 0 OR EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino));
 END $$;
 
 -- Use as it is booked.
