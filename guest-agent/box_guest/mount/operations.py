@@ -16,7 +16,7 @@ import pyfuse3
 
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
 from box_guest.mount.watchdog import Watchdog
-from wrkfs.errors import InvalidArgument, WrkfsError
+from wrkfs.errors import InvalidArgument, NotFound, WrkfsError
 from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def handler(
             return await function(self, *args, **kwargs)
         except WrkfsError as error:
             raise pyfuse3.FUSEError(error.errno) from None
+        except pyfuse3.FUSEError:
+            raise
         except asyncio.CancelledError:
             if not self.watchdog.was_late(task):
                 raise
@@ -67,6 +69,25 @@ def handler(
 
     functools.update_wrapper(guarded, function)
     return guarded
+
+
+def of_inode(
+    function: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
+    """A handler that finds its inode by number: one that is gone is ESTALE, not ENOENT.
+
+    Somebody else may replace a name between the kernel's LOOKUP and the request that follows. On
+    ESTALE the kernel walks the path again and finds the new file; ENOENT would reach the program.
+    """
+
+    async def found(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(self, *args, **kwargs)
+        except NotFound:
+            raise pyfuse3.FUSEError(errno.ESTALE) from None
+
+    functools.update_wrapper(found, function)
+    return handler(found)
 
 
 class Operations(pyfuse3.Operations):
@@ -161,12 +182,12 @@ class Operations(pyfuse3.Operations):
 
     # -- inodes --
 
-    @handler
+    @of_inode
     async def getattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """GETATTR."""
         return _entry(await self._fs.getattr(Ino(inode)))
 
-    @handler
+    @of_inode
     async def setattr(
         self,
         inode: int,
@@ -186,14 +207,14 @@ class Operations(pyfuse3.Operations):
         )
         return _entry(await self._fs.setattr(Ino(inode), changes))
 
-    @handler
+    @of_inode
     async def readlink(self, inode: int, _ctx: pyfuse3.RequestContext) -> bytes:
         """READLINK."""
         return await self._fs.readlink(Ino(inode))
 
     # -- files --
 
-    @handler
+    @of_inode
     async def open(self, inode: int, flags: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """OPEN, with O_TRUNC."""
         return self._opened(await self._fs.open(Ino(inode), flags))
@@ -291,24 +312,24 @@ class Operations(pyfuse3.Operations):
         data.f_namemax = 255
         return data
 
-    @handler
+    @of_inode
     async def getxattr(self, inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> bytes:
         """GETXATTR."""
         return await self._fs.getxattr(Ino(inode), name)
 
-    @handler
+    @of_inode
     async def setxattr(
         self, inode: int, name: bytes, value: bytes, _ctx: pyfuse3.RequestContext
     ) -> None:
         """SETXATTR; pyfuse3 has checked XATTR_CREATE and XATTR_REPLACE."""
         await self._fs.setxattr(Ino(inode), name, value)
 
-    @handler
+    @of_inode
     async def listxattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
         """LISTXATTR."""
         return await self._fs.listxattr(Ino(inode))
 
-    @handler
+    @of_inode
     async def removexattr(self, inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """REMOVEXATTR."""
         await self._fs.removexattr(Ino(inode), name)
@@ -342,7 +363,7 @@ def _entry(attr: Attr) -> pyfuse3.EntryAttributes:
     entry.st_rdev = attr.rdev
     entry.st_size = attr.size
     entry.st_blksize = PREFERRED_IO
-    entry.st_blocks = -(-attr.size // 512)
+    entry.st_blocks = -(-(attr.size - attr.holes) // 512)
     entry.st_atime_ns = attr.atime_ns
     entry.st_mtime_ns = attr.mtime_ns
     entry.st_ctime_ns = attr.ctime_ns

@@ -1,0 +1,41 @@
+"""What handlers answer when the drive changed between two requests of the kernel."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pyfuse3
+import pytest
+
+from box_guest.mount.operations import Operations
+from tests.unit.wrkfs.drive import Drive
+from wrkfs.types import ROOT_INO, Caller
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+GONE: dict[str, Callable[[Operations, int, pyfuse3.RequestContext], Awaitable[object]]] = {
+    "open": lambda mount, ino, ctx: mount.open(ino, 0, ctx),
+    "getattr": lambda mount, ino, ctx: mount.getattr(ino, ctx),
+    "readlink": lambda mount, ino, ctx: mount.readlink(ino, ctx),
+    "getxattr": lambda mount, ino, ctx: mount.getxattr(ino, b"user.a", ctx),
+    "setxattr": lambda mount, ino, ctx: mount.setxattr(ino, b"user.a", b"", ctx),
+    "listxattr": lambda mount, ino, ctx: mount.listxattr(ino, ctx),
+    "removexattr": lambda mount, ino, ctx: mount.removexattr(ino, b"user.a", ctx),
+}
+
+
+@pytest.mark.parametrize("verb", list(GONE))
+async def test_an_inode_that_is_gone_makes_the_kernel_look_again(verb: str) -> None:
+    drive = Drive()
+    fs = await drive.mount()
+    attr = await fs.mkdir(ROOT_INO, b"name", 0o755, Caller(0, 0))
+    await fs.rmdir(ROOT_INO, b"name")
+    with pytest.raises(pyfuse3.FUSEError) as refused:
+        await GONE[verb](Operations(fs), attr.ino, pyfuse3.RequestContext())
+    assert refused.value.errno == errno.ESTALE
+    with pytest.raises(pyfuse3.FUSEError) as missing:
+        await Operations(fs).lookup(ROOT_INO, b"name", pyfuse3.RequestContext())
+    assert missing.value.errno == errno.ENOENT
+    await drive.close()
