@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+MIB = 1024 * 1024
+
 
 class ConfigError(Exception):
     """The credential file is unreadable, readable by others, or has wrong fields."""
@@ -70,6 +72,20 @@ class VolumeConfig:
                 return cls.from_json(file.read())
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one Filesystem may take of its host, in bytes.
+
+    `blocks`: cached blocks in memory. `dirty`: written and not yet committed; writers wait above
+    it. `disk`: the disk cache below `cache_dir`; None keeps none.
+    """
+
+    blocks: int = 64 * MIB
+    dirty: int = 128 * MIB
+    disk: int = 0
+    cache_dir: Path | None = None
 
 
 def _check_fields(cls: type, raw: object, where: str) -> None:

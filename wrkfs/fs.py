@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from wrkfs.atime import AccessTimes
 from wrkfs.believed import ShownSizes
+from wrkfs.config import Limits
+from wrkfs.data.diskcache import open_cache
 from wrkfs.data.s3 import S3Blocks
+from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import (
     Doubtful,
     Fenced,
@@ -39,14 +42,17 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from wrkfs.config import VolumeConfig
+    from wrkfs.data.diskcache import DiskCache
     from wrkfs.data.interface import BlockStore
     from wrkfs.meta.interface import MetaStore
+    from wrkfs.reader import CacheUsage
     from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, StatFs
 
     T = TypeVar("T")
 
 UNDONE = "the database crashed and has lost changes that no fsync had covered"
 """What is said of changes that were answered and are gone."""
+DEFAULT_LIMITS = Limits()
 KNOWN_MAX = 8192
 """Inodes whose last own commit is remembered."""
 STORED_XATTRS = (b"user.", b"trusted.")
@@ -69,8 +75,16 @@ class Filesystem:
       commit: an answer that was read before that commit and arrives after it is corrected.
     """
 
-    def __init__(self, meta: MetaStore, blocks: BlockStore, *, prefix: str = "volume") -> None:
-        """Takes over a started metadata store and a block store; `close` closes both."""
+    def __init__(
+        self,
+        meta: MetaStore,
+        blocks: BlockStore,
+        *,
+        prefix: str = "volume",
+        limits: Limits = DEFAULT_LIMITS,
+        disk: DiskCache | None = None,
+    ) -> None:
+        """Takes over started stores and a disk cache; `close` closes them."""
         self._meta = meta
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
@@ -78,18 +92,23 @@ class Filesystem:
         self._shown = ShownSizes()
         self._atimes = AccessTimes(meta)
         self._rejoin_lock = asyncio.Lock()
-        self._reader = BlockReader(blocks, prefix)
+        self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
         ids = SliceIds(meta)
-        self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, joined=meta.epoch)
+        budget = DirtyBudget(limits.dirty)
+        self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
         self._losses = 0
         meta.watch(self._crashed)
 
     @classmethod
-    async def connect(cls, config: VolumeConfig, *, kind: str = "mount") -> Filesystem:
+    async def connect(
+        cls, config: VolumeConfig, *, kind: str = "mount", limits: Limits = DEFAULT_LIMITS
+    ) -> Filesystem:
         """Registers a session of the volume. Raises Unavailable."""
         meta = PostgresMeta(config, kind=kind)
         await meta.start()
-        return cls(meta, S3Blocks(config.store), prefix=config.store.prefix)
+        disk = await open_cache(config.store, limits)
+        blocks = S3Blocks(config.store)
+        return cls(meta, blocks, prefix=config.store.prefix, limits=limits, disk=disk)
 
     async def close(self) -> None:
         """Commits what is dirty, ends the session. Idempotent; losses are raised at the end."""
@@ -108,6 +127,11 @@ class Filesystem:
         await self._meta.close()
         if lost is not None:
             raise lost
+
+    @property
+    def cache_usage(self) -> CacheUsage:
+        """What the caches of blocks hold."""
+        return self._reader.usage
 
     @property
     def losses(self) -> int:
@@ -415,10 +439,12 @@ class Filesystem:
                 mtime_ns=known.mtime_ns,
                 ctime_ns=known.ctime_ns,
                 version=known.version,
+                holes=known.holes,
             )
         if file is not None and file.writer.dirty:
             size = max(attr.size, file.writer.end)
-            attr = replace(attr, size=size, mtime_ns=file.writer.mtime_ns)
+            holes = attr.holes + max(0, size - attr.size - file.writer.amount)
+            attr = replace(attr, size=size, mtime_ns=file.writer.mtime_ns, holes=holes)
         if file is not None:
             file.believed.show(attr.size)
         elif attr.is_file:

@@ -1,60 +1,48 @@
-"""Reading: ranged GETs checked by checksum, a block cache, sequential read-ahead."""
+"""Reading: memory, then the disk cache, then ranged GETs; sums checked; sequential read-ahead.
+
+What may be in memory: the cache's bound, and the fetches in flight. Blocks are fetched whole only
+for sequential readers, and only while what was fetched ahead and not read yet stays below a share
+of the cache: with more readers than it can serve so, each fetches just what it is asked for.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wrkfs.data.cache import BlockCache
 from wrkfs.data.checksums import SUM_SIZE, check
+from wrkfs.errors import Corrupt
 from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT, MIB, block_key
 
 if TYPE_CHECKING:
+    from wrkfs.data.cache import BlockId
+    from wrkfs.data.diskcache import DiskCache, DiskUsage
     from wrkfs.data.interface import BlockStore
     from wrkfs.layout import FileLayout, Segment
-    from wrkfs.types import BytesLike, SliceId, SliceRef
+    from wrkfs.types import BytesLike, SliceRef
 
-CACHE_SIZE = 64 * MIB
-"""Bytes of blocks that one Filesystem keeps in memory."""
 FETCHES = 16
 """GETs in flight of one Filesystem."""
+PREFETCHES = 12
+"""Of these, whole blocks: the others are left to who waits for a few bytes."""
 AHEAD_MIN = 4 * MIB
-AHEAD_MAX = 16 * MIB
+AHEAD_MAX = 64 * MIB
 """Read-ahead window: doubles from the first to the second while reading stays sequential."""
+AHEAD_SHARE = 0.75
+"""Share of the cache that may be taken by what is fetched ahead and not read yet."""
 REORDER = 4 * MIB
 """How far the kernel's own read-ahead may bring sequential requests out of order."""
 
 
-class BlockCache:
-    """Least recently used pieces of blocks. Keys are immutable, so nothing is ever stale."""
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """Bytes of blocks in memory, their bound, and the disk cache, if there is one."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-        self._blocks: OrderedDict[tuple[SliceId, int], list[tuple[int, memoryview]]] = OrderedDict()
-
-    def find(self, key: tuple[SliceId, int], start: int, end: int) -> memoryview | None:
-        """The bytes [start, end) of a block, when one cached piece holds them all."""
-        pieces = self._blocks.get(key)
-        if pieces is None:
-            return None
-        for first, data in pieces:
-            if first <= start and end <= first + len(data):
-                self._blocks.move_to_end(key)
-                return data[start - first : end - first]
-        return None
-
-    def add(self, key: tuple[SliceId, int], first: int, data: memoryview) -> None:
-        """Keeps a piece that starts at `first`; the oldest blocks make room for it."""
-        whole = first == 0 and len(data) == BLOCK_SIZE
-        if whole:
-            self._size -= sum(len(old) for _, old in self._blocks.pop(key, []))
-        self._blocks.setdefault(key, []).append((first, data))
-        self._blocks.move_to_end(key)
-        self._size += len(data)
-        while self._size > self._limit and self._blocks:
-            _, pieces = self._blocks.popitem(last=False)
-            self._size -= sum(len(old) for _, old in pieces)
+    memory: int
+    limit: int
+    disk: DiskUsage | None
 
 
 class ReadAhead:
@@ -85,15 +73,30 @@ class BlockReader:
     """Fetches what layouts show, for all files of one Filesystem.
 
     Critical section: none across an await; whole blocks under way are in `_fetching`, so that
-    several readers of one block wait for one GET.
+    several readers of one block wait for one GET. `_coming` is what they will add to the cache's
+    unread bytes; it changes in the step in which a fetch enters or leaves.
     """
 
-    def __init__(self, blocks: BlockStore, prefix: str, cache_size: int = CACHE_SIZE) -> None:
+    def __init__(
+        self,
+        blocks: BlockStore,
+        prefix: str,
+        cache_size: int,
+        disk: DiskCache | None = None,
+    ) -> None:
         self._blocks = blocks
         self._prefix = prefix
         self._cache = BlockCache(cache_size)
-        self._fetching: dict[tuple[SliceId, int], asyncio.Task[memoryview]] = {}
+        self._disk = disk
+        self._fetching: dict[BlockId, asyncio.Task[memoryview]] = {}
+        self._coming = 0
         self._slots = asyncio.Semaphore(FETCHES)
+
+    @property
+    def usage(self) -> CacheUsage:
+        """What the caches hold."""
+        disk = None if self._disk is None else self._disk.usage
+        return CacheUsage(self._cache.size, self._cache.limit, disk)
 
     async def read(self, layout: FileLayout, start: int, end: int, ahead: int) -> BytesLike:
         """The committed bytes [start, end), holes as zeros; starts `ahead` bytes of prefetch.
@@ -125,6 +128,8 @@ class BlockReader:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._disk is not None:
+            await self._disk.close()
 
     def _at_hand(self, ref: SliceRef, index: int, low: int, high: int) -> memoryview | None:
         if ref.inline is not None:
@@ -138,13 +143,19 @@ class BlockReader:
         ref = segment.ref
         key = (ref.slice_id, index)
         task = self._fetching.get(key)
-        if task is None and whole:
+        if task is None and whole and self._has_room():
             task = self._start(ref, index)
         if task is not None:
-            return (await asyncio.shield(task))[low:high]
+            data = await asyncio.shield(task)
+            # Counts as read where the cache has it still.
+            self._cache.find(key, low, high)
+            return data[low:high]
         first = low - low % CHECKSUM_UNIT
         last = min(-(-high // CHECKSUM_UNIT) * CHECKSUM_UNIT, _block_size(ref, index))
         data = await self._load(ref, index, first, last)
+        # A sequential reader does not come back for units that it has read wholly.
+        if not whole or last - first > high - low:
+            self._cache.add(key, first, data)
         return data[low - first : high - first]
 
     def _prefetch(self, layout: FileLayout, end: int, ahead: int) -> None:
@@ -152,34 +163,65 @@ class BlockReader:
             for piece in _block_pieces(segment):
                 ref, index = piece[0].ref, piece[1]
                 key = (ref.slice_id, index)
-                if len(self._fetching) >= FETCHES:
+                if not self._has_room():
                     return
-                if key not in self._fetching and self._at_hand(ref, *piece[1:]) is None:
+                if (
+                    ref.inline is None
+                    and key not in self._fetching
+                    and not self._cache.holds(key, *piece[2:])
+                ):
                     self._start(ref, index)
 
+    def _has_room(self) -> bool:
+        """Whether one more whole block may be fetched."""
+        coming = self._cache.unread + self._coming + BLOCK_SIZE
+        return len(self._fetching) < PREFETCHES and coming <= self._cache.limit * AHEAD_SHARE
+
     def _start(self, ref: SliceRef, index: int) -> asyncio.Task[memoryview]:
-        key = (ref.slice_id, index)
-        task = asyncio.create_task(self._load(ref, index, 0, _block_size(ref, index)))
+        key, size = (ref.slice_id, index), _block_size(ref, index)
+        task = asyncio.create_task(self._load(ref, index, 0, size))
         self._fetching[key] = task
-        task.add_done_callback(lambda done: self._fetched(key, done))
+        self._coming += size
+        until = min(size, ref.off + ref.length - index * BLOCK_SIZE)
+        task.add_done_callback(lambda done: self._fetched(key, size, until, done))
         return task
 
-    def _fetched(self, key: tuple[SliceId, int], task: asyncio.Task[memoryview]) -> None:
+    def _fetched(self, key: BlockId, size: int, until: int, task: asyncio.Task[memoryview]) -> None:
         del self._fetching[key]
-        if not task.cancelled():
-            # Marks the error as seen: who waits for the block gets it from the task, and a read
-            # that needs the block of a failed prefetch asks the store itself.
-            task.exception()
+        self._coming -= size
+        # Asking for the error marks it as seen: who waits for the block gets it from the task, and
+        # a read that needs the block of a failed prefetch asks the store itself.
+        if not task.cancelled() and task.exception() is None:
+            self._cache.add(key, 0, task.result(), until=until)
 
     async def _load(self, ref: SliceRef, index: int, first: int, last: int) -> memoryview:
-        """Whole units [first, last) of a block, checked and cached."""
+        """Whole units [first, last) of a block, checked."""
         key = block_key(self._prefix, ref.slice_id, index)
-        async with self._slots:
-            data = await self._blocks.get(key, first, last - first)
         unit = (index * BLOCK_SIZE + first) // CHECKSUM_UNIT
         units = -(-(last - first) // CHECKSUM_UNIT)
-        check(data, ref.checksums[SUM_SIZE * unit : SUM_SIZE * (unit + units)], key)
-        self._cache.add((ref.slice_id, index), first, data)
+        sums = ref.checksums[SUM_SIZE * unit : SUM_SIZE * (unit + units)]
+        async with self._slots:
+            data = await self._from_disk((ref.slice_id, index), first, last, sums)
+            if data is None:
+                data = await self._blocks.get(key, first, last - first)
+                check(data, sums, key)
+                if self._disk is not None:
+                    self._disk.put((ref.slice_id, index), first, data)
+        return data
+
+    async def _from_disk(
+        self, block: BlockId, first: int, last: int, sums: bytes
+    ) -> memoryview | None:
+        """What the disk cache has, if it is what was written."""
+        if self._disk is None:
+            return None
+        data = await self._disk.get(block, first, last)
+        if data is not None:
+            try:
+                check(data, sums, "the disk cache")
+            except Corrupt:
+                self._disk.drop(block)
+                return None
         return data
 
 

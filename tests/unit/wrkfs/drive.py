@@ -6,12 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from wrkfs.data.memory import MemoryBlocks
-from wrkfs.fs import Filesystem
+from wrkfs.fs import DEFAULT_LIMITS, Filesystem
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
+    from wrkfs.config import Limits
+    from wrkfs.data.diskcache import DiskCache
     from wrkfs.handle import FileHandle
 
 ME = Caller(1000, 1000)
@@ -26,12 +28,18 @@ class Drive:
         self.metas: list[MemoryMeta] = []
         self._mounted: list[Filesystem] = []
 
-    async def mount(self, blocks: MemoryBlocks | None = None) -> Filesystem:
+    async def mount(
+        self,
+        blocks: MemoryBlocks | None = None,
+        disk: DiskCache | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> Filesystem:
         """A Filesystem of a new session."""
         meta = MemoryMeta(self.volume)
         await meta.start()
         self.metas.append(meta)
-        self._mounted.append(Filesystem(meta, blocks or self.blocks.attach()))
+        blocks = blocks or self.blocks.attach()
+        self._mounted.append(Filesystem(meta, blocks, limits=limits, disk=disk))
         return self._mounted[-1]
 
     async def close(self) -> None:

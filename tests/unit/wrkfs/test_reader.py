@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,13 +11,17 @@ import pytest
 
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import Drive, content, create
+from wrkfs.config import Limits
+from wrkfs.data.diskcache import DiskCache
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import BadDescriptor, Corrupt, InvalidArgument, Missing, Unavailable
 from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT
-from wrkfs.reader import AHEAD_MAX, AHEAD_MIN, BlockCache, ReadAhead
+from wrkfs.reader import AHEAD_MAX, AHEAD_MIN, ReadAhead
 from wrkfs.types import ROOT_INO, SetAttr, SliceId
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from wrkfs.types import Ino
 
 BIG = os.urandom(3 * BLOCK_SIZE + 12345)
@@ -219,17 +224,71 @@ def test_read_ahead_grows_while_sequential_and_ends_with_a_jump() -> None:
     assert plan.plan(0, 100) == 0
     assert plan.plan(100, 100) == AHEAD_MIN
     assert plan.plan(200, 100) == 2 * AHEAD_MIN
-    assert plan.plan(300, 100) == AHEAD_MAX
-    assert plan.plan(400, 100) == AHEAD_MAX
+    windows = [plan.plan(at, 100) for at in range(300, 900, 100)]
+    assert windows[-2:] == [AHEAD_MAX, AHEAD_MAX]
     assert plan.plan(10**9, 100) == 0
     assert plan.plan(10**9 + 100, 100) == AHEAD_MIN
 
 
-def test_the_cache_is_bounded_and_drops_the_oldest() -> None:
-    cache = BlockCache(300)
-    for number in range(4):
-        cache.add((SliceId(number), 0), 0, memoryview(bytes(100)))
-        cache.find((SliceId(0), 0), 0, 1)
-    assert cache.find((SliceId(0), 0), 20, 30) is not None
-    assert cache.find((SliceId(1), 0), 0, 100) is None
-    assert cache.find((SliceId(3), 0), 0, 101) is None
+async def opened(directory: Path) -> DiskCache:
+    """A disk cache that has found what was there."""
+    disk = DiskCache(directory, 1 << 30)
+    await disk.start()
+    await until(lambda: disk.usage.state == "ready")
+    return disk
+
+
+async def holds(disk: DiskCache, size: int) -> None:
+    """Waits until so much has been written."""
+    await until(lambda: disk.usage.size >= size)
+
+
+async def test_a_damaged_disk_cache_is_a_detour_never_wrong_bytes(
+    drive: Drive, tmp_path: Path
+) -> None:
+    await stored(drive)
+    for round_ in range(3):
+        blocks = drive.blocks.attach()
+        disk = await opened(tmp_path / "cache")
+        fs = await drive.mount(blocks, disk)
+        assert await content(fs) == BIG
+        await holds(disk, len(BIG))
+        usage = fs.cache_usage
+        assert usage.disk is not None
+        assert (blocks.gets, usage.disk.hits) == [(4, 0), (0, 4), (1, 4)][round_]
+        await fs.close()
+        if round_ == 1:
+            file = next((tmp_path / "cache").glob("??/*-1-0-*"))
+            spoilt = bytearray(file.read_bytes())
+            spoilt[12345] ^= 1
+            file.write_bytes(spoilt)
+
+
+async def test_many_readers_stay_within_memory_and_fetch_nothing_twice(drive: Drive) -> None:
+    readers, size = 24, BLOCK_SIZE + 2 * CHECKSUM_UNIT
+    writer = await drive.mount(drive.blocks)
+    for number in range(readers):
+        handle = await create(writer, b"%d" % number)
+        await handle.write(0, bytes([number]) * size)
+        await handle.close()
+    got = 0
+
+    class Counting(MemoryBlocks):
+        async def get(self, key: str, start: int, length: int) -> memoryview:
+            nonlocal got
+            got += length
+            return await super().get(key, start, length)
+
+    blocks = Counting()
+    blocks.objects = drive.blocks.objects
+    limit = 8 * BLOCK_SIZE
+    fs = await drive.mount(blocks, limits=Limits(blocks=limit))
+    handles = [
+        await fs.open((await fs.lookup(ROOT_INO, b"%d" % number)).ino, os.O_RDONLY)
+        for number in range(readers)
+    ]
+    for start in range(0, size, CHECKSUM_UNIT):
+        pieces = await asyncio.gather(*(one.read(start, CHECKSUM_UNIT) for one in handles))
+        assert pieces == [bytes([n]) * CHECKSUM_UNIT for n in range(readers)]
+        assert fs.cache_usage.memory <= limit
+    assert got <= readers * size + limit, "read-ahead never pushes out what it has fetched"
