@@ -25,7 +25,7 @@ from obstore.store import S3Store
 from tests.harness.picture import picture
 from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.fs import Filesystem
-from wrkfs.types import ROOT_INO, Caller, SetAttr, XattrFlags
+from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, XattrFlags
 
 HERE = Path(__file__).parent
 SOMEBODY = Caller(1000, 1000)
@@ -59,14 +59,14 @@ async def fill(fs: Filesystem) -> None:
     await fs.unlink(ROOT_INO, b"removed")
 
 
-async def put(fs: Filesystem, parent: int, name: bytes, pieces: list[tuple[int, bytes]]) -> int:
+async def put(fs: Filesystem, parent: Ino, name: bytes, pieces: list[tuple[int, bytes]]) -> Ino:
     """A file written in pieces, each committed by itself; its inode."""
     _, handle = await fs.create(parent, name, 0o640, os.O_RDWR, SOMEBODY)
     for at, data in pieces:
         await handle.write(at, data)
         await handle.fsync()
     await handle.close()
-    return int(handle.ino)
+    return handle.ino
 
 
 async def main(dsn: str, credentials: str) -> None:
