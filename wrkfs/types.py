@@ -33,7 +33,8 @@ class Attr:
     """Attributes of an inode as `stat` shows them.
 
     `mode` holds type and permission bits. `version` grows with each change of the data (commit,
-    truncate): equal version means equal bytes.
+    truncate): equal version means equal bytes. `holes` counts the bytes of a file that were never
+    written: they take no room.
     """
 
     ino: Ino
@@ -47,6 +48,7 @@ class Attr:
     mtime_ns: int
     ctime_ns: int
     version: int
+    holes: int = 0
 
     @property
     def is_dir(self) -> bool:

@@ -87,6 +87,11 @@ class Writer:
         return max((run.end for run in self._committing + self._runs), default=0)
 
     @property
+    def amount(self) -> int:
+        """Dirty bytes, those that were written twice in different runs counted twice."""
+        return sum(run.length for run in self._committing + self._runs)
+
+    @property
     def mtime_ns(self) -> int:
         """Modification time that the dirty bytes will get."""
         return self._mtime_ns

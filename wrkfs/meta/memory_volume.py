@@ -209,9 +209,14 @@ class MemoryVolume:
             if ref.pos < size
         ]
         self._note_freed(node, gone)
+        holes = rules.holes(node.refs, size)
         now = time.time_ns()
         node.change(
-            size=size, mtime_ns=now, ctime_ns=now, version=node.attr.version + int(size != old)
+            size=size,
+            mtime_ns=node.attr.mtime_ns if size == old else now,
+            ctime_ns=now,
+            version=node.attr.version + int(size != old),
+            holes=holes,
         )
 
     def commit(self, node: Node, commit: Commit) -> None:
@@ -234,7 +239,8 @@ class MemoryVolume:
                 self._overlay(node, extent, pos, off, length)
                 version += 1
         mtime = time.time_ns() if commit.mtime_ns is None else commit.mtime_ns
-        node.change(size=size, mtime_ns=mtime, version=version)
+        holes = rules.holes(node.refs, size)
+        node.change(size=size, mtime_ns=mtime, version=version, holes=holes)
 
     def file_map(self, node: Node) -> FileMap:
         """Attributes and slices."""

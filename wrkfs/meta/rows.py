@@ -23,7 +23,7 @@ _KINDS = frozenset({0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14})
 
 def attr(row: asyncpg.Record) -> Attr:
     """Attributes from a `wrkfs.reply`."""
-    return _attr(row[2:13])
+    return _attr((*row[2:13], row[14]))
 
 
 def entry(row: asyncpg.Record) -> Dentry:
@@ -33,7 +33,7 @@ def entry(row: asyncpg.Record) -> Dentry:
         raise Corrupt("name of an entry")
     if cookie <= 0:
         raise Corrupt("cookie of an entry")
-    return Dentry(cookie, name, _attr(row[3:14]))
+    return Dentry(cookie, name, _attr((*row[3:14], row[15])))
 
 
 def file_map(row: asyncpg.Record) -> FileMap:
@@ -56,6 +56,7 @@ def _attr(values: tuple[int, ...]) -> Attr:
         or not 0 <= found.uid <= _ID_MAX
         or not 0 <= found.gid <= _ID_MAX
         or not 0 <= found.rdev <= _ID_MAX
+        or not 0 <= found.holes <= found.size
         or found.ino <= 0
     ):
         raise Corrupt("attributes of an inode")

@@ -23,9 +23,9 @@ from wrkfs.layout import CHECKSUM_UNIT, CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE, N
 from wrkfs.types import RenameFlags, XattrFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from wrkfs.types import Commit, Extent, SetAttr
+    from wrkfs.types import Commit, Extent, SetAttr, SliceRef
 
 XATTR_VALUE_MAX = 64 * 1024
 """Longest value of an extended attribute, bytes (Linux)."""
@@ -154,3 +154,12 @@ def check_xattr_flags(flags: XattrFlags) -> None:
     """Refuses unknown flags and those that contradict each other."""
     if flags not in (XattrFlags.NONE, XattrFlags.CREATE, XattrFlags.REPLACE):
         raise InvalidArgument("flags of setxattr")
+
+
+def holes(refs: Iterable[SliceRef], size: int) -> int:
+    """Bytes of a file of `size` bytes that no ref covers."""
+    at, empty = 0, 0
+    for ref in sorted(refs, key=lambda ref: ref.pos):
+        empty += max(0, ref.pos - at)
+        at = max(at, ref.pos + ref.length)
+    return empty + max(0, size - at)

@@ -7,7 +7,7 @@ DECLARE
     r wrkfs.map_reply;
 BEGIN
     SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND THEN r.errno := 2; RETURN r; END IF;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) THEN r := NULL; r.errno := 2; RETURN r; END IF;
     IF r.size > 0 THEN
         SELECT array_agg(f.pos), array_agg(f.slice_id), array_agg(f.size), array_agg(f.off),
             array_agg(f.length), array_agg(f.checksums), array_agg(f.data)
@@ -25,9 +25,11 @@ CREATE FUNCTION wrkfs.sustain(a_session bigint, a_ino bigint) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     v_mode integer;
+    v_nlink integer;
 BEGIN
-    SELECT i.mode INTO v_mode FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
-    IF NOT FOUND THEN RETURN 2; END IF;
+    SELECT i.mode, i.nlink INTO v_mode, v_nlink FROM inode i WHERE i.ino = a_ino
+    FOR NO KEY UPDATE;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN RETURN 2; END IF;
     IF v_mode >> 12 <> 8 THEN RETURN CASE WHEN v_mode >> 12 = 4 THEN 21 ELSE 22 END; END IF;
     INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session) ON CONFLICT DO NOTHING;
     RETURN 0;
@@ -48,7 +50,8 @@ BEGIN
     IF r.errno <> 0 THEN RETURN r; END IF;
     IF a_truncate THEN
         v_growth := wrkfs.resize(a_ino, 0);
-        UPDATE inode i SET mode = wrkfs.without_set_ids(i.mode) WHERE i.ino = a_ino;
+        -- Unlike truncate(2), O_TRUNC moves mtime also when there is nothing to cut.
+        UPDATE inode i SET mtime = i.ctime WHERE i.ino = a_ino;
     END IF;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
     RETURN wrkfs.file_map(a_ino);
@@ -70,7 +73,7 @@ BEGIN
     DELETE FROM sustained s WHERE s.ino = a_ino AND s.session_id = a_session AND NOT s.doomed;
     IF v_nlink = 0 THEN
         PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
-        IF NOT FOUND THEN v_freed := wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+        IF NOT FOUND THEN v_freed := wrkfs.let_go(ARRAY[a_ino]); END IF;
     END IF;
     r.errno := 0;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
@@ -97,19 +100,40 @@ BEGIN
     RETURN r;
 END $$;
 
--- Sets the size of a locked regular file and moves its times; answers the growth in bytes. Cut
--- bytes never come back: refs beyond the end go, the one across it is clipped.
+-- Bytes of [a_start, a_end) of a file that refs cover.
+CREATE FUNCTION wrkfs.covered(a_ino bigint, a_start bigint, a_end bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_bytes bigint;
+BEGIN
+    SELECT coalesce(sum(upper(c.part) - lower(c.part)), 0) INTO v_bytes FROM (
+        SELECT unnest(range_agg(
+            int8range(greatest(s.pos, a_start), least(s.pos + s.length, a_end)))) AS part
+        FROM slice s
+        WHERE s.inode = a_ino AND s.chunk BETWEEN a_start >> 26 AND (a_end - 1) >> 26
+            AND s.pos < a_end AND s.pos + s.length > a_start
+    ) c;
+    RETURN v_bytes;
+END $$;
+
+-- Sets the size of a locked regular file; ctime moves, and mtime if the size does. Answers the growth
+-- in bytes. Cut bytes never come back: refs beyond the end go, the one across it is clipped.
 CREATE FUNCTION wrkfs.resize(a_ino bigint, a_size bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := wrkfs.now_ns();
     v_old bigint;
+    v_holes bigint;
     v_ids bigint[];
     v_sizes bigint[];
     v_starts bigint[];
     v_inline boolean[];
 BEGIN
-    SELECT i.size INTO v_old FROM inode i WHERE i.ino = a_ino;
-    UPDATE inode i SET size = a_size, mtime = v_now, ctime = v_now,
+    SELECT i.size, i.holes INTO v_old, v_holes FROM inode i WHERE i.ino = a_ino;
+    v_holes := CASE WHEN a_size > v_old THEN v_holes + a_size - v_old
+        WHEN a_size = 0 OR v_holes = 0 OR a_size = v_old THEN v_holes * (a_size > 0)::integer
+        ELSE v_holes - (v_old - a_size - wrkfs.covered(a_ino, a_size, v_old)) END;
+    UPDATE inode i SET size = a_size, ctime = v_now, holes = v_holes,
+        mtime = CASE WHEN a_size <> v_old THEN v_now ELSE i.mtime END,
         version = i.version + (i.size <> a_size)::integer
     WHERE i.ino = a_ino;
     IF a_size < v_old THEN
@@ -166,14 +190,17 @@ DECLARE
     v_version bigint;
     v_base bigint;
     v_end bigint;
+    v_holes bigint;
+    v_nlink integer;
     v_now bigint := wrkfs.now_ns();
 BEGIN
     IF a_durable THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    SELECT i.mode, i.size, i.version INTO v_mode, v_size, v_version
+    SELECT i.mode, i.nlink, i.size, i.version, i.holes
+    INTO v_mode, v_nlink, v_size, v_version, v_holes
     FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
-    IF NOT FOUND THEN r.errno := 116; RETURN r; END IF;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 116; RETURN r; END IF;
     IF v_mode >> 12 <> 8 THEN
         r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 ELSE 22 END;
         RETURN r;
@@ -199,15 +226,29 @@ BEGIN
 
     r.size := v_size;
     FOR k IN 1..cardinality(a_pos) LOOP
+        v_holes := wrkfs.holes_after(a_ino, r.size, v_holes, v_base + a_pos[k], a_length[k]);
         v_version := wrkfs.put_extent(a_ino, r.size, v_version, v_base + a_pos[k], a_slice[k],
             a_length[k], a_checksums[k], a_inline[k]);
         r.size := greatest(r.size, v_base + a_pos[k] + a_length[k]);
     END LOOP;
     UPDATE inode i SET size = v_end, mtime = coalesce(a_mtime, v_now), ctime = v_now,
-        version = v_version
+        version = v_version, holes = v_holes
     WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_end - v_size, 0);
     RETURN r;
+END $$;
+
+-- Bytes in holes of a file of a_size bytes after an extent is put there; before, they are a_holes. A
+-- file without holes, the usual one, costs no look at its refs.
+CREATE FUNCTION wrkfs.holes_after(
+    a_ino bigint, a_size bigint, a_holes bigint, a_pos bigint, a_length bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_end bigint := least(a_pos + a_length, a_size);
+BEGIN
+    IF a_pos >= a_size THEN RETURN a_holes + a_pos - a_size; END IF;
+    IF a_holes = 0 THEN RETURN 0; END IF;
+    RETURN a_holes - (v_end - a_pos - wrkfs.covered(a_ino, a_pos, v_end));
 END $$;
 
 -- Makes everything committed before it durable: the slot's row is written, so there is a commit
