@@ -361,18 +361,31 @@ async def test_setattr_changes_only_what_is_given(meta: MetaStore, other: MetaSt
 @pytest.mark.parametrize(
     ("mode", "after"), [(0o6755, 0o755), (0o6745, 0o2745), (0o4711, 0o711), (0o1777, 0o1777)]
 )
-async def test_chown_and_truncate_take_set_id_bits(meta: MetaStore, mode: int, after: int) -> None:
+async def test_chown_takes_set_id_bits(meta: MetaStore, mode: int, after: int) -> None:
     file = await make_file(meta, ROOT_INO, b"f")
-    for change in (SetAttr(uid=5), SetAttr(gid=6), SetAttr(size=3)):
+    for change in (SetAttr(uid=5), SetAttr(gid=6)):
         await meta.setattr(file, SetAttr(mode=mode))
         assert (await meta.setattr(file, change)).mode & 0o7777 == after
     await meta.setattr(file, SetAttr(mode=mode))
-    opened = await meta.open(file, truncate=True)
-    assert opened.attr.mode & 0o7777 == after
+    assert (await meta.setattr(file, SetAttr(size=3))).mode & 0o7777 == mode
+    assert (await meta.open(file, truncate=True)).attr.mode & 0o7777 == mode
     kept = await meta.setattr(file, SetAttr(mode=mode, uid=9, gid=9))
     assert (kept.mode & 0o7777, kept.uid, kept.gid) == (mode, 9, 9)
     folder = (await meta.mkdir(ROOT_INO, b"d", mode, ME)).ino
     assert (await meta.setattr(folder, SetAttr(uid=5))).mode & 0o7777 == mode
+
+
+async def test_mtime_moves_with_the_size_or_by_opening_with_truncation(meta: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    first = await meta.setattr(file, SetAttr(size=5))
+    same = await meta.setattr(file, SetAttr(size=5))
+    assert same.mtime_ns == first.mtime_ns
+    assert same.ctime_ns > first.ctime_ns
+    other = await meta.setattr(file, SetAttr(size=0))
+    assert other.mtime_ns > same.mtime_ns
+    opened = (await meta.open(file, truncate=True)).attr
+    assert opened.mtime_ns > other.mtime_ns
+    assert opened.ctime_ns >= opened.mtime_ns
 
 
 async def test_only_files_have_a_size_to_set(meta: MetaStore) -> None:

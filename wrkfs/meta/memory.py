@@ -133,11 +133,10 @@ class MemoryMeta:
         if changes.size is not None:
             rules.check_resizable(mode)
             volume.resize(node, changes.size)
-        resized = changes.size is not None
         chowned = changes.uid is not None or changes.gid is not None
         if changes.mode is not None:
             mode = stat.S_IFMT(mode) | stat.S_IMODE(changes.mode)
-        elif (resized or chowned) and not node.attr.is_dir:
+        elif chowned and not node.attr.is_dir:
             mode = rules.without_set_ids(mode)
         now = time.time_ns()
         attr = node.attr
@@ -389,7 +388,7 @@ class MemoryMeta:
         rules.check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)
-            node.change(mode=rules.without_set_ids(node.attr.mode))
+            node.change(mtime_ns=node.attr.ctime_ns)
         volume.sustain(ino, self._session)
         return volume.file_map(node)
 

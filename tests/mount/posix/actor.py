@@ -14,6 +14,7 @@ import mmap
 import os
 import pickle
 import socket
+import stat
 import struct
 import sys
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ UTIME_NOW = (1 << 30) - 1
 UTIME_OMIT = (1 << 30) - 2
 SYS_UTIMENSAT = 280
 Answer = tuple[int, Any]
+Picture = dict[bytes, dict[str, Any]]
 
 
 def checked(result: int) -> int:
@@ -156,6 +158,30 @@ def capability(number: int) -> bool:
     return bool(int(line.split()[1], 16) >> number & 1)
 
 
+def picture(top: bytes) -> Picture:
+    """Everything below a directory, itself included: attributes, contents, xattrs by path."""
+    found: Picture = {top: dict(fields(os.lstat(top)), content=attributes(top))}
+    for name in sorted(os.listdir(top)):
+        path = top + b"/" + name
+        one: dict[str, Any] = dict(fields(os.lstat(path)))
+        if stat.S_ISDIR(one["mode"]):
+            found |= picture(path)
+            continue
+        one["content"] = (b"", [])
+        if stat.S_ISLNK(one["mode"]):
+            one["content"] = (os.readlink(path), [])
+        elif stat.S_ISREG(one["mode"]):
+            one["content"] = (content(path) if one["size"] < 1 << 20 else b"", attributes(path))
+        found[path] = one
+    return found
+
+
+def attributes(path: bytes) -> list[tuple[str, bytes]]:
+    """Extended attributes of the namespaces that users see."""
+    names = [name for name in os.listxattr(path) if name.startswith(("user.", "trusted."))]
+    return sorted((name, os.getxattr(path, name)) for name in names)
+
+
 OWN: dict[str, Callable[..., Any]] = {
     "bind": bind,
     "capability": capability,
@@ -173,6 +199,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "lstat": lambda path: fields(os.lstat(path)),
     "mapped_write": mapped_write,
     "opened": opened,
+    "picture": picture,
     "rename2": rename2,
     "stat": lambda path: fields(os.stat(path)),
     "statvfs": lambda path: tuple(os.statvfs(path)),

@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness.drive import MountProcess, fresh_volume
 from tests.mount.posix.tree import Tree
+from tests.mount.posix.twins import Twins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,5 +55,13 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 def tree(request: pytest.FixtureRequest) -> Tree:
     """One filesystem, in a fresh directory."""
     found: Tree = request.getfixturevalue(request.param)
+    found.fresh()
+    return found
+
+
+@pytest.fixture
+def twins(reference: Tree, drive: Tree) -> Twins:
+    """Both filesystems, for calls that are made on each."""
+    found = Twins(reference, drive)
     found.fresh()
     return found

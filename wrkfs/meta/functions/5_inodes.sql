@@ -6,12 +6,13 @@ DECLARE
     r wrkfs.reply;
 BEGIN
     SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND THEN r.errno := 2; END IF;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) THEN r := NULL; r.errno := 2; END IF;
     RETURN r;
 END $$;
 
 -- Changes attributes; NULL leaves one as it is, times also come from the database's clock. A new
--- size or owner takes the set-id bits of a file unless the mode comes with it.
+-- owner takes the set-id bits of a file unless the mode comes with it; whether a new size does
+-- depends on who asks, so the adapter sends the mode then.
 CREATE FUNCTION wrkfs.setattr(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_mode integer, a_uid bigint, a_gid bigint, a_size bigint, a_atime bigint, a_mtime bigint,
@@ -22,13 +23,14 @@ DECLARE
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     v_now bigint := wrkfs.now_ns();
     v_mode integer;
+    v_nlink integer;
     v_size bigint;
     v_growth bigint := 0;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    SELECT i.mode, i.size INTO v_mode, v_size FROM inode i WHERE i.ino = a_ino
-    FOR NO KEY UPDATE;
-    IF NOT FOUND THEN r.errno := 2; RETURN r; END IF;
+    SELECT i.mode, i.nlink, i.size INTO v_mode, v_nlink, v_size
+    FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
     IF a_size IS NOT NULL THEN
         r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 WHEN v_mode >> 12 <> 8 THEN 22
             WHEN a_size > v_size AND wrkfs.over_quota(a_size - v_size, 0) THEN 122 ELSE 0 END;
@@ -37,7 +39,7 @@ BEGIN
     END IF;
     UPDATE inode i SET ctime = v_now,
         mode = CASE WHEN a_mode IS NOT NULL THEN (i.mode & 61440) | (a_mode & 4095)
-            WHEN i.mode >> 12 <> 4 AND coalesce(a_size, a_uid, a_gid) IS NOT NULL
+            WHEN i.mode >> 12 <> 4 AND coalesce(a_uid, a_gid) IS NOT NULL
             THEN wrkfs.without_set_ids(i.mode) ELSE i.mode END,
         uid = coalesce(a_uid, i.uid), gid = coalesce(a_gid, i.gid),
         atime = CASE WHEN a_atime_now THEN v_now ELSE coalesce(a_atime, i.atime) END,
@@ -68,28 +70,33 @@ CREATE FUNCTION wrkfs.readlink(a_ino bigint, OUT errno integer, OUT target bytea
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_mode integer;
+    v_nlink integer;
 BEGIN
-    SELECT i.mode, l.target INTO v_mode, target
+    SELECT i.mode, i.nlink, l.target INTO v_mode, v_nlink, target
     FROM inode i LEFT JOIN symlink l ON l.ino = i.ino WHERE i.ino = a_ino;
-    errno := CASE WHEN NOT FOUND THEN 2 WHEN v_mode >> 12 <> 10 THEN 22
+    errno := CASE WHEN NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN v_mode >> 12 <> 10 THEN 22
         WHEN target IS NULL THEN 5 ELSE 0 END;
 END $$;
 
 -- Value of an extended attribute.
 CREATE FUNCTION wrkfs.getxattr(a_ino bigint, a_name bytea, OUT errno integer, OUT value bytea)
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_nlink integer;
 BEGIN
-    SELECT x.value INTO value FROM inode i LEFT JOIN xattr x ON x.ino = i.ino AND x.name = a_name
-    WHERE i.ino = a_ino;
-    errno := CASE WHEN NOT FOUND THEN 2 WHEN value IS NULL THEN 61 ELSE 0 END;
+    SELECT i.nlink, x.value INTO v_nlink, value
+    FROM inode i LEFT JOIN xattr x ON x.ino = i.ino AND x.name = a_name WHERE i.ino = a_ino;
+    errno := CASE WHEN NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN value IS NULL THEN 61 ELSE 0 END;
 END $$;
 
 -- Names of an inode's extended attributes, sorted.
 CREATE FUNCTION wrkfs.listxattr(a_ino bigint, OUT errno integer, OUT names bytea[])
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_nlink integer;
 BEGIN
-    PERFORM 1 FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND THEN errno := 2; RETURN; END IF;
+    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN errno := 2; RETURN; END IF;
     errno := 0;
     SELECT array_agg(x.name ORDER BY x.name) INTO names FROM xattr x WHERE x.ino = a_ino;
 END $$;
@@ -104,10 +111,11 @@ DECLARE
     r wrkfs.reply;
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     v_list bigint;
+    v_nlink integer;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    PERFORM 1 FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
-    IF NOT FOUND THEN r.errno := 2; RETURN r; END IF;
+    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
     PERFORM 1 FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
     r.errno := CASE WHEN FOUND AND a_flags = 1 THEN 17 WHEN NOT FOUND AND a_flags = 2 THEN 61
         ELSE 0 END;
