@@ -106,7 +106,7 @@ class Filesystem:
         """Registers a session of the volume. Raises Unavailable."""
         meta = PostgresMeta(config, kind=kind)
         await meta.start()
-        disk = await open_cache(config.store, limits)
+        disk = await open_cache(config, limits)
         blocks = S3Blocks(config.store)
         return cls(meta, blocks, prefix=config.store.prefix, limits=limits, disk=disk)
 

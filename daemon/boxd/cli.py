@@ -41,10 +41,18 @@ DEFAULTS = {
     "meta_dsn": None,
     "meta_dsn_file": None,
     "store_file": None,
+    "cache_dir": None,
+    "cache_size": None,
     "default_image": DEFAULT_IMAGE,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
 }
+CACHE_SIZE = 4 << 30
+"""Bytes of blocks that each mounted drive keeps on the disk before an external store. The embedded
+one stands on the same disk: keeping its blocks twice is not worth it by default."""
+_CACHE = "4G with --store-file, else 0"
+_SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 DOWN_TIMEOUT = 90.0
 """Seconds that `boxd down` waits for a living daemon to stop everything."""
 ENDS = {
@@ -87,6 +95,8 @@ def _parser() -> argparse.ArgumentParser:
     serving = _flags()
     add = serving.add_argument
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
+    add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
+    add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
     parser = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
     parser.set_defaults(**DEFAULTS)
@@ -120,6 +130,8 @@ def _config(arguments: argparse.Namespace) -> Config:
         api_addr=_address(arguments.api_addr, "--api-addr") if arguments.api_addr else None,
         meta_dsn=_meta_dsn(arguments.meta_dsn, arguments.meta_dsn_file),
         store_file=arguments.store_file,
+        cache_dir=arguments.cache_dir and arguments.cache_dir.absolute(),
+        cache_size=_cache_size(arguments.cache_size, arguments.store_file),
         default_image=arguments.default_image,
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
@@ -135,6 +147,15 @@ def _address(text: str, flag: str) -> Address:
     if not colon or not plain or (":" in bare) != bracketed:
         raise BadRequest(f"{flag}: {text!r} is not HOST:PORT, for example 127.0.0.1:2222")
     return Address(bare or "0.0.0.0", int(port))  # noqa: S104  an empty host means all addresses
+
+
+def _cache_size(text: str | None, store_file: Path | None) -> int:
+    if text is None:
+        return 0 if store_file is None else CACHE_SIZE
+    match = _SIZE.fullmatch(text.upper())
+    if match is None:
+        raise BadRequest(f"--cache-size: {text!r} is not a size, for example 500M, 20G or 0")
+    return int(match[1]) << _UNITS[match[2]]
 
 
 def _meta_dsn(dsn: str | None, file: Path | None) -> str | None:

@@ -28,7 +28,8 @@ class Config:
 
     `meta_dsn` None means the embedded PostgreSQL, `store_file` None the embedded object server
     (else a JSON file, mode 0600, that names an external S3 endpoint, bucket and credentials).
-    `api_addr` None serves no HTTP.
+    `api_addr` None serves no HTTP. Each mounted drive keeps at most `cache_size` bytes of blocks
+    below `cache_dir` (None: in the state directory).
     """
 
     state_dir: Path = DEFAULT_STATE_DIR
@@ -36,6 +37,8 @@ class Config:
     api_addr: Address | None = None
     meta_dsn: str | None = field(default=None, repr=False)
     store_file: Path | None = None
+    cache_dir: Path | None = None
+    cache_size: int = 0
     default_image: str = DEFAULT_IMAGE
     workspace_automount: bool = False
     trusted_proxy: str = "127.0.0.1"

@@ -128,7 +128,12 @@ class Service:
         self._stack.push_async_callback(backend.close)
         await _check_pairing(state, store, backend)
         catalog = Catalog(state / "images")
-        mounts = Mounts(state / "mounts", on_restart=self._mount_restarted)
+        mounts = Mounts(
+            state / "mounts",
+            on_restart=self._mount_restarted,
+            cache=config.cache_dir or state / "cache",
+            cache_size=config.cache_size,
+        )
         self._stack.push_async_callback(self._close_mounts, mounts)
         await mounts.adopt()
         self._drives = HostDrives(volumes, mounts, backend)

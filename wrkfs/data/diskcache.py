@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from wrkfs.config import Limits, StoreConfig
+    from wrkfs.config import Limits, VolumeConfig
     from wrkfs.data.cache import BlockId
 
     T = TypeVar("T")
@@ -53,17 +53,18 @@ class DiskUsage:
     state: str
 
 
-def cache_directory(base: Path, store: StoreConfig) -> Path:
+def cache_directory(base: Path, volume: VolumeConfig) -> Path:
     """Where below `base` the blocks of a volume are kept: a name that tells nothing."""
-    place = f"{store.endpoint}\n{store.bucket}\n{store.prefix}"
+    # Not the endpoint: a store may move, and its blocks stay the same.
+    place = f"{volume.volume}\n{volume.store.bucket}\n{volume.store.prefix}"
     return base / hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-async def open_cache(store: StoreConfig, limits: Limits) -> DiskCache | None:
+async def open_cache(volume: VolumeConfig, limits: Limits) -> DiskCache | None:
     """The started disk cache of a volume; None when none is wanted."""
     if limits.cache_dir is None or not limits.disk:
         return None
-    cache = DiskCache(cache_directory(limits.cache_dir, store), limits.disk)
+    cache = DiskCache(cache_directory(limits.cache_dir, volume), limits.disk)
     await cache.start()
     return cache
 
@@ -85,6 +86,7 @@ class DiskCache:
         self._size = 0
         self._queue: deque[tuple[Piece, memoryview]] = deque()
         self._queued = 0
+        self._dropped: list[Piece] = []
         self._writer: asyncio.Task[None] | None = None
         self._scanner: asyncio.Task[None] | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="cache")
@@ -153,15 +155,15 @@ class DiskCache:
             return
         self._queue.append((Piece(block, first, len(data)), data))
         self._queued += len(data)
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_out())
+        self._wake()
 
     def drop(self, block: BlockId) -> None:
         """Forgets a block whose file is damaged or gone."""
         gone = self._pieces.pop(block, [])
         self._size -= sum(piece.size + OVERHEAD for piece in gone)
         if gone and self._open:
-            self._threads.submit(self._files.remove, gone)
+            self._dropped += gone
+            self._wake()
 
     # -- inside --
 
@@ -201,8 +203,17 @@ class DiskCache:
         self._state = "ready"
         await self._run(self._files.remove, victims)
 
+    def _wake(self) -> None:
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_out())
+
     async def _write_out(self) -> None:
-        while self._queue:
+        """Removes and writes in turn, so that no removal meets a newer file of the same name."""
+        while self._dropped or self._queue:
+            dropped, self._dropped = self._dropped, []
+            await self._run(self._files.remove, dropped)
+            if not self._queue:
+                continue
             piece, data = self._queue.popleft()
             try:
                 await self._write(piece, data)

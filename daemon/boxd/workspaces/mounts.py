@@ -80,9 +80,17 @@ class Mounts:
         directory: Path,
         *,
         on_restart: Callable[[str, Path], Awaitable[None]],
+        cache: Path | None = None,
+        cache_size: int = 0,
     ) -> None:
-        """`on_restart(volume id, mountpoint)` is told after a crashed mount stands again."""
+        """`on_restart(volume id, mountpoint)` is told after a crashed mount stands again.
+
+        Each mount keeps at most `cache_size` bytes of blocks below the directory `cache`.
+        """
         self._directory = directory
+        self._cache: list[str] = []
+        if cache is not None and cache_size:
+            self._cache = ["--cache-dir", str(cache), "--cache-size", str(cache_size)]
         self._on_restart = on_restart
         self._mounts: dict[str, Mount] = {}
 
@@ -179,6 +187,7 @@ class Mounts:
                     "box_guest.mount",
                     "--credentials-fd",
                     str(reader),
+                    *self._cache,
                     str(mount.mountpoint),
                 ],
                 log=directory / "log",

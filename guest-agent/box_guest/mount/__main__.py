@@ -22,7 +22,7 @@ import uvloop
 from box_guest.mount import loop
 from box_guest.mount import mountpoint as mounting
 from box_guest.mount.operations import Operations
-from wrkfs.config import ConfigError, VolumeConfig
+from wrkfs.config import ConfigError, Limits, VolumeConfig
 from wrkfs.errors import Unavailable, WrkfsError
 from wrkfs.fs import Filesystem
 
@@ -38,6 +38,8 @@ INIT_TIMEOUT = 10.0
 DRAIN_TIMEOUT = 8.0
 """Seconds that requests in work have to end after SIGTERM, and again for the last commits."""
 MAX_CREDENTIALS = 64 * 1024
+CACHE_SIZE = 4 << 30
+"""Bytes of the disk cache, where one is wanted and its size is not told."""
 
 
 def main() -> int:
@@ -46,6 +48,11 @@ def main() -> int:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--credentials-fd", type=int, metavar="N")
     source.add_argument("--credentials", type=Path, metavar="FILE")
+    cache = parser.add_argument
+    cache("--cache-dir", type=Path, metavar="DIR", help="keep blocks below DIR, also after the end")
+    cache(
+        "--cache-size", type=int, default=CACHE_SIZE, metavar="BYTES", help="at most so much there"
+    )
     parser.add_argument("mountpoint", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(
@@ -57,7 +64,8 @@ def main() -> int:
         config = _credentials(arguments.credentials_fd, arguments.credentials)
         directory = mounting.prepare(arguments.mountpoint)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(config, directory))
+            limits = Limits(disk=arguments.cache_size, cache_dir=arguments.cache_dir)
+            runner.run(_run(config, directory, limits))
             return 0
     except (ConfigError, mounting.MountpointError, WrkfsError) as error:
         sys.stderr.write(f"box_guest.mount: {error}\n")
@@ -76,8 +84,8 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
         raise ConfigError(f"descriptor {descriptor} cannot be read") from None
 
 
-async def _run(config: VolumeConfig, directory: Path) -> None:
-    await serve(await Filesystem.connect(config), directory)
+async def _run(config: VolumeConfig, directory: Path, limits: Limits) -> None:
+    await serve(await Filesystem.connect(config, limits=limits), directory)
 
 
 async def serve(fs: Filesystem, directory: Path) -> None:

@@ -44,11 +44,31 @@ def test_defaults() -> None:
     assert config.api_addr is None
 
 
+@pytest.mark.parametrize(
+    ("size", "bytes_"),
+    [("0", 0), ("4096", 4096), ("1k", 1 << 10), ("500M", 500 << 20), ("20G", 20 << 30)],
+)
+def test_sizes(size: str, bytes_: int) -> None:
+    assert parsed("--cache-size", size).cache_size == bytes_
+
+
+@pytest.mark.parametrize("size", ["", "-1", "G", "1.5G", "1GB", "x", "1" * 13])
+def test_bad_sizes_name_the_flag(size: str) -> None:
+    with pytest.raises(BadRequest, match="--cache-size"):
+        parsed(f"--cache-size={size}")
+
+
+def test_an_external_store_is_cached() -> None:
+    assert parsed("--store-file", "store.json").cache_size == 4 << 30
+    assert parsed("--store-file", "store.json", "--cache-size", "0").cache_size == 0
+
+
 def test_every_flag_arrives(tmp_path: Path) -> None:
     config = parsed(
         *("--state-dir", str(tmp_path), "--ssh-addr", "[::1]:22", "--api-addr", ":8080"),
         *("--meta-dsn", "postgresql://boxd@db/boxd", "--store-file", "store.json"),
         *("--default-image", "python", "--workspace-automount", "--trusted-proxy", "10.0.0.1"),
+        *("--cache-dir", str(tmp_path / "cache"), "--cache-size", "1M"),
         "--verbose",
     )
     assert config.state_dir == tmp_path
@@ -59,6 +79,7 @@ def test_every_flag_arrives(tmp_path: Path) -> None:
     assert config.default_image == "python"
     assert config.workspace_automount
     assert config.trusted_proxy == "10.0.0.1"
+    assert (config.cache_dir, config.cache_size) == (tmp_path / "cache", 1 << 20)
     assert config.verbose
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from tests.harness.wait import until
-from wrkfs.config import StoreConfig
+from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.data import diskcache
 from wrkfs.data.diskcache import OVERHEAD, DiskCache, cache_directory
 from wrkfs.types import SliceId
@@ -245,8 +245,8 @@ async def test_a_disk_that_does_not_answer_is_not_waited_for(
 
 
 def test_volumes_have_directories_whose_names_tell_nothing(tmp_path: Path) -> None:
-    one = StoreConfig("http://h", "bucket", "../../etc", "r", "a", "s")
-    other = StoreConfig("http://h", "bucket", "volume", "r", "a", "s")
+    store = StoreConfig("http://h", "bucket", "../../etc", "r", "a", "s")
+    one, other = (VolumeConfig(name, "schema", "dsn", store) for name in ("../one", "other"))
     found = {cache_directory(tmp_path, config) for config in (one, other)}
     assert len(found) == 2
     assert all(path.parent == tmp_path and len(path.name) == 32 for path in found)
