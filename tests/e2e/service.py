@@ -36,6 +36,13 @@ def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
         time.sleep(0.05)
 
 
+def _shell_environment() -> dict[str, str]:
+    """The environment of a user's shell: what `make test` tells its own sub-makes is not in it."""
+    return {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
+
+
 def free_port() -> int:
     """A loopback port that nobody listens on."""
     with socket.socket() as probe:
@@ -93,6 +100,7 @@ class Service:
                 f"API_ADDR=127.0.0.1:{self.api_port}",
             ],
             cwd=ROOT,
+            env=_shell_environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -145,7 +153,14 @@ class Service:
         if self._process is not None and self._process.poll() is None:
             self.interrupt()
         command = ["make", "down", f"STATE_DIR={self.state_dir}"]
-        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env=_shell_environment(),
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
 
     def daemon_pid(self) -> int:
         """The daemon below `make`."""
