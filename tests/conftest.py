@@ -4,6 +4,7 @@
 fixture                 scope     gives
 ======================  ========  =================================================================
 `box_host`              function  a runc backend with boxes of the `debian` image
+`cluster`               module    a PostgreSQL server that tests may kill
 `daemon`                module    a real `boxd serve` with a state directory of its own
 `image_rootfs`          session   root of the `debian` image, kept between runs
 `local_box`             function  a guest agent as a local process with its tunnel up
@@ -29,6 +30,7 @@ pytest_plugins: list[str] = [
     "tests.harness.backend",
     "tests.harness.daemon",
     "tests.harness.drive",
+    "tests.harness.cluster",
     "tests.harness.frontdoor",
     "tests.harness.http",
     "tests.harness.httpdrive",

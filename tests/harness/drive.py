@@ -33,8 +33,9 @@ STOP_TIMEOUT = 30.0
 class MountProcess:
     """A mount process of a test."""
 
-    def __init__(self, config: VolumeConfig, directory: Path) -> None:
+    def __init__(self, config: VolumeConfig, directory: Path, *options: str) -> None:
         self.config = config
+        self._options = options
         self.path = directory / "mnt"
         self.log = directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,7 +53,7 @@ class MountProcess:
         command = [sys.executable, "-m", "box_guest.mount", "--credentials-fd", str(reader)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, str(self.path)],
+                [*command, *self._options, str(self.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -108,7 +109,7 @@ class MountProcess:
 def drive_database(pg: str) -> Iterator[str]:
     """Superuser's DSN of a database with the drive's functions."""
     name = f"drive_{secrets.token_hex(8)}"
-    run(_make_database(pg, name))
+    run(make_database(pg, name))
     try:
         yield pg.replace("@/boxd?", f"@/{name}?")
     finally:
@@ -134,7 +135,7 @@ def fresh_volume(drive_database: str, objectserver: ObjectServer) -> Iterator[Vo
     """What fixture `volume` gives, for fixtures of a wider scope."""
     name = f"v{secrets.token_hex(16)}"
     password = secrets.token_hex(16)
-    run(_make_volume(drive_database, name, password))
+    run(make_volume(drive_database, name, password))
     user, _, rest = drive_database.removeprefix("postgresql://").partition("@")
     assert user
     try:
@@ -176,7 +177,8 @@ def until(condition: Callable[[], object], deadline: float = 30.0) -> None:
         time.sleep(0.005)
 
 
-async def _make_database(dsn: str, name: str) -> None:
+async def make_database(dsn: str, name: str) -> None:
+    """A database with the drive's functions."""
     await _execute(dsn, f"CREATE DATABASE {name} TEMPLATE template0")
     connection = await asyncpg.connect(dsn.replace("@/boxd?", f"@/{name}?"))
     try:
@@ -185,10 +187,13 @@ async def _make_database(dsn: str, name: str) -> None:
         await connection.close()
 
 
-async def _make_volume(dsn: str, name: str, password: str) -> None:
+async def make_volume(dsn: str, name: str, password: str) -> None:
+    """A volume's role and schema, of one name."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+        database = await connection.fetchval("SELECT current_database()")
+        await connection.execute(f'GRANT CONNECT ON DATABASE "{database}" TO {name}')
         await create_volume_schema(connection, name, name)
     finally:
         await connection.close()

@@ -1,0 +1,180 @@
+"""A crash of PostgreSQL that undoes answered changes is told, once, to everybody who had them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.harness.logs import provoked
+from tests.harness.wait import until
+from wrkfs.data.memory import MemoryBlocks
+from wrkfs.errors import NotFound, StorageError
+from wrkfs.fs import Filesystem
+from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.types import ROOT_INO, Caller, SetAttr
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.harness.cluster import Cluster
+    from wrkfs.config import StoreConfig, VolumeConfig
+
+ME = Caller(0, 0)
+
+
+@pytest.fixture
+def crashing(cluster: Cluster, no_store: StoreConfig) -> VolumeConfig:
+    """A volume in the server that is killed."""
+    return cluster.volume(no_store)
+
+
+@pytest_asyncio.fixture
+async def blocks() -> MemoryBlocks:
+    """The objects of the volume."""
+    return MemoryBlocks()
+
+
+Connect = "Callable[[], Awaitable[Filesystem]]"
+
+
+@pytest_asyncio.fixture
+async def connect(crashing: VolumeConfig, blocks: MemoryBlocks) -> AsyncIterator[Connect]:
+    """Makes sessions of the volume."""
+    made: list[Filesystem] = []
+
+    async def connect() -> Filesystem:
+        meta = PostgresMeta(crashing)
+        await meta.start()
+        made.append(Filesystem(meta, blocks.attach()))
+        return made[-1]
+
+    yield connect
+    for fs in made:
+        await fs.close()
+
+
+async def crash(cluster: Cluster) -> None:
+    """The power fails, and the server starts again."""
+    await asyncio.to_thread(cluster.kill)
+    await asyncio.to_thread(cluster.start)
+
+
+async def test_a_lost_name_is_told_by_every_handle_once(cluster: Cluster, connect: Connect) -> None:
+    fs = await connect()
+    _, file = await fs.create(ROOT_INO, b"file", 0o600, os.O_RDWR, ME)
+    _, other = await fs.create(ROOT_INO, b"other", 0o600, os.O_RDWR, ME)
+    await file.fsync()
+    before = fs.losses
+    await asyncio.to_thread(cluster.hold_back)
+    await fs.mkdir(ROOT_INO, b"lost", 0o755, ME)
+    await crash(cluster)
+    with provoked("wrkfs.meta.sessions") as lines:
+        with pytest.raises(StorageError, match="no fsync had covered"):
+            await file.fsync()
+        assert len(lines) == 1
+    await file.fsync()
+    with pytest.raises(StorageError, match="no fsync had covered"):
+        await other.close()
+    with pytest.raises(StorageError, match="no fsync had covered"):
+        await fs.sync_names(before)
+    await fs.sync_names()
+    with pytest.raises(NotFound):
+        await fs.lookup(ROOT_INO, b"lost")
+    _, after = await fs.create(ROOT_INO, b"after", 0o600, os.O_RDWR, ME)
+    await after.close()
+    await file.close()
+
+
+async def test_lost_bytes_are_told_and_not_shown(cluster: Cluster, connect: Connect) -> None:
+    fs = await connect()
+    _, file = await fs.create(ROOT_INO, b"file", 0o600, os.O_RDWR, ME)
+    await file.write(0, b"kept")
+    await file.fsync()
+    await asyncio.to_thread(cluster.hold_back)
+    await file.write(0, b"lost, and longer")
+    await until(lambda: not file.file.writer.dirty)
+    assert await file.read(0, 100) == b"lost, and longer"
+    await crash(cluster)
+    with provoked("wrkfs.meta.sessions"):
+        assert await file.read(0, 100) == b"kept"
+    assert (await fs.getattr(file.ino)).size == 4
+    # Only now does an fsync say it: nothing has been told before.
+    with pytest.raises(StorageError, match="no fsync had covered"):
+        await file.fsync()
+    await file.write(0, b"again")
+    await file.fsync()
+    assert await file.read(0, 100) == b"again"
+    await file.close()
+
+
+async def test_versions_that_stepped_back_do_not_mislead_others(
+    cluster: Cluster, connect: Connect
+) -> None:
+    """After the crash another session makes the same version again, with other bytes."""
+    writer, reader = await connect(), await connect()
+    _, file = await writer.create(ROOT_INO, b"file", 0o600, os.O_RDWR, ME)
+    await file.write(0, b"0000")
+    await file.fsync()
+    shown = await reader.open(file.ino, os.O_RDONLY)
+    await asyncio.to_thread(cluster.hold_back)
+    await file.write(0, b"1111")
+    await until(lambda: not file.file.writer.dirty)
+    assert await shown.read(0, 10) == b"1111"
+    await crash(cluster)
+    with provoked("wrkfs.meta.sessions"):
+        third = await connect()
+        again = await third.open(file.ino, os.O_RDWR)
+        await again.write(0, b"2222")
+        await again.fsync()
+        assert await shown.read(0, 10) == b"2222"
+        assert await file.read(0, 10) == b"2222"
+        with pytest.raises(StorageError):
+            await file.close()
+    await shown.close()
+    await again.close()
+
+
+async def test_an_open_file_stays_after_its_open_was_lost(
+    cluster: Cluster, connect: Connect
+) -> None:
+    first, second = await connect(), await connect()
+    _, made = await first.create(ROOT_INO, b"file", 0o600, os.O_RDWR, ME)
+    await made.write(0, b"bytes")
+    await made.close()
+    await asyncio.to_thread(cluster.hold_back)
+    held = await second.open(made.ino, os.O_RDONLY)
+    await crash(cluster)
+    with provoked("wrkfs.meta.sessions"):
+        assert await held.read(0, 10) == b"bytes"
+        await first.unlink(ROOT_INO, b"file")
+    assert await held.read(0, 10) == b"bytes"
+    with pytest.raises(StorageError):
+        await held.close()
+    with pytest.raises(NotFound):
+        await first.getattr(made.ino)
+
+
+async def test_nothing_is_told_when_nothing_is_lost(cluster: Cluster, connect: Connect) -> None:
+    fs = await connect()
+    before = fs.losses
+    _, file = await fs.create(ROOT_INO, b"file", 0o600, os.O_RDWR, ME)
+    await file.write(0, b"bytes")
+    for end in (cluster.kill, cluster.stop, cluster.kill_postmaster, cluster.stop_immediately):
+        await fs.setattr(file.ino, SetAttr(mode=0o640))
+        await file.fsync()
+        await asyncio.to_thread(end)
+        await asyncio.to_thread(cluster.start)
+        await file.fsync()
+        assert await file.read(0, 10) == b"bytes"
+    assert fs.losses == before
+    # A clean stop writes everything, asynchronous commits too.
+    await fs.mkdir(ROOT_INO, b"kept", 0o755, ME)
+    await asyncio.to_thread(cluster.stop)
+    await asyncio.to_thread(cluster.start)
+    await fs.lookup(ROOT_INO, b"kept")
+    await file.close()
+    assert fs.losses == before
