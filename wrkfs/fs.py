@@ -443,7 +443,8 @@ class Filesystem:
             )
         if file is not None and file.writer.dirty:
             size = max(attr.size, file.writer.end)
-            holes = attr.holes + max(0, size - attr.size - file.writer.amount)
+            # Until they are committed, dirty bytes count as if they filled holes.
+            holes = max(0, attr.holes + size - attr.size - file.writer.amount)
             attr = replace(attr, size=size, mtime_ns=file.writer.mtime_ns, holes=holes)
         if file is not None:
             file.believed.show(attr.size)
