@@ -1,0 +1,202 @@
+"""Mappings of files: private, shared, on descriptors that append; access times."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.drive import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = mmap.PAGESIZE
+DAY_NS = 24 * 3600 * 10**9
+
+
+@pytest.fixture(scope="module")
+def drive(mounted_twice: tuple[Path, Path]) -> Path:
+    """A drive mounted once for the tests of this file."""
+    return mounted_twice[0]
+
+
+@pytest.fixture
+def file(drive: Path, request: pytest.FixtureRequest) -> Path:
+    """A file of 16 pages and a bit, of this test."""
+    path = drive / f"{request.node.name[:60]}"
+    path.write_bytes(bytes(range(256)) * 16 * 16 + b"tail")
+    return path
+
+
+SIZE = 16 * PAGE + 4
+
+
+def test_a_private_mapping_changes_nothing(file: Path) -> None:
+    with (
+        file.open("r+b") as opened,
+        mmap.mmap(opened.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE) as mapped,
+    ):
+        mapped[5:10] = b"mine!"
+        assert mapped[:10] == bytes(range(5)) + b"mine!"
+    assert file.read_bytes()[:10] == bytes(range(10))
+
+
+def test_a_shared_mapping_is_the_file(file: Path) -> None:
+    with file.open("r+b", buffering=0) as opened:
+        with mmap.mmap(opened.fileno(), 0) as mapped:
+            mapped[PAGE - 2 : PAGE + 2] = b"page"
+            assert os.pread(opened.fileno(), 4, PAGE - 2) == b"page", "read(2) sees it at once"
+            os.pwrite(opened.fileno(), b"write", 3 * PAGE)
+            assert mapped[3 * PAGE : 3 * PAGE + 5] == b"write", "and the mapping sees write(2)"
+            mapped[SIZE - 4 :] = b"TAIL"
+            mapped.flush()
+        assert os.fstat(opened.fileno()).st_size == SIZE
+    data = file.read_bytes()
+    assert (data[PAGE - 2 : PAGE + 2], data[-4:], len(data)) == (b"page", b"TAIL", SIZE)
+
+
+def test_a_mapping_outlives_its_descriptor(file: Path) -> None:
+    with file.open("r+b") as opened:
+        mapped = mmap.mmap(opened.fileno(), 0)
+    mapped[7 * PAGE] = 0x55
+    mapped.close()
+    until(lambda: file.read_bytes()[7 * PAGE] == 0x55)
+
+
+def test_processes_share_a_mapping(file: Path) -> None:
+    program = (
+        "import mmap, sys\n"
+        "f = open(sys.argv[1], 'r+b')\n"
+        "m = mmap.mmap(f.fileno(), 0)\n"
+        "m[9] = m[8] + 1\n"
+    )
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
+        for number in range(5):
+            mapped[8] = 100 + number
+            subprocess.run([sys.executable, "-c", program, file], check=True)
+            assert mapped[9] == 101 + number
+
+
+def test_a_mapping_behind_the_end_is_a_bus_error(file: Path) -> None:
+    program = (
+        "import mmap, os, sys\n"
+        "f = open(sys.argv[1], 'r+b')\n"
+        "m = mmap.mmap(f.fileno(), 0)\n"
+        "os.truncate(sys.argv[1], 10)\n"
+        "print(m[9], flush=True)\n"
+        "m[5 * mmap.PAGESIZE]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, file], capture_output=True, check=False)
+    assert (done.stdout, done.returncode) == (b"9\n", -signal.SIGBUS)
+
+
+# -- descriptors that append: a page that is written back is no append --
+
+
+def test_pages_of_an_append_descriptor_keep_their_place(file: Path) -> None:
+    wanted = bytearray(file.read_bytes())
+    with file.open("a+b", buffering=0) as opened:
+        with mmap.mmap(opened.fileno(), 0) as mapped:
+            for page in range(0, 16, 3):
+                mapped[page * PAGE : page * PAGE + 3] = b"map"
+                wanted[page * PAGE : page * PAGE + 3] = b"map"
+            opened.write(b"appended")
+            mapped[-4:] = b"TAIL"
+            wanted[-4:] = b"TAIL"
+            mapped.flush()
+        opened.write(b" more")
+    assert file.read_bytes() == wanted + b"appended more"
+
+
+def test_appended_pages_can_be_mapped(drive: Path) -> None:
+    """Each end of the file was once the end of a page: none is taken for an append again."""
+    path = drive / "grows"
+    wanted = bytearray()
+    with path.open("a+b", buffering=0) as opened:
+        for number in range(12):
+            opened.write(bytes([number]) * PAGE)
+            wanted += bytes([number]) * PAGE
+            with mmap.mmap(opened.fileno(), 0) as mapped:
+                for page in {number // 2, number}:
+                    mapped[page * PAGE + number] = wanted[page * PAGE + number] = 0xFF
+                if number % 2:
+                    mapped.flush()
+    assert path.read_bytes() == wanted
+
+
+def test_appends_of_another_mount_are_kept(mounted_twice: tuple[Path, Path]) -> None:
+    here, there = (path / "both" for path in mounted_twice)
+    wanted = bytearray()
+    with here.open("a+b", buffering=0) as mine, there.open("a+b", buffering=0) as other:
+        for number in range(30):
+            for file, letter in ((mine, b"m"), (other, b"o")):
+                file.write(letter * PAGE)
+                os.fsync(file.fileno())
+                wanted += letter * PAGE
+            if number % 5 == 4:
+                with mmap.mmap(mine.fileno(), 0) as mapped:
+                    at = 2 * number * PAGE + 17
+                    mapped[at] = wanted[at] = 0x21
+                    mapped.flush()
+    assert here.read_bytes() == wanted
+    assert there.read_bytes() == wanted
+
+
+# -- access times --
+
+
+def test_the_first_read_after_a_change_moves_atime(file: Path) -> None:
+    written = file.stat()
+    before = time.time_ns()
+    file.read_bytes()
+    read = file.stat()
+    assert read.st_atime_ns >= before - 10**9
+    assert read.st_atime_ns > written.st_atime_ns
+    assert (read.st_mtime_ns, read.st_ctime_ns) == (written.st_mtime_ns, written.st_ctime_ns)
+    file.read_bytes()
+    assert file.stat().st_atime_ns == read.st_atime_ns, "not again: it is later than the change"
+    os.utime(file, ns=(time.time_ns() - DAY_NS - 10**9, written.st_mtime_ns - 2 * DAY_NS))
+    old = file.stat().st_atime_ns
+    file.read_bytes()
+    assert file.stat().st_atime_ns > old
+
+
+def test_atime_reaches_other_mounts(mounted_twice: tuple[Path, Path]) -> None:
+    here, there = (path / "f" for path in mounted_twice)
+    here.write_bytes(b"x")
+    old = there.stat().st_atime_ns
+    here.read_bytes()
+    until(lambda: there.stat().st_atime_ns > old)
+    assert there.stat().st_atime_ns == here.stat().st_atime_ns
+
+
+def test_what_a_user_sets_is_kept(file: Path) -> None:
+    for _ in range(5):
+        file.write_bytes(b"x")
+        file.read_bytes()
+        os.utime(file, ns=(5, 6))
+        assert file.stat().st_atime_ns == 5
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOATIME)
+    os.read(descriptor, 1)
+    os.close(descriptor)
+    assert file.stat().st_atime_ns == 5
+
+
+def test_directories_and_links_have_access_times(drive: Path) -> None:
+    directory, link = drive / "directory", drive / "link"
+    directory.mkdir()
+    (directory / "entry").touch()
+    link.symlink_to("directory")
+    old = directory.stat().st_atime_ns, link.lstat().st_atime_ns
+    os.listdir(directory)
+    os.readlink(link)
+    new = directory.stat().st_atime_ns, link.lstat().st_atime_ns
+    assert new[0] > old[0]
+    assert new[1] > old[1]
