@@ -74,8 +74,9 @@ def test_a_mount_sees_another_mount(mount: Callable[[], MountProcess], figures: 
     pair = Pair([*changers], [*lookers])
     for number in figures(ci=500, long=10_000):
         pair.round(number)
-    for side in (*changers, *lookers):
-        side.let_go()
+    for changer, looker in zip(changers, lookers, strict=True):
+        changer.let_go()
+        looker.let_go()
     keep("VI-1-mount-mount", times)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import functools
 import logging
+import os
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
@@ -217,7 +218,7 @@ class Operations(pyfuse3.Operations):
     @of_inode
     async def open(self, inode: int, flags: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """OPEN, with O_TRUNC."""
-        return self._opened(await self._fs.open(Ino(inode), flags))
+        return self._opened(await self._fs.open(Ino(inode), flags), flags)
 
     @handler
     async def create(
@@ -225,7 +226,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """CREATE: lookup, mknod and open in one."""
         attr, handle = await self._fs.create(Ino(parent_inode), name, mode, flags, _caller(ctx))
-        return self._opened(handle), _entry(attr)
+        return self._opened(handle, flags), _entry(attr)
 
     # The buffer may be a memoryview where pyfuse3 declares bytes: it asks for the buffer protocol.
     @handler
@@ -334,8 +335,14 @@ class Operations(pyfuse3.Operations):
         """REMOVEXATTR."""
         await self._fs.removexattr(Ino(inode), name)
 
-    def _opened(self, handle: FileHandle) -> pyfuse3.FileInfo:
-        return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=False)
+    def _opened(self, handle: FileHandle, flags: int) -> pyfuse3.FileInfo:
+        # The kernel writes appended bytes into its pages at the end that it knows, which may be
+        # where somebody else has appended meanwhile; a reader here would see them mixed. So they
+        # go past its pages. What can be mapped shared cannot do without pages.
+        only_appends = flags & (os.O_ACCMODE | os.O_APPEND) == os.O_WRONLY | os.O_APPEND
+        return pyfuse3.FileInfo(
+            fh=self._files.add(handle), keep_cache=False, direct_io=only_appends
+        )
 
 
 def _caller(ctx: pyfuse3.RequestContext) -> Caller:

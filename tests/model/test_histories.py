@@ -1,0 +1,282 @@
+"""VI-3: what clients of two mounts and HTTP did at the same time could have been one by one."""
+
+from __future__ import annotations
+
+import os
+import random
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import pytest
+
+from tests.harness.histories import (
+    Call,
+    Log,
+    Names,
+    Recorder,
+    Register,
+    is_linearisable,
+    together,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.harness.drive import MountProcess
+    from tests.harness.histories import Model
+    from tests.harness.httpdrive import HttpDrive
+    from tests.plugins.figures import Figures
+
+CALLS = 8
+"""Calls of one client in one history."""
+NAMES = ("a", "b", "c")
+
+
+class OnMount:
+    """A program on a mount."""
+
+    def __init__(self, path: Path, client: int) -> None:
+        self._path = path
+        self._own = path / f".own{client}"
+
+    def write(self, value: bytes) -> None:
+        """Write beside, then rename over."""
+        self._own.write_bytes(value)
+        self._own.rename(self._path / "register")
+
+    def read(self, name: str) -> bytes | None:
+        """Open, read, close."""
+        with suppress(FileNotFoundError):
+            return (self._path / name).read_bytes()
+        return None
+
+    def add(self, name: str, value: bytes) -> bool:
+        """Write beside, then link: the name appears with all bytes or not at all."""
+        self._own.write_bytes(value)
+        try:
+            os.link(self._own, self._path / name)
+        except FileExistsError:
+            return False
+        finally:
+            self._own.unlink()
+        return True
+
+    def remove(self, name: str) -> bool:
+        """unlink(2)."""
+        try:
+            (self._path / name).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def rename(self, name: str, other: str) -> bool:
+        """rename(2)."""
+        try:
+            (self._path / name).rename(self._path / other)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def append(self, line: bytes) -> None:
+        """One write(2) with O_APPEND; seen when close returns."""
+        descriptor = os.open(self._path / "log", os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+class OverHttp:
+    """A client of the API."""
+
+    def __init__(self, drive: HttpDrive) -> None:
+        self._drive = drive
+
+    def write(self, value: bytes) -> None:
+        """PUT."""
+        self._drive.put("register", value)
+
+    def read(self, name: str) -> bytes | None:
+        """GET."""
+        return self._drive.get(name)
+
+    def add(self, name: str, value: bytes) -> bool:
+        """PUT that may only create."""
+        status = self._drive.ask("PUT", name, value, if_none_match="*").status
+        assert status in (201, 412), status
+        return status == 201
+
+    def remove(self, name: str) -> bool:
+        """DELETE."""
+        return self._drive.delete(name)
+
+
+Client: TypeAlias = OnMount | OverHttp
+Work: TypeAlias = "Callable[[Recorder, int, Client, random.Random], Callable[[], None]]"
+
+
+class Group:
+    """Two clients on each mount and two over HTTP, with a fresh directory for each history."""
+
+    def __init__(self, mounts: tuple[Path, Path], http: HttpDrive) -> None:
+        self._mounts = mounts
+        self._http = http
+
+    def fresh(self, name: str) -> tuple[list[OnMount], list[OverHttp]]:
+        """Clients that work in a new directory."""
+        (self._mounts[0] / name).mkdir()
+        for file in ("register", "log"):
+            (self._mounts[0] / name / file).touch()
+        on_mounts = [OnMount(self._mounts[n % 2] / name, n) for n in range(4)]
+        below = self._http.below(name)
+        return on_mounts, [OverHttp(below) for _ in range(2)]
+
+    def remove(self, name: str) -> None:
+        """Removes the directory of a history."""
+        assert self._http.delete(name)
+
+
+@pytest.fixture
+def group(mount: Callable[[], MountProcess], http_drive: HttpDrive) -> Group:
+    """The clients."""
+    return Group((mount().path, mount().path), http_drive)
+
+
+def shown(history: list[Call]) -> str:
+    """A history for a failing test."""
+    start = history[0].began
+    return "\n".join(
+        f"{one.client} {one.verb} {one.args!r:.40} -> {one.answer!r:.200}"
+        f" [{(one.began - start) / 1e6:.2f} .. {(one.ended - start) / 1e6:.2f} ms]"
+        for one in history
+    )
+
+
+def whole(value: bytes | None) -> object:
+    """The token that a register's value consists of; something else when it is torn."""
+    if not value:
+        return value
+    token = value[: value.index(b" ") + 1]
+    return token if value == token * (len(value) // len(token)) else ("torn", len(value))
+
+
+def replace_and_read(
+    recorder: Recorder, client: int, side: Client, rng: random.Random
+) -> Callable[[], None]:
+    """Work on a register."""
+
+    def work() -> None:
+        for number in range(CALLS):
+            if rng.random() < 0.5:
+                token = b"%d-%d " % (client, number)
+                value = token * rng.choice((1, 50, 30_000))
+                recorder.call(client, "write", (token,), partial(side.write, value))
+            else:
+                recorder.call(client, "read", (), lambda: whole(side.read("register")))
+
+    return work
+
+
+def lines(value: bytes | None) -> object:
+    """The tokens of a log's lines; something else when one is torn."""
+    tokens = []
+    for line in (value or b"").splitlines(keepends=True):
+        token = line.partition(b" ")[0]
+        if not line.endswith(b"\n") or line != token + b" " * (len(line) - len(token) - 1) + b"\n":
+            return ("torn", line[:40], len(line))
+        tokens.append(token)
+    return tuple(tokens)
+
+
+def append_and_read(
+    recorder: Recorder, client: int, side: Client, rng: random.Random
+) -> Callable[[], None]:
+    """Work on a log; HTTP only reads."""
+
+    def work() -> None:
+        for number in range(CALLS):
+            if isinstance(side, OnMount) and rng.random() < 0.6:
+                token = b"%d-%d" % (client, number)
+                line = token + b" " * rng.choice((1, 10, 500)) + b"\n"
+                recorder.call(client, "append", (token,), partial(side.append, line))
+            else:
+                recorder.call(client, "read", (), lambda: lines(side.read("log")))
+
+    return work
+
+
+def name_and_rename(
+    recorder: Recorder, client: int, side: Client, rng: random.Random
+) -> Callable[[], None]:
+    """Work on names."""
+
+    def work() -> None:
+        for number in range(CALLS):
+            name, value = rng.choice(NAMES), b"%d-%d" % (client, number)
+            verb = rng.choice(("add", "add", "remove", "rename", "read", "read"))
+            if verb == "add":
+                recorder.call(client, verb, (name, value), partial(side.add, name, value))
+            elif verb == "remove":
+                recorder.call(client, verb, (name,), partial(side.remove, name))
+            elif verb == "rename" and isinstance(side, OnMount):
+                other = rng.choice([one for one in NAMES if one != name])
+                recorder.call(client, verb, (name, other), partial(side.rename, name, other))
+            else:
+                recorder.call(client, "read", (name,), partial(side.read, name))
+
+    return work
+
+
+WORK: dict[str, tuple[Work, type[Model]]] = {
+    "register": (replace_and_read, Register),
+    "append": (append_and_read, Log),
+    "rename": (name_and_rename, Names),
+}
+
+
+@pytest.mark.parametrize("kind", list(WORK))
+@pytest.mark.promise("V1")
+@pytest.mark.promise("V4")
+@pytest.mark.figure("VI-3")
+@pytest.mark.timeout(300)
+def test_histories_are_linearisable(group: Group, kind: str, figures: Figures) -> None:
+    begin, model = WORK[kind]
+    for number in figures(ci=20, long=1000):
+        name = f"h{number}"
+        on_mounts, over_http = group.fresh(name)
+        recorder = Recorder()
+        clients: list[Client] = [*on_mounts, *over_http]
+        together(
+            [
+                begin(recorder, client, side, random.Random(f"{number} {client}"))
+                for client, side in enumerate(clients)
+            ]
+        )
+        history = recorder.history()
+        if not is_linearisable(history, model()):
+            pytest.fail(shown(history))
+        group.remove(name)
+
+
+def test_the_check_refuses_what_cannot_be() -> None:
+    def call(client: int, verb: str, args: tuple[object, ...], answer: object, at: int) -> Call:
+        return Call(client, verb, args, answer, at, at + 5)
+
+    old = [call(0, "write", (b"1",), None, 0), call(1, "read", (), b"", 10)]
+    assert not is_linearisable(old, Register()), "a stale read"
+    overlap = [call(0, "write", (b"1",), None, 0), call(1, "read", (), b"", 3)]
+    assert is_linearisable(overlap, Register())
+    two = [call(0, "append", (b"x",), None, 0), call(0, "append", (b"y",), None, 10)]
+    assert not is_linearisable([*two, call(1, "read", (), (b"y", b"x"), 20)], Log())
+    assert is_linearisable([*two, call(1, "read", (), (b"x", b"y"), 20)], Log())
+    twice = [call(n, "add", ("a", n), True, 0) for n in range(2)]
+    assert not is_linearisable(twice, Names()), "two winners"
+    back = [
+        call(0, "write", (b"1",), None, 0),
+        call(0, "write", (b"2",), None, 10),
+        call(1, "read", (), b"2", 11),
+        call(1, "read", (), b"1", 17),
+    ]
+    assert not is_linearisable(back, Register()), "going back in time"
