@@ -194,6 +194,17 @@ class BlockReader:
         if not task.cancelled() and task.exception() is None:
             self._cache.add(key, 0, task.result(), until=until)
 
+    async def _sound(self, key: str, first: int, length: int, sums: bytes) -> memoryview:
+        """Bytes of the store that match their sums; asked for once more if they do not."""
+        data = await self._blocks.get(key, first, length)
+        try:
+            check(data, sums, key)
+        except Corrupt:
+            # Perhaps it was only the way here that changed them.
+            data = await self._blocks.get(key, first, length)
+            check(data, sums, key)
+        return data
+
     async def _load(self, ref: SliceRef, index: int, first: int, last: int) -> memoryview:
         """Whole units [first, last) of a block, checked."""
         key = block_key(self._prefix, ref.slice_id, index)
@@ -203,8 +214,7 @@ class BlockReader:
         async with self._slots:
             data = await self._from_disk((ref.slice_id, index), first, last, sums)
             if data is None:
-                data = await self._blocks.get(key, first, last - first)
-                check(data, sums, key)
+                data = await self._sound(key, first, last - first, sums)
                 if self._disk is not None:
                     self._disk.put((ref.slice_id, index), first, data)
         return data

@@ -6,6 +6,7 @@ throughput at 0.56 of the CPU). Its own retries are off: `retry` has the one dea
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,18 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as _Client
 
+from wrkfs.data.refusals import Meaning, meaning
 from wrkfs.data.retry import DEADLINE, retrying
-from wrkfs.errors import Corrupt, Missing, StorageError, Unavailable
+from wrkfs.errors import (
+    Corrupt,
+    Missing,
+    NoSpace,
+    QuotaExceeded,
+    StorageError,
+    Unavailable,
+    WrkfsError,
+)
+from wrkfs.pulse import SUSPECT, Pulse
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -30,22 +41,27 @@ ATTEMPT_TIMEOUT = timedelta(seconds=20)
 LOOPBACK = ("http://127.0.0.1:", "http://[::1]:", "http://localhost:")
 CONNECT_TIMEOUT = timedelta(seconds=3)
 
-_PERMANENT = (
-    exceptions.NotFoundError,
-    exceptions.PermissionDeniedError,
-    exceptions.UnauthenticatedError,
-    exceptions.InvalidPathError,
-    exceptions.NotSupportedError,
-    exceptions.UnknownConfigurationKeyError,
-)
+LOOK = 0.5
+"""Seconds between two looks at requests that wait."""
+TRIES = 4
+"""Attempts to get an object that is not there yet, or came torn: a store may lag behind itself."""
+LAG = 0.05
+"""Seconds until the second of them; each further pause is twice as long."""
 
 
 class S3Blocks:
-    """One volume's objects. Stateless beside its connection pool; any calls may interleave."""
+    """One volume's objects; any calls may interleave.
+
+    Critical section: none across an await; `_attempts` holds the bound of each request under way
+    and when it began. See `pulse` for what a store that was away means for them.
+    """
 
     def __init__(self, config: StoreConfig, *, deadline: float = DEADLINE) -> None:
         self._prefix = config.prefix + "/"
         self._deadline = deadline
+        self._attempts: dict[asyncio.Timeout, float] = {}
+        self._watch: asyncio.TimerHandle | None = None
+        self._pulse = Pulse(self._probe, lambda: bool(self._attempts), self._cut)
         self._store: _Client | None = _Client(
             config.bucket,
             endpoint=config.endpoint,
@@ -74,15 +90,26 @@ class S3Blocks:
     async def get(self, key: str, start: int, length: int) -> memoryview:
         """Bytes of an object, in the buffer that the network filled."""
         store = self._client(key)
-        found = memoryview(
-            await self._run(
-                lambda: obstore.get_range_async(store, key, start=start, length=length),
-                f"GET {key}",
-            )
-        )
-        if len(found) != length:
-            raise Corrupt(f"{key} gave {len(found)} bytes at {start}; {length} were asked for")
-        return found
+        pause = LAG
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                found = memoryview(
+                    await self._run(
+                        lambda: obstore.get_range_async(store, key, start=start, length=length),
+                        f"GET {key}",
+                    )
+                )
+            except Missing:
+                if not left:
+                    raise
+            else:
+                if len(found) == length:
+                    return found
+                if not left:
+                    raise Corrupt(f"{key} gave {len(found)} of {length} bytes at {start}")
+            await asyncio.sleep(pause)
+            pause *= 2
+        raise AssertionError("the last try returns or raises")
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Removes objects with as few requests as the server allows."""
@@ -98,6 +125,10 @@ class S3Blocks:
     async def close(self) -> None:
         """Drops the connection pool."""
         self._store = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        await self._pulse.close()
 
     def _client(self, key: str) -> _Client:
         if not key.startswith(self._prefix):
@@ -108,14 +139,64 @@ class S3Blocks:
 
     async def _run(self, call: Callable[[], Awaitable[T]], what: str) -> T:
         try:
-            return await retrying(call, _transient, what, deadline=self._deadline)
-        except (exceptions.NotFoundError, FileNotFoundError) as error:
-            raise Missing(f"{what}: the object is missing") from error
-        except exceptions.BaseError as error:
+            return await retrying(
+                lambda: self._attempt(call), _transient, what, deadline=self._deadline
+            )
+        except (exceptions.BaseError, OSError) as error:
             # The message of obstore names the endpoint and the key, and no credential.
-            raise StorageError(f"{what}: {type(error).__name__}") from error
+            text = f"{what}: {type(error).__name__}"
+            raise _ERRORS.get(meaning(error), StorageError)(text) from error
+
+    async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Sends a request once; ConnectionError when the pulse gave it up."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as bound:
+                self._attempts[bound] = loop.time()
+                if self._watch is None:
+                    self._watch = loop.call_later(LOOK, self._look)
+                try:
+                    return await call()
+                finally:
+                    del self._attempts[bound]
+        except TimeoutError as error:
+            raise ConnectionError("the store was away while the request was under way") from error
+
+    def _look(self) -> None:
+        """Sees whether requests wait for suspiciously long."""
+        loop = asyncio.get_running_loop()
+        self._watch = None
+        if not self._attempts:
+            return
+        if loop.time() - next(iter(self._attempts.values())) > SUSPECT:
+            self._pulse.look()
+        self._watch = loop.call_later(LOOK, self._look)
+
+    async def _probe(self) -> None:
+        """Asks for an object that is not there: any answer will do but a failure of the server."""
+        store = self._client(self._prefix)
+        try:
+            await obstore.head_async(store, f"{self._prefix}pulse")
+        except (exceptions.BaseError, OSError) as error:
+            if meaning(error) is Meaning.TRANSIENT:
+                raise
+
+    def _cut(self, before: float) -> None:
+        """The store was away and is back: what was sent into the void is sent again now."""
+        now = asyncio.get_running_loop().time()
+        for bound, since in self._attempts.items():
+            if since < before and not bound.expired():
+                bound.reschedule(now)
+
+
+_ERRORS: dict[Meaning, type[WrkfsError]] = {
+    Meaning.MISSING: Missing,
+    Meaning.FULL: NoSpace,
+    Meaning.QUOTA: QuotaExceeded,
+}
 
 
 def _transient(error: Exception) -> bool:
     """Whether another attempt may succeed: connection errors, timeouts, 429 and 5xx."""
-    return isinstance(error, exceptions.BaseError) and not isinstance(error, _PERMANENT)
+    known = isinstance(error, exceptions.BaseError | OSError)
+    return known and meaning(error) is Meaning.TRANSIENT
