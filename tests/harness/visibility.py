@@ -8,21 +8,23 @@ node with no name must go on showing it.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.harness.httpdrive import HttpDrive
 
 NAMES = ("a", "b", "c", "d", "e")
+LATENCY = Path(".build/latency")
 XATTR = "user.look"
 SIZES = (0, 1, 30, 200, 4096, 5000, 70_000, 300_000)
 """Both kinds of storage: in the database, and in blocks."""
@@ -97,6 +99,12 @@ class Times:
             row = {name: round(1000 * steps[at], 3) for name, at in places.items()}
             found[verb] = {"count": float(len(steps)), **row}
         return found
+
+
+def keep(name: str, times: Times) -> None:
+    """Leaves the times of a run in a file, for whoever wants to quote them."""
+    LATENCY.mkdir(parents=True, exist_ok=True)
+    (LATENCY / f"{name}.json").write_text(json.dumps(times.table(), indent=1))
 
 
 class MountChanger:

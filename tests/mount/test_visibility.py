@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +15,7 @@ from tests.harness.visibility import (
     MountChanger,
     MountLooker,
     Times,
+    keep,
 )
 
 if TYPE_CHECKING:
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from tests.harness.httpdrive import HttpDrive
     from tests.harness.visibility import Changer, Looker
     from tests.plugins.figures import Figures
-
-LATENCY = Path(".build/latency")
-"""Where the times of a run are left for whoever wants to quote them."""
 
 pytestmark = [pytest.mark.promise("V1"), pytest.mark.figure("VI-1"), pytest.mark.timeout(300)]
 
@@ -58,12 +54,6 @@ class Pair:
         for name in look_at:
             for look in looks:
                 look(self._folder, name)
-
-
-def keep(name: str, times: Times) -> None:
-    """Leaves the times of a run in a file."""
-    LATENCY.mkdir(parents=True, exist_ok=True)
-    (LATENCY / f"{name}.json").write_text(json.dumps(times.table(), indent=1))
 
 
 def test_a_mount_sees_another_mount(mount: Callable[[], MountProcess], figures: Figures) -> None:
