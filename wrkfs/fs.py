@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from wrkfs.atime import AccessTimes
@@ -32,6 +32,7 @@ from wrkfs.errors import (
     WrkfsError,
 )
 from wrkfs.handle import FileHandle, OpenFile
+from wrkfs.holds import Holds
 from wrkfs.layout import FileLayout
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.reader import BlockReader
@@ -40,6 +41,7 @@ from wrkfs.writepath import REFUSED, SliceIds, WritePath
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
     from wrkfs.config import VolumeConfig
     from wrkfs.data.diskcache import DiskCache
@@ -61,6 +63,16 @@ FILE_CAPABILITIES = b"security.capability"
 """Never set: the drive is mounted nosuid."""
 REJOIN_TRIES = 3
 """Registrations in one rejoining: each may be fenced before all files are open again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The parts of a `Filesystem` that the upkeep of its volume works on."""
+
+    meta: MetaStore
+    blocks: BlockStore
+    reader: BlockReader
+    prefix: str
 
 
 class Filesystem:
@@ -97,7 +109,9 @@ class Filesystem:
         budget = DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
         self._losses = 0
+        self._holds = Holds()
         meta.watch(self._crashed)
+        meta.watch_snapshots(self._holds.oldest)
 
     @classmethod
     async def connect(
@@ -121,12 +135,25 @@ class Filesystem:
                     lost = error
         while self._path.tasks:
             await asyncio.gather(*self._path.tasks, return_exceptions=True)
+        await self._path.drop_ranges()
         await self._atimes.close()
         await self._reader.close()
         await self._blocks.close()
         await self._meta.close()
         if lost is not None:
             raise lost
+
+    @property
+    def stores(self) -> Stores:
+        """What upkeep of the volume works on."""
+        return Stores(self._meta, self._blocks, self._reader, self._path.prefix)
+
+    def hold(self) -> AbstractContextManager[None]:
+        """While it lasts, the objects that files consist of when it begins stay in the store.
+
+        For who reads a map of files and then, slowly, their bytes.
+        """
+        return self._holds.holding()
 
     @property
     def cache_usage(self) -> CacheUsage:
@@ -253,7 +280,7 @@ class Filesystem:
 
     async def open(self, ino: Ino, flags: int) -> FileHandle:
         """Opens a regular file; O_TRUNC, O_APPEND, O_SYNC and the access mode are honoured."""
-        truncate = bool(flags & os.O_TRUNC) and flags & os.O_ACCMODE != os.O_RDONLY
+        truncate = bool(flags & os.O_TRUNC)
         file = self._files.get(ino)
         if truncate and file is not None:
             async with file.writer.resizing():
@@ -262,12 +289,18 @@ class Filesystem:
 
     async def open_snapshot(self, ino: Ino) -> FileHandle:
         """Opens a regular file for reading as it is committed now: one version, `attr`'s."""
-        file_map, epoch = await self._opening(
-            lambda: self._meta.open(ino),
-            lambda found: self._meta.open(found.attr.ino),
-        )
-        handle = self._handle(file_map, os.O_RDONLY, epoch)
-        handle.fixed = FileLayout(file_map)
+        hold = self._holds.begin()
+        try:
+            file_map, epoch = await self._opening(
+                lambda: self._meta.open(ino),
+                lambda found: self._meta.open(found.attr.ino),
+            )
+            handle = self._handle(file_map, os.O_RDONLY, epoch)
+            handle.fixed = FileLayout(file_map)
+        except BaseException:
+            self._holds.end(hold)
+            raise
+        handle.hold = hold
         return handle
 
     async def create(
@@ -282,9 +315,8 @@ class Filesystem:
         handle = self._handle(file_map, flags, epoch)
         if made:
             self._path.note_change()
-        writable = flags & os.O_ACCMODE != os.O_RDONLY
-        if not made and flags & os.O_TRUNC and writable:
-            handle.attr = await self.setattr(handle.ino, SetAttr(size=0))
+        if not made and flags & os.O_TRUNC:
+            handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
         return await self._present(handle.attr), handle
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
@@ -361,16 +393,18 @@ class Filesystem:
         dirty_end = file.writer.end
         if len(dirty) == 1 and len(dirty[0][1]) == size:
             return dirty[0][1]
+        layout = await self._layout(file)
+        end = min(offset + size, max(layout.size, dirty_end))
         try:
-            layout = await self._layout(file)
-            end = min(offset + size, max(layout.size, dirty_end))
             data = await self._bytes(layout, offset, end, ahead)
         except Missing:
             # A compaction replaces slices of a version that is known here; their objects go.
             file.layout = None
-            layout = await self._layout(file)
-            end = min(offset + size, max(layout.size, dirty_end))
-            data = await self._bytes(layout, offset, end, ahead)
+            fresh = await self._layout(file)
+            if fresh.between(offset, end) == layout.between(offset, end):
+                raise
+            end = min(offset + size, max(fresh.size, dirty_end))
+            data = await self._bytes(fresh, offset, end, ahead)
         if not dirty or not data:
             return data
         merged = bytearray(data)
@@ -387,7 +421,9 @@ class Filesystem:
             return await self._bytes(layout, offset, end, ahead)
         except Missing:
             fresh = FileLayout(await self._meta.file_map(handle.ino))
-            if fresh.version != layout.version:
+            if fresh.version != layout.version or fresh.between(offset, end) == layout.between(
+                offset, end
+            ):
                 raise
             handle.fixed = fresh
             return await self._bytes(fresh, offset, end, ahead)
@@ -397,6 +433,7 @@ class Filesystem:
 
     async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
         """The end of a handle: its bytes are committed, then the inode is released."""
+        self._holds.end(handle.hold)
         try:
             if handle.writable:
                 await file.writer.commit(durable=True, others=others)

@@ -71,7 +71,7 @@ class CacheFiles:
             raise Refused("it is not a directory of this user")
         if stat.S_IMODE(status.st_mode) & 0o077:
             raise Refused("others may look into it; run: chmod 700")
-        self._lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | _FLAGS, 0o600)
+        self._lock = os.open(self._directory / "lock", os.O_RDONLY | os.O_CREAT | _FLAGS, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

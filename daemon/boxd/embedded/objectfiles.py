@@ -142,8 +142,9 @@ class ObjectFiles:
         return open_file(self.path(key))
 
     def publish(self, spool: Spool, key: str, *, only_new: bool = False) -> None:
-        """Gives a sealed file its name, durably. Raises ObjectExists, OSError."""
+        """Gives a sealed file its name, durably. Raises ObjectExists, OSError: it is not stored."""
         target = self.path(key)
+        fresh = not target.exists()
         with self._lock:
             removals = self._removals
         for _ in range(_RENAME_TRIES):
@@ -164,7 +165,13 @@ class ObjectFiles:
                 continue
         else:
             raise OSError(errno.EAGAIN, "the directory is being removed again and again")
-        self._sync(target.parent, removals)
+        try:
+            self._sync(target.parent, removals)
+        except OSError:
+            # The name may never reach the disk, and no later sync would say so again.
+            if fresh:
+                target.unlink(missing_ok=True)
+            raise
 
     def delete(self, keys: Iterable[str]) -> None:
         """Removes objects, durably; absent ones are no error. Raises OSError, BadKey."""

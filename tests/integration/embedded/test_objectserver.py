@@ -296,8 +296,10 @@ async def test_a_damaged_file_is_never_served(
     whole = file.read_bytes()
     for damaged in (whole[:-1], whole[:1000], b"", whole[:100] + whole[200:]):
         file.write_bytes(damaged)
-        assert send(store, "GET", "/drive/vol/x").code == "InternalError"
-        assert send(store, "HEAD", "/drive/vol/x").status == 500
+        assert send(store, "GET", "/drive/vol/x").code == "InvalidObjectState"
+        assert send(store, "HEAD", "/drive/vol/x").status == 403, "asking again does not help"
+        listed = send(store, "GET", "/drive?prefix=vol/")
+        assert b"<Key>vol/x</Key>" in listed.body
     assert send(store, "PUT", "/drive/vol/x", body=b"new").status == 200
     assert send(store, "GET", "/drive/vol/x").body == b"new"
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from boxd.embedded.objectfiles import NoSuchObject, ObjectFiles, ObjectInfo, read_info
+from boxd.embedded.objectfiles import (
+    DamagedObject,
+    NoSuchObject,
+    ObjectFiles,
+    ObjectInfo,
+    read_info,
+)
 from boxd.embedded.objectlist import Walk
 from boxd.embedded.objectserver.errors import S3Error, denied
 from boxd.embedded.objectserver.http import HttpResponse
@@ -135,6 +141,9 @@ class Bucket:
                 info = read_info(path)
             except NoSuchObject:
                 continue  # removed since the directory was read
+            except DamagedObject:
+                # Listed, so that it can be found and deleted.
+                info = ObjectInfo(0, "damaged", 0.0)
             last = raw.decode("utf-8")
             page.objects.append((last, info))
         return page

@@ -15,6 +15,7 @@ _STATUS = {
     "InternalError": 500,
     "InvalidArgument": 400,
     "InvalidDigest": 400,
+    "InvalidObjectState": 403,
     "InvalidPart": 400,
     "InvalidPartOrder": 400,
     "InvalidRange": 416,

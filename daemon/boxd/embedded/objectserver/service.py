@@ -116,7 +116,8 @@ class Service:
             raise S3Error("PreconditionFailed", "the object exists") from None
         except DamagedObject as error:
             log.error("a stored object is damaged: %s", error)
-            raise S3Error("InternalError", "the stored object is damaged") from None
+            # No 5xx: asking again does not help.
+            raise S3Error("InvalidObjectState", "the stored object is damaged") from None
         except ConnectionError:
             raise
         except OSError as error:

@@ -146,6 +146,27 @@ def test_damage_is_seen(tmp_path: Path, damage: bytes) -> None:
         open_file(path)
 
 
+class _LostDirectory(ObjectFiles):
+    """A disk on which directories cannot be synced."""
+
+    def _sync(self, directory: Path, removals: int) -> None:
+        raise OSError(5, f"no sync of {directory} after {removals}")
+
+
+def test_an_object_whose_name_is_not_durable_is_not_stored(tmp_path: Path) -> None:
+    files = ObjectFiles(tmp_path)
+    files.prepare()
+    put(files, "old")
+    broken = _LostDirectory(tmp_path)
+    for key in ("new", "old"):
+        with pytest.raises(OSError, match="no sync"):
+            put(broken, key)
+    with pytest.raises(NoSuchObject):
+        files.open("new")
+    assert read_info(files.path("old")).size == 1
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_leftovers_are_removed_at_start(tmp_path: Path) -> None:
     files = ObjectFiles(tmp_path)
     files.prepare()
