@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wrkfs.data.checksums import SUM_SIZE, check
 from wrkfs.data.s3 import S3Blocks
-from wrkfs.errors import Corrupt
+from wrkfs.errors import Corrupt, Missing
 from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT, block_count, block_key
 from wrkfs.meta.snapshot import Finding, connected
 from wrkfs.types import SliceId
@@ -15,10 +15,9 @@ from wrkfs.types import SliceId
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import asyncpg
-
     from wrkfs.config import VolumeConfig
     from wrkfs.data.interface import BlockStore
+    from wrkfs.meta.snapshot import Connection
 
 READERS = 8
 """Blocks read at once."""
@@ -61,7 +60,7 @@ class _Scrub:
 
     def __init__(
         self,
-        connection: asyncpg.Connection,
+        connection: Connection,
         blocks: BlockStore,
         prefix: str,
         progress: Callable[[int, int], None] | None,
@@ -77,7 +76,7 @@ class _Scrub:
 
     async def run(self) -> list[Finding]:
         """See `scrub`."""
-        self._total, last = await self._connection.fetchrow(_TOTAL)
+        ((self._total, last),) = await self._connection.fetch(_TOTAL)
         at = 0
         try:
             while page := await self._connection.fetch(_PAGE, at, last, PAGE):
@@ -113,6 +112,8 @@ class _Scrub:
         try:
             data = await self._blocks.get(key, 0, length)
             check(data, sums[index * unit : (index + 1) * unit], f"block {index}")
+        except Missing:
+            self._broken.append((number, f"slice {number}: block {index} is missing"))
         except Corrupt as error:
             self._broken.append((number, f"slice {number}: {error}"))
         self._done += length

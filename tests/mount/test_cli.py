@@ -1,18 +1,27 @@
-"""`wrkfs stat` and `wrkfs df` on a real volume."""
+"""The commands of `wrkfs` on a real volume."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
+
+from tests.harness.drive import fresh_volume
+from tests.harness.loop import run
+from wrkfs.data.s3 import S3Blocks
+from wrkfs.layout import block_key
+from wrkfs.types import SliceId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.harness.drive import MountProcess
+    from tests.harness.objectserver import ObjectServer
     from wrkfs.config import VolumeConfig
 
 
@@ -63,6 +72,134 @@ def test_df_counts(mount: Callable[[], MountProcess], credentials: Path) -> None
     assert rows[2][:3] == ["inodes", "1", "none"]
 
 
+def test_json_tells_the_same(mount: Callable[[], MountProcess], credentials: Path) -> None:
+    path = mount().path
+    (path / "f").write_bytes(bytes(200_000))
+    shown = json.loads(wrkfs("stat", "--json", "--credentials", credentials, "f").stdout)
+    assert (shown["size"], shown["type"], len(shown["slices"])) == (200_000, "regular file", 1)
+    assert shown["slices"][0]["place"] == "store"
+    used = json.loads(wrkfs("df", "--json", "--credentials", credentials).stdout)
+    assert (used["bytes_used"], used["inodes_used"], used["bytes_limit"]) == (200_000, 1, None)
+
+
+def test_fsck_is_clean_while_the_volume_is_mounted(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    path = mount().path
+    (path / "f").write_bytes(bytes(5_000_000))
+    checked = wrkfs("fsck", "--data", "--credentials", credentials)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "clean\n", "")
+    shown = json.loads(wrkfs("fsck", "--json", "--credentials", credentials).stdout)
+    assert shown == {"clean": True, "findings": [], "mended": {}}
+
+
+@pytest.mark.unclean
+def test_fsck_tells_mends_and_tells_what_is_left(
+    mount: Callable[[], MountProcess], credentials: Path, volume: VolumeConfig
+) -> None:
+    path = mount().path
+    (path / "kept").write_bytes(b"x" * 1000)
+    (path / "lost").write_bytes(b"y" * 1000)
+    run(damage(volume))
+    found = wrkfs("fsck", "--credentials", credentials)
+    assert found.returncode == 1
+    assert "nlink 7, but 1 names" in found.stdout
+    assert found.stdout.endswith("5 found\n"), found.stdout
+    mended = wrkfs("fsck", "--repair", "--credentials", credentials)
+    assert mended.stdout.endswith("what is left:\nclean\n"), mended.stdout
+    assert mended.returncode == 0
+    assert wrkfs("fsck", "--credentials", credentials).stdout == "clean\n"
+    assert (path / "kept").read_bytes() == b"x" * 1000
+    assert (path / "kept").stat().st_nlink == 1
+    (found_again,) = (path / "lost+found").iterdir()
+    assert found_again.read_bytes() == b"y" * 1000
+
+
+async def damage(volume: VolumeConfig) -> None:
+    """Links that are wrong, a name that is lost, use that is wrong, inline bytes of nobody."""
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        await connection.execute("""
+            UPDATE inode SET nlink = 7 FROM dentry d WHERE d.name = 'kept' AND d.ino = inode.ino;
+            DELETE FROM dentry WHERE name = 'lost';
+            UPDATE usage SET bytes = bytes + 100;
+            INSERT INTO inline VALUES (3, 'x');
+            INSERT INTO xattr VALUES (77777, 'user.a', '')""")
+    finally:
+        await connection.close()
+
+
+@pytest.mark.unclean
+def test_fsck_finds_lost_and_changed_blocks(
+    mount: Callable[[], MountProcess],
+    credentials: Path,
+    volume: VolumeConfig,
+    objectserver: ObjectServer,
+) -> None:
+    path = mount().path
+    for name in ("whole", "changed", "lost"):
+        (path / name).write_bytes(name.encode() * 100_000)
+    slices = {
+        name: json.loads(wrkfs("stat", "--json", "--credentials", credentials, name).stdout)
+        for name in ("changed", "lost")
+    }
+    run(swap(volume, slices["changed"]["slices"][0]["slice"], slices["lost"]["slices"][0]["slice"]))
+    found = wrkfs("fsck", "--data", "--json", "--credentials", credentials)
+    assert found.returncode == 1
+    findings = json.loads(found.stdout)["findings"]
+    assert {one["inode"] for one in findings} == {one["ino"] for one in slices.values()}
+    assert {one["invariant"] for one in findings} == {"data"}
+    assert any("checksum" in one["detail"] for one in findings)
+    assert any("is missing" in one["detail"] for one in findings), findings
+
+
+async def swap(volume: VolumeConfig, changed: int, lost: int) -> None:
+    """Gives one block other bytes, and removes another."""
+    blocks = S3Blocks(volume.store)
+    try:
+        await blocks.put(block_key(volume.store.prefix, SliceId(changed), 0), bytes(700_000))
+        await blocks.delete([block_key(volume.store.prefix, SliceId(lost), 0)])
+    finally:
+        await blocks.close()
+
+
+def test_a_dump_is_loaded_into_another_volume(
+    mount: Callable[[], MountProcess],
+    credentials: Path,
+    drive_database: str,
+    objectserver: ObjectServer,
+    tmp_path: Path,
+) -> None:
+    path = mount().path
+    (path / "d").mkdir()
+    (path / "d/f").write_bytes(b"content" * 100_000)
+    archive = tmp_path / "archive.tar"
+    dumped = wrkfs("dump", "--credentials", credentials, archive)
+    assert dumped.stdout == "3 entries, 683.6 KiB\n", dumped.stderr
+    assert archive.stat().st_mode & 0o77 == 0
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+    piped = subprocess.run(
+        [sys.executable, "-m", "wrkfs.cli", "dump", "--credentials", credentials, "-"],
+        capture_output=True,
+        check=True,
+        timeout=50,
+    )
+    assert len(piped.stdout) == archive.stat().st_size
+    with fresh_volume(drive_database, objectserver) as other:
+        (tmp_path / "other").write_text(other.to_json())
+        (tmp_path / "other").chmod(0o600)
+        loaded = wrkfs("load", "--credentials", tmp_path / "other", archive)
+        assert loaded.returncode == 0, loaded.stderr
+        shown = json.loads(
+            wrkfs("stat", "--json", "--credentials", tmp_path / "other", "d/f").stdout
+        )
+        assert shown["size"] == 700_000
+        again = wrkfs("load", "--credentials", tmp_path / "other", archive)
+        assert (again.returncode, again.stdout) == (1, "")
+        assert "empty volumes" in again.stderr
+        assert wrkfs("fsck", "--data", "--credentials", tmp_path / "other").stdout == "clean\n"
+
+
 def test_errors_are_one_line(credentials: Path, tmp_path: Path) -> None:
     for arguments in (
         ("stat", "--credentials", credentials, "none"),
@@ -74,3 +211,7 @@ def test_errors_are_one_line(credentials: Path, tmp_path: Path) -> None:
         assert failed.stderr.startswith("wrkfs: ")
         assert failed.stderr.count("\n") == 1
     assert wrkfs("df").returncode == 2
+    assert wrkfs("fsck", "--credentials", tmp_path / "absent").returncode == 2
+    nowhere = wrkfs("dump", "--credentials", credentials, tmp_path / "absent/archive")
+    assert nowhere.returncode == 1
+    assert nowhere.stderr.count("\n") == 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from wrkfs.config import VolumeConfig
+
+Connection: TypeAlias = asyncpg.Connection
 
 BATCH = 1000
 """Rows fetched at once."""

@@ -1,0 +1,257 @@
+"""`dump` and `load`: a volume comes back as it was, by our `load` and by the system's `tar`."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import stat
+import subprocess
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.drive import fresh_volume
+from wrkfs import dump, load
+from wrkfs.errors import InvalidArgument, NotEmpty, WrkfsError
+from wrkfs.fs import Filesystem
+from wrkfs.types import ROOT_INO, Caller, SetAttr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from tests.harness.objectserver import ObjectServer
+    from wrkfs.config import VolumeConfig
+    from wrkfs.types import Attr, Ino
+
+WHO = Caller(1000, 1001)
+SPARSE_SIZE = 3 << 30
+ODD_NAME = b"\xff\xfe bl\xc3\xa4nk\n"
+LONG_NAME = b"n" * 255
+
+
+def silent(_done: int, _total: int) -> None:
+    """No progress bar."""
+
+
+@pytest.fixture
+def empty(drive_database: str, objectserver: ObjectServer) -> Iterator[VolumeConfig]:
+    """Another volume, to load into."""
+    with fresh_volume(drive_database, objectserver) as config:
+        yield config
+
+
+async def fill(fs: Filesystem) -> None:
+    """Everything that an archive can hold, and a socket."""
+    await put(fs, ROOT_INO, b"empty", [])
+    await put(fs, ROOT_INO, b"small", [(0, b"tiny\n")])
+    large = await put(fs, ROOT_INO, b"large", [(0, os.urandom(9_000_000))])
+    await put(fs, ROOT_INO, b"sparse", [(1 << 20, bytes(511) + b"x"), (2 << 30, b"far!" * 40_960)])
+    sparse = await fs.lookup(ROOT_INO, b"sparse")
+    await fs.setattr(sparse.ino, SetAttr(size=SPARSE_SIZE))
+    directory = await fs.mkdir(ROOT_INO, b"directory", 0o2770, WHO)
+    deep = directory.ino
+    for number in range(12):
+        deep = (await fs.mkdir(deep, LONG_NAME[: 200 + number], 0o755, WHO)).ino
+    await put(fs, deep, LONG_NAME, [(0, b"deep")])
+    await put(fs, directory.ino, ODD_NAME, [(0, b"odd")])
+    await fs.link(large.ino, directory.ino, b"same as large")
+    link = await fs.symlink(directory.ino, b"link", b"../" + ODD_NAME, WHO)
+    await fs.link(link.ino, ROOT_INO, b"same link")
+    await fs.mknod(ROOT_INO, b"fifo", stat.S_IFIFO | 0o640, 0, WHO)
+    await fs.mknod(ROOT_INO, b"device", stat.S_IFCHR | 0o600, os.makedev(259, 70_000), WHO)
+    await fs.mknod(ROOT_INO, b"socket", stat.S_IFSOCK | 0o600, 0, WHO)
+    await fs.setxattr(large.ino, b"user.binary", bytes(range(256)))
+    await fs.setxattr(directory.ino, b"trusted.\xff", b"value\n")
+    await fs.setattr(large.ino, SetAttr(mode=0o4711, uid=2**32 - 2, gid=7))
+    await fs.setattr(sparse.ino, SetAttr(atime_ns=1, mtime_ns=-1_500_000_001))
+    await fs.setattr(directory.ino, SetAttr(atime_ns=2, mtime_ns=2**40 * 10**6 + 999_999_999))
+    await fs.setattr(ROOT_INO, SetAttr(mode=0o1777, uid=5))
+
+
+async def put(fs: Filesystem, parent: Ino, name: bytes, pieces: list[tuple[int, bytes]]) -> Attr:
+    """A file."""
+    attr, handle = await fs.create(parent, name, 0o644, os.O_RDWR, WHO)
+    for offset, data in pieces:
+        await handle.write(offset, data)
+    await handle.close()
+    return attr
+
+
+async def picture(fs: Filesystem) -> dict[bytes, dict[str, Any]]:
+    """All that a program sees of a volume, but for sockets, ctime, and the numbers of inodes."""
+    found: dict[bytes, dict[str, Any]] = {}
+    links: dict[int, bytes] = {}
+    ahead = [(b"", await fs.getattr(ROOT_INO))]
+    while ahead:
+        path, attr = ahead.pop()
+        if stat.S_ISSOCK(attr.mode):
+            continue
+        seen: dict[str, Any] = {
+            field: getattr(attr, field)
+            for field in ("mode", "nlink", "uid", "gid", "rdev", "size", "mtime_ns", "atime_ns")
+        }
+        seen["xattrs"] = [
+            (name, await fs.getxattr(attr.ino, name)) for name in await fs.listxattr(attr.ino)
+        ]
+        seen["same as"] = links.setdefault(attr.ino, path)
+        if attr.is_symlink:
+            seen["target"] = await fs.readlink(attr.ino)
+        if attr.is_file:
+            seen["content"] = await content(fs, attr)
+        found[path] = seen
+        if attr.is_dir:
+            below = await fs.readdir(attr.ino, 0, 1000)
+            ahead += sorted((path + b"/" + entry.name, entry.attr) for entry in below)[::-1]
+    return found
+
+
+async def content(fs: Filesystem, attr: Attr) -> list[tuple[int, bytes]]:
+    """What is no hole, in pieces of at most 4 MiB."""
+    handle = await fs.open(attr.ino, os.O_RDONLY)
+    pieces = []
+    for ref in sorted((await fs.file_map(attr.ino)).refs, key=lambda ref: ref.pos):
+        for at in range(ref.pos, ref.pos + ref.length, 4 << 20):
+            size = min(4 << 20, ref.pos + ref.length - at)
+            pieces.append((at, await handle.read(at, size)))
+    await handle.close()
+    return pieces
+
+
+async def tar(*arguments: str | Path) -> bytes:
+    """What the system's tar writes."""
+    process = await asyncio.create_subprocess_exec("tar", *arguments, stdout=subprocess.PIPE)
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return out
+
+
+async def test_a_volume_comes_back_as_it_was(volume: VolumeConfig, empty: VolumeConfig) -> None:
+    archive = io.BytesIO()
+    fs = await Filesystem.connect(volume)
+    try:
+        await fill(fs)
+        before = await picture(fs)
+        done = await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+        assert (done.entries, done.skipped) == (len(before), 1)
+    finally:
+        await fs.close()
+    assert archive.tell() < 20 << 20, "holes are not written"
+    archive.seek(0)
+    fs = await Filesystem.connect(empty)
+    try:
+        assert (await load.load(fs, archive, progress=silent)).skipped == 0
+        after = await picture(fs)
+        assert after.keys() == before.keys()
+        for path, seen in before.items():
+            assert after[path] == seen, path
+        with pytest.raises(NotEmpty):
+            await load.load(fs, archive, progress=silent)
+    finally:
+        await fs.close()
+
+
+async def test_the_systems_tar_reads_it(volume: VolumeConfig, tmp_path: Path) -> None:
+    fs = await Filesystem.connect(volume)
+    try:
+        await fill(fs)
+        with (tmp_path / "archive").open("wb") as out:
+            await dump.dump(volume, fs, out, copying=silent, writing=silent)
+    finally:
+        await fs.close()
+    target = tmp_path / "target"
+    target.mkdir()
+    archive = tmp_path / "archive"
+    await tar("--xattrs", "--xattrs-include=*", "-xpf", archive, "-C", target)
+    assert (target / "small").read_bytes() == b"tiny\n"
+    sparse = (target / "sparse").stat()
+    assert (sparse.st_size, sparse.st_mtime_ns) == (SPARSE_SIZE, -1_500_000_001)
+    assert sparse.st_blocks * 512 < 1 << 20
+    large = (target / "large").stat()
+    assert (large.st_nlink, large.st_uid, stat.S_IMODE(large.st_mode)) == (2, 2**32 - 2, 0o4711)
+    assert (target / "directory/same as large").samefile(target / "large")
+    assert os.getxattr(target / "large", "user.binary") == bytes(range(256))
+    assert (target / "device").lstat().st_rdev == os.makedev(259, 70_000)
+    odd = os.fsencode(target / "directory") + b"/" + ODD_NAME
+    with open(odd, "rb") as file:  # noqa: ASYNC230 a local file
+        assert file.read() == b"odd"
+
+
+async def test_an_interrupted_load_can_be_run_again(
+    volume: VolumeConfig, empty: VolumeConfig
+) -> None:
+    archive = io.BytesIO()
+    fs = await Filesystem.connect(volume)
+    try:
+        await put(fs, ROOT_INO, b"one", [(0, b"1")])
+        await put(fs, ROOT_INO, b"two", [(0, b"2" * 100_000)])
+        await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+    finally:
+        await fs.close()
+    whole = archive.getvalue()
+    fs = await Filesystem.connect(empty)
+    try:
+        for cut in range(0, len(whole) - 1024, 5120):
+            with pytest.raises(InvalidArgument):
+                await load.load(fs, io.BytesIO(whole[:cut]), progress=silent)
+        assert not (await load.load(fs, io.BytesIO(whole), progress=silent)).finished
+        assert {entry.name for entry in await fs.readdir(ROOT_INO, 0, 10)} == {b"one", b"two"}
+        # As if it had ended between the two moves.
+        staging = (await fs.mkdir(ROOT_INO, load.STAGING, 0o700, WHO)).ino
+        await fs.rename(ROOT_INO, b"two", staging, b"two")
+        await fs.setxattr(staging, load.READ_WHOLE, b"{}")
+        assert (await load.load(fs, io.BytesIO(), progress=silent)).finished
+        assert {entry.name for entry in await fs.readdir(ROOT_INO, 0, 10)} == {b"one", b"two"}
+    finally:
+        await fs.close()
+
+
+def hostile(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    """An archive of one entry."""
+    header = tarfile.TarInfo(name)
+    header.type, header.linkname = kind, link
+    return header.tobuf(tarfile.PAX_FORMAT) + bytes(1024)
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        b"no archive" * 100,
+        hostile("../x"),
+        hostile("a/../../x"),
+        hostile("x", tarfile.LNKTYPE, "../../etc/passwd"),
+        hostile("x", tarfile.LNKTYPE, "absent"),
+        hostile("x", b"Z"),
+        hostile("./"),
+        hostile("a")[:-1024] + hostile("a/b"),
+    ],
+)
+async def test_hostile_archives_are_refused(volume: VolumeConfig, archive: bytes) -> None:
+    fs = await Filesystem.connect(volume)
+    try:
+        with pytest.raises(WrkfsError):
+            await load.load(fs, io.BytesIO(archive), progress=silent)
+        assert {entry.name for entry in await fs.readdir(ROOT_INO, 0, 10)} <= {load.STAGING}
+    finally:
+        await fs.close()
+
+
+async def test_an_archive_of_another_program_is_loaded(
+    volume: VolumeConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/c").write_text("content")
+    (tmp_path / "a/link").symlink_to("/absolute")
+    made = await tar("-czf", "-", "-C", tmp_path, "a/b/c", "a/link", "a/b/c")
+    fs = await Filesystem.connect(volume)
+    try:
+        await load.load(fs, io.BytesIO(made), progress=silent)
+        seen = await picture(fs)
+        assert set(seen) == {b"", b"/a", b"/a/b", b"/a/b/c", b"/a/link"}
+        assert seen[b"/a/b/c"]["content"] == [(0, b"content")]
+        assert seen[b"/a/link"]["target"] == b"/absolute"
+    finally:
+        await fs.close()

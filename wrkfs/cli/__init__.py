@@ -1,0 +1,52 @@
+"""`wrkfs`: a volume seen from outside, with nothing but its credential file."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from wrkfs.cli import df, dump, fsck, load, stat
+from wrkfs.cli.output import Command
+from wrkfs.config import ConfigError, VolumeConfig
+from wrkfs.errors import WrkfsError
+
+COMMANDS: dict[str, Command] = {"stat": stat, "df": df, "fsck": fsck, "dump": dump, "load": load}
+
+
+def main() -> int:
+    """Entry point. Exit status: 0 done, 1 an error (fsck: something found), 2 a wrong call."""
+    arguments = _parser().parse_args()
+    command = COMMANDS[arguments.command]
+    try:
+        config = VolumeConfig.from_file(arguments.credentials)
+        answer = asyncio.run(command.run(config, arguments))
+    except (ConfigError, WrkfsError) as error:
+        sys.stderr.write(f"wrkfs: {error}\n")
+        return fsck.CANNOT if command is fsck else 1
+    except BrokenPipeError:
+        sys.stderr.write("wrkfs: nobody reads the output any more\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("wrkfs: interrupted\n")
+        return 130
+    if arguments.json:
+        answer.stream.write(json.dumps(answer.data) + "\n")
+    else:
+        answer.stream.writelines(f"{line}\n" for line in answer.lines)
+    return answer.status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="wrkfs", description="A volume seen from outside.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        one = commands.add_parser(name, help=command.HELP, description=command.__doc__)
+        one.add_argument(
+            "--credentials", type=Path, required=True, metavar="FILE", help="mode 0600"
+        )
+        one.add_argument("--json", action="store_true", help="print one JSON document")
+        command.declare(one)
+    return parser

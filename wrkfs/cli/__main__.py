@@ -1,0 +1,7 @@
+"""`python -m wrkfs.cli`."""
+
+import sys
+
+from wrkfs.cli import main
+
+sys.exit(main())

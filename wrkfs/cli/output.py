@@ -1,0 +1,119 @@
+"""What the commands share: their answers, sizes for people, a progress bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from wrkfs.fs import Filesystem
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import AsyncIterator, Coroutine, Sequence
+
+    from wrkfs.config import VolumeConfig
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+REDRAW = 0.1
+"""Seconds between two pictures of a bar."""
+WIDTH = 30
+"""Characters of a bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command found: `data` for `--json`, `lines` for people, and its exit status."""
+
+    data: Any
+    lines: Sequence[str]
+    status: int = 0
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+
+
+class Command(Protocol):
+    """What a module of a command has; its docstring is the command's description."""
+
+    HELP: str
+    __doc__: str | None
+
+    def declare(self, parser: argparse.ArgumentParser, /) -> None:
+        """Adds the command's own arguments."""
+        ...
+
+    def run(
+        self, config: VolumeConfig, arguments: argparse.Namespace, /
+    ) -> Coroutine[Any, Any, Answer]:
+        """Does it. ConfigError, WrkfsError."""
+        ...
+
+
+@asynccontextmanager
+async def filesystem(config: VolumeConfig) -> AsyncIterator[Filesystem]:
+    """The volume, as a session of its own. Unavailable."""
+    fs = await Filesystem.connect(config, kind="cli")
+    try:
+        yield fs
+    finally:
+        await fs.close()
+
+
+def human(size: int) -> str:
+    """A number of bytes with a unit."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{value:.1f} {UNITS[unit]}" if unit else f"{size} B"
+
+
+class Progress:
+    """One line on stderr that tells how far long work is; nothing unless stderr is a terminal.
+
+    Use it as a context: the line is gone at the end.
+    """
+
+    def __init__(self, what: str, *, in_bytes: bool = False, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._show = human if in_bytes else str
+        self._stream = sys.stderr if stream is None else stream
+        self._wanted = self._stream.isatty()
+        self._began = time.monotonic()
+        self._next = 0.0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._wanted:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tells that `done` of `total` are done (0: nobody knows how many there are)."""
+        now = time.monotonic()
+        if not self._wanted or (now < self._next and done != total):
+            return
+        self._next = now + REDRAW
+        self._stream.write(f"\r\x1b[K{self.picture(done, total, now - self._began)}")
+        self._stream.flush()
+
+    def picture(self, done: int, total: int, seconds: float) -> str:
+        """The line, without what moves the cursor."""
+        if not total:
+            return f"{self._what}  {self._show(done)}"
+        share = min(1.0, done / total)
+        bar = "#" * round(WIDTH * share)
+        left = f", {_clock(seconds / share - seconds)} left" if share and seconds > 1 else ""
+        return (
+            f"{self._what}  [{bar:.<{WIDTH}}] {share:4.0%}  "
+            f"{self._show(done)} of {self._show(total)}{left}"
+        )
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

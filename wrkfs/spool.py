@@ -1,0 +1,183 @@
+"""A local copy of a volume's rows at one moment, in a temporary file that vanishes with it.
+
+Reading blocks takes as long as it takes; the database's transaction must not. So `dump` copies the
+rows first and lets the transaction go.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import TYPE_CHECKING, TypeAlias
+
+from wrkfs.errors import Corrupt, WrkfsError
+from wrkfs.meta import rules
+from wrkfs.types import ROOT_INO, Attr, FileMap, Ino, SliceId, SliceRef
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wrkfs.meta.snapshot import Snapshot
+
+Values: TypeAlias = "tuple[object, ...]"
+
+BATCH = 1000
+"""Rows written at once."""
+TABLES = {
+    "inode": (
+        "CREATE TABLE inode (ino INTEGER PRIMARY KEY, mode, nlink, uid, gid, rdev, size, "
+        "atime, mtime, ctime, version)",
+        "SELECT ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, version FROM inode",
+        11,
+    ),
+    "dentry": (
+        "CREATE TABLE dentry (parent, name, ino, PRIMARY KEY (parent, name)) WITHOUT ROWID",
+        "SELECT parent, name, ino FROM dentry",
+        3,
+    ),
+    "symlink": (
+        "CREATE TABLE symlink (ino INTEGER PRIMARY KEY, target)",
+        "SELECT ino, target FROM symlink",
+        2,
+    ),
+    "xattr": (
+        "CREATE TABLE xattr (ino, name, value, PRIMARY KEY (ino, name)) WITHOUT ROWID",
+        "SELECT ino, name, value FROM xattr",
+        3,
+    ),
+    "slice": (
+        "CREATE TABLE slice (inode, chunk, ord, pos, slice_id, size, off, length, checksums, "
+        "is_inline, PRIMARY KEY (inode, chunk, ord)) WITHOUT ROWID",
+        "SELECT inode, chunk, ord, pos, slice_id, size, off, length, checksums, is_inline "
+        "FROM slice",
+        10,
+    ),
+    "inline": (
+        "CREATE TABLE inline (slice_id INTEGER PRIMARY KEY, data)",
+        "SELECT slice_id, data FROM inline",
+        2,
+    ),
+}
+"""Name -> (table here, query there, columns)."""
+
+
+_ATTR = (
+    "ino",
+    "mode",
+    "nlink",
+    "uid",
+    "gid",
+    "rdev",
+    "size",
+    "atime_ns",
+    "mtime_ns",
+    "ctime_ns",
+    "version",
+)
+"""Fields of Attr, in the order of the columns."""
+
+
+class Spool:
+    """The rows. Use it as a context."""
+
+    def __init__(self) -> None:
+        # No name: a temporary file that SQLite deletes.
+        self._base = sqlite3.connect("")
+        self._base.execute("PRAGMA journal_mode = OFF")
+        self._base.execute("PRAGMA synchronous = OFF")
+        for table, _, _ in TABLES.values():
+            self._base.execute(table)
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._base.close()
+
+    async def fill(self, snapshot: Snapshot, progress: Callable[[int, int], None]) -> None:
+        """Copies all rows; `progress(rows, 0)`."""
+        done = 0
+        for name, (_, query, columns) in TABLES.items():
+            statement = f"INSERT INTO {name} VALUES ({', '.join('?' * columns)})"  # noqa: S608 fixed
+            batch: list[Values] = []
+            async for row in snapshot.rows(query):
+                batch.append(tuple(row))
+                if len(batch) == BATCH:
+                    self._base.executemany(statement, batch)
+                    done += BATCH
+                    batch.clear()
+                    progress(done, 0)
+            self._base.executemany(statement, batch)
+        self._base.commit()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all regular files, holes included."""
+        found: int = self._base.execute(
+            "SELECT coalesce(sum(size), 0) FROM inode WHERE mode >> 12 = 8 AND nlink > 0"
+        ).fetchone()[0]
+        return found
+
+    def attr(self, ino: int) -> Attr:
+        """Attributes of an inode. Corrupt when it is missing."""
+        row = self._base.execute("SELECT * FROM inode WHERE ino = ?", (ino,)).fetchone()
+        if row is None:
+            raise Corrupt(f"inode {ino} is missing; run: wrkfs fsck")
+        return Attr(**dict(zip(_ATTR, row, strict=True)))
+
+    def entries(self, parent: Ino) -> list[tuple[bytes, Ino]]:
+        """Names in a directory, sorted. Corrupt for one that cannot be."""
+        found = self._base.execute(
+            "SELECT name, ino FROM dentry WHERE parent = ? ORDER BY name", (parent,)
+        ).fetchall()
+        for name, _ in found:
+            try:
+                rules.check_name(name)
+            except WrkfsError:
+                raise Corrupt(f"impossible name in inode {parent}; run: wrkfs fsck") from None
+        return found
+
+    def walk(self) -> Iterator[tuple[bytes, Attr]]:
+        """Path (without a leading slash; b"" for the root) and attributes, parents first.
+
+        Corrupt for a directory that is reached twice.
+        """
+        seen: set[int] = set()
+        ahead: list[tuple[bytes, Ino]] = [(b"", ROOT_INO)]
+        while ahead:
+            path, ino = ahead.pop()
+            attr = self.attr(ino)
+            yield path, attr
+            if attr.is_dir:
+                if ino in seen:
+                    raise Corrupt(f"directory {ino} stands in two places; run: wrkfs fsck")
+                seen.add(ino)
+                below = path + b"/" if path else b""
+                ahead += [(below + name, child) for name, child in reversed(self.entries(ino))]
+
+    def target(self, ino: Ino) -> bytes:
+        """Target of a symbolic link. Corrupt when it is missing."""
+        row = self._base.execute("SELECT target FROM symlink WHERE ino = ?", (ino,)).fetchone()
+        if row is None:
+            raise Corrupt(f"symbolic link {ino} has no target; run: wrkfs fsck")
+        return bytes(row[0])
+
+    def xattrs(self, ino: Ino) -> list[tuple[bytes, bytes]]:
+        """Extended attributes, sorted by name."""
+        return self._base.execute(
+            "SELECT name, value FROM xattr WHERE ino = ? ORDER BY name", (ino,)
+        ).fetchall()
+
+    def file_map(self, attr: Attr) -> FileMap:
+        """What a file consists of."""
+        rows = self._base.execute(
+            "SELECT s.pos, s.slice_id, s.size, s.off, s.length, s.checksums, "
+            "CASE WHEN s.is_inline THEN coalesce(n.data, x'') END "
+            "FROM slice s LEFT JOIN inline n ON n.slice_id = s.slice_id "
+            "WHERE s.inode = ? ORDER BY s.ord",
+            (attr.ino,),
+        )
+        refs = tuple(
+            SliceRef(pos, SliceId(number), size, off, length, sums, inline)
+            for pos, number, size, off, length, sums, inline in rows
+        )
+        return FileMap(attr, refs)
