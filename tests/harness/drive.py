@@ -33,6 +33,8 @@ STOP_TIMEOUT = 30.0
 class MountProcess:
     """A mount process of a test."""
 
+    PROGRAM: tuple[str, ...] = ("-m", "box_guest.mount")
+
     def __init__(self, config: VolumeConfig, directory: Path, *options: str) -> None:
         self.config = config
         self._options = options
@@ -50,7 +52,7 @@ class MountProcess:
     def start(self) -> None:
         """Mounts; replaces a mount whose process was killed."""
         reader, writer = os.pipe()
-        command = [sys.executable, "-m", "box_guest.mount", "--credentials-fd", str(reader)]
+        command = [sys.executable, *self.PROGRAM, "--credentials-fd", str(reader)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._options, str(self.path)],
