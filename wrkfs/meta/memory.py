@@ -28,6 +28,7 @@ from wrkfs.errors import (
 )
 from wrkfs.layout import LINK_MAX
 from wrkfs.meta import rules
+from wrkfs.meta.memory_upkeep import MemoryUpkeep
 from wrkfs.meta.memory_volume import Entry, MemoryVolume, Node
 from wrkfs.types import (
     ROOT_INO,
@@ -36,6 +37,7 @@ from wrkfs.types import (
     Ino,
     RenameFlags,
     SessionId,
+    SetAttr,
     SliceId,
     StatFs,
     XattrFlags,
@@ -44,16 +46,17 @@ from wrkfs.types import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from wrkfs.types import Attr, Caller, Commit, SetAttr
+    from wrkfs.types import Attr, Caller, Commit
 
 
-class MemoryMeta:
+class MemoryMeta(MemoryUpkeep):
     """One session on a `MemoryVolume`; see `interface.MetaStore` for every method."""
 
     def __init__(self, volume: MemoryVolume | None = None) -> None:
         self._volume = MemoryVolume() if volume is None else volume
         self._session = SessionId(0)
         self._epoch = 0
+        self._oldest: Callable[[], float | None] = lambda: None
         self.on_crash: Callable[[bool], None] | None = None
 
     @property
@@ -79,6 +82,7 @@ class MemoryMeta:
         """Registers a session."""
         self._session = self._volume.register()
         self._epoch += 1
+        self.watch_snapshots(self._oldest)
 
     async def rejoin(self) -> None:
         """Registers anew after `Fenced`."""
@@ -132,6 +136,8 @@ class MemoryMeta:
         mode = node.attr.mode
         if changes.size is not None:
             rules.check_resizable(mode)
+            if changes == SetAttr(size=node.attr.size):
+                return node.attr
             volume.resize(node, changes.size)
         chowned = changes.uid is not None or changes.gid is not None
         if changes.mode is not None:
@@ -256,7 +262,7 @@ class MemoryMeta:
             raise IsDirectory
         del directory.entries[name]
         volume.touch(directory)
-        volume.drop_link(node)
+        volume.drop_link(node, parent, name)
 
     async def rmdir(self, parent: Ino, name: bytes) -> None:
         """See MetaStore."""
@@ -268,7 +274,7 @@ class MemoryMeta:
             raise NotEmpty
         del directory.entries[name]
         volume.touch(directory, -1)
-        volume.free(node)
+        volume.drop_directory(node, parent, name)
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
@@ -280,14 +286,18 @@ class MemoryMeta:
             raise PreconditionFailed
         del directory.entries[name]
         volume.touch(directory, -1 if node.attr.is_dir else 0)
-        doomed = [node]
+        doomed, emptied = [(node, parent, name)], []
         while doomed:
-            node = doomed.pop()
-            if node.attr.is_dir:
-                doomed += [volume.nodes[entry.ino] for entry in node.entries.values()]
-                volume.free(node)
-            else:
-                volume.drop_link(node)
+            node, parent, name = doomed.pop()
+            if not node.attr.is_dir:
+                volume.drop_link(node, parent, name)
+                continue
+            emptied.append((node, parent, name))
+            for child, entry in node.entries.items():
+                doomed.append((volume.nodes[entry.ino], node.attr.ino, child))
+            node.entries = {}
+        for node, parent, name in reversed(emptied):
+            volume.drop_directory(node, parent, name)
 
     async def rename(
         self,
@@ -371,9 +381,9 @@ class MemoryMeta:
             goal.entries[new_name].ino = node.attr.ino
             moved -= int(target.attr.is_dir)
             if target.attr.is_dir:
-                volume.free(target)
+                volume.drop_directory(target, goal.attr.ino, new_name)
             else:
-                volume.drop_link(target)
+                volume.drop_link(target, goal.attr.ino, new_name)
         volume.touch(goal, moved)
         if node.attr.is_dir:
             node.parent = goal.attr.ino
@@ -388,7 +398,7 @@ class MemoryMeta:
         rules.check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)
-            node.change(mtime_ns=node.attr.ctime_ns)
+            node.change(mtime_ns=time.time_ns())
         volume.sustain(ino, self._session)
         return volume.file_map(node)
 
@@ -404,7 +414,7 @@ class MemoryMeta:
         """See MetaStore."""
         if count <= 0:
             raise InvalidArgument("nothing to reserve")
-        return self._alive().reserve(count)
+        return self._alive().reserve(count, self._session)
 
     async def commit(self, commit: Commit) -> Attr:
         """See MetaStore."""
@@ -461,7 +471,7 @@ class MemoryMeta:
             mode = rules.without_set_ids(old.attr.mode)
             entry.ino = ino
             node.change(nlink=1, mode=mode, uid=old.attr.uid, gid=old.attr.gid)
-            volume.drop_link(old)
+            volume.drop_link(old, parent, name)
         volume.touch(directory)
         return old is None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import stat
 import time
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from wrkfs.errors import FileTooBig, InvalidArgument, NotDirectory, NotFound, QuotaExceeded
@@ -16,6 +17,8 @@ from wrkfs.meta import rules
 from wrkfs.types import ROOT_INO, Attr, FileMap, Ino, SessionId, SliceId, SliceRef
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wrkfs.types import Commit, Extent
 
 
@@ -48,11 +51,32 @@ class Node:
         return self.attr
 
 
+@dataclass(slots=True)
+class Trashed:
+    """An inode whose last name was removed. Unless it is open, only the trash knows it."""
+
+    node: Node
+    parent: Ino
+    name: bytes
+    deleted_at: datetime
+
+
+@dataclass(slots=True)
+class SliceRange:
+    """Slice ids given to a session; `ended_at` (monotonic): when its end was seen."""
+
+    first: int
+    count: int
+    session: SessionId
+    ended_at: float | None = None
+
+
 class MemoryVolume:
     """One volume in memory.
 
     `bytes_limit` and `inodes_limit` are its quota. `freed_slices` holds the slices of the object
-    store that no file references any more.
+    store that no file references any more: size and time (monotonic). Removed files are kept for
+    `trash_seconds`.
     """
 
     def __init__(self, bytes_limit: int | None = None, inodes_limit: int | None = None) -> None:
@@ -60,7 +84,12 @@ class MemoryVolume:
         self.inodes_limit = inodes_limit
         self.bytes_used = 0
         self.inodes_used = 0
-        self.freed_slices: set[SliceId] = set()
+        self.trash_seconds = 0
+        self.trash: dict[Ino, Trashed] = {}
+        self.freed_slices: dict[SliceId, tuple[int, float]] = {}
+        self.ranges: list[SliceRange] = []
+        self.oldest: dict[SessionId, Callable[[], float | None]] = {}
+        self.upkeep: tuple[SessionId, float] = (SessionId(0), 0.0)
         self.epochs: dict[SessionId, int] = {}
         self.sustained: dict[Ino, dict[SessionId, int]] = {}
         self.nodes: dict[Ino, Node] = {}
@@ -87,6 +116,7 @@ class MemoryVolume:
     def end(self, session: SessionId) -> None:
         """Ends a session; frees what only it sustained."""
         self.epochs.pop(session, None)
+        self.oldest.pop(session, None)
         for ino in [ino for ino, holders in self.sustained.items() if session in holders]:
             self.drop_handles(ino, session)
 
@@ -98,10 +128,11 @@ class MemoryVolume:
         self._next_id += 1
         return number
 
-    def reserve(self, count: int) -> SliceId:
+    def reserve(self, count: int, session: SessionId) -> SliceId:
         """The first of `count` slice ids never given before."""
         first = self._next_slice
         self._next_slice += count
+        self.ranges.append(SliceRange(first, count, session))
         return SliceId(first)
 
     def add(
@@ -145,25 +176,37 @@ class MemoryVolume:
         nlink = directory.attr.nlink + subdirectories
         directory.change(mtime_ns=now, ctime_ns=now, nlink=nlink)
 
-    def drop_link(self, node: Node) -> None:
-        """Takes one name from a non-directory and frees it when nothing holds it."""
-        node.change(nlink=node.attr.nlink - 1)
+    def drop_link(self, node: Node, parent: Ino, name: bytes) -> None:
+        """Takes one name from a non-directory; with its last one it goes to the trash, or away."""
+        attr = node.attr
+        if attr.nlink <= 1 and self.trash_seconds and rules.is_kept(attr, time.time_ns()):
+            self.trash[attr.ino] = Trashed(node, parent, name, datetime.now(UTC))
+        node.change(nlink=attr.nlink - 1)
+        self.free_if_unused(node)
+
+    def drop_directory(self, node: Node, parent: Ino, name: bytes) -> None:
+        """Ends a directory; the trash keeps it as the place of what was in it."""
+        ino = node.attr.ino
+        node.change(nlink=0)
+        if any(entry.parent == ino for entry in self.trash.values()):
+            self.trash[ino] = Trashed(node, parent, name, datetime.now(UTC))
         self.free_if_unused(node)
 
     def free_if_unused(self, node: Node) -> None:
-        """Frees an inode with neither name nor open handle."""
+        """Lets go of an inode with neither name nor open handle."""
         if node.attr.nlink or self.sustained.get(node.attr.ino):
             return
-        self.free(node)
-
-    def free(self, node: Node) -> None:
-        """Frees an inode, its slices and its use."""
         del self.nodes[node.attr.ino]
         self.inodes_used -= 1
         if node.attr.is_file:
             self.bytes_used -= node.attr.size
+        if node.attr.ino not in self.trash:
+            self.free_slices(node)
+
+    def free_slices(self, node: Node) -> None:
+        """Lets go of the slices of an inode that is gone."""
         gone, node.refs = node.refs, []
-        self._note_freed(node, gone)
+        self.note_freed(node, gone)
 
     # -- open handles --
 
@@ -201,6 +244,8 @@ class MemoryVolume:
     def resize(self, node: Node, size: int) -> None:
         """Cuts or extends a regular file: refs are clipped, so cut bytes never come back."""
         old = node.attr.size
+        if size == old:
+            return
         self.charge(size - old)
         gone = [ref for ref in node.refs if ref.pos >= size]
         node.refs = [
@@ -208,14 +253,14 @@ class MemoryVolume:
             for ref in node.refs
             if ref.pos < size
         ]
-        self._note_freed(node, gone)
+        self.note_freed(node, gone)
         holes = rules.holes(node.refs, size)
         now = time.time_ns()
         node.change(
             size=size,
-            mtime_ns=node.attr.mtime_ns if size == old else now,
+            mtime_ns=now,
             ctime_ns=now,
-            version=node.attr.version + int(size != old),
+            version=node.attr.version + 1,
             holes=holes,
         )
 
@@ -263,7 +308,7 @@ class MemoryVolume:
         ]
         node.refs = [old for old in node.refs if old not in gone]
         node.refs.append(ref)
-        self._note_freed(node, gone)
+        self.note_freed(node, gone)
 
     def _merged(self, node: Node, ref: SliceRef, chunk: int) -> SliceRef:
         """The ref joined with the chunk's last one, when both are inline and fit together."""
@@ -275,8 +320,14 @@ class MemoryVolume:
         data = last.inline[last.off : last.off + last.length] + ref.inline
         return replace(ref, pos=last.pos, size=len(data), off=0, length=len(data), inline=data)
 
-    def _note_freed(self, node: Node, gone: list[SliceRef]) -> None:
+    def used_slices(self) -> set[int]:
+        """All slices that a file, or a file in the trash, shows."""
+        nodes = [*self.nodes.values(), *(one.node for one in self.trash.values())]
+        return {ref.slice_id for node in nodes for ref in node.refs}
+
+    def note_freed(self, node: Node, gone: list[SliceRef]) -> None:
+        """Objects of slices that lost their last ref wait for garbage collection."""
         kept = {ref.slice_id for ref in node.refs}
-        self.freed_slices.update(
-            ref.slice_id for ref in gone if ref.inline is None and ref.slice_id not in kept
-        )
+        for ref in gone:
+            if ref.inline is None and ref.slice_id not in kept:
+                self.freed_slices.setdefault(ref.slice_id, (ref.size, time.monotonic()))

@@ -11,13 +11,16 @@ import errno
 import functools
 import logging
 import os
+import stat
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import pyfuse3
 
+from box_guest.mount.ghosts import Ghosts
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
 from box_guest.mount.watchdog import Watchdog
 from wrkfs.errors import InvalidArgument, NotFound, WrkfsError
+from wrkfs.meta.rules import without_set_ids
 from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ PREFERRED_IO = 64 * 1024
 UNLIMITED = 1 << 50
 """Bytes that statfs tells when the volume has no quota (1 PiB)."""
 UNLIMITED_INODES = 1 << 40
+TRUSTED = b"trusted."
+"""Namespace of extended attributes that ordinary users do not see."""
 
 
 def handler(
@@ -104,6 +109,7 @@ class Operations(pyfuse3.Operations):
         self._fs = fs
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
+        self._ghosts = Ghosts()
 
     def init(self) -> None:
         """FUSE_INIT: its answer is sent before the event loop goes on."""
@@ -121,10 +127,12 @@ class Operations(pyfuse3.Operations):
             return _entry(await self._fs.getattr(parent))
         if name == b"..":
             return _entry(await self._fs.getattr(await self._fs.parent(parent)))
-        return _entry(await self._fs.lookup(parent, name))
+        return _entry(self._ghosts.saw(parent, name, await self._fs.lookup(parent, name)))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """FORGET; inode numbers are never used twice, so nothing is counted."""
+        for inode, _ in inode_list:
+            self._ghosts.forget(inode)
 
     @handler
     async def mkdir(
@@ -158,11 +166,13 @@ class Operations(pyfuse3.Operations):
     async def unlink(self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """UNLINK."""
         await self._fs.unlink(Ino(parent_inode), name)
+        self._ghosts.removed(parent_inode, name)
 
     @handler
     async def rmdir(self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """RMDIR."""
         await self._fs.rmdir(Ino(parent_inode), name)
+        self._ghosts.removed(parent_inode, name)
 
     @handler
     async def rename(
@@ -180,13 +190,20 @@ class Operations(pyfuse3.Operations):
         await self._fs.rename(
             Ino(parent_inode_old), name_old, Ino(parent_inode_new), name_new, RenameFlags(flags)
         )
+        self._ghosts.removed(parent_inode_new, name_new)
 
     # -- inodes --
 
     @of_inode
     async def getattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """GETATTR."""
-        return _entry(await self._fs.getattr(Ino(inode)))
+        try:
+            return _entry(await self._fs.getattr(Ino(inode)))
+        except NotFound:
+            ghost = self._ghosts.find(Ino(inode))
+            if ghost is None:
+                raise
+            return _entry(ghost)
 
     @of_inode
     async def setattr(
@@ -216,9 +233,11 @@ class Operations(pyfuse3.Operations):
     # -- files --
 
     @of_inode
-    async def open(self, inode: int, flags: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
+    async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """OPEN, with O_TRUNC."""
-        return self._opened(await self._fs.open(Ino(inode), flags), flags)
+        handle = await self._fs.open(Ino(inode), flags)
+        await self._drop_set_ids(handle, flags, ctx)
+        return self._opened(handle, flags)
 
     @handler
     async def create(
@@ -326,20 +345,39 @@ class Operations(pyfuse3.Operations):
         await self._fs.setxattr(Ino(inode), name, value)
 
     @of_inode
-    async def listxattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
-        """LISTXATTR."""
-        return await self._fs.listxattr(Ino(inode))
+    async def listxattr(self, inode: int, ctx: pyfuse3.RequestContext) -> Sequence[bytes]:
+        """LISTXATTR; only root sees the names of `trusted`, whose values the kernel guards."""
+        names = await self._fs.listxattr(Ino(inode))
+        return names if ctx.uid == 0 else [one for one in names if not one.startswith(TRUSTED)]
 
     @of_inode
     async def removexattr(self, inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """REMOVEXATTR."""
         await self._fs.removexattr(Ino(inode), name)
 
+    async def _drop_set_ids(
+        self, handle: FileHandle, flags: int, ctx: pyfuse3.RequestContext
+    ) -> None:
+        """Cutting a file by O_TRUNC takes its set-id bits, but for root (CAP_FSETID).
+
+        The kernel does it itself with every other change of bytes.
+        """
+        mode = handle.attr.mode
+        if not flags & os.O_TRUNC or ctx.uid == 0 or without_set_ids(mode) == mode:
+            return
+        try:
+            await self._fs.setattr(handle.ino, SetAttr(mode=without_set_ids(mode)))
+        except WrkfsError:
+            await handle.close()
+            raise
+
     def _opened(self, handle: FileHandle, flags: int) -> pyfuse3.FileInfo:
         # The kernel writes appended bytes into its pages at the end that it knows, which may be
         # where somebody else has appended meanwhile; a reader here would see them mixed. So they
-        # go past its pages. What can be mapped shared cannot do without pages.
+        # go past its pages. What can be mapped shared cannot do without pages, and the kernel takes
+        # set-id bits away only from what is written through them.
         only_appends = flags & (os.O_ACCMODE | os.O_APPEND) == os.O_WRONLY | os.O_APPEND
+        only_appends = only_appends and not handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
         return pyfuse3.FileInfo(
             fh=self._files.add(handle), keep_cache=False, direct_io=only_appends
         )

@@ -158,6 +158,13 @@ def capability(number: int) -> bool:
     return bool(int(line.split()[1], 16) >> number & 1)
 
 
+def set_attribute(
+    path: bytes, name: bytes, value: bytes, flags: int = 0, follow: bool = True
+) -> None:
+    """setxattr(2), lsetxattr(2)."""
+    os.setxattr(path, name, value, flags, follow_symlinks=follow)
+
+
 def picture(top: bytes) -> Picture:
     """Everything below a directory, itself included: attributes, contents, xattrs by path."""
     found: Picture = {top: dict(fields(os.lstat(top)), content=attributes(top))}
@@ -202,6 +209,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "picture": picture,
     "rename2": rename2,
     "stat": lambda path: fields(os.stat(path)),
+    "setxattr": set_attribute,
     "statvfs": lambda path: tuple(os.statvfs(path)),
     "utime_null": utime_null,
     "utimens": utimens,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mount.posix.tree import ANN, BOB, EVE, KINDS, ROOT, User
+from tests.mount.posix.tree import KINDS
 
 if TYPE_CHECKING:
     from tests.mount.posix.tree import Tree

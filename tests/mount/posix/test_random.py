@@ -92,6 +92,7 @@ def test_random_sequences(twins: Twins, figures: Figures) -> None:
     for round_number in figures(ci=100, long=5000):
         dice = random.Random(round_number)
         twins.fresh()
+        twins.calls.append(f"round {round_number}")
         for number in range(2):
             twins.do("mkdir", NAMES[number], 0o777)
         for _ in range(STEPS):

@@ -31,7 +31,7 @@ class Twins:
         """Goes on in a new directory."""
         for tree in self.trees:
             tree.fresh()
-        self.calls.clear()
+        self.calls = []
         self._before = None
 
     def do(self, name: str, *arguments: object, who: User = ROOT, look: bool = True) -> int:
@@ -82,7 +82,7 @@ class Twins:
             )
 
     def _report(self, what: str) -> str:
-        return "\n".join([*self.calls[-60:], what])
+        return "\n".join([*self.calls[-80:], what])
 
 
 def plain(result: object) -> object:

@@ -10,9 +10,10 @@ BEGIN
     RETURN r;
 END $$;
 
--- Changes attributes; NULL leaves one as it is, times also come from the database's clock. A new
--- owner takes the set-id bits of a file unless the mode comes with it; whether a new size does
--- depends on who asks, so the adapter sends the mode then.
+-- Changes attributes; NULL leaves one as it is, times also come from the database's clock. ctime
+-- moves, unless all that was asked for is the size that the file has. A new owner takes the set-id
+-- bits of a file unless the mode comes with it; whether a new size does depends on who asks, so the
+-- adapter sends the mode then.
 CREATE FUNCTION wrkfs.setattr(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_mode integer, a_uid bigint, a_gid bigint, a_size bigint, a_atime bigint, a_mtime bigint,
@@ -37,7 +38,10 @@ BEGIN
         IF r.errno <> 0 THEN RETURN r; END IF;
         v_growth := wrkfs.resize(a_ino, a_size);
     END IF;
-    UPDATE inode i SET ctime = v_now,
+    UPDATE inode i
+    SET ctime = CASE WHEN a_size = v_size AND coalesce(a_mode, a_uid, a_gid) IS NULL
+                AND coalesce(a_atime, a_mtime) IS NULL AND NOT (a_atime_now OR a_mtime_now)
+            THEN i.ctime ELSE v_now END,
         mode = CASE WHEN a_mode IS NOT NULL THEN (i.mode & 61440) | (a_mode & 4095)
             WHEN i.mode >> 12 <> 4 AND coalesce(a_uid, a_gid) IS NOT NULL
             THEN wrkfs.without_set_ids(i.mode) ELSE i.mode END,
