@@ -43,6 +43,7 @@ from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
+from boxd.workspaces.watchdog import DatabaseWatchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,6 +226,9 @@ class Service:
         sealer = Sealer(keys / "master.key")
         volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)
         await volumes.sweep()
+        watchdog = DatabaseWatchdog(dsn)
+        watchdog.start()
+        self._stack.push_async_callback(watchdog.close)
         return store, volumes
 
     async def _build_default_image(self, catalog: Catalog) -> None:

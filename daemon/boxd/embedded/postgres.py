@@ -36,6 +36,9 @@ STOP_STEPS = (
     (signal.SIGQUIT, 10.0),  # immediate: recovery at the next start
     (signal.SIGKILL, 10.0),
 )
+BACKEND_MEMORY = 512 * 1024 * 1024
+"""Bytes of private memory of one server process. Any role may set work_mem to 64 GB; this makes it
+an error of its statement (53200), not the end of the machine."""
 TAIL = 2000
 """Bytes of the server's own output that an error text quotes."""
 
@@ -153,6 +156,8 @@ class EmbeddedPostgres:
         with inherited(cluster.data) as data, inherited(cluster.sockets) as sockets:
             process = Process.spawn(
                 [
+                    # Inherited by every process of the server; shared buffers do not count.
+                    *("prlimit", f"--data={BACKEND_MEMORY}", "--"),
                     str(cluster.binaries() / "postgres"),
                     f"-D/proc/self/fd/{data}",
                     f"-cunix_socket_directories=/proc/self/fd/{sockets}",

@@ -25,6 +25,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "max_logical_replication_workers": ("0", "nobody replicates"),
     "max_prepared_transactions": ("0", "no transaction outlives its connection"),
     "max_locks_per_transaction": ("256", "one role's locks leave room for all others"),
+    "max_worker_processes": ("0", "no parallel queries: their shared memory has no bound"),
     "temp_file_limit": ("1GB", "per process; only a superuser can raise it"),
     "idle_in_transaction_session_timeout": ("30s", "an idle transaction holds back vacuum"),
     "shared_buffers": ("256MB", "metadata of about a million files"),
