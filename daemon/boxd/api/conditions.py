@@ -5,6 +5,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
@@ -60,6 +61,16 @@ def parse_tags(value: bytes | None) -> Tags | None:
     if not found:
         raise BadRequest("the entity tag list is empty")
     return Tags(frozenset(found))
+
+
+def parse_date(value: bytes | None) -> int | None:
+    """An HTTP date as seconds since the epoch; None for what is none, which does not count."""
+    if value is None:
+        return None
+    try:
+        return int(parsedate_to_datetime(value.decode("latin-1")).timestamp())
+    except (ValueError, OverflowError):
+        return None
 
 
 def range_applies(if_range: bytes | None, tag: str) -> bool:

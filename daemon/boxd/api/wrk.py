@@ -14,6 +14,7 @@ from boxd.api.body import Body, ClientGone
 from boxd.api.conditions import (
     attachment,
     content_type,
+    parse_date,
     parse_range,
     parse_tags,
     range_applies,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from boxd.api.conditions import Tags
     from boxd.api.guard import Exchange
     from boxd.api.headers import HeaderLines
     from boxd.operations import Operations
@@ -41,6 +41,7 @@ UPLOAD_IDLE = 60.0
 """Seconds without a byte after which an upload is given up; the drive is held meanwhile."""
 LISTING_BYTES = 64 * 1024
 """A listing is sent in parts of about this size."""
+DATES = (b"if-modified-since", b"if-unmodified-since")
 NO_CACHE = (b"cache-control", b"private, no-cache")
 SANDBOX = (b"content-security-policy", b"sandbox")
 
@@ -74,7 +75,7 @@ class WrkEndpoint:
         self, scope: Scope, send: Send, principal: Principal, path: bytes, ws: str | None
     ) -> None:
         lines = scope["headers"]
-        refuse_duplicates(lines, b"range", b"if-range")
+        refuse_duplicates(lines, b"range", b"if-range", *DATES)
         async with self._drive(principal, ws) as drive, drive.at(path) as found:
             if isinstance(found, Directory):
                 head = scope["method"] == "HEAD"
@@ -88,6 +89,7 @@ class WrkEndpoint:
         lines = scope["headers"]
         if header(lines, b"content-range") is not None:
             raise BadRequest("a PUT replaces the whole file; Content-Range is not supported")
+        refuse_duplicates(lines, *DATES)
         condition = _condition(lines)
         directory = path == b"" or path.endswith(b"/")
         if directory and has_body(lines):
@@ -107,6 +109,7 @@ class WrkEndpoint:
     async def _delete(
         self, scope: Scope, principal: Principal, path: bytes, ws: str | None
     ) -> None:
+        refuse_duplicates(scope["headers"], *DATES)
         condition = _condition(scope["headers"])
         async with self._drive(principal, ws) as drive:
             await drive.delete(path, condition)
@@ -127,6 +130,7 @@ def _condition(lines: HeaderLines) -> Condition:
         match=match.strongly if match is not None else None,
         unless=unless.weakly if unless is not None and not absent else None,
         absent=absent,
+        unchanged_since=parse_date(header(lines, b"if-unmodified-since")),
     )
 
 
@@ -141,7 +145,8 @@ async def _empty(exchange: Exchange, status: int, *lines: tuple[bytes, bytes]) -
 async def _send_file(scope: Scope, send: Send, file: OpenFile, name: bytes) -> None:
     lines, exchange = scope["headers"], exchange_of(scope)
     described = _file_headers(file, name, query_values(scope["query_string"], b"download") != [])
-    if _unchanged(parse_tags(joined(lines, b"if-none-match")), file):
+    _wanted(lines).check(file.attr, "the file")
+    if _unchanged(lines, file):
         await _empty(exchange, 304, *described)
         return
     start, stop, status = 0, file.size, 200
@@ -181,8 +186,22 @@ def _file_headers(file: OpenFile, name: bytes, download: bool) -> list[tuple[byt
     return lines
 
 
-def _unchanged(tags: Tags | None, file: OpenFile) -> bool:
-    return tags is not None and tags.weakly(file.tag)
+def _wanted(lines: HeaderLines) -> Condition:
+    """What must hold for an answer with the file; else it is 412."""
+    match = parse_tags(joined(lines, b"if-match"))
+    return Condition(
+        match=match.strongly if match is not None else None,
+        unchanged_since=parse_date(header(lines, b"if-unmodified-since")),
+    )
+
+
+def _unchanged(lines: HeaderLines, file: OpenFile) -> bool:
+    """Whether the client has it already; a date does not count beside tags, which are exact."""
+    tags = parse_tags(joined(lines, b"if-none-match"))
+    if tags is not None:
+        return tags.weakly(file.tag)
+    since = parse_date(header(lines, b"if-modified-since"))
+    return since is not None and file.mtime_ns // 1_000_000_000 <= since
 
 
 async def _send_listing(send: Send, path: bytes, entries: list[Entry], head: bool) -> None:

@@ -53,6 +53,9 @@ READDIR_BATCH = 1000
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o755
 OPEN_TRIES = 50
+CHANGE_TRIES = 50
+"""How often a condition is checked anew when somebody was faster."""
+SECOND = 1_000_000_000
 _ROOT_STAYS = "the root of the drive cannot be removed; remove what is in it"
 PARENT_TRIES = 3
 """Directories that vanish between being made and being used are made again this often."""
@@ -115,33 +118,42 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for a change.
+    """What must hold for a change, or for an answer.
 
     `match`: there is a file whose tag it accepts. `unless`: there is no file whose tag it accepts.
-    `absent`: nothing is there.
+    `absent`: nothing is there. `unchanged_since` (seconds since the epoch): what is there has not
+    been modified after that second; it does not count beside `match`, which is exact.
     """
 
     match: Callable[[str], bool] | None = None
     unless: Callable[[str], bool] | None = None
     absent: bool = False
+    unchanged_since: int | None = None
 
     def check(self, present: Attr | None, what: str) -> None:
         """Raises PreconditionFailed when it does not hold for what is there."""
         tag = None if present is None else entity_tag(present)
+        late = self.unchanged_since if self.match is None else None
         failed = (
             (self.absent and tag is not None)
             or (self.match is not None and (tag is None or not self.match(tag)))
             or (self.unless is not None and tag is not None and self.unless(tag))
+            or (late is not None and present is not None and present.mtime_ns // SECOND > late)
         )
         if failed:
             now = "nothing is there" if tag is None else f"it is {tag} now"
             raise PreconditionFailed(f"{what}: the precondition does not hold; {now}")
 
     def pin(self, present: Attr | None) -> Pin:
-        """What must still be so when the change happens."""
-        held = present is not None and self.match is not None
-        version = (present.ino, present.version) if present is not None and held else None
-        return Pin(version, self.absent)
+        """What must still be so when the change happens, for what was checked to hold still."""
+        if self == ALWAYS:
+            return Pin(None, False)
+        if present is None:
+            return Pin(None, True)
+        return Pin((present.ino, present.version), False)
+
+
+ALWAYS = Condition()
 
 
 def entity_tag(attr: Attr) -> str:
@@ -154,6 +166,7 @@ class OpenFile:
 
     def __init__(self, handle: FileHandle) -> None:
         self._handle = handle
+        self.attr = handle.attr
         self.size = handle.attr.size
         self.mtime_ns = handle.attr.mtime_ns
         self.tag = entity_tag(handle.attr)
@@ -243,7 +256,7 @@ class Drive:
                 await handle.fsync()
                 # Before the file has a name, so that nobody else's write is in the tag.
                 attr = await self._fs.getattr(handle.ino)
-                created = await self._publish(path, handle.ino, condition.pin(before))
+                created = await self._publish_if(path, handle.ino, condition, before)
         finally:
             with translated(what):
                 await handle.close()
@@ -259,20 +272,27 @@ class Drive:
     async def delete(self, path: bytes, condition: Condition) -> None:
         """Removes a file, a directory with all in it, or a link itself. BadRequest for the root.
 
-        The condition is checked against a file right before. NotFound, PreconditionFailed.
+        What is removed is what the condition was checked against. NotFound, PreconditionFailed.
         """
         what = _what(path)
         with translated(what, missing=True):
-            found = await paths.resolve(self._fs, path, follow=False)
-            if not found.name:
-                raise BadRequest(_ROOT_STAYS)
-            if found.attr is None:
-                raise drive_errors.NotFound
-            if path.endswith(b"/") and not found.attr.is_dir:
-                raise NotFound(f"{what} is not a directory")
-            condition.check(found.attr, what)
-            await self._fs.remove_tree(found.parent, found.name)
-            await self._fs.sync()
+            for _ in range(CHANGE_TRIES):
+                found = await paths.resolve(self._fs, path, follow=False)
+                if not found.name:
+                    raise BadRequest(_ROOT_STAYS)
+                if found.attr is None:
+                    raise drive_errors.NotFound
+                if path.endswith(b"/") and not found.attr.is_dir:
+                    raise NotFound(f"{what} is not a directory")
+                condition.check(found.attr, what)
+                wanted = condition.pin(found.attr).version
+                try:
+                    await self._fs.remove_tree(found.parent, found.name, if_version=wanted)
+                except drive_errors.PreconditionFailed:
+                    continue
+                await self._fs.sync()
+                return
+            raise PreconditionFailed(f"{what} changes all the time; try again")
 
     async def _existing(self, path: bytes) -> Attr:
         found = await paths.resolve(self._fs, path)
@@ -300,6 +320,22 @@ class Drive:
             return (await paths.resolve(self._fs, path)).attr
         except drive_errors.NotFound:
             return None
+
+    async def _publish_if(
+        self, path: bytes, ino: Ino, condition: Condition, before: Attr | None
+    ) -> bool:
+        """Publishes while the condition holds: what was checked is what is replaced.
+
+        Somebody may change the file after the check in a way that the condition allows.
+        """
+        what = _what(path)
+        for _ in range(CHANGE_TRIES):
+            try:
+                return await self._publish(path, ino, condition.pin(before))
+            except drive_errors.PreconditionFailed:
+                before = await self._target(path)
+                condition.check(before, what)
+        raise PreconditionFailed(f"{what} changes all the time; try again")
 
     async def _publish(self, path: bytes, ino: Ino, pin: Pin) -> bool:
         """Gives the written file its name; makes parents that are missing."""
