@@ -22,6 +22,7 @@ from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import (
     Doubtful,
     Fenced,
+    InvalidArgument,
     Missing,
     NoData,
     NotFound,
@@ -159,6 +160,11 @@ class Filesystem:
     def cache_usage(self) -> CacheUsage:
         """What the caches of blocks hold."""
         return self._reader.usage
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """Bytes written and not committed yet, and the number of open files."""
+        return self._path.budget.used, len(self._files)
 
     @property
     def losses(self) -> int:
@@ -603,5 +609,7 @@ class Filesystem:
 
 
 def _check_namespace(name: bytes) -> None:
+    if name in STORED_XATTRS:
+        raise InvalidArgument("an extended attribute without a name")
     if not name.startswith(STORED_XATTRS):
         raise NotSupported(f"extended attribute {name!r}")

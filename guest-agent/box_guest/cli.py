@@ -41,8 +41,22 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(result))
     else:
         for key, value in result.items():
-            print(f"{key}: {value}")
+            print(f"{key}: {_shown(key, value)}")
     return 0
+
+
+def _shown(key: str, value: object) -> str:
+    """A value for people."""
+    if value is None:
+        return "none"
+    if isinstance(value, int) and (key.startswith("bytes_") or key.endswith("_bytes")):
+        size = float(value)
+        for unit in ("B", "KiB", "MiB", "GiB"):
+            if size < 1024:
+                return f"{size:.1f} {unit}" if unit != "B" else f"{value} B"
+            size /= 1024
+        return f"{size:.1f} TiB"
+    return str(value)
 
 
 def name_process() -> None:

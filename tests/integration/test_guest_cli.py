@@ -53,6 +53,32 @@ async def test_workspace_asks_the_daemon(local_box: LocalBox, verb: str) -> None
     assert local_box.requests == [(BOX_ID, verb)]
 
 
+async def test_sizes_have_units(local_box: LocalBox) -> None:
+    async def tell(box_id: str, verb: str) -> dict[str, Any]:
+        return {
+            "health": "ok",
+            "bytes_used": 1536,
+            "bytes_limit": None,
+            "inodes_used": 2048,
+            "pending_bytes": 5,
+            "memory_bytes": 3 << 40,
+        }
+
+    await local_box.registry.close_all()
+    local_box.registry = TunnelRegistry(local_box.root / "daemon_key", tell)
+    await local_box.open()
+    await local_box.tunnel()
+    _, stdout, _ = await cli(local_box, "workspace", "info")
+    assert stdout.splitlines() == [
+        "health: ok",
+        "bytes_used: 1.5 KiB",
+        "bytes_limit: none",
+        "inodes_used: 2048",
+        "pending_bytes: 5 B",
+        "memory_bytes: 3.0 TiB",
+    ]
+
+
 async def test_refusals_are_shown(local_box: LocalBox) -> None:
     async def refuse(box_id: str, verb: str) -> dict[str, Any]:
         raise Conflict("/wrk is in use by process 17 (vim)")

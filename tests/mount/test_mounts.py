@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 
 from boxd.embedded.process import start_ticks
 from boxd.errors import Unavailable
+from boxd.workspaces import health
 from boxd.workspaces.mounts import Mounts
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
@@ -70,6 +72,30 @@ async def write(path: Path, data: bytes) -> None:
 
 async def read(path: Path) -> bytes:
     return await asyncio.to_thread(path.read_bytes)
+
+
+async def test_a_mount_tells_how_it_does(
+    mounts: Mounts, volume: VolumeConfig, tmp_path: Path
+) -> None:
+    assert await mounts.health(volume.volume) == {}
+    path = await mounts.ensure(volume)
+    await write(path / "file", b"x" * 1000)
+    told = await mounts.health(volume.volume)
+    assert (told["health"], told["bytes_used"], told["inodes_used"]) == ("ok", 1000, 1)
+    assert told["pending_bytes"] == 0
+    socket = tmp_path / volume.volume / "status"
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    pid = pid_of(tmp_path, volume)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert await health.ask(socket, 0.2) == {"health": health.SILENT}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert (await mounts.health(volume.volume))["health"] == "ok"
+    await mounts.release(volume.volume)
+    assert await mounts.health(volume.volume) == {}
+    assert not socket.exists()
+    assert await health.ask(socket) == {"health": health.SILENT}
 
 
 async def test_one_process_serves_all_who_ask(

@@ -55,6 +55,10 @@ class Mounts(Protocol):
         """The volumes that have a mount process here, adopted ones included."""
         ...
 
+    async def health(self, volume_id: str) -> dict[str, object]:
+        """How a volume's mount does; {} when there is none here."""
+        ...
+
 
 class HostDrives:
     """See the module."""
@@ -118,11 +122,17 @@ class HostDrives:
         """What `box-guest workspace info` shows."""
         place = (box.owner, box.workspace)
         attached = box.id in self._users.get(place, ())
+        told: dict[str, object] = {}
+        for volume_id, owner_workspace in self._workspaces.items():
+            if attached and owner_workspace == place:
+                told = await self._mounts.health(volume_id)
+                break
         return {
             "mounted": attached,
             "path": "/wrk",
             "workspace": box.workspace or "(default)",
             "boxes": len(self._users.get(place, ())),
+            **told,
         }
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ start time. All boxes of a volume on this host share its mount.
     DIRECTORY/<volume id>/mnt    where the volume is mounted
     DIRECTORY/<volume id>/pid    {"pid": ..., "start": ...}, written before the mount is ready
     DIRECTORY/<volume id>/log    what the process complains about
+    DIRECTORY/<volume id>/status socket where it tells how it does
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 from boxd.embedded.files import write_private
 from boxd.embedded.process import Process, Supervisor, start_ticks
 from boxd.errors import BoxdError, Unavailable
+from boxd.workspaces import health
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -61,6 +63,11 @@ class Mount:
     def mountpoint(self) -> Path:
         """Where the volume stands."""
         return self.directory / "mnt"
+
+    @property
+    def status(self) -> Path:
+        """The socket where its process tells how it does."""
+        return self.directory / "status"
 
     @property
     def present(self) -> Process | None:
@@ -114,6 +121,11 @@ class Mounts:
             return
         async with mount.lock:
             await self._end(mount)
+
+    async def health(self, volume_id: str) -> dict[str, object]:
+        """How a volume's mount does; {} when there is none here."""
+        mount = self._mounts.get(volume_id)
+        return {} if mount is None or mount.present is None else await health.ask(mount.status)
 
     def present(self) -> list[str]:
         """The volumes that have a mount process here, adopted ones included."""
@@ -188,6 +200,8 @@ class Mounts:
                     "--credentials-fd",
                     str(reader),
                     *self._cache,
+                    "--status",
+                    str(mount.status),
                     str(mount.mountpoint),
                 ],
                 log=directory / "log",

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyfuse3
 import uvloop
 
-from box_guest.mount import loop
+from box_guest.mount import loop, status
 from box_guest.mount import mountpoint as mounting
 from box_guest.mount.operations import Operations
 from wrkfs.config import ConfigError, Limits, VolumeConfig
@@ -53,6 +53,9 @@ def main() -> int:
     cache(
         "--cache-size", type=int, default=CACHE_SIZE, metavar="BYTES", help="at most so much there"
     )
+    parser.add_argument(
+        "--status", type=Path, metavar="SOCKET", help="tell there how the mount does"
+    )
     parser.add_argument("mountpoint", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(
@@ -65,7 +68,7 @@ def main() -> int:
         directory = mounting.prepare(arguments.mountpoint)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limits = Limits(disk=arguments.cache_size, cache_dir=arguments.cache_dir)
-            runner.run(_run(config, directory, limits))
+            runner.run(_run(config, directory, limits, arguments.status))
             return 0
     except (ConfigError, mounting.MountpointError, WrkfsError) as error:
         sys.stderr.write(f"box_guest.mount: {error}\n")
@@ -84,8 +87,10 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
         raise ConfigError(f"descriptor {descriptor} cannot be read") from None
 
 
-async def _run(config: VolumeConfig, directory: Path, limits: Limits) -> None:
-    await serve(await Filesystem.connect(config, limits=limits), directory)
+async def _run(config: VolumeConfig, directory: Path, limits: Limits, socket: Path | None) -> None:
+    fs = await Filesystem.connect(config, limits=limits)
+    async with status.serving(fs, socket):
+        await serve(fs, directory)
 
 
 async def serve(fs: Filesystem, directory: Path) -> None:

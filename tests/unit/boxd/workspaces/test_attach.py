@@ -52,6 +52,10 @@ class Mounts:
         """Unmounts."""
         self.standing.remove(volume_id)
 
+    async def health(self, volume_id: str) -> dict[str, object]:
+        """All is well."""
+        return {"health": "ok"} if volume_id in self.standing else {}
+
     def present(self) -> list[str]:
         """What stands."""
         return list(self.standing)
@@ -90,10 +94,12 @@ async def test_a_box_uses_a_mount_only_after_it_was_attached(box: Box) -> None:
     with pytest.raises(Unavailable):
         await drives.attach(box)
     assert (await drives.info(box))["mounted"] is False
+    assert "health" not in await drives.info(box)
     assert [*drives._lingering] == [(box.owner, box.workspace)]
     backend.broken = False
     await drives.attach(box)
     assert (await drives.info(box))["mounted"] is True
+    assert (await drives.info(box))["health"] == "ok"
     assert not drives._lingering
     backend.broken = True
     with pytest.raises(Unavailable):
