@@ -69,7 +69,7 @@ class OpenFile:
 class FileHandle:
     """One open file description. Any calls may interleave; `close` is the last one."""
 
-    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch", "fixed")
+    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch", "fixed", "hold")
 
     def __init__(self, fs: HandleOwner, file: OpenFile, attr: Attr, flags: int, epoch: int) -> None:
         self._fs = fs
@@ -79,6 +79,8 @@ class FileHandle:
         self._ahead = ReadAhead()
         self.attr = attr
         self.epoch = epoch
+        self.hold: object = None
+        """What keeps garbage collection from what `fixed` shows."""
         self.fixed: FileLayout | None = None
         """What `open_snapshot` found: reads show this, whatever is written later."""
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 import stat
 from dataclasses import dataclass
 from enum import IntFlag
-from typing import NewType, TypeAlias
+from typing import TYPE_CHECKING, NewType, TypeAlias
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Ino = NewType("Ino", int)
 SliceId = NewType("SliceId", int)
@@ -170,3 +173,44 @@ class XattrFlags(IntFlag):
     NONE = 0
     CREATE = 1
     REPLACE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TrashEntry:
+    """Something removed that can be restored: the last name of an inode.
+
+    `parent` is the directory it was removed from, which may be in the trash itself or gone.
+    """
+
+    ino: Ino
+    parent: Ino
+    name: bytes
+    deleted_at: datetime
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a directory is (`alive`), or was before it went to the trash."""
+
+    parent: Ino
+    name: bytes
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A copy of what a stretch of a file shows, to take the place of many small refs.
+
+    It lies in one chunk and has no holes. `refs`: all that overlapped it when it was copied;
+    `hidden`: slices whose refs in the chunk showed nothing then.
+    """
+
+    ino: Ino
+    extent: Extent
+    refs: tuple[SliceRef, ...]
+    hidden: tuple[SliceId, ...]

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from wrkfs.dirty import DirtyBudget
-from wrkfs.errors import Fenced
+from wrkfs.errors import Fenced, WrkfsError
 from wrkfs.types import SliceId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from wrkfs.data.interface import BlockStore
+    from wrkfs.dirty import Run
     from wrkfs.meta.interface import MetaStore
 
 T = TypeVar("T")
 
 UPLOADS = 12
 """PUTs in flight of one Filesystem."""
+CLOSE_DEADLINE = 5.0
+"""Seconds for telling the slice ids that were given up, at the end."""
 SLICE_RANGE = 1024
 """Slice ids reserved at once."""
 REFUSED = "written before the session was cut off"
@@ -95,6 +99,41 @@ class WritePath:
     """Counts answers that a database crash could still undo."""
     durable: int = 0
     """The value of `changes` up to which everything survives a database crash."""
+
+    given_up: dict[SliceId, int] = field(default_factory=dict)
+    """Slices, with their sizes, that may have objects and are in no file; not yet told."""
+
+    def give_up(self, runs: Sequence[Run]) -> None:
+        """These runs will not be committed: their objects are garbage, told in the background."""
+        stored = [run for run in runs if run.puts]
+        if stored:
+            task = asyncio.create_task(self._tell_given_up(stored))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _tell_given_up(self, runs: Sequence[Run]) -> None:
+        # An object that is stored after it was deleted would stay for ever.
+        await asyncio.gather(*(put for run in runs for put in run.puts), return_exceptions=True)
+        self.given_up.update((run.slice_id, run.length) for run in runs)
+        with suppress(WrkfsError):  # told with the next ones, or found when the session has ended
+            await self._report()
+
+    async def _report(self) -> None:
+        told = dict(self.given_up)
+        if told:
+            await self.meta.give_up(told)
+            for slice_id in told:
+                self.given_up.pop(slice_id, None)
+
+    async def drop_ranges(self) -> None:
+        """The end, after all commits: nobody needs to look for ids of this session any more.
+
+        What fails here is done by garbage collection later.
+        """
+        with suppress(WrkfsError, TimeoutError):
+            async with asyncio.timeout(CLOSE_DEADLINE):
+                await self._report()
+                await self.meta.drop_ranges()
 
     def note_change(self) -> int:
         """A change has been answered that only a durable step makes safe; the new count.

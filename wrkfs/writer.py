@@ -171,6 +171,7 @@ class Writer:
         if self._runs:
             batch, held = self._take_out()
             self._drop(batch, held)
+            self._path.give_up(batch)
             self._on_lost(error)
 
     # -- inside --
@@ -284,6 +285,9 @@ class Writer:
         self._committing = batch
         try:
             self._on_committed(await self._commit_batch(batch, durable))
+        except BaseException:
+            self._path.give_up(batch)
+            raise
         finally:
             self._committing = []
             self._drop(batch, held)

@@ -33,7 +33,8 @@ INVARIANTS = {
         OR (i.ino > 1) <> (SELECT count(*) = 1 FROM dentry d WHERE d.ino = i.ino))""",
     "I3": """SELECT i.ino FROM inode i WHERE i.mode >> 12 <> 4 AND (
         i.nlink <> (SELECT count(*) FROM dentry d WHERE d.ino = i.ino)
-        OR i.nlink = 0 AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino))""",
+        OR i.nlink = 0 AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino)
+            AND NOT EXISTS (SELECT 1 FROM trash t WHERE t.ino = i.ino))""",
     "I4": """WITH RECURSIVE below AS (
             SELECT 1::bigint AS ino
             UNION SELECT i.ino FROM inode i JOIN below b ON i.parent = b.ino AND i.mode >> 12 = 4
@@ -50,10 +51,18 @@ INVARIANTS = {
         ON i.ino = l.ino WHERE i.ino IS NULL OR octet_length(l.target) IS DISTINCT FROM i.size""",
     "I10": """SELECT 1 FROM wrkfs.statfs() u,
         (SELECT coalesce(sum(size) FILTER (WHERE mode >> 12 = 8), 0) AS bytes,
-                count(*) - 1 AS inodes FROM inode) i
+                count(*) - 1 AS inodes FROM inode n
+         WHERE n.nlink > 0 OR EXISTS (SELECT 1 FROM sustained s WHERE s.ino = n.ino)) i
         WHERE u.bytes_used <> i.bytes OR u.inodes_used <> i.inodes""",
     "I11": """SELECT s.session_id FROM session s WHERE (s.fenced_at IS NULL)
         <> EXISTS (SELECT 1 FROM op_result o WHERE o.session_id = s.session_id)""",
+    "I14": """SELECT t.ino FROM trash t LEFT JOIN inode i ON i.ino = t.ino
+        WHERE i.nlink IS DISTINCT FROM 0 OR i.parent <> t.parent
+        UNION SELECT i.ino FROM inode i WHERE i.nlink = 0 AND i.parent <> 0
+        AND NOT EXISTS (SELECT 1 FROM trash t WHERE t.ino = i.ino AND t.parent = i.parent)""",
+    "I15": """SELECT t.ino FROM trash t JOIN inode i ON i.ino = t.ino WHERE t.bytes <>
+        CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino)
+        THEN i.size ELSE 0 END""",
     "xattr": "SELECT x.ino FROM xattr x LEFT JOIN inode i ON i.ino = x.ino WHERE i.ino IS NULL",
     "sustained": """SELECT s.ino FROM sustained s LEFT JOIN inode i ON i.ino = s.ino
         LEFT JOIN session e ON e.session_id = s.session_id
@@ -75,6 +84,10 @@ class MetaVolume(Protocol):
 
     async def freed_slices(self) -> set[int]:
         """Slices of the object store that wait for garbage collection."""
+        ...
+
+    async def keep_trash(self, seconds: int = 3600) -> None:
+        """Removed files are kept from now on (they are not unless this is called)."""
         ...
 
     async def fence(self, session: MetaStore) -> None:
@@ -101,6 +114,10 @@ class InMemory:
     async def freed_slices(self) -> set[int]:
         """See MetaVolume."""
         return set(self.volume.freed_slices)
+
+    async def keep_trash(self, seconds: int = 3600) -> None:
+        """See MetaVolume."""
+        self.volume.trash_seconds = seconds
 
     async def fence(self, session: MetaStore) -> None:
         """See MetaVolume."""
@@ -144,7 +161,7 @@ class InPostgres:
             await conn.execute(f"CREATE ROLE {self.schema} LOGIN PASSWORD '{self._password}'")
             database = await conn.fetchval("SELECT current_database()")
             await conn.execute(f'GRANT CONNECT ON DATABASE "{database}" TO {self.schema}')
-            await create_volume_schema(conn, self.schema, self.schema)
+            await create_volume_schema(conn, self.schema, self.schema, trash_seconds=0)
         finally:
             await conn.close()
 
@@ -190,6 +207,10 @@ class InPostgres:
     async def freed_slices(self) -> set[int]:
         """See MetaVolume."""
         return {row[0] for row in await self.rows("SELECT slice_id FROM deleted")}
+
+    async def keep_trash(self, seconds: int = 3600) -> None:
+        """See MetaVolume."""
+        await self.rows("UPDATE volume SET trash_seconds = $1", seconds)
 
     async def fence(self, session: MetaStore) -> None:
         """See MetaVolume."""

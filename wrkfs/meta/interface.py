@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from wrkfs.meta.upkeep import UpkeepStore
 from wrkfs.types import RenameFlags, XattrFlags
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 
-class MetaStore(Protocol):
+class MetaStore(UpkeepStore, Protocol):
     """Metadata of one volume, as seen by one mount session."""
 
     @property

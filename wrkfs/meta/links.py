@@ -105,8 +105,10 @@ class Links:
     One timer looks after all calls in flight, because a timer per call costs 4 us of its 60.
     """
 
-    def __init__(self, config: VolumeConfig, size: int) -> None:
-        self._addresses = deque(addresses(config.meta_dsn))
+    def __init__(self, config: VolumeConfig, size: int, deadline: float = DEADLINE) -> None:
+        self._deadline = deadline
+        self._addresses = addresses(config.meta_dsn)
+        self._preferred = 0
         self._settings = {**SERVER_SETTINGS, "search_path": f'"{config.schema}"'}
         self._idle: list[Link] = []
         self._busy: set[Link] = set()
@@ -119,18 +121,21 @@ class Links:
         self.greet: Callable[[Link], Awaitable[None]] | None = None
         """Awaited with each new connection before it carries calls."""
 
-    async def call(self, name: str, args: tuple[object, ...], deadline: float = DEADLINE) -> Rows:
+    async def call(
+        self, name: str, args: tuple[object, ...], deadline: float | None = None
+    ) -> Rows:
         """Rows that statement `name` answers.
 
-        Raises Unavailable after `deadline` seconds, NoSpace, InvalidArgument, and StorageError for
+        Raises Unavailable after `deadline` seconds (default: the one of all calls), NoSpace, InvalidArgument, and StorageError for
         refusals of the database that no repetition cures.
         """
         return (await self.tell(name, args, deadline))[0]
 
     async def tell(
-        self, name: str, args: tuple[object, ...], deadline: float = DEADLINE
+        self, name: str, args: tuple[object, ...], deadline: float | None = None
     ) -> tuple[Rows, bool]:
         """As `call`; also whether an earlier sending broke, so that it may have been applied."""
+        deadline = self._deadline if deadline is None else deadline
         until = asyncio.get_running_loop().time() + deadline
         pause = _FIRST_PAUSE
         broken = False
@@ -286,17 +291,20 @@ class Links:
     async def _open(self) -> asyncpg.Connection:
         """A connection to the address that takes writes: the last good one is tried first."""
         error: Exception | None = None
-        for _ in self._addresses:
+        count = len(self._addresses)
+        first = self._preferred
+        for number in (*range(first, count), *range(first)):
             try:
-                async with asyncio.timeout(CONNECT / len(self._addresses)):
-                    return await asyncpg.connect(
-                        self._addresses[0],
+                async with asyncio.timeout(CONNECT / count):
+                    connection = await asyncpg.connect(
+                        self._addresses[number],
                         server_settings=self._settings,
                         statement_cache_size=0,
                         target_session_attrs=SessionAttribute.read_write,
                     )
             except (*_REPEAT, asyncpg.InterfaceError, asyncpg.InternalClientError) as problem:
                 error = problem
-            if len(self._addresses) > 1:
-                self._addresses.rotate(-1)
+            else:
+                self._preferred = number
+                return connection
         raise ConnectionError("none of the database's addresses") from error

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from wrkfs.errors import Doubtful, Fenced, InvalidArgument, NotFound, StorageError, by_errno
 from wrkfs.meta import rows, rules
 from wrkfs.meta.handles import OpenFiles
-from wrkfs.meta.links import Links
+from wrkfs.meta.links import DEADLINE, Links
+from wrkfs.meta.postgres_upkeep import PostgresUpkeep
 from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.types import Ino, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
@@ -41,7 +42,7 @@ _PURGE_LIMIT = 2000
 _REOPENS = 10
 
 
-class PostgresMeta:
+class PostgresMeta(PostgresUpkeep):
     """One session on a volume's schema; see `interface.MetaStore` for every method.
 
     Critical sections: none beyond those of `Links`, `MountSession` and `OpenFiles`; `_slices`
@@ -49,9 +50,15 @@ class PostgresMeta:
     """
 
     def __init__(
-        self, config: VolumeConfig, *, kind: str = "mount", connections: int = CONNECTIONS
+        self,
+        config: VolumeConfig,
+        *,
+        kind: str = "mount",
+        connections: int = CONNECTIONS,
+        deadline: float = DEADLINE,
     ) -> None:
-        self._links = Links(config, connections)
+        """`deadline` is how many seconds of an outage cost latency only."""
+        self._links = Links(config, connections, deadline)
         self._session = MountSession(self._links, kind, lambda: self._files.held, self._crashed)
         self._files = OpenFiles()
         self._on_crash: Callable[[bool], None] | None = None

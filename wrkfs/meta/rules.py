@@ -25,7 +25,7 @@ from wrkfs.types import RenameFlags, XattrFlags
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from wrkfs.types import Commit, Extent, SetAttr, SliceRef
+    from wrkfs.types import Attr, Commit, Extent, SetAttr, SliceRef
 
 XATTR_VALUE_MAX = 64 * 1024
 """Longest value of an extended attribute, bytes (Linux)."""
@@ -33,6 +33,8 @@ XATTR_LIST_MAX = 64 * 1024
 """Longest list of names of extended attributes of one inode, bytes (Linux)."""
 NODE_KINDS = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFBLK, stat.S_IFCHR)
 """What `mknod` makes. Who may make device nodes, and that none is opened, is the kernel's work."""
+TRASH_MIN_AGE_NS = 60 * 10**9
+"""Empty files and symbolic links that are younger are not worth keeping."""
 EXTENTS_MAX = 4096
 """Most extents in one commit."""
 _ID_MAX = (1 << 32) - 1
@@ -163,3 +165,10 @@ def holes(refs: Iterable[SliceRef], size: int) -> int:
         empty += max(0, ref.pos - at)
         at = max(at, ref.pos + ref.length)
     return empty + max(0, size - at)
+
+
+def is_kept(attr: Attr, now_ns: int) -> bool:
+    """Whether the trash keeps a non-directory: not if empty and just changed (a lock file)."""
+    return (attr.is_file and attr.size > 0) or (
+        (attr.is_file or attr.is_symlink) and attr.ctime_ns < now_ns - TRASH_MIN_AGE_NS
+    )

@@ -203,10 +203,10 @@ CREATE TABLE usage (
 ) WITH (fillfactor = 50);
 
 -- Slices in the object store that no ref uses any more. Their objects are deleted once nobody can
--- read them: `deleted_at` is older than a grace (a read under way, or a session that takes a snapshot,
--- has told it by then) and older than `snapshot_at` of every live session. Collection checks I8 again
--- before it deletes objects, and removes the row after it. Who only asked for ids and gave them up
--- (an upload whose commit failed) puts them here too.
+-- read them: when `deleted_at` is older than a grace (for reads under way), and older than the last
+-- heartbeat and `snapshot_at` of every live session (what it reads from a snapshot). Collection
+-- checks I8 again before it deletes objects, and removes the row after it. Who only asked for ids and
+-- gave them up (an upload whose commit failed) puts them here too.
 CREATE TABLE deleted (
     slice_id        bigint PRIMARY KEY,
     size            bigint NOT NULL,    -- bytes of the slice, or what it may have at most
@@ -230,13 +230,13 @@ CREATE TABLE slice_range (
 -- before are not kept, nor anything while volume.trash_seconds is 0.
 CREATE TABLE trash (
     parent          bigint NOT NULL,    -- directory it was removed from; may be in the trash or gone
-    ino             bigint NOT NULL,
     name            bytea NOT NULL,     -- as dentry.name; several may have the same
+    ino             bigint NOT NULL,
     bytes           bigint NOT NULL,    -- >= 0; what the trash keeps for it (I15)
     deleted_at      timestamptz NOT NULL,
-    PRIMARY KEY (parent, ino)
+    PRIMARY KEY (parent, name, ino)
 );
-CREATE INDEX trash_age ON trash (deleted_at);
+CREATE INDEX trash_age ON trash (deleted_at, ino);
 
 -- Which session looks after trash and garbage in the background, until when. Only to save the others
 -- the work: two at once do no harm.

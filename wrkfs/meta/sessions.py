@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -77,6 +78,8 @@ class MountSession:
         self._next = self._end = 0
         self._refill_lock = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
+        self.oldest_snapshot: Callable[[], float | None] = lambda: None
+        """When the oldest snapshot that is still read was taken (monotonic clock); see `hold`."""
 
     @property
     def id(self) -> SessionId:
@@ -247,7 +250,9 @@ class MountSession:
                 ailing = True
 
     async def _beat_once(self, *, look: bool) -> None:
-        rows = await self._links.call("heartbeat", (self._id, self._epoch))
+        oldest = self.oldest_snapshot()
+        age = None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
+        rows = await self._links.call("heartbeat", (self._id, self._epoch, age))
         if not rows[0][0]:
             self._fenced = True
             raise Fenced

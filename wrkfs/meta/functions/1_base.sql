@@ -98,7 +98,8 @@ BEGIN
     SELECT o.ino, o.flag INTO v_ino, v_flag FROM op_result o
     WHERE o.session_id = a_session AND o.slot = a_slot;
     SELECT 0, v_flag, i.* INTO r FROM inode i WHERE i.ino = v_ino;
-    IF FOUND THEN RETURN r; END IF;
+    IF FOUND AND NOT wrkfs.is_gone(r.ino, r.nlink) THEN RETURN r; END IF;
+    r := NULL;
     r.errno := CASE WHEN v_ino = 0 THEN 0 ELSE 116 END;
     r.flag := v_flag;
     RETURN r;
@@ -236,20 +237,93 @@ BEGIN
     RETURN r;
 END $$;
 
--- Takes one name from a locked non-directory; frees it when nothing holds it any more.
-CREATE FUNCTION wrkfs.drop_link(a_ino bigint) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+-- Is an inode without name dead for everybody? What only the trash keeps is as good as gone.
+CREATE FUNCTION wrkfs.is_gone(a_ino bigint, a_nlink integer) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF a_nlink > 0 THEN RETURN false; END IF;
+    PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
+    RETURN NOT FOUND;
+END $$;
+
+-- Does the trash of this volume keep a non-directory of this kind, size and age? Not what is empty
+-- and was changed less than a minute before (lock files), nor fifos and sockets.
+CREATE FUNCTION wrkfs.is_kept(a_mode integer, a_size bigint, a_ctime bigint, a_now bigint)
+RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF NOT (a_mode >> 12 = 8 AND a_size > 0
+        OR a_mode >> 12 IN (8, 10) AND a_ctime < a_now - 60000000000) THEN
+        RETURN false;
+    END IF;
+    PERFORM 1 FROM volume v WHERE v.trash_seconds > 0;
+    RETURN FOUND;
+END $$;
+
+-- Takes a name, whose entry has been removed or given to another, from a locked non-directory. With
+-- its last one the inode goes to the trash, or, unless it is open, is freed.
+CREATE FUNCTION wrkfs.drop_link(a_ino bigint, a_parent bigint, a_name bytea)
+RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed := (0, 0);
+    v_now bigint := wrkfs.now_ns();
+    v record;
+    v_open boolean;
+BEGIN
+    SELECT i.nlink, i.mode, i.size, i.ctime INTO v FROM inode i WHERE i.ino = a_ino;
+    IF v.nlink > 1 THEN
+        UPDATE inode i SET nlink = i.nlink - 1, ctime = v_now WHERE i.ino = a_ino;
+        RETURN r;
+    END IF;
+    PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
+    v_open := FOUND;
+    IF wrkfs.is_kept(v.mode, v.size, v.ctime, v_now) THEN
+        UPDATE inode i SET nlink = 0, ctime = v_now, parent = a_parent WHERE i.ino = a_ino;
+        IF NOT v_open THEN
+            r := (CASE WHEN v.mode >> 12 = 8 THEN v.size ELSE 0 END, 1);
+        END IF;
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+        VALUES (a_parent, a_name, a_ino, r.bytes, clock_timestamp());
+        RETURN r;
+    END IF;
+    IF NOT v_open THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+    UPDATE inode i SET nlink = 0, ctime = v_now WHERE i.ino = a_ino;
+    RETURN r;
+END $$;
+
+-- Ends an empty locked directory whose entry has been removed or given to another. The trash keeps
+-- it as the place of what was removed from it before.
+CREATE FUNCTION wrkfs.drop_directory(a_ino bigint, a_parent bigint, a_name bytea)
+RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM trash t WHERE t.parent = a_ino LIMIT 1;
+    IF NOT FOUND THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+    UPDATE inode i SET nlink = 0, ctime = wrkfs.now_ns(), parent = a_parent WHERE i.ino = a_ino;
+    INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+    VALUES (a_parent, a_name, a_ino, 0, clock_timestamp());
+    RETURN (0::bigint, 1::bigint);
+END $$;
+
+-- Lets go of locked non-directories that have no name and that nobody holds any more: what the trash
+-- has a row of stays there, the rest is freed. Neither is counted from now on.
+CREATE FUNCTION wrkfs.let_go(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.freed;
-    v_nlink integer;
+    v_kept bigint[];
+    v_bytes bigint;
+    v_inodes bigint;
 BEGIN
-    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino;
-    IF v_nlink <= 1 THEN
-        PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
-        IF NOT FOUND THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
-    END IF;
-    UPDATE inode i SET nlink = greatest(i.nlink - 1, 0), ctime = wrkfs.now_ns()
-    WHERE i.ino = a_ino;
-    r.bytes := 0;
-    r.inodes := 0;
+    WITH kept AS (
+        UPDATE trash t SET bytes = CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END
+        FROM inode i
+        WHERE i.ino = ANY (a_inos) AND i.parent <> 0 AND t.parent = i.parent AND t.ino = i.ino
+        RETURNING t.ino, t.bytes
+    )
+    SELECT array_agg(k.ino), coalesce(sum(k.bytes), 0), count(*)
+    INTO v_kept, v_bytes, v_inodes FROM kept k;
+    IF v_inodes = 0 THEN RETURN wrkfs.free_inodes(a_inos); END IF;
+    r := wrkfs.free_inodes(
+        ARRAY(SELECT g.ino FROM unnest(a_inos) AS g (ino) EXCEPT SELECT unnest(v_kept)));
+    r.bytes := r.bytes + v_bytes;
+    r.inodes := r.inodes + v_inodes;
     RETURN r;
 END $$;

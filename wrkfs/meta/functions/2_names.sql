@@ -17,9 +17,10 @@ CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
 RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.entry_reply;
+    v_nlink integer;
 BEGIN
-    PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
-    IF NOT FOUND THEN
+    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN
         r.errno := wrkfs.why_not(a_ino);
         RETURN NEXT r;
         RETURN;
@@ -192,14 +193,18 @@ BEGIN
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer
     WHERE i.ino = a_parent;
     IF a_kind = 'tree' AND v_is_dir THEN
-        UPDATE inode i SET nlink = 0, parent = 0, ctime = v_now WHERE i.ino = v_ino;
+        UPDATE inode i SET nlink = 0, ctime = v_now,
+            parent = CASE WHEN v.trash_seconds > 0 THEN a_parent ELSE 0 END
+        FROM volume v WHERE i.ino = v_ino;
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+        SELECT a_parent, a_name, v_ino, 0, clock_timestamp() FROM volume v
+        WHERE v.trash_seconds > 0;
         INSERT INTO sustained (ino, session_id, doomed) VALUES (v_ino, a_session, true);
-        v_freed.bytes := 0;
-        v_freed.inodes := 0;
+        v_freed := (0, 0);
     ELSIF v_is_dir THEN
-        v_freed := wrkfs.free_inodes(ARRAY[v_ino]);
+        v_freed := wrkfs.drop_directory(v_ino, a_parent, a_name);
     ELSE
-        v_freed := wrkfs.drop_link(v_ino);
+        v_freed := wrkfs.drop_link(v_ino, a_parent, a_name);
     END IF;
     r.errno := 0;
     r.flag := a_kind = 'tree' AND v_is_dir;
@@ -208,31 +213,86 @@ BEGIN
     RETURN r;
 END $$;
 
--- Takes one name for each element of a_inos (with repetitions) from these locked inodes: directories
--- become doomed, files lose links. The entries themselves are gone already.
-CREATE FUNCTION wrkfs.purge_children(a_owner bigint, a_inos bigint[]) RETURNS wrkfs.freed
-LANGUAGE plpgsql AS $$
+-- Takes the names up to cookie a_last in doomed directory a_dir from their locked inodes:
+-- directories become doomed, files lose links and go the way of `drop_link`. The caller removes the
+-- entries afterwards.
+CREATE FUNCTION wrkfs.purge_children(a_owner bigint, a_dir bigint, a_last bigint)
+RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
 DECLARE
-    v_free bigint[];
     r wrkfs.freed;
+    v_now bigint := wrkfs.now_ns();
+    v_free bigint[];
+    v_bytes bigint;
+    v_inodes bigint;
+BEGIN
+    PERFORM wrkfs.doom_children(a_owner, a_dir, a_last);
+    SELECT array_agg(i.ino) INTO v_free
+    FROM (SELECT d.ino, count(*) AS names FROM dentry d
+          WHERE d.parent = a_dir AND d.cookie <= a_last GROUP BY d.ino) n
+    JOIN inode i ON i.ino = n.ino
+    WHERE i.mode >> 12 <> 4 AND i.nlink <= n.names
+        AND NOT wrkfs.is_kept(i.mode, i.size, i.ctime, v_now)
+        AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
+    r := wrkfs.free_inodes(coalesce(v_free, '{}'));
+    WITH cut AS (
+        UPDATE inode i SET nlink = greatest(i.nlink - n.names, 0), ctime = v_now,
+            parent = CASE WHEN i.nlink <= n.names
+                AND wrkfs.is_kept(i.mode, i.size, i.ctime, v_now) THEN a_dir ELSE 0 END
+        FROM (SELECT d.ino, count(*)::integer AS names, (array_agg(d.name))[1] AS name
+              FROM dentry d
+              WHERE d.parent = a_dir AND d.cookie <= a_last GROUP BY d.ino) n
+        WHERE i.ino = n.ino AND i.mode >> 12 <> 4
+        RETURNING i.ino, n.name, i.parent,
+            CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END AS bytes,
+            EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino) AS open
+    ), kept AS (
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+        SELECT a_dir, c.name, c.ino, CASE WHEN c.open THEN 0 ELSE c.bytes END, clock_timestamp()
+        FROM cut c WHERE c.parent = a_dir
+    )
+    SELECT coalesce(sum(c.bytes), 0), count(*) INTO v_bytes, v_inodes
+    FROM cut c WHERE c.parent = a_dir AND NOT c.open;
+    r.bytes := r.bytes + v_bytes;
+    r.inodes := r.inodes + v_inodes;
+    RETURN r;
+END $$;
+
+-- The directories among the entries up to cookie a_last of doomed directory a_dir become doomed.
+CREATE FUNCTION wrkfs.doom_children(a_owner bigint, a_dir bigint, a_last bigint) RETURNS void
+LANGUAGE plpgsql AS $$
 BEGIN
     WITH doomed AS (
-        UPDATE inode i SET nlink = 0, parent = 0
-        WHERE i.ino = ANY (a_inos) AND i.mode >> 12 = 4 RETURNING i.ino
+        UPDATE inode i SET nlink = 0,
+            parent = CASE WHEN v.trash_seconds > 0 THEN a_dir ELSE 0 END
+        FROM dentry d, volume v
+        WHERE d.parent = a_dir AND d.cookie <= a_last AND i.ino = d.ino AND i.mode >> 12 = 4
+        RETURNING i.ino, i.parent, d.name
+    ), kept AS (
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+        SELECT a_dir, d.name, d.ino, 0, clock_timestamp() FROM doomed d WHERE d.parent = a_dir
+        ON CONFLICT DO NOTHING
     )
     INSERT INTO sustained (ino, session_id, doomed) SELECT d.ino, a_owner, true FROM doomed d
     ON CONFLICT (ino, session_id) DO UPDATE SET doomed = true;
-    SELECT array_agg(i.ino) INTO v_free
-    FROM (SELECT u.ino, count(*) AS names FROM unnest(a_inos) AS u (ino) GROUP BY u.ino) n
-    JOIN inode i ON i.ino = n.ino
-    WHERE i.mode >> 12 <> 4 AND i.nlink <= n.names
-        AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
-    r := wrkfs.free_inodes(coalesce(v_free, '{}'));
-    UPDATE inode i SET nlink = greatest(i.nlink - n.names, 0), ctime = wrkfs.now_ns()
-    FROM (SELECT u.ino, count(*)::integer AS names FROM unnest(a_inos) AS u (ino)
-          GROUP BY u.ino) n
-    WHERE i.ino = n.ino AND i.mode >> 12 <> 4;
-    RETURN r;
+END $$;
+
+-- Ends a locked doomed directory that has no entries any more. The trash keeps it as the place of
+-- what was in it; then it counts as removed after all that.
+CREATE FUNCTION wrkfs.end_doomed(a_owner bigint, a_dir bigint) RETURNS wrkfs.freed
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_parent bigint;
+BEGIN
+    DELETE FROM sustained s WHERE s.ino = a_dir AND s.session_id = a_owner;
+    SELECT i.parent INTO v_parent FROM inode i WHERE i.ino = a_dir;
+    PERFORM 1 FROM trash t WHERE t.parent = a_dir LIMIT 1;
+    IF FOUND THEN
+        UPDATE trash t SET deleted_at = clock_timestamp()
+        WHERE t.parent = v_parent AND t.ino = a_dir;
+        IF FOUND THEN RETURN (0::bigint, 1::bigint); END IF;
+    END IF;
+    DELETE FROM trash t WHERE t.parent = v_parent AND t.ino = a_dir;
+    RETURN wrkfs.free_inodes(ARRAY[a_dir]);
 END $$;
 
 -- Removes up to about a_limit entries of the trees that session a_owner has doomed. Flat and
@@ -264,13 +324,12 @@ BEGIN
         FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
               ORDER BY d.cookie LIMIT v_left) e;
         IF v_inos IS NULL THEN
-            DELETE FROM sustained s WHERE s.ino = v_dir AND s.session_id = a_owner;
-            v_freed := wrkfs.free_inodes(ARRAY[v_dir]);
+            v_freed := wrkfs.end_doomed(a_owner, v_dir);
             v_left := v_left - 1;
         ELSE
             PERFORM wrkfs.lock_inodes(v_inos);
+            v_freed := wrkfs.purge_children(a_owner, v_dir, v_last);
             DELETE FROM dentry d WHERE d.parent = v_dir AND d.cookie <= v_last;
-            v_freed := wrkfs.purge_children(a_owner, v_inos);
             v_left := v_left - cardinality(v_inos);
         END IF;
         v_bytes := v_bytes + v_freed.bytes;

@@ -102,9 +102,9 @@ BEGIN
         a_flags = 2, v_now);
     IF v_target IS NOT NULL AND a_flags <> 2 THEN
         IF v_target_dir THEN
-            v_freed := wrkfs.free_inodes(ARRAY[v_target]);
+            v_freed := wrkfs.drop_directory(v_target, a_new_parent, a_new_name);
         ELSE
-            v_freed := wrkfs.drop_link(v_target);
+            v_freed := wrkfs.drop_link(v_target, a_new_parent, a_new_name);
         END IF;
     END IF;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
@@ -182,7 +182,7 @@ BEGIN
         UPDATE inode i SET nlink = 1, ctime = v_now, uid = v_old.uid, gid = v_old.gid,
             mode = wrkfs.without_set_ids(v_old.mode)
         WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
-        v_freed := wrkfs.drop_link(v_target);
+        v_freed := wrkfs.drop_link(v_target, a_parent, a_name);
     END IF;
     UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_parent;
     PERFORM wrkfs.op_end(
@@ -199,7 +199,7 @@ DECLARE
     v_nlink integer;
 BEGIN
     SELECT i.mode, i.nlink INTO v_mode, v_nlink FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND THEN RETURN 2; END IF;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN RETURN 2; END IF;
     IF v_nlink <> 0 OR v_mode >> 12 <> 8 THEN RETURN 22; END IF;
     IF a_old.mode >> 12 = 4 THEN RETURN 21; END IF;
     IF a_if_ino IS NOT NULL

@@ -44,14 +44,16 @@ DECLARE
     r wrkfs.map_reply;
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     v_growth bigint := 0;
+    v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
     r.errno := wrkfs.sustain(a_session, a_ino);
     IF r.errno <> 0 THEN RETURN r; END IF;
     IF a_truncate THEN
         v_growth := wrkfs.resize(a_ino, 0);
-        -- Unlike truncate(2), O_TRUNC moves mtime also when there is nothing to cut.
-        UPDATE inode i SET mtime = i.ctime WHERE i.ino = a_ino;
+        -- Unlike truncate(2), O_TRUNC moves the times also when there is nothing to cut.
+        v_now := wrkfs.now_ns();
+        UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_ino;
     END IF;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
     RETURN wrkfs.file_map(a_ino);
@@ -116,7 +118,7 @@ BEGIN
     RETURN v_bytes;
 END $$;
 
--- Sets the size of a locked regular file; ctime moves, and mtime if the size does. Answers the growth
+-- Sets the size of a locked regular file; mtime and ctime move if it is another. Answers the growth
 -- in bytes. Cut bytes never come back: refs beyond the end go, the one across it is clipped.
 CREATE FUNCTION wrkfs.resize(a_ino bigint, a_size bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -132,9 +134,9 @@ BEGIN
     v_holes := CASE WHEN a_size > v_old THEN v_holes + a_size - v_old
         WHEN a_size = 0 OR v_holes = 0 OR a_size = v_old THEN v_holes * (a_size > 0)::integer
         ELSE v_holes - (v_old - a_size - wrkfs.covered(a_ino, a_size, v_old)) END;
-    UPDATE inode i SET size = a_size, ctime = v_now, holes = v_holes,
-        mtime = CASE WHEN a_size <> v_old THEN v_now ELSE i.mtime END,
-        version = i.version + (i.size <> a_size)::integer
+    IF a_size = v_old THEN RETURN 0; END IF;
+    UPDATE inode i SET size = a_size, mtime = v_now, ctime = v_now, holes = v_holes,
+        version = i.version + 1
     WHERE i.ino = a_ino;
     IF a_size < v_old THEN
         WITH gone AS (

@@ -45,17 +45,19 @@ BEGIN
     PERFORM wrkfs.lock_inodes(a_held);
     INSERT INTO sustained (ino, session_id)
     SELECT i.ino, a_session FROM inode i WHERE i.ino = ANY (a_held) AND i.mode >> 12 = 8
+        AND NOT wrkfs.is_gone(i.ino, i.nlink)
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Keeps a session alive and clears a suspicion. False: it is fenced.
-CREATE FUNCTION wrkfs.heartbeat(a_session bigint, a_epoch bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+-- Keeps a session alive and clears a suspicion. False: it is fenced. a_snapshot: age of the oldest
+-- snapshot that the session still reads, NULL for none.
+CREATE FUNCTION wrkfs.heartbeat(a_session bigint, a_epoch bigint, a_snapshot interval)
+RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
 BEGIN
     UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + interval '6 s',
-        suspected_at = NULL
+        suspected_at = NULL, snapshot_at = v_now - a_snapshot
     WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL;
     RETURN FOUND;
 END $$;
@@ -119,7 +121,7 @@ BEGIN
     SELECT array_agg(i.ino) INTO v_free FROM inode i
     WHERE i.ino = ANY (v_inos) AND i.nlink = 0
         AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
-    v_freed := wrkfs.free_inodes(coalesce(v_free, '{}'));
+    v_freed := wrkfs.let_go(coalesce(v_free, '{}'));
     r.errno := 0;
     r.flag := true;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, true, -v_freed.bytes, -v_freed.inodes);

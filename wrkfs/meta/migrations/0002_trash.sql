@@ -18,13 +18,13 @@ ALTER TABLE slice_range ADD COLUMN ended_at timestamptz;
 
 CREATE TABLE trash (
     parent          bigint NOT NULL,
-    ino             bigint NOT NULL,
     name            bytea NOT NULL,
+    ino             bigint NOT NULL,
     bytes           bigint NOT NULL,
     deleted_at      timestamptz NOT NULL,
-    PRIMARY KEY (parent, ino)
+    PRIMARY KEY (parent, name, ino)
 );
-CREATE INDEX trash_age ON trash (deleted_at);
+CREATE INDEX trash_age ON trash (deleted_at, ino);
 
 CREATE TABLE upkeep (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),

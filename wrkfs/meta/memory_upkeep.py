@@ -1,0 +1,271 @@
+"""The part of `MemoryMeta` that does the upkeep; see `upkeep.UpkeepStore` for every method."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import Exists, NotFound, QuotaExceeded
+from wrkfs.layout import CHUNK_SIZE
+from wrkfs.meta import rules
+from wrkfs.meta.memory_volume import Entry
+from wrkfs.types import Ino, Place, SliceId, SliceRef, TrashEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from wrkfs.meta.memory_volume import MemoryVolume, Node, Trashed
+    from wrkfs.types import Attr, SessionId, Stretch
+
+
+class MemoryUpkeep:
+    """Upkeep of a volume in memory."""
+
+    _volume: MemoryVolume
+    _session: SessionId
+    _oldest: Callable[[], float | None]
+
+    def _alive(self) -> MemoryVolume:
+        raise NotImplementedError
+
+    def watch_snapshots(self, oldest: Callable[[], float | None]) -> None:
+        """See UpkeepStore."""
+        self._oldest = oldest
+        self._volume.oldest[self._session] = oldest
+
+    async def claim_upkeep(self, period: timedelta) -> bool:
+        """See UpkeepStore."""
+        volume, now = self._volume, time.monotonic()
+        holder, until = volume.upkeep
+        if self._session not in volume.epochs:
+            return False
+        if holder in volume.epochs and holder != self._session and until > now:
+            return False
+        volume.upkeep = (self._session, now + period.total_seconds())
+        return True
+
+    # -- garbage --
+
+    async def garbage(self, grace: timedelta, limit: int) -> list[tuple[SliceId, int]]:
+        """See UpkeepStore."""
+        volume = self._volume
+        times = [taken for oldest in volume.oldest.values() if (taken := oldest()) is not None]
+        horizon = min([*times, time.monotonic()]) - grace.total_seconds()
+        old = [
+            (slice_id, size)
+            for slice_id, (size, deleted_at) in volume.freed_slices.items()
+            if deleted_at <= horizon
+        ][:limit]
+        used = volume.used_slices()
+        for slice_id, _ in old:
+            if slice_id in used:
+                del volume.freed_slices[slice_id]
+        return [(slice_id, size) for slice_id, size in old if slice_id not in used]
+
+    async def forget_slices(self, slices: Sequence[SliceId]) -> None:
+        """See UpkeepStore."""
+        for slice_id in slices:
+            self._volume.freed_slices.pop(slice_id, None)
+
+    async def give_up(self, slices: Mapping[SliceId, int]) -> None:
+        """See UpkeepStore."""
+        used = self._volume.used_slices()
+        for slice_id, size in slices.items():
+            if slice_id not in used:
+                self._volume.freed_slices.setdefault(slice_id, (size, time.monotonic()))
+
+    async def drop_ranges(self) -> None:
+        """See UpkeepStore."""
+        volume = self._volume
+        volume.ranges = [one for one in volume.ranges if one.session != self._session]
+
+    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> int:
+        """See UpkeepStore."""
+        volume, now, count = self._volume, time.monotonic(), 0
+        for one in volume.ranges:
+            if one.ended_at is None and one.session not in volume.epochs:
+                one.ended_at = now
+        ready = [
+            one
+            for one in volume.ranges
+            if one.ended_at is not None and one.ended_at <= now - grace.total_seconds()
+        ][:limit]
+        used = volume.used_slices()
+        for one in ready:
+            volume.ranges.remove(one)
+            for number in map(SliceId, range(one.first, one.first + one.count)):
+                if number not in used and number not in volume.freed_slices:
+                    volume.freed_slices[number] = (size, one.ended_at or now)
+                    count += 1
+        return count
+
+    # -- compaction --
+
+    async def compact(self, stretch: Stretch) -> bool:
+        """See UpkeepStore."""
+        volume, extent = self._alive(), stretch.extent
+        node = volume.nodes.get(stretch.ino)
+        if node is None:
+            return False
+        chunk, end = extent.pos // CHUNK_SIZE, extent.pos + extent.length
+        listed = {ref.slice_id for ref in stretch.refs}
+        inside = [ref for ref in node.refs if ref.pos // CHUNK_SIZE == chunk]
+        known = [number for number, ref in enumerate(inside) if ref.slice_id in listed]
+        if not known:
+            return False
+        top = inside[known[-1]]
+        newer = inside[known[-1] + 1 :]
+        if top.pos < extent.pos or top.pos + top.length > end:
+            return False
+        if not all(ref in inside or _covered(ref, newer) for ref in stretch.refs):
+            return False
+        gone = [
+            ref
+            for ref in inside
+            if ref.slice_id in stretch.hidden
+            or (ref.slice_id in listed and extent.pos <= ref.pos and ref.pos + ref.length <= end)
+        ]
+        copy = SliceRef(
+            extent.pos,
+            extent.slice_id,
+            extent.length,
+            0,
+            extent.length,
+            extent.checksums,
+            extent.inline,
+        )
+        _replace(node, gone, top, copy)
+        volume.note_freed(node, gone)
+        return True
+
+    async def ragged(self, after: Ino, refs: int, limit: int) -> list[Ino]:
+        """See UpkeepStore."""
+        found = []
+        for ino in sorted(ino for ino in self._volume.nodes if ino > after):
+            chunks = [ref.pos // CHUNK_SIZE for ref in self._volume.nodes[ino].refs]
+            if any(chunks.count(chunk) >= refs for chunk in set(chunks)):
+                found.append(ino)
+        return found[:limit]
+
+    # -- trash --
+
+    async def list_trash(self, after: TrashEntry | None, limit: int) -> list[TrashEntry]:
+        """See UpkeepStore."""
+        start = (datetime.min.replace(tzinfo=UTC), 0)
+        if after is not None:
+            start = (after.deleted_at, after.ino)
+        found = [_entry(one) for one in self._by_age()]
+        return [one for one in found if (one.deleted_at, one.ino) > start][:limit]
+
+    async def place(self, ino: Ino) -> Place | None:
+        """See UpkeepStore."""
+        volume = self._volume
+        if ino in volume.trash:
+            return Place(volume.trash[ino].parent, volume.trash[ino].name, alive=False)
+        node = volume.nodes.get(ino)
+        if node is None or not node.attr.is_dir:
+            return None
+        for name, entry in volume.nodes[node.parent].entries.items():
+            if entry.ino == ino:
+                return Place(node.parent, name, alive=True)
+        return None
+
+    async def restore(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """See UpkeepStore."""
+        rules.check_name(name)
+        volume = self._alive()
+        directory = volume.directory(parent)
+        if name in directory.entries:
+            raise Exists
+        if ino not in volume.trash:
+            raise NotFound
+        node = volume.trash[ino].node
+        is_dir = node.attr.is_dir
+        if ino not in volume.nodes:
+            if volume.inodes_limit is not None and volume.inodes_used + 1 > volume.inodes_limit:
+                raise QuotaExceeded
+            if node.attr.is_file:
+                volume.charge(node.attr.size)
+            volume.inodes_used += 1
+            volume.nodes[ino] = node
+        del volume.trash[ino]
+        directory.entries[name] = Entry(ino, volume.fresh_id())
+        node.parent = parent
+        volume.touch(directory, int(is_dir))
+        return node.change(nlink=1 + is_dir)
+
+    async def purge_trash(self, until: datetime | None, limit: int) -> int:
+        """See UpkeepStore."""
+        volume = self._volume
+        if until is None:
+            until = datetime.now(UTC) - timedelta(seconds=volume.trash_seconds)
+        return self._free([one for one in self._by_age() if one.deleted_at <= until][:limit])
+
+    async def trash_excess(self, share: int, rows: int) -> datetime | None:
+        """See UpkeepStore."""
+        volume = self._volume
+        limit = None if volume.bytes_limit is None else volume.bytes_limit // share
+        if volume.inodes_limit is not None:
+            rows = min(rows, volume.inodes_limit // share)
+        size = 0
+        for count, one in enumerate(reversed(self._by_age()), 1):
+            size += one.node.attr.size if one.node.attr.is_file else 0
+            if count > rows or (limit is not None and size > limit):
+                return one.deleted_at
+        return None
+
+    async def thin_trash(self, keep: int, limit: int) -> int:
+        """See UpkeepStore."""
+        names: dict[tuple[Ino, bytes], int] = {}
+        surplus = []
+        for one in reversed(self._by_age()):
+            key = (one.parent, one.name)
+            names[key] = names.get(key, 0) + 1
+            if names[key] > keep and not one.node.attr.is_dir:
+                surplus.append(one)
+        return self._free(surplus[:limit])
+
+    def _by_age(self) -> list[Trashed]:
+        trash = self._volume.trash.values()
+        return sorted(trash, key=lambda one: (one.deleted_at, one.node.attr.ino))
+
+    def _free(self, entries: list[Trashed]) -> int:
+        volume = self._volume
+        for one in entries:
+            ino = one.node.attr.ino
+            del volume.trash[ino]
+            if ino not in volume.nodes:
+                volume.free_slices(one.node)
+        return len(entries)
+
+
+def _covered(ref: SliceRef, newer: list[SliceRef]) -> bool:
+    end = ref.pos + ref.length
+    return any(other.pos <= ref.pos and other.pos + other.length >= end for other in newer)
+
+
+def _replace(node: Node, gone: list[SliceRef], top: SliceRef, copy: SliceRef) -> None:
+    """The copy takes the place of `top` in the order; the others that are gone just go."""
+    refs: list[SliceRef] = []
+    for ref in node.refs:
+        if ref is top:
+            refs.append(copy)
+        elif ref not in gone:
+            refs.append(ref)
+    node.refs = refs
+
+
+def _entry(one: Trashed) -> TrashEntry:
+    attr = one.node.attr
+    return TrashEntry(
+        attr.ino,
+        one.parent,
+        one.name,
+        one.deleted_at,
+        attr.mode,
+        attr.uid,
+        attr.gid,
+        attr.size,
+        attr.mtime_ns,
+    )
