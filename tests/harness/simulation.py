@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 
 from tests.harness.crashing import CHANGES, Died
+from wrkfs.config import Limits
 from wrkfs.errors import Doubtful, StorageError, Unavailable
 from wrkfs.fs import Filesystem
 from wrkfs.meta.memory import MemoryMeta
@@ -35,14 +36,24 @@ class Weather:
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance
-        calm = chance.random() < 0.3
+        self.calm = calm = chance.random() < 0.3
         self.fail = 0.0 if calm else chance.choice((0.0, 0.01, 0.05))
         self.fence = 0.0 if calm else chance.choice((0.0, 0.005))
+        self.impatience = 0.0 if calm else chance.choice((0.0, 0.05))
+        self.dirty = chance.choice((100_000, 1_000_000, Limits().dirty))
         self.over = False
 
     async def way(self) -> None:
         """The way of a call, or of its answer."""
         await asyncio.sleep(self._random.choice((0.0, 0.001, SLOWEST)) * self._random.random())
+
+    async def patience(self, call: Awaitable[None]) -> None:
+        """Makes a call that may be given up by who asked. TimeoutError."""
+        if self.hits(self.impatience):
+            async with asyncio.timeout(self._random.random() * SLOWEST):
+                await call
+        else:
+            await call
 
     def coin(self) -> bool:
         """Heads or tails."""
@@ -119,6 +130,7 @@ class Client:
         self.fs = Filesystem(
             cast("MetaStore", FarStore(self._meta, self, CHANGES)),
             cast("BlockStore", FarStore(self._blocks, self, frozenset({"put", "delete"}))),
+            limits=Limits(dirty=self.weather.dirty),
         )
 
     def die(self) -> None:

@@ -13,7 +13,7 @@ import heapq
 import itertools
 import random
 from asyncio import events
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -39,7 +39,7 @@ class Timer(asyncio.Handle):
         when: float,
         callback: Callable[..., object],
         args: tuple[Any, ...],
-        loop: VirtualLoop,
+        loop: asyncio.AbstractEventLoop,
         context: Context | None,
     ) -> None:
         super().__init__(callback, args, loop, context)
@@ -50,13 +50,17 @@ class Timer(asyncio.Handle):
         return self._when
 
 
-class VirtualLoop(asyncio.AbstractEventLoop):
-    """See the module. It has no files, sockets, signals, processes or threads."""
+class VirtualLoop:
+    """See the module. It has no files, sockets, signals, processes or threads.
+
+    It is what tasks, futures and timeouts ask of a loop, and nothing else.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.complaints: list[str] = []
         """What asyncio says of exceptions that nobody looked at."""
+        self._self = cast("asyncio.AbstractEventLoop", self)
         self._ready: list[asyncio.Handle] = []
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
@@ -65,7 +69,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def run(self, main: Coroutine[Any, Any, T], *, steps: int = 1_000_000) -> T:
         """The result of `main`. Raises Deadlock, Endless after so many callbacks."""
-        events._set_running_loop(self)  # the way a loop of one's own becomes the running one
+        events._set_running_loop(self._self)  # the way a loop of one's own becomes the running one
         self._running = True
         try:
             task = self.create_task(main)
@@ -104,7 +108,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.Handle:
         """Ready now; when it runs the seed decides."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self._self, context)
         self._ready.append(handle)
         return handle
 
@@ -126,13 +130,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         """Ready at a moment of the virtual clock."""
-        timer = Timer(when, callback, args, self, context)
+        timer = Timer(when, callback, args, self._self, context)
         heapq.heappush(self._timers, (when, next(self._order), timer))
-        return timer  # type: ignore[return-value] # a TimerHandle in all that asyncio uses
+        return cast("asyncio.TimerHandle", timer)
 
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._self)
 
     def create_task(
         self,
@@ -142,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         """A task of this loop."""
-        return asyncio.Task(coro, loop=self, name=name, context=context)
+        return asyncio.Task(coro, loop=self._self, name=name, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Keeps the complaint."""

@@ -39,7 +39,7 @@ class History:
         self.volume = MemoryVolume()
         self.blocks = MemoryBlocks()
         self.weather = Weather(self.chance)
-        self.calm = not (self.weather.fail or self.weather.fence)
+        self.calm = self.weather.calm
         self.clients = [Client(self.volume, self.blocks, self.weather) for _ in range(2)]
         self.log = Log(b"log")
         self.files = [Cells(b"cells %d" % n, self._sizes()) for n in range(len(self.clients))]
@@ -47,7 +47,7 @@ class History:
 
     def _sizes(self) -> list[int]:
         sizes = [self.chance.choice(SIZES) for _ in range(self.chance.randrange(1, 6))]
-        if self.chance.random() < 0.03:
+        if self.chance.random() < 0.06:
             sizes.append(HUGE)
         return sizes
 
@@ -109,21 +109,22 @@ class History:
             cell = self.chance.randrange(len(file.sizes))
             try:
                 if verb == "write":
-                    await file.write(opened, cell, self.chance.choice((1, 1, 3)))
+                    count = self.chance.choice((1, 1, 3))
+                    await self.weather.patience(file.write(opened, cell, count))
                 elif verb == "read":
                     found = await file.read(opened.handle, cell)
                     assert found in file.possible[cell], f"{found} not of {file.possible[cell]}"
                     assert not self.calm or found == file.last[cell]
                 elif verb == "cut":
-                    await file.cut(client.fs, opened, cell)
+                    await self.weather.patience(file.cut(client.fs, opened, cell))
                 elif verb == "fsync":
-                    await file.make_safe(opened, close=False)
+                    await self.weather.patience(file.make_safe(opened, close=False))
                 else:
                     await file.make_safe(opened, close=True)
                     handles[place] = await self.open(client, file.name, os.O_RDWR)
                     handles[place].clean_since = file.writes
                 await asyncio.sleep(self.chance.choice((0, 0, 0.05, 0.2)))
-            except WrkfsError:
+            except (WrkfsError, TimeoutError):
                 assert not self.calm
         for opened in handles:
             await file.make_safe(opened, close=True)
