@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
+from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ CLOSE_DEADLINE = 10.0
 """Seconds for ending a session in the database; after that others reap it."""
 
 _NUMBERS = 4096
+_NUMBERS_END = 1 << 62
 _FENCED = -1
 _AGAIN = 11
 _AGAIN_MAX = 60
@@ -181,11 +182,13 @@ class MountSession:
     async def reserve(self, kind: str, count: int) -> int:
         """First of `count` numbers of a kind ('id', 'slice') that are this session's alone."""
         epoch = self._epoch
-        row = (await self._links.call("reserve", (self._id, epoch, kind, count)))[0]
-        if row[0] < 0:
+        first = (await self._links.call("reserve", (self._id, epoch, kind, count)))[0][0]
+        if first == _FENCED:
             self._note_fence(epoch)
             raise Fenced
-        first: int = row[0]
+        # The volume's role can write the counter.
+        if not isinstance(first, int) or not 0 < first < _NUMBERS_END:
+            raise Corrupt(f"counter {kind}")
         return first
 
     async def reap(self, silence: timedelta, patience: timedelta) -> None:
