@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 import pytest_asyncio
@@ -18,10 +18,12 @@ from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.harness.cluster import Cluster
     from wrkfs.config import StoreConfig, VolumeConfig
+
+    Connect: TypeAlias = Callable[[], Awaitable[Filesystem]]
 
 ME = Caller(0, 0)
 
@@ -36,9 +38,6 @@ def crashing(cluster: Cluster, no_store: StoreConfig) -> VolumeConfig:
 async def blocks() -> MemoryBlocks:
     """The objects of the volume."""
     return MemoryBlocks()
-
-
-Connect = "Callable[[], Awaitable[Filesystem]]"
 
 
 @pytest_asyncio.fixture

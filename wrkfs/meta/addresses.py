@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import struct
+from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from wrkfs.config import ConfigError
+
+PORT = 5432
+SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+"""What every server answers with one byte, before anybody logs in."""
 
 MOST = 16
 """Addresses that one connection string may name."""
@@ -37,3 +44,27 @@ def addresses(dsn: str) -> tuple[str, ...]:
     if len(split) > MOST:
         raise ConfigError(f"the database's address: at most {MOST} hosts")
     return tuple(split)
+
+
+def place(address: str) -> Path | tuple[str, int]:
+    """Where a single address leads: a Unix socket, or host and port."""
+    parts = urlsplit(address)
+    query = dict(parse_qsl(parts.query))
+    host = query.get("host") or parts.hostname or "localhost"
+    port = int(query.get("port") or parts.port or PORT)
+    return Path(host) / f".s.PGSQL.{port}" if host.startswith("/") else (host, port)
+
+
+async def knock(address: str) -> None:
+    """Returns when a server answers there: one round trip, no login. Raises OSError."""
+    where = place(address)
+    if isinstance(where, Path):
+        reader, writer = await asyncio.open_unix_connection(where)
+    else:
+        reader, writer = await asyncio.open_connection(*where)
+    try:
+        writer.write(SSL_REQUEST)
+        if not await reader.read(1):
+            raise ConnectionError("the database closed the connection")
+    finally:
+        writer.transport.abort()

@@ -16,7 +16,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from wrkfs.errors import InvalidArgument, NoSpace, StorageError, Unavailable, WrkfsError
-from wrkfs.meta.addresses import addresses
+from wrkfs.meta.addresses import addresses, knock
 from wrkfs.meta.statements import SERVER_SETTINGS, STATEMENTS
 from wrkfs.pulse import SUSPECT, Pulse
 
@@ -126,8 +126,8 @@ class Links:
     ) -> Rows:
         """Rows that statement `name` answers.
 
-        Raises Unavailable after `deadline` seconds (default: the one of all calls), NoSpace, InvalidArgument, and StorageError for
-        refusals of the database that no repetition cures.
+        Raises Unavailable after `deadline` seconds (default: the one of all calls), NoSpace,
+        InvalidArgument, and StorageError for refusals of the database that no repetition cures.
         """
         return (await self.tell(name, args, deadline))[0]
 
@@ -260,14 +260,12 @@ class Links:
                 bound.reschedule(now)
 
     async def _probe(self) -> None:
-        """Raises when the server does not answer. One that refuses for want of room is there."""
+        """Raises when the address in use does not answer; the next one is tried from then on."""
         try:
-            connection = await self._open()
-        except ConnectionError as error:
-            if isinstance(error.__cause__, asyncpg.TooManyConnectionsError):
-                return
+            await knock(self._addresses[self._preferred])
+        except BaseException:  # also the pulse's time-out
+            self._preferred = (self._preferred + 1) % len(self._addresses)
             raise
-        connection.terminate()
 
     async def _connect(self, timeout: float) -> Link:
         """A connection that its session has greeted."""

@@ -1,0 +1,49 @@
+"""A volume behind proxies that misbehave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.harness.fault_proxy import StoreProxy
+from wrkfs.data.s3 import S3Blocks
+from wrkfs.fs import Filesystem
+from wrkfs.meta.postgres import PostgresMeta
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from wrkfs.config import VolumeConfig
+
+
+@pytest.fixture
+def store(volume: VolumeConfig) -> Iterator[StoreProxy]:
+    """Stands before the object server."""
+    proxy = StoreProxy(volume.store.endpoint)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
+
+
+@pytest_asyncio.fixture
+async def connect(
+    volume: VolumeConfig, store: StoreProxy
+) -> AsyncIterator[Callable[[float], Awaitable[Filesystem]]]:
+    """Makes Filesystems whose requests to the store go through the proxy; takes their deadline."""
+    made: list[Filesystem] = []
+
+    async def connect(deadline: float = 60.0) -> Filesystem:
+        meta = PostgresMeta(volume)
+        await meta.start()
+        config = replace(volume.store, endpoint=store.endpoint)
+        blocks = S3Blocks(config, deadline=deadline)
+        made.append(Filesystem(meta, blocks, prefix=config.prefix))
+        return made[-1]
+
+    yield connect
+    for fs in made:
+        await fs.close()
