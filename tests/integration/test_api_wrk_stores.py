@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.http import ALICE
+from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from tests.harness.http import Web
     from wrkfs.config import VolumeConfig
+    from wrkfs.handle import FileHandle
 
 MIB = 1 << 20
 
@@ -177,3 +180,75 @@ async def test_a_name_that_is_being_replaced_is_never_missing(
     await asyncio.gather(replace(), replace())
     replacing = False
     await asyncio.gather(*looking)
+
+
+async def test_a_put_and_the_writes_of_a_box_never_mix(volume: VolumeConfig, web: Web) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    box = await Filesystem.connect(volume)
+    size = 300_000
+    try:
+        for _ in range(8):
+            await client.put("/v1/wrk/f", content=b"0" * size)
+            handle = await box.open((await box.lookup(ROOT_INO, b"f")).ino, os.O_RDWR)
+            writing = asyncio.create_task(overwrite(handle, b"B" * size))
+            putting = asyncio.create_task(client.put("/v1/wrk/f", content=b"P" * (size + 7)))
+            while not (writing.done() and putting.done()):
+                got = (await client.get("/v1/wrk/f")).content
+                assert re.fullmatch(rb"B*0*|P+", got)
+                assert len(got) == size + (got[:1] == b"P") * 7
+            await writing
+            assert (await putting).status_code == 204
+            assert (await client.get("/v1/wrk/f")).content == b"P" * (size + 7)
+            assert await handle.read(0, size + 10) == b"B" * size, "its own file, unlinked now"
+            await handle.close()
+    finally:
+        await box.close()
+
+
+async def overwrite(handle: FileHandle, data: bytes) -> None:
+    """Writes in four steps, each durable and visible."""
+    step = len(data) // 4
+    for start in range(0, len(data), step):
+        await handle.write(start, data[start : start + step])
+        await handle.fsync()
+
+
+async def test_appending_boxes_lose_nothing_to_a_put(volume: VolumeConfig, web: Web) -> None:
+    await real_drive(web, volume)
+    client = web.client()
+    box = await Filesystem.connect(volume)
+    try:
+        for _ in range(5):
+            await client.put("/v1/wrk/log", content=b"")
+            lines = [b"<%03d>" % number for number in range(30)]
+            appending = asyncio.create_task(append_each(box, lines))
+            put = await client.put("/v1/wrk/log", content=b"P" * 100_000)
+            assert put.status_code == 204
+            await appending
+            got = (await client.get("/v1/wrk/log")).content
+            assert got[:100_000] == b"P" * 100_000
+            rest = re.findall(rb"<...>", got[100_000:])
+            assert b"".join(rest) == got[100_000:]
+            assert rest == lines[len(lines) - len(rest) :], "all after the PUT, in order"
+    finally:
+        await box.close()
+
+
+async def append_each(fs: Filesystem, lines: list[bytes]) -> None:
+    """Opens, appends, closes, as `echo >>` does."""
+    for line in lines:
+        handle = await opened(fs, b"log")
+        await handle.write(0, line)
+        await handle.close()
+
+
+async def opened(fs: Filesystem, name: bytes) -> FileHandle:
+    """Looks a name up and opens it, again when it was replaced in between, as the kernel does."""
+    for _ in range(50):
+        attr = await fs.lookup(ROOT_INO, name)
+        try:
+            return await fs.open(attr.ino, os.O_WRONLY | os.O_APPEND)
+        except NotFound:
+            continue
+    raise AssertionError("replaced all the time")

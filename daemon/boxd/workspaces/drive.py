@@ -6,7 +6,6 @@ make a directory, remove. Failures are the service's errors. No cache: each call
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from wrkfs.handle import FileHandle
-    from wrkfs.types import Attr, BytesLike
+    from wrkfs.types import Attr
 
 __all__ = [
     "Condition",
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 PIECE = 1024 * 1024
-"""Bytes of one read; the next one is under way while a piece is being sent.
+"""Bytes of one read, which a slow client holds in memory.
 
 *Measured* over HTTP from memory: 0.53 s of CPU per GB, against 0.62 with 256 KiB; more wins little.
 """
@@ -171,30 +170,18 @@ class OpenFile:
         self.mtime_ns = handle.attr.mtime_ns
         self.tag = entity_tag(handle.attr)
 
-    async def pieces(self, start: int, stop: int) -> AsyncIterator[BytesLike]:
+    async def pieces(self, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes [start, stop), in pieces; Unavailable when some of them are gone."""
-        ahead: asyncio.Task[BytesLike] | None = None
         at = start
-        try:
-            while at < stop:
-                ahead = ahead or self._read(at, stop)
-                data = await ahead
-                if not data:
-                    raise Unavailable("the file ended before the size that was announced")
-                at += len(data)
-                ahead = self._read(at, stop) if at < stop else None
-                yield data
-        finally:
-            if ahead is not None:
-                ahead.cancel()
-                await asyncio.gather(ahead, return_exceptions=True)
-
-    def _read(self, at: int, stop: int) -> asyncio.Task[BytesLike]:
-        return asyncio.create_task(self._translated_read(at, min(PIECE, stop - at)))
-
-    async def _translated_read(self, at: int, size: int) -> BytesLike:
-        with translated("read"):
-            return await self._handle.read_view(at, size)
+        while at < stop:
+            with translated("read"):
+                # Copied: a view would hold a whole block for as long as a slow client takes. What
+                # comes next is on its way by read-ahead.
+                data = await self._handle.read(at, min(PIECE, stop - at))
+            if not data:
+                raise Unavailable("the file ended before the size that was announced")
+            at += len(data)
+            yield data
 
 
 class Drive:

@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from boxd.errors import QuotaExceeded, Unavailable
 from wrkfs import errors as drive_errors
+from wrkfs.config import MIB, Limits
 from wrkfs.fs import Filesystem
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ TICK = 5.0
 """Seconds between looks for idle ones."""
 MAX_OPEN = 64
 """Most Filesystems at once: each holds connections to the database and a cache of blocks."""
-
+LIMITS = Limits(blocks=24 * MIB, dirty=32 * MIB)
+"""Memory of each: enough to stream at the store's speed, little enough for MAX_OPEN of them."""
 MAX_OWNER = 8
 """Most of them for one owner, so that nobody keeps the others out."""
 
@@ -160,7 +162,7 @@ class DrivePool:
     async def _connect(self, place: Place, config: VolumeConfig) -> Filesystem:
         self._connecting.append(place)
         try:
-            return await Filesystem.connect(config, kind=KIND)
+            return await Filesystem.connect(config, kind=KIND, limits=LIMITS)
         except drive_errors.StorageError as error:
             raise Unavailable(f"the drive does not answer: {error}") from error
         finally:
