@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from wrkfs.atime import AccessTimes
@@ -33,16 +33,15 @@ from wrkfs.errors import (
     WrkfsError,
 )
 from wrkfs.handle import FileHandle, OpenFile
-from wrkfs.holds import Holds
 from wrkfs.layout import FileLayout
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.reader import BlockReader
+from wrkfs.stores import Stores
 from wrkfs.types import RenameFlags, SetAttr, XattrFlags
 from wrkfs.writepath import REFUSED, SliceIds, WritePath
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from contextlib import AbstractContextManager
 
     from wrkfs.config import VolumeConfig
     from wrkfs.data.diskcache import DiskCache
@@ -64,16 +63,6 @@ FILE_CAPABILITIES = b"security.capability"
 """Never set: the drive is mounted nosuid."""
 REJOIN_TRIES = 3
 """Registrations in one rejoining: each may be fenced before all files are open again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stores:
-    """The parts of a `Filesystem` that the upkeep of its volume works on."""
-
-    meta: MetaStore
-    blocks: BlockStore
-    reader: BlockReader
-    prefix: str
 
 
 class Filesystem:
@@ -110,9 +99,11 @@ class Filesystem:
         budget = DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
         self._losses = 0
-        self._holds = Holds()
+        self.stores = Stores(meta, blocks, self._reader, prefix)
+        self.hold = self.stores.holds.holding
+        """A context in which the objects stay that files consist of when it begins."""
         meta.watch(self._crashed)
-        meta.watch_snapshots(self._holds.oldest)
+        meta.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
     async def connect(
@@ -127,6 +118,7 @@ class Filesystem:
 
     async def close(self) -> None:
         """Commits what is dirty, ends the session. Idempotent; losses are raised at the end."""
+        await self.stores.dismiss()
         lost: WrkfsError | None = None
         for file in list(self._files.values()):
             for handle in list(file.handles):
@@ -143,18 +135,6 @@ class Filesystem:
         await self._meta.close()
         if lost is not None:
             raise lost
-
-    @property
-    def stores(self) -> Stores:
-        """What upkeep of the volume works on."""
-        return Stores(self._meta, self._blocks, self._reader, self._path.prefix)
-
-    def hold(self) -> AbstractContextManager[None]:
-        """While it lasts, the objects that files consist of when it begins stay in the store.
-
-        For who reads a map of files and then, slowly, their bytes.
-        """
-        return self._holds.holding()
 
     @property
     def cache_usage(self) -> CacheUsage:
@@ -239,6 +219,10 @@ class Filesystem:
         """Removes a name with everything below it; see MetaStore."""
         await self._change(lambda: self._meta.remove_tree(parent, name, if_version=if_version))
 
+    async def restore(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """Gives something of the trash a name; see `MetaStore.restore`, and `trash.restore`."""
+        return await self._change(lambda: self._meta.restore(ino, parent, name))
+
     async def rename(
         self,
         parent: Ino,
@@ -295,7 +279,7 @@ class Filesystem:
 
     async def open_snapshot(self, ino: Ino) -> FileHandle:
         """Opens a regular file for reading as it is committed now: one version, `attr`'s."""
-        hold = self._holds.begin()
+        hold = self.stores.holds.begin()
         try:
             file_map, epoch = await self._opening(
                 lambda: self._meta.open(ino),
@@ -304,7 +288,7 @@ class Filesystem:
             handle = self._handle(file_map, os.O_RDONLY, epoch)
             handle.fixed = FileLayout(file_map)
         except BaseException:
-            self._holds.end(hold)
+            self.stores.holds.end(hold)
             raise
         handle.hold = hold
         return handle
@@ -439,7 +423,7 @@ class Filesystem:
 
     async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
         """The end of a handle: its bytes are committed, then the inode is released."""
-        self._holds.end(handle.hold)
+        self.stores.holds.end(handle.hold)
         try:
             if handle.writable:
                 await file.writer.commit(durable=True, others=others)
@@ -504,7 +488,7 @@ class Filesystem:
             # After a crash of the database the same version may mean other bytes.
             if attr.version == layout.version and file.layout is not None:
                 return layout
-        layout = FileLayout(await self._meta.file_map(file.ino))
+        layout = FileLayout(self.stores.noted(await self._meta.file_map(file.ino)))
         if file.layout is None or file.layout.version <= layout.version:
             file.layout = layout
         return layout

@@ -80,7 +80,7 @@ class MemoryUpkeep:
         volume = self._volume
         volume.ranges = [one for one in volume.ranges if one.session != self._session]
 
-    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> int:
+    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:
         """See UpkeepStore."""
         volume, now, count = self._volume, time.monotonic(), 0
         for one in volume.ranges:
@@ -98,7 +98,7 @@ class MemoryUpkeep:
                 if number not in used and number not in volume.freed_slices:
                     volume.freed_slices[number] = (size, one.ended_at or now)
                     count += 1
-        return count
+        return len(ready), count
 
     # -- compaction --
 

@@ -61,10 +61,10 @@ class PostgresUpkeep:
         """See UpkeepStore."""
         await self._links.call("drop_ranges", (self._session.id,))
 
-    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> int:
+    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:
         """See UpkeepStore."""
-        count: int = (await self._links.call("adopt_orphans", (grace, limit, size)))[0][0]
-        return count
+        ranges, ids = (await self._links.call("adopt_orphans", (grace, limit, size)))[0]
+        return ranges, ids
 
     # -- compaction --
 

@@ -76,14 +76,20 @@ class Snapshot:
 @asynccontextmanager
 async def open_snapshot(config: VolumeConfig) -> AsyncIterator[Snapshot]:
     """The volume as it is now. Unavailable; StorageError for refusals of the database."""
-    async with connected(config) as connection:
-        transaction = connection.transaction(isolation="repeatable_read", readonly=True)
-        await transaction.start()
-        try:
-            yield Snapshot(connection)
-        finally:
-            if not connection.is_closed():
-                await transaction.rollback()
+    async with connected(config) as connection, moment(connection) as snapshot:
+        yield snapshot
+
+
+@asynccontextmanager
+async def moment(connection: Connection) -> AsyncIterator[Snapshot]:
+    """The volume as it is now, on a connection that does nothing else meanwhile."""
+    transaction = connection.transaction(isolation="repeatable_read", readonly=True)
+    await transaction.start()
+    try:
+        yield Snapshot(connection)
+    finally:
+        if not connection.is_closed():
+            await transaction.rollback()
 
 
 @asynccontextmanager
@@ -98,6 +104,11 @@ async def connected(config: VolumeConfig) -> AsyncIterator[asyncpg.Connection]:
             yield connection
         finally:
             await connection.close(timeout=CONNECT)
+    except asyncpg.AdminShutdownError as error:
+        raise Unavailable(
+            "metadata database: it ended the connection; a volume's role may not read for longer "
+            "than 30 s at once: use credentials of a role that may"
+        ) from error
     except (asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError, OSError) as error:
         raise Unavailable("metadata database") from error
     except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:

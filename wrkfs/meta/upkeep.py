@@ -51,8 +51,8 @@ class UpkeepStore(Protocol):
         """This session closes, and each id it took has been committed or given up."""
         ...
 
-    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> int:
-        """Makes garbage of what ended sessions left uncommitted; the number of ids.
+    async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:
+        """Makes garbage of what ended sessions left uncommitted; numbers of ranges and of ids.
 
         Looks at up to `limit` ranges of ids whose end was first seen `grace` ago or longer. `size`:
         bytes that a slice may have at most.

@@ -77,15 +77,17 @@ END $$;
 
 -- Looks after at most a_limit ranges of slice ids whose session has ended: a grace later what nobody
 -- uses of them is put into `deleted` and the range is removed. a_size: the most that a slice can
--- have. Answers how many ids that were.
-CREATE FUNCTION wrkfs.adopt_orphans(a_grace interval, a_limit integer, a_size bigint)
-RETURNS bigint LANGUAGE plpgsql AS $$
+-- have. Answers how many ranges and ids that were.
+CREATE FUNCTION wrkfs.adopt_orphans(
+    a_grace interval, a_limit integer, a_size bigint, OUT ranges integer, OUT ids bigint
+) LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
     v_range record;
     v_count bigint;
-    v_all bigint := 0;
 BEGIN
+    ranges := 0;
+    ids := 0;
     UPDATE slice_range g SET ended_at = v_now
     WHERE g.ended_at IS NULL
         AND NOT EXISTS (SELECT 1 FROM session s
@@ -101,10 +103,10 @@ BEGIN
             AND NOT EXISTS (SELECT 1 FROM inline i WHERE i.slice_id = n)
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS v_count = ROW_COUNT;
-        v_all := v_all + v_count;
+        ranges := ranges + 1;
+        ids := ids + v_count;
         DELETE FROM slice_range g WHERE g.first = v_range.first;
     END LOOP;
-    RETURN v_all;
 END $$;
 
 -- Puts one slice in the place of what is visible in [a_pos, a_pos + a_length) of a chunk, which its

@@ -1,6 +1,6 @@
 -- Checks: one function for each invariant of schema.sql, by number. Each answers up to a_limit
--- breaches, as (inode or 0, raw name or NULL, what is wrong), and changes nothing. They are called
--- in one REPEATABLE READ transaction, so that all of them see the same moment.
+-- breaches, as (inode or 0, raw name or NULL, what is wrong), and changes nothing. Each is called
+-- in a REPEATABLE READ transaction, so that its statements see one moment.
 --
 -- The rows may be hostile: sums are made in numeric, walks go through a UNION that drops what it
 -- has seen. These functions read whole tables: they need the planner's usual settings, not those

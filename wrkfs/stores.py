@@ -1,0 +1,54 @@
+"""What upkeep and tools of a volume work on: the parts of a Filesystem below its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wrkfs.holds import Holds
+
+if TYPE_CHECKING:
+    from wrkfs.data.interface import BlockStore
+    from wrkfs.meta.interface import MetaStore
+    from wrkfs.reader import BlockReader
+    from wrkfs.types import FileMap, Ino
+
+RAGGED = 256
+"""Refs from which on a file may need compaction: its map costs about a millisecond then."""
+RAGGED_MAX = 1024
+"""Files that are remembered for it."""
+
+
+@dataclass(slots=True)
+class Stores:
+    """Stores of one Filesystem, what it still reads of the past, and who works on it."""
+
+    meta: MetaStore
+    blocks: BlockStore
+    reader: BlockReader
+    prefix: str
+    holds: Holds = field(default_factory=Holds)
+    _ragged: dict[Ino, None] = field(default_factory=dict)
+    _attendants: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def attend(self, task: asyncio.Task[None]) -> None:
+        """A task that works on the Filesystem: it is ended before all else when that closes."""
+        self._attendants.append(task)
+
+    async def dismiss(self) -> None:
+        """Ends the attendants. Idempotent."""
+        tasks, self._attendants = self._attendants, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def noted(self, file_map: FileMap) -> FileMap:
+        """A map that was read: it may be one that compaction should shorten."""
+        if len(file_map.refs) >= RAGGED and len(self._ragged) < RAGGED_MAX:
+            self._ragged[file_map.attr.ino] = None
+        return file_map
+
+    def take_ragged(self, limit: int) -> list[Ino]:
+        """Files that were met with many refs since they were taken last, at most `limit`."""
+        return [self._ragged.popitem()[0] for _ in range(min(limit, len(self._ragged)))]
