@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 from boxd.errors import QuotaExceeded, Unavailable
 from wrkfs import errors as drive_errors
+from wrkfs import upkeep
 from wrkfs.config import MIB, Limits
 from wrkfs.fs import Filesystem
 
@@ -162,7 +163,9 @@ class DrivePool:
     async def _connect(self, place: Place, config: VolumeConfig) -> Filesystem:
         self._connecting.append(place)
         try:
-            return await Filesystem.connect(config, kind=KIND, limits=LIMITS)
+            fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
+            upkeep.start(fs)
+            return fs
         except drive_errors.StorageError as error:
             raise Unavailable(f"the drive does not answer: {error}") from error
         finally:

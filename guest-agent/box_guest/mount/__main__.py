@@ -22,6 +22,7 @@ import uvloop
 from box_guest.mount import loop, status
 from box_guest.mount import mountpoint as mounting
 from box_guest.mount.operations import Operations
+from wrkfs import upkeep
 from wrkfs.config import ConfigError, Limits, VolumeConfig
 from wrkfs.errors import Unavailable, WrkfsError
 from wrkfs.fs import Filesystem
@@ -89,6 +90,7 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
 
 async def _run(config: VolumeConfig, directory: Path, limits: Limits, socket: Path | None) -> None:
     fs = await Filesystem.connect(config, limits=limits)
+    upkeep.start(fs)
     async with status.serving(fs, socket):
         await serve(fs, directory)
 
