@@ -42,8 +42,9 @@ format: ## rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)
 
 test: check ## set up, check, and run all tests
-	$(BIN)/pytest -q -n 2 tests/unit tests/contract
-	$(BIN)/pytest -q tests/integration tests/mount tests/isolation tests/e2e
+	$(BIN)/pytest -q -n 2 tests/unit tests/contract tests/model
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/mount tests/crash tests/faults tests/soak
+	$(BIN)/pytest -q tests/integration tests/isolation tests/e2e
 
 unit: setup-dev ## the fast tests alone
 	$(BIN)/pytest -q -n 2 tests/unit
