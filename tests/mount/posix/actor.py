@@ -131,7 +131,7 @@ def mapped_write(path: bytes, offset: int, data: bytes) -> None:
 
 def execute(path: bytes) -> int:
     """Runs a program; its exit status. The errno of execve(2) as an error."""
-    child = os.posix_spawn(path, [path], {})
+    child = os.posix_spawn(path, [b"program"], {})
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -190,6 +190,7 @@ def attributes(path: bytes) -> list[tuple[str, bytes]]:
 
 
 OWN: dict[str, Callable[..., Any]] = {
+    "access": lambda path, mode: checked(libc.access(path, mode)),
     "bind": bind,
     "capability": capability,
     "connect": connect,
@@ -224,6 +225,8 @@ def answer(name: str, arguments: tuple[Any, ...]) -> Answer:
         return 0, function(*arguments)
     except OSError as error:
         return error.errno or errno.EIO, None
+    except (OverflowError, TypeError, ValueError) as error:
+        return -1, repr(error)
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ that Linux itself does not meet fails. Both are mounted once per worker.
 from __future__ import annotations
 
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,18 +39,18 @@ def drive(
 
 
 @pytest.fixture(scope="session")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
+def reference() -> Iterator[Tree]:
     """A tmpfs with the drive's mount options."""
-    path = tmp_path_factory.mktemp("reference")
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "nosuid,nodev,size=1g,mode=0755", "tmpfs", path], check=True
-    )
-    tree = Tree("tmpfs", path)
-    try:
-        yield tree
-    finally:
-        tree.close()
-        subprocess.run(["umount", path], check=True)
+    options = "nosuid,nodev,size=1g,mode=0755"
+    with tempfile.TemporaryDirectory(prefix="wrkfs-reference-") as name:
+        path = Path(name)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True)
+        tree = Tree("tmpfs", path)
+        try:
+            yield tree
+        finally:
+            tree.close()
+            subprocess.run(["umount", path], check=True)
 
 
 @pytest.fixture(params=["reference", "drive"])

@@ -25,6 +25,8 @@ NAMES = ("a", "b", "c", "d")
 MODES = (0o0, 0o700, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o2775, 0o4755, 0o6711, 0o7777)
 SIZES = (0, 1, 100, 4096, 70_000)
 STEPS = 50
+LOOK = 5
+"""After so many calls everything is compared; errno and result are after each."""
 
 
 def path(dice: random.Random) -> str:
@@ -95,7 +97,7 @@ def test_random_sequences(twins: Twins, figures: Figures) -> None:
         twins.calls.append(f"round {round_number}")
         for number in range(2):
             twins.do("mkdir", NAMES[number], 0o777)
-        for _ in range(STEPS):
+        for step in range(STEPS):
             name, *arguments = dice.choice(CALLS)(dice)
             who = dice.choice((ROOT, ROOT, *USERS))
-            twins.do(str(name), *arguments, who=who)
+            twins.do(str(name), *arguments, who=who, look=step % LOOK == LOOK - 1)

@@ -87,11 +87,15 @@ class Tree:
         return self.kind == "drive"
 
     def fresh(self, mode: int = 0o755) -> None:
-        """Goes on in a new directory of root's, which every user may search."""
+        """Goes on in a new directory of root's, which every user may search.
+
+        What stands above it looks the same each time.
+        """
         self._number += 1
-        self._directory = f"d{self._number}"
-        (self.path / self._directory).mkdir()
-        (self.path / self._directory).chmod(mode)
+        self._directory = f"d{self._number}/here"
+        self.here.parent.mkdir()
+        self.here.mkdir()
+        self.here.chmod(mode)
 
     @property
     def here(self) -> Path:
