@@ -73,7 +73,7 @@ async def dump(
     blocks = S3Blocks(config.store)
     reader = BlockReader(blocks, config.store.prefix, CACHE)
     try:
-        with Spool() as spool:
+        with fs.hold(), Spool() as spool:
             async with open_snapshot(config) as snapshot:
                 await spool.fill(snapshot, copying)
             return await _Archive(reader, spool, out, writing).write()

@@ -1,14 +1,14 @@
 """Checks of a volume: its rows against the invariants of `meta/schema.sql`.
 
-All checks look at one moment, also while mounts write. What `data` and `repair` add stands in
-`scrub` and `repair`.
+Each check looks at one moment, also while mounts write; they are no one transaction together,
+because a volume's role may not hold one for long. `scrub` verifies blocks, `repair` mends.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wrkfs.meta.snapshot import open_snapshot
+from wrkfs.meta.snapshot import Snapshot, connected, moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,11 @@ async def check(
     `progress(done, all)` is told after each invariant. Unavailable, StorageError.
     """
     findings: list[Finding] = []
-    async with open_snapshot(config) as snapshot:
-        numbers = await snapshot.invariants()
+    async with connected(config) as connection:
+        numbers = await Snapshot(connection).invariants()
         for done, number in enumerate(numbers, 1):
-            findings += await snapshot.check(number, limit)
+            async with moment(connection) as snapshot:
+                findings += await snapshot.check(number, limit)
             if progress is not None:
                 progress(done, len(numbers))
     return findings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import asyncpg
 import pytest
 
 from tests.harness.drive import fresh_volume
+from tests.harness.leaks import listed, missing_objects
 from tests.harness.loop import run
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.layout import block_key
@@ -198,6 +200,41 @@ def test_a_dump_is_loaded_into_another_volume(
         assert (again.returncode, again.stdout) == (1, "")
         assert "empty volumes" in again.stderr
         assert wrkfs("fsck", "--data", "--credentials", tmp_path / "other").stdout == "clean\n"
+
+
+def test_what_was_removed_is_listed_restored_and_freed(
+    mount: Callable[[], MountProcess], credentials: Path, volume: VolumeConfig
+) -> None:
+    path = mount().path
+    (path / "d").mkdir()
+    for name in ("d/one", "d/two", "three"):
+        (path / name).write_bytes(name.encode() * 50_000)
+    shutil.rmtree(path / "d")
+    (path / "three").unlink()
+    shown = json.loads(wrkfs("trash", "--json", "--credentials", credentials, "ls").stdout)
+    assert [(row["path"], row["directory"], row["bytes"]) for row in shown] == [
+        ("d/one", False, 250_000),
+        ("d/two", False, 250_000),
+        ("d", True, 0),
+        ("three", False, 250_000),
+    ]
+    text = wrkfs("trash", "--credentials", credentials, "ls", "/d").stdout
+    assert text.endswith("3 entries, 488.3 KiB\n"), text
+    back = wrkfs("trash", "--credentials", credentials, "restore", "/d/two")
+    assert (back.returncode, back.stdout) == (0, "'d/two': 1 files restored\n"), back.stderr
+    assert (path / "d/two").read_bytes() == b"d/two" * 50_000
+    number = str(shown[3]["number"])
+    wrkfs("trash", "--credentials", credentials, "restore", number, "--to", "d/elsewhere")
+    assert (path / "d/elsewhere").read_bytes() == b"three" * 50_000
+    taken = wrkfs("trash", "--credentials", credentials, "restore", "/three")
+    assert (taken.returncode, taken.stderr.count("\n")) == (1, 1)
+    assert wrkfs("trash", "--credentials", credentials, "empty").stdout == "1 entries freed\n"
+    collected = json.loads(
+        wrkfs("gc", "--json", "--grace", "0", "--credentials", credentials).stdout
+    )
+    assert collected["slices"] == 1
+    assert not missing_objects(volume)
+    assert len(listed(volume.store)) == 2
 
 
 def test_errors_are_one_line(credentials: Path, tmp_path: Path) -> None:

@@ -7,13 +7,24 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from wrkfs.cli import df, dump, fsck, load, stat
-from wrkfs.cli.output import Command
+from wrkfs.cli import df, dump, fsck, gc, load, stat, trash
 from wrkfs.config import ConfigError, VolumeConfig
 from wrkfs.errors import WrkfsError
 
-COMMANDS: dict[str, Command] = {"stat": stat, "df": df, "fsck": fsck, "dump": dump, "load": load}
+if TYPE_CHECKING:
+    from wrkfs.cli.output import Command
+
+COMMANDS: dict[str, Command] = {
+    "stat": stat,
+    "df": df,
+    "fsck": fsck,
+    "gc": gc,
+    "trash": trash,
+    "dump": dump,
+    "load": load,
+}
 
 
 def main() -> int:

@@ -149,7 +149,8 @@ BEGIN
         v_home := wrkfs.lost_and_found();
         IF v_home = 0 THEN RETURN coalesce(cardinality(v_free), 0); END IF;
         PERFORM wrkfs.lock_inodes(v_home || v_lost);
-        UPDATE inode i SET parent = v_home WHERE i.ino = ANY (v_lost) AND i.mode >> 12 = 4;
+        UPDATE inode i SET parent = CASE WHEN i.mode >> 12 = 4 THEN v_home ELSE 0 END
+        WHERE i.ino = ANY (v_lost);
         INSERT INTO dentry (parent, name, ino, cookie)
         SELECT v_home, convert_to('#' || i.ino, 'UTF8'), i.ino, i.ino FROM inode i
         WHERE i.ino = ANY (v_lost) AND NOT EXISTS (SELECT 1 FROM dentry d WHERE d.ino = i.ino)
@@ -171,7 +172,8 @@ BEGIN
     UPDATE inode i SET nlink = CASE WHEN i.mode >> 12 = 4
         THEN 2 + (SELECT count(*) FROM dentry d JOIN inode c ON c.ino = d.ino
                   WHERE d.parent = i.ino AND c.mode >> 12 = 4)
-        ELSE e.n END
+        ELSE e.n END,
+        parent = CASE WHEN i.mode >> 12 = 4 THEN i.parent ELSE 0 END
     FROM (SELECT d.ino, count(*) AS n FROM dentry d WHERE d.ino = ANY (v_inos) GROUP BY d.ino
           UNION ALL SELECT 1, 1 WHERE 1 = ANY (v_inos)) e
     WHERE e.ino = i.ino;
@@ -255,16 +257,15 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Booked use (I10). Correct calls change both sides alike, so the difference is the same whenever
--- it is taken, as long as both are read in one moment: by one statement.
+-- Booked use (I10): all of it goes into one row. Locking the slots waits for calls in flight and
+-- keeps others from booking meanwhile.
 CREATE FUNCTION wrkfs.repair_use() RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_bytes numeric;
-    v_inodes numeric;
 BEGIN
-    SELECT t.bytes - b.bytes, t.inodes - b.inodes INTO v_bytes, v_inodes
-    FROM wrkfs.true_use() t, wrkfs.booked_use() b;
-    IF v_bytes = 0 AND v_inodes = 0 THEN RETURN 0; END IF;
-    UPDATE usage u SET bytes = u.bytes + v_bytes, inodes = u.inodes + v_inodes;
+    PERFORM 1 FROM op_result o ORDER BY o.session_id, o.slot FOR NO KEY UPDATE;
+    PERFORM 1 FROM wrkfs.true_use() t, wrkfs.booked_use() b
+    WHERE t.bytes = b.bytes AND t.inodes = b.inodes;
+    IF FOUND THEN RETURN 0; END IF;
+    UPDATE op_result o SET bytes = 0, inodes = 0;
+    UPDATE usage u SET bytes = t.bytes, inodes = t.inodes FROM wrkfs.true_use() t;
     RETURN 1;
 END $$;

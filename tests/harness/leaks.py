@@ -1,0 +1,105 @@
+"""What a volume leaves behind: objects that nothing accounts for, rows of nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncpg
+import boto3
+from botocore.config import Config
+
+from tests.harness.loop import run
+from wrkfs.layout import block_count
+
+if TYPE_CHECKING:
+    from wrkfs.config import StoreConfig, VolumeConfig
+
+EMPTY = {
+    "inode": 1,
+    "dentry": 0,
+    "slice": 0,
+    "inline": 0,
+    "symlink": 0,
+    "xattr": 0,
+    "sustained": 0,
+    "trash": 0,
+    "deleted": 0,
+}
+"""Rows of a volume with nothing in it: the root."""
+
+
+def listed(store: StoreConfig) -> set[str]:
+    """Keys of all objects under the volume's prefix, without the prefix."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=store.endpoint,
+        region_name=store.region,
+        aws_access_key_id=store.access_key,
+        aws_secret_access_key=store.secret_key,
+        config=Config(retries={"total_max_attempts": 3}),
+    )
+    prefix = store.prefix + "/"
+    try:
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=store.bucket, Prefix=prefix)
+        return {
+            item["Key"].removeprefix(prefix) for page in pages for item in page.get("Contents", [])
+        }
+    finally:
+        client.close()
+
+
+def stray_objects(volume: VolumeConfig) -> set[str]:
+    """Objects that belong to no slice that is shown, waits for deletion, or is being written."""
+    # Objects first: one that is stored after the listing is not in it.
+    objects = listed(volume.store)
+    return objects - run(_accounted(volume, objects))
+
+
+def missing_objects(volume: VolumeConfig) -> set[str]:
+    """Blocks of shown slices that the store has not. Only while nobody writes."""
+    return run(_shown(volume)) - listed(volume.store)
+
+
+def rows(volume: VolumeConfig) -> dict[str, int]:
+    """Number of rows of each table of EMPTY."""
+    return run(_rows(volume))
+
+
+async def _accounted(volume: VolumeConfig, objects: set[str]) -> set[str]:
+    numbers = {int(key.split("/")[0]) for key in objects}
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        known = await connection.fetch(
+            """SELECT n FROM unnest($1::bigint[]) AS n
+            WHERE EXISTS (SELECT 1 FROM slice s WHERE s.slice_id = n AND NOT s.is_inline)
+                OR EXISTS (SELECT 1 FROM deleted d WHERE d.slice_id = n)
+                OR EXISTS (SELECT 1 FROM slice_range r WHERE n >= r.first AND n < r.first + r.count)
+            """,
+            sorted(numbers),
+        )
+    finally:
+        await connection.close()
+    accounted = {number for (number,) in known}
+    return {key for key in objects if int(key.split("/")[0]) in accounted}
+
+
+async def _shown(volume: VolumeConfig) -> set[str]:
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        found = await connection.fetch(
+            "SELECT DISTINCT slice_id, size FROM slice WHERE NOT is_inline"
+        )
+    finally:
+        await connection.close()
+    return {f"{number}/{index}" for number, size in found for index in range(block_count(size))}
+
+
+async def _rows(volume: VolumeConfig) -> dict[str, int]:
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        return {
+            table: await connection.fetchval(f"SELECT count(*) FROM {table}")  # noqa: S608 fixed
+            for table in EMPTY
+        }
+    finally:
+        await connection.close()
