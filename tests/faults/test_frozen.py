@@ -1,0 +1,143 @@
+"""A mount that is frozen beyond its session's life does no harm when it wakes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from tests.harness.drive import until
+from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.sessions import PATIENCE, SILENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.harness.drive import MountProcess
+    from tests.plugins.figures import Figures
+    from wrkfs.config import VolumeConfig
+
+
+class Frozen:
+    """Stops a mount's process, and lets it go on at the latest when the test ends."""
+
+    def __init__(self) -> None:
+        self._pids: set[int] = set()
+
+    def stop(self, mount: MountProcess) -> None:
+        """SIGSTOP; returns when the process stands still."""
+        self._pids.add(mount.pid)
+        os.kill(mount.pid, signal.SIGSTOP)
+        status = Path(f"/proc/{mount.pid}/stat")
+        until(lambda: status.read_text().rpartition(")")[2].split()[0] in "Tt")
+
+    def go_on(self, mount: MountProcess) -> None:
+        """SIGCONT."""
+        os.kill(mount.pid, signal.SIGCONT)
+        self._pids.discard(mount.pid)
+
+    def close(self) -> None:
+        """Everybody goes on."""
+        for pid in self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def frozen() -> Iterator[Frozen]:
+    """Stops processes."""
+    made = Frozen()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def living(volume: VolumeConfig) -> set[int]:
+    """Sessions of mounts that are not fenced."""
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        rows = await connection.fetch(
+            "SELECT session_id FROM session WHERE kind = 'mount' AND fenced_at IS NULL"
+        )
+        return {row[0] for row in rows}
+    finally:
+        await connection.close()
+
+
+async def declare_dead(volume: VolumeConfig, session: int) -> None:
+    """What another session's heartbeat does to one that has been silent for ten minutes."""
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        await connection.execute(
+            "UPDATE session SET heartbeat_at = heartbeat_at - $2::interval,"
+            " expires_at = expires_at - $2::interval WHERE session_id = $1",
+            session,
+            timedelta(minutes=10),
+        )
+    finally:
+        await connection.close()
+    meta = PostgresMeta(volume, kind="reaper")
+    await meta.start()
+    try:
+        await meta.reap(SILENCE, PATIENCE)
+        assert session in await living(volume), "only suspected"
+        await meta.reap(SILENCE, timedelta(0))
+    finally:
+        await meta.close()
+    assert session not in await living(volume)
+
+
+@pytest.mark.promise("D2")
+@pytest.mark.figure("RA-6")
+@pytest.mark.timeout(120)
+def test_a_frozen_mount_is_refused_when_it_wakes(
+    mount: Callable[[], MountProcess], volume: VolumeConfig, frozen: Frozen, figures: Figures
+) -> None:
+    second = mount()
+    others = asyncio.run(living(volume))
+    first = mount()
+    for number in figures(ci=5, long=200):
+        name, other = f"f{number}", f"g{number}"
+        held = os.open(first.path / name, os.O_CREAT | os.O_RDWR)
+        append = os.open(first.path / other, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.write(held, b"durable")
+        os.fsync(held)
+        os.fsync(append)
+        # Taken in, not committed: a frozen process cannot commit any more.
+        os.write(held, b" and late")
+        os.write(append, b"late")
+        frozen.stop(first)
+        (session,) = asyncio.run(living(volume)) - others
+        asyncio.run(declare_dead(volume, session))
+        (second.path / name).write_bytes(b"by the others")
+        with (second.path / other).open("ab") as log:
+            log.write(b"others")
+        frozen.go_on(first)
+        assert _error(os.fsync, held) == errno.EIO
+        assert _error(os.close, append) == errno.EIO
+        for path in (first.path, second.path):
+            assert (path / name).read_bytes() == b"by the others"
+            assert (path / other).read_bytes() == b"others"
+        os.pwrite(held, b"BY", 0)
+        assert _error(os.fsync, held) == 0, "the new session goes on"
+        assert (second.path / name).read_bytes() == b"BY the others"
+        os.close(held)
+        (second.path / name).unlink()
+        (first.path / other).unlink()
+
+
+def _error(call: Callable[[int], None], descriptor: int) -> int:
+    try:
+        call(descriptor)
+    except OSError as error:
+        return error.errno or -1
+    return 0
