@@ -7,7 +7,9 @@ that found something stays in `FOUND`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +18,10 @@ from tests.harness.crashing import Died
 from tests.harness.simulation import Client, Weather
 from tests.harness.virtual_loop import VirtualLoop
 from tests.model.simulated_files import HUGE, ME, SIZES, Cells, Log, Names, Open
+from wrkfs.compact import compact_all
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import WrkfsError
+from wrkfs.gc import collect
 from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO
 
@@ -25,9 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tests.plugins.figures import Figures
+    from wrkfs.fs import Filesystem
 
 FOUND: tuple[int, ...] = ()
-STEPS = 25
+STEPS = 20
 """Calls of one job."""
 
 
@@ -65,6 +70,8 @@ class History:
                 group.create_task(survived(job))
             if self.chance.random() < 0.5:
                 group.create_task(self.kill(self.clients[0]))
+            if self.chance.random() < 0.3:
+                group.create_task(survived(self.compact(self.clients[1])))
         self.weather.over = True
         for client in self.clients:
             if not client.dead:
@@ -75,18 +82,35 @@ class History:
         """A session of a new process finds what was promised."""
         client = Client(self.volume, self.blocks, self.weather)
         await client.start()
-        for file in self.files:
-            await file.check(client.fs)
-        for names in self.names:
-            await names.check(client.fs)
-        await self.log.check(client.fs)
+        await self.check(client.fs)
+        await collect(client.fs, grace=timedelta(0))
+        await compact_all(client.fs, refs=2)
+        await self.check(client.fs)
         await client.fs.close()
         assert not self.volume.sustained, "somebody gone holds files"
+        used = self.volume.used_slices() | set(self.volume.freed_slices)
+        leaked = [key for key in self.blocks.objects if int(key.split("/")[1]) not in used]
+        assert not leaked, f"objects that nobody knows: {leaked}"
+
+    async def check(self, fs: Filesystem) -> None:
+        """All that was promised."""
+        for file in self.files:
+            await file.check(fs)
+        for names in self.names:
+            await names.check(fs)
+        await self.log.check(fs)
 
     async def kill(self, client: Client) -> None:
         """The process ends at any moment."""
         await asyncio.sleep(self.chance.choice((0.2, 2.0, 70.0)) * self.chance.random())
         client.die()
+
+    async def compact(self, client: Client) -> None:
+        """Joins what was written in pieces, while it is written."""
+        for _ in range(3):
+            await asyncio.sleep(self.chance.random())
+            with contextlib.suppress(WrkfsError):
+                await compact_all(client.fs, refs=2)
 
     # -- jobs --
 
