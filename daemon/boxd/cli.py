@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 from boxd import log
 from boxd.config import DEFAULT_IMAGE, DEFAULT_STATE_DIR, Address, Config
-from boxd.errors import BadRequest, BoxdError, Unavailable
+from boxd.errors import BadName, BadRequest, BoxdError, Unavailable
+from boxd.names.duration import parse_duration
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,6 +44,7 @@ DEFAULTS = {
     "store_file": None,
     "cache_dir": None,
     "cache_size": None,
+    "trash": "24h",
     "default_image": DEFAULT_IMAGE,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
@@ -97,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
     add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
+    add("--trash", metavar="DURATION", help="removed files come back so long; 0: never (24h)")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
     parser = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
     parser.set_defaults(**DEFAULTS)
@@ -132,6 +135,7 @@ def _config(arguments: argparse.Namespace) -> Config:
         store_file=arguments.store_file,
         cache_dir=arguments.cache_dir and arguments.cache_dir.absolute(),
         cache_size=_cache_size(arguments.cache_size, arguments.store_file),
+        trash_seconds=_trash(arguments.trash),
         default_image=arguments.default_image,
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
@@ -147,6 +151,15 @@ def _address(text: str, flag: str) -> Address:
     if not colon or not plain or (":" in bare) != bracketed:
         raise BadRequest(f"{flag}: {text!r} is not HOST:PORT, for example 127.0.0.1:2222")
     return Address(bare or "0.0.0.0", int(port))  # noqa: S104  an empty host means all addresses
+
+
+def _trash(text: str) -> int:
+    if text == "0":
+        return 0
+    try:
+        return int(parse_duration(text, "--trash").total_seconds())
+    except BadName as error:
+        raise BadRequest(f"{error}, or 0") from None
 
 
 def _cache_size(text: str | None, store_file: Path | None) -> int:

@@ -29,7 +29,8 @@ class Config:
     `meta_dsn` None means the embedded PostgreSQL, `store_file` None the embedded object server
     (else a JSON file, mode 0600, that names an external S3 endpoint, bucket and credentials).
     `api_addr` None serves no HTTP. Each mounted drive keeps at most `cache_size` bytes of blocks
-    below `cache_dir` (None: in the state directory).
+    below `cache_dir` (None: in the state directory). Removed files of drives can be restored for
+    `trash_seconds`; 0: not at all.
     """
 
     state_dir: Path = DEFAULT_STATE_DIR
@@ -39,6 +40,7 @@ class Config:
     store_file: Path | None = None
     cache_dir: Path | None = None
     cache_size: int = 0
+    trash_seconds: int = 24 * 3600
     default_image: str = DEFAULT_IMAGE
     workspace_automount: bool = False
     trusted_proxy: str = "127.0.0.1"

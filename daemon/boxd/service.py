@@ -221,7 +221,7 @@ class Service:
             issuer = prefixes = ExternalStore.from_file(config.store_file)
             target = issuer.target
             await issuer.check()
-        provisioner = Provisioner(dsn)
+        provisioner = Provisioner(dsn, trash_seconds=config.trash_seconds)
         await provisioner.prepare()
         sealer = Sealer(keys / "master.key")
         volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)

@@ -20,6 +20,7 @@ import asyncpg
 from boxd.errors import Unavailable
 from boxd.secret import Secret
 from wrkfs.meta.migrate import (
+    TRASH_SECONDS,
     MigrationError,
     create_volume_schema,
     install_functions,
@@ -75,9 +76,13 @@ class Provisioner:
     Each change is one transaction: it happens wholly or not at all.
     """
 
-    def __init__(self, admin_dsn: str) -> None:
-        """`admin_dsn` is a superuser's, of the metadata database."""
+    def __init__(self, admin_dsn: str, *, trash_seconds: int = TRASH_SECONDS) -> None:
+        """`admin_dsn` is a superuser's, of the metadata database.
+
+        `trash_seconds`: so long removed files can be restored, in all volumes.
+        """
         self._admin_dsn = admin_dsn
+        self._trash_seconds = trash_seconds
 
     async def prepare(self) -> None:
         """Closes the database to PUBLIC, installs the drive's functions, updates all volumes.
@@ -95,6 +100,10 @@ class Provisioner:
                 await self._close_to_public(connection)
             for name in await _names(connection):
                 await update_volume(connection, name, name)
+                await connection.execute(
+                    f"UPDATE {name}.volume SET trash_seconds = $1 WHERE trash_seconds <> $1",  # noqa: S608 a name from the catalogue
+                    self._trash_seconds,
+                )
             await install_functions(connection)
 
     async def create(self) -> tuple[str, Secret]:
@@ -114,7 +123,9 @@ class Provisioner:
             )
             database = await connection.fetchval("SELECT quote_ident(current_database())")
             await connection.execute(f"GRANT CONNECT ON DATABASE {database} TO {name}")
-            await create_volume_schema(connection, name, name)
+            await create_volume_schema(
+                connection, name, name, trash_seconds=self._trash_seconds
+            )
         return name, password
 
     async def drop(self, name: str) -> None:

@@ -58,6 +58,19 @@ def test_bad_sizes_name_the_flag(size: str) -> None:
         parsed(f"--cache-size={size}")
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0), ("90s", 90), ("24h", 86400), ("7d", 604800)]
+)
+def test_how_long_removed_files_are_kept(text: str, seconds: int) -> None:
+    assert parsed("--trash", text).trash_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "5", "0s", "day", "11000d"])
+def test_a_bad_time_for_the_trash_names_the_flag(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"--trash.*or 0"):
+        parsed(f"--trash={text}")
+
+
 def test_an_external_store_is_cached() -> None:
     assert parsed("--store-file", "store.json").cache_size == 4 << 30
     assert parsed("--store-file", "store.json", "--cache-size", "0").cache_size == 0
