@@ -54,8 +54,8 @@ class AccessTimes:
         atime = self._new.get(ino) or self._telling.get(ino)
         if atime is not None and atime > attr.atime_ns:
             attr = replace(attr, atime_ns=atime)
-        changed = max(attr.mtime_ns, attr.ctime_ns)
-        if attr.atime_ns <= changed or attr.atime_ns + DAY_NS <= time.time_ns():
+        told = attr.atime_ns
+        if told <= attr.mtime_ns or told <= attr.ctime_ns or told + DAY_NS <= time.time_ns():
             self._due[ino] = None
             if len(self._due) > DUE_MAX:
                 self._due.popitem(last=False)

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from wrkfs.atime import AccessTimes
-from wrkfs.believed import ShownSizes
 from wrkfs.config import Limits
 from wrkfs.data.diskcache import open_cache
 from wrkfs.data.s3 import S3Blocks
@@ -36,6 +33,7 @@ from wrkfs.handle import FileHandle, OpenFile
 from wrkfs.layout import FileLayout
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.reader import BlockReader
+from wrkfs.shown import Shown
 from wrkfs.stores import Stores
 from wrkfs.types import RenameFlags, SetAttr, XattrFlags
 from wrkfs.writepath import REFUSED, SliceIds, WritePath
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
 UNDONE = "the database crashed and has lost changes that no fsync had covered"
 """What is said of changes that were answered and are gone."""
 DEFAULT_LIMITS = Limits()
-KNOWN_MAX = 8192
-"""Inodes whose last own commit is remembered."""
 STORED_XATTRS = (b"user.", b"trusted.")
 """Namespaces of extended attributes that the drive keeps."""
 FILE_CAPABILITIES = b"security.capability"
@@ -73,8 +69,7 @@ class Filesystem:
     - `_files` gains an entry and the entry its handle in one step; an entry leaves with its last
       handle, after the dirty bytes are committed.
     - `_rejoin_lock` is held from the end of an epoch until all files are open in the next.
-    - `_known` holds, for each inode that this session committed to, the attributes after the last
-      commit: an answer that was read before that commit and arrives after it is corrected.
+    - What leaves here goes through `_shown` in the same step: it is never older than own changes.
     """
 
     def __init__(
@@ -90,9 +85,7 @@ class Filesystem:
         self._meta = meta
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
-        self._known: OrderedDict[Ino, Attr] = OrderedDict()
-        self._shown = ShownSizes()
-        self._atimes = AccessTimes(meta)
+        self._shown = Shown(meta)
         self._rejoin_lock = asyncio.Lock()
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
         ids = SliceIds(meta)
@@ -129,7 +122,7 @@ class Filesystem:
         while self._path.tasks:
             await asyncio.gather(*self._path.tasks, return_exceptions=True)
         await self._path.drop_ranges()
-        await self._atimes.close()
+        await self._shown.atimes.close()
         await self._reader.close()
         await self._blocks.close()
         await self._meta.close()
@@ -177,9 +170,12 @@ class Filesystem:
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """Entries with cookie > `after`, without `.` and `..`; [] at the end."""
         entries = await self._meta.readdir(ino, after, limit)
-        self._atimes.read(ino)
+        self._shown.atimes.read(ino)
         for number, entry in enumerate(entries):
-            attr = await self._present(entry.attr)
+            if entry.attr.ino in self._files:
+                attr = await self._present(entry.attr)
+            else:
+                attr = self._shown.tell(entry.attr, None)
             if attr is not entry.attr:
                 entries[number] = replace(entry, attr=attr)
         return entries
@@ -259,7 +255,7 @@ class Filesystem:
     async def readlink(self, ino: Ino) -> bytes:
         """Target of a symbolic link."""
         target = await self._meta.readlink(ino)
-        self._atimes.read(ino)
+        self._shown.atimes.read(ino)
         return target
 
     # -- files --
@@ -440,16 +436,11 @@ class Filesystem:
 
     def note_read(self, ino: Ino) -> None:
         """A file was read: its access time may have to move."""
-        self._atimes.read(ino)
+        self._shown.atimes.read(ino)
 
     def learn(self, attr: Attr) -> None:
         """Keeps the attributes after an own change, unless newer ones are known."""
-        known = self._known.get(attr.ino)
-        if known is None or known.version <= attr.version:
-            self._known[attr.ino] = attr
-            self._known.move_to_end(attr.ino)
-            if len(self._known) > KNOWN_MAX:
-                self._known.popitem(last=False)
+        self._shown.learn(attr)
 
     # -- inside --
 
@@ -458,30 +449,11 @@ class Filesystem:
         file = self._files.get(attr.ino)
         if file is not None:
             await file.writer.settle()
-        known = self._known.get(attr.ino)
-        if known is not None and known.version > attr.version:
-            attr = replace(
-                attr,
-                size=known.size,
-                mtime_ns=known.mtime_ns,
-                ctime_ns=known.ctime_ns,
-                version=known.version,
-                holes=known.holes,
-            )
-        if file is not None and file.writer.dirty:
-            size = max(attr.size, file.writer.end)
-            # Until they are committed, dirty bytes count as if they filled holes.
-            holes = max(0, attr.holes + size - attr.size - file.writer.amount)
-            attr = replace(attr, size=size, mtime_ns=file.writer.mtime_ns, holes=holes)
-        if file is not None:
-            file.believed.show(attr.size)
-        elif attr.is_file:
-            self._shown.show(attr.ino, attr.size)
-        return self._atimes.shown(attr)
+        return self._shown.tell(attr, file)
 
     async def _layout(self, file: OpenFile) -> FileLayout:
         """The file's layout as of now: one round trip, two when someone has changed the file."""
-        known = self._known.get(file.ino)
+        known = self._shown.known.get(file.ino)
         layout = file.layout
         if layout is not None and (known is None or known.version <= layout.version):
             attr = await self._meta.getattr(file.ino)
@@ -495,7 +467,7 @@ class Filesystem:
 
     async def _setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         if changes.atime_ns is not None or changes.atime_now:
-            await self._atimes.forget(ino)
+            await self._shown.atimes.forget(ino)
         attr = await self._change(lambda: self._meta.setattr(ino, changes))
         self.learn(attr)
         return attr
@@ -526,9 +498,9 @@ class Filesystem:
         ino = file_map.attr.ino
         file = self._files.get(ino)
         if file is None:
-            file = self._files[ino] = OpenFile(self, ino, self._path, self._shown.take(ino))
+            file = self._files[ino] = OpenFile(self, ino, self._path, self._shown.sizes.take(ino))
         if file.layout is None or file.layout.version <= file_map.attr.version:
-            file.layout = FileLayout(file_map)
+            file.layout = FileLayout(self.stores.noted(file_map))
         handle = FileHandle(self, file, file_map.attr, flags, epoch)
         file.handles.add(handle)
         return handle
@@ -541,7 +513,7 @@ class Filesystem:
 
     def _crashed(self, lost: bool) -> None:
         """The database came back from a crash: versions may have stepped back. See MetaStore."""
-        self._known.clear()
+        self._shown.known.clear()
         for file in self._files.values():
             file.layout = None
         if lost:

@@ -1,0 +1,70 @@
+"""What a session shows of inodes: never older than its own changes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wrkfs.atime import AccessTimes
+from wrkfs.believed import ShownSizes
+
+if TYPE_CHECKING:
+    from wrkfs.handle import OpenFile
+    from wrkfs.meta.interface import MetaStore
+    from wrkfs.types import Attr, Ino
+
+KNOWN_MAX = 8192
+"""Inodes whose last own commit is remembered."""
+
+
+class Shown:
+    """Corrects the attributes that the metadata store answers, and remembers what was told.
+
+    Critical section: none, nothing here waits. `known` holds, for each inode that this session
+    committed to, the attributes after the last commit: an answer that was read before that commit
+    and arrives after it is corrected.
+    """
+
+    def __init__(self, meta: MetaStore) -> None:
+        self.known: OrderedDict[Ino, Attr] = OrderedDict()
+        self.sizes = ShownSizes()
+        self.atimes = AccessTimes(meta)
+
+    def learn(self, attr: Attr) -> None:
+        """Keeps the attributes after an own change, unless newer ones are known."""
+        known = self.known.get(attr.ino)
+        if known is None or known.version <= attr.version:
+            self.known[attr.ino] = attr
+            self.known.move_to_end(attr.ino)
+            if len(self.known) > KNOWN_MAX:
+                self.known.popitem(last=False)
+
+    def tell(self, attr: Attr, file: OpenFile | None) -> Attr:
+        """Attributes as this session must show them; `file` is what is open here of the inode."""
+        known = self.known.get(attr.ino)
+        if known is not None and known.version > attr.version:
+            attr = replace(
+                attr,
+                size=known.size,
+                mtime_ns=known.mtime_ns,
+                ctime_ns=known.ctime_ns,
+                version=known.version,
+                holes=known.holes,
+            )
+        if file is not None:
+            attr = _with_dirty(attr, file)
+            file.believed.show(attr.size)
+        elif attr.is_file:
+            self.sizes.show(attr.ino, attr.size)
+        return self.atimes.shown(attr)
+
+
+def _with_dirty(attr: Attr, file: OpenFile) -> Attr:
+    """With the bytes that are not committed yet; until then they count as if they filled holes."""
+    writer = file.writer
+    if not writer.dirty:
+        return attr
+    size = max(attr.size, writer.end)
+    holes = max(0, attr.holes + size - attr.size - writer.amount)
+    return replace(attr, size=size, mtime_ns=writer.mtime_ns, holes=holes)
