@@ -13,7 +13,7 @@ import pytest
 from wrkfs.config import StoreConfig
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.data.s3 import S3Blocks
-from wrkfs.errors import Corrupt, StorageError, Unavailable
+from wrkfs.errors import Corrupt, Missing, StorageError, Unavailable
 from wrkfs.layout import BLOCK_SIZE, block_key
 from wrkfs.types import SliceId
 
@@ -69,9 +69,9 @@ async def test_ranges(store: Store) -> None:
         assert await blocks.get(key, start, length) == data[start : start + length]
 
 
-async def test_a_missing_object_is_corrupt(store: Store) -> None:
+async def test_a_missing_object_is_told_apart(store: Store) -> None:
     blocks, prefix = store
-    with pytest.raises(Corrupt):
+    with pytest.raises(Missing):
         await blocks.get(block_key(prefix, SliceId(1), 0), 0, 1)
 
 

@@ -9,11 +9,14 @@ import asyncio
 import hashlib
 import os
 import re
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.http import ALICE
+from tests.harness.wait import until
+from wrkfs import gc, trash
 from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     import httpx
 
     from tests.harness.http import Web
+    from tests.harness.objectserver import ObjectServer
     from wrkfs.config import VolumeConfig
     from wrkfs.handle import FileHandle
 
@@ -252,3 +256,41 @@ async def opened(fs: Filesystem, name: bytes) -> FileHandle:
         except NotFound:
             continue
     raise AssertionError("replaced all the time")
+
+
+async def test_uploads_that_fail_leave_no_object(
+    volume: VolumeConfig, web: Web, objectserver: ObjectServer
+) -> None:
+    fs = await real_drive(web, volume)
+    client = web.client()
+
+    def objects() -> int:
+        directory = objectserver.directory / "data" / volume.store.prefix
+        return sum(path.is_file() for path in directory.rglob("*"))
+
+    first = await client.put("/v1/wrk/f", content=os.urandom(9 * MIB))
+    assert objects() == 3
+    _, writer = await web.connect()
+    writer.write(f"PUT /v1/wrk/f HTTP/1.1\r\nHost: x\r\nX-Api-Key: {web.key}\r\n".encode())
+    writer.write(b"Content-Length: 20000000\r\n\r\n" + os.urandom(9 * MIB))
+    await until(lambda: objects() == 5)
+    writer.transport.abort()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield os.urandom(9 * MIB)
+        await client.put("/v1/wrk/f", content=os.urandom(5 * MIB))
+
+    tag = first.headers["etag"]
+    late = await client.put("/v1/wrk/f", content=body(), headers={"if-match": tag})
+    assert late.status_code == 412
+    await client.put("/v1/wrk/gone", content=os.urandom(9 * MIB))
+    await client.delete("/v1/wrk/gone")
+    await until(lambda: not fs._files)
+    await trash.empty(fs)
+    # What other readers may still need is known to be free with their next heartbeat.
+    async with asyncio.timeout(20):
+        while objects() > 2:
+            await gc.collect(fs, grace=timedelta(0))
+    assert objects() == 2, "the five MiB that are there"
+    assert (await fs.statfs()).bytes_used == 5 * MIB
+    assert len((await client.get("/v1/wrk/f")).content) == 5 * MIB

@@ -34,7 +34,7 @@ PATIENCE = 2.0
 """Seconds that a read may take until the store is asked instead."""
 PAUSE = 10.0
 """Seconds without reads or writes after a failure of either."""
-QUEUE = 32 * 1024 * 1024
+QUEUE = 16 * 1024 * 1024
 """Bytes waiting to be written; a disk slower than the store gets what it can take."""
 OVERHEAD = 4096
 """Bytes that a file costs beyond its content."""

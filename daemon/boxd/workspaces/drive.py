@@ -6,7 +6,7 @@ make a directory, remove. Failures are the service's errors. No cache: each call
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,11 @@ from boxd.names.words import shown
 from wrkfs import errors as drive_errors
 from wrkfs import paths
 from wrkfs.fs import Filesystem
+from wrkfs.layout import BLOCK_SIZE
 from wrkfs.types import ROOT_INO, Caller, Ino
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr
@@ -48,6 +49,8 @@ PIECE = 1024 * 1024
 
 *Measured* over HTTP from memory: 0.53 s of CPU per GB, against 0.62 with 256 KiB; more wins little.
 """
+GATHERED = 64 * 1024 * 1024
+"""Bytes of uploads that wait to become whole blocks, of all uploads together."""
 READDIR_BATCH = 1000
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o755
@@ -160,6 +163,52 @@ def entity_tag(attr: Attr) -> str:
     return f'"{attr.ino}-{attr.version}"'
 
 
+class Gathering:
+    """Gathers what clients send into whole blocks.
+
+    What is written in small pieces is committed ten times a second, each time as an object of its
+    own: a slow upload would become thousands of small ones. All gathering together holds at most
+    `limit` bytes; above it, pieces are passed on as they come.
+
+    Critical section: `held` changes without an await in between.
+    """
+
+    def __init__(self, limit: int = GATHERED) -> None:
+        self.held = 0
+        self._limit = limit
+
+    async def blocks(
+        self, body: Callable[[], Awaitable[bytes | None]]
+    ) -> AsyncGenerator[bytes, None]:
+        """The bytes of `body`; what it raises ends this too."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while (data := await body()) is not None:
+                if self.held + len(data) > self._limit:
+                    whole = b"".join([*parts, data])
+                    self.held -= size
+                    parts, size = [], 0
+                    yield whole
+                    continue
+                parts.append(data)
+                size += len(data)
+                self.held += len(data)
+                if size >= BLOCK_SIZE:
+                    whole = b"".join(parts)
+                    cut = size - size % BLOCK_SIZE
+                    self.held -= cut
+                    parts, size = [whole[cut:]], size - cut
+                    yield whole[:cut]
+            if size:
+                yield b"".join(parts)
+        finally:
+            self.held -= size
+
+
+_GATHERING = Gathering()
+
+
 class OpenFile:
     """A file open for reading. Its bytes, size, tag and time are those at the moment of opening."""
 
@@ -236,9 +285,10 @@ class Drive:
             handle = await self._fs.create_unlinked(FILE_MODE, BOX_ROOT)
         try:
             at = 0
-            while (data := await body()) is not None:
-                with translated(what):
-                    at += await handle.write(at, data)
+            async with aclosing(_GATHERING.blocks(body)) as pieces:
+                async for data in pieces:
+                    with translated(what):
+                        at += await handle.write(at, data)
             with translated(what):
                 await handle.fsync()
                 # Before the file has a name, so that nobody else's write is in the tag.

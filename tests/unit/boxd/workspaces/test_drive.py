@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,10 +20,19 @@ from boxd.errors import (
     TooLarge,
     Unavailable,
 )
-from boxd.workspaces.drive import PIECE, Condition, Directory, Drive, OpenFile, translated
+from boxd.workspaces.drive import (
+    PIECE,
+    Condition,
+    Directory,
+    Drive,
+    Gathering,
+    OpenFile,
+    translated,
+)
 from wrkfs import errors as drive_errors
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
+from wrkfs.layout import BLOCK_SIZE
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
 
@@ -248,3 +258,49 @@ async def test_a_file_written_into_while_it_is_read_comes_as_it_was(fs: Filesyst
             came += bytes(piece)
     assert came == b"a" * size
     assert await content(drive, b"f") == b"b" * PIECE
+
+
+async def gathered(gathering: Gathering, *pieces: bytes) -> list[bytes]:
+    """What is written of a body."""
+    return [data async for data in gathering.blocks(body(*pieces))]
+
+
+async def test_uploads_are_written_in_whole_blocks() -> None:
+    gathering = Gathering()
+    data = os.urandom(2 * BLOCK_SIZE + 12345)
+    pieces = [data[at : at + 60_000] for at in range(0, len(data), 60_000)]
+    written = await gathered(gathering, *pieces)
+    assert [len(one) for one in written] == [BLOCK_SIZE, BLOCK_SIZE, 12345]
+    assert b"".join(written) == data
+    assert await gathered(gathering, data) == [data[: 2 * BLOCK_SIZE], data[2 * BLOCK_SIZE :]]
+    assert await gathered(gathering, b"small") == [b"small"]
+    assert await gathered(gathering) == []
+    assert gathering.held == 0
+
+
+async def test_gathering_is_bounded_over_all_uploads() -> None:
+    gathering = Gathering(limit=100)
+    first = gathering.blocks(body(b"a" * 60, b"b" * 60, b"c"))
+    assert await anext(first) == b"a" * 60 + b"b" * 60
+    second = gathering.blocks(body(b"d" * 100, b"e", b"f"))
+    assert await anext(second) == b"d" * 100 + b"e"
+    assert await gathered(gathering, b"g" * 101) == [b"g" * 101]
+    assert [data async for data in first] == [b"c"]
+    assert [data async for data in second] == [b"f"]
+    assert gathering.held == 0
+
+
+async def test_an_upload_that_fails_holds_nothing() -> None:
+    gathering = Gathering()
+
+    async def cut() -> bytes | None:
+        if gathering.held:
+            raise ConnectionResetError
+        return b"x"
+
+    with pytest.raises(ConnectionResetError):
+        [data async for data in gathering.blocks(cut)]
+    assert gathering.held == 0
+    async with aclosing(gathering.blocks(body(b"y" * BLOCK_SIZE, b"z"))) as blocks:
+        await anext(blocks)
+    assert gathering.held == 0
