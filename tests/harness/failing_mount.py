@@ -1,8 +1,9 @@
 """The mount process with failpoints: `python -m tests.harness.failing_mount`.
 
 What is to happen stands in a file beside the mountpoint, `trap`: a point, an action (`kill`:
-SIGKILL of the process by itself; `raise`: a StorageError), and the calls that it is about. The next
-of them that passes the point takes the file away and does it. The points: see `crashing.py`.
+SIGKILL of the process by itself; `raise`: a StorageError; `bug`: an error that nobody expects), and
+the calls that it is about. The next of them that passes the point takes the file away and does it.
+The points: see `crashing.py`. While there is a file `hold`, no upload begins.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from wrkfs.meta.interface import MetaStore
 
 
+HOLD_PAUSE = 0.02
+LONGEST_HOLD = 3000
+"""Pauses after which an upload begins all the same: a minute."""
+
+
 class FailingMount(MountProcess):
     """Such a process, and its trap."""
 
@@ -64,6 +70,10 @@ class FileTrap:
 
     async def __call__(self, point: str, verb: str) -> None:
         """A call passes a point."""
+        for _ in range(LONGEST_HOLD):
+            if point != "before_upload" or not self.file.with_name("hold").exists():
+                break
+            await asyncio.sleep(HOLD_PAUSE)
         try:
             wanted, action, *calls = self.file.read_text().split(" ")
         except FileNotFoundError:
@@ -73,6 +83,8 @@ class FileTrap:
         self.file.unlink()
         if action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if action == "bug":
+            raise RuntimeError(f"{point} of {verb}")
         raise StorageError(f"{point} of {verb}")
 
 
