@@ -52,7 +52,9 @@ def stray_objects(volume: VolumeConfig) -> set[str]:
     """Objects that belong to no slice that is shown, waits for deletion, or is being written."""
     # Objects first: one that is stored after the listing is not in it.
     objects = listed(volume.store)
-    return objects - run(_accounted(volume, objects))
+    strays = objects - run(_accounted(volume, objects))
+    # Garbage may have been collected between the two looks.
+    return strays & listed(volume.store) if strays else strays
 
 
 def missing_objects(volume: VolumeConfig) -> set[str]:
