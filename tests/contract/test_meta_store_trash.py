@@ -80,10 +80,9 @@ async def test_what_is_in_the_trash_is_gone_for_every_call(
     link = (await meta.symlink(ROOT_INO, b"l", b"target", ME)).ino
     await meta.unlink(ROOT_INO, b"f")
     await meta.unlink(ROOT_INO, b"l")
+    # getattr and open answer for some seconds more: see test_meta_store_replaced.py.
     for call in (
-        meta.getattr(ino),
         meta.file_map(ino),
-        meta.open(ino),
         meta.setattr(ino, SetAttr(size=0)),
         meta.setxattr(ino, b"user.a", b"1"),
         meta.getxattr(ino, b"user.a"),
@@ -113,8 +112,6 @@ async def test_an_open_file_is_counted_until_its_last_close(
     assert await use(meta) == (11, 1)
     await other.release(ino)
     assert await use(meta) == (0, 0)
-    with pytest.raises(errors.NotFound):
-        await meta.open(ino)
     assert [entry.size for entry in await meta.list_trash(None, 10)] == [11]
     assert await meta_volume.freed_slices() == set()
     assert (await meta.restore(ino, ROOT_INO, b"f")).size == 11

@@ -93,7 +93,11 @@ class MetaStore(UpkeepStore, Protocol):
     # -- inodes --
 
     async def getattr(self, ino: Ino) -> Attr:
-        """Attributes, also of a sustained inode. NotFound when it is gone."""
+        """Attributes, also of a sustained inode. NotFound when it is gone.
+
+        What went to the trash only just (10 s) is still answered, here and by `open`: the kernel
+        looks a name up first and then asks for the inode, and the name may be replaced in between.
+        """
         ...
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:

@@ -126,7 +126,7 @@ class MemoryMeta(MemoryUpkeep):
 
     async def getattr(self, ino: Ino) -> Attr:
         """See MetaStore."""
-        return self._volume.node(ino).attr
+        return self._volume.just_gone(ino).attr
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         """See MetaStore."""
@@ -394,7 +394,7 @@ class MemoryMeta(MemoryUpkeep):
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         """See MetaStore."""
         volume = self._alive()
-        node = volume.node(ino)
+        node = volume.take_up(ino)
         rules.check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)

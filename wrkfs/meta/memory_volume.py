@@ -8,7 +8,7 @@ from __future__ import annotations
 import stat
 import time
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from wrkfs.errors import FileTooBig, InvalidArgument, NotDirectory, NotFound, QuotaExceeded
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wrkfs.types import Commit, Extent
+
+JUST_GONE = timedelta(seconds=10)
+"""So long after its last name was taken a file in the trash can still be opened."""
 
 
 @dataclass(slots=True)
@@ -154,6 +157,24 @@ class MemoryVolume:
             return self.nodes[ino]
         except KeyError:
             raise NotFound from None
+
+    def just_gone(self, ino: Ino) -> Node:
+        """An inode that exists, or a file whose last name was taken only just. NotFound."""
+        entry = self.trash.get(ino)
+        if ino in self.nodes or entry is None or not entry.node.attr.is_file:
+            return self.node(ino)
+        if datetime.now(UTC) - entry.deleted_at > JUST_GONE:
+            raise NotFound
+        return entry.node
+
+    def take_up(self, ino: Ino) -> Node:
+        """As `just_gone`; a file is counted as use again."""
+        node = self.just_gone(ino)
+        if ino not in self.nodes:
+            self.nodes[ino] = node
+            self.inodes_used += 1
+            self.bytes_used += node.attr.size
+        return self.node(ino)
 
     def directory(self, ino: Ino) -> Node:
         """A directory that exists and has not been removed. NotFound, NotDirectory."""

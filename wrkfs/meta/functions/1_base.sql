@@ -246,6 +246,17 @@ BEGIN
     RETURN NOT FOUND;
 END $$;
 
+-- Whether the last name of a regular file that is gone was taken only just. Between the look-up of a name and the
+-- call that names the inode somebody else may replace the name; who was first to look still finds
+-- the file, as it would in one kernel, instead of a name that is missing although it never was.
+CREATE FUNCTION wrkfs.is_just_gone(a_ino bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM inode i JOIN trash t ON t.parent = i.parent AND t.ino = i.ino
+    WHERE i.ino = a_ino AND i.parent <> 0 AND i.mode >> 12 = 8
+        AND t.deleted_at > clock_timestamp() - interval '10 seconds';
+    RETURN FOUND;
+END $$;
+
 -- Does the trash of this volume keep a non-directory of this kind, size and age? Not what is empty
 -- and was changed less than a minute before (lock files), nor fifos and sockets.
 CREATE FUNCTION wrkfs.is_kept(a_mode integer, a_size bigint, a_ctime bigint, a_now bigint)

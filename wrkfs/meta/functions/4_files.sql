@@ -35,6 +35,23 @@ BEGIN
     RETURN 0;
 END $$;
 
+-- Lets a session hold a locked regular file that only the trash has, but only just; answers its
+-- size, which counts as use again (I10), or NULL.
+CREATE FUNCTION wrkfs.take_up(a_session bigint, a_ino bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_size bigint;
+BEGIN
+    IF NOT wrkfs.is_just_gone(a_ino) THEN RETURN NULL; END IF;
+    UPDATE trash t SET bytes = 0 FROM inode i
+    WHERE i.ino = a_ino AND t.parent = i.parent AND t.ino = i.ino
+    RETURNING i.size INTO v_size;
+    IF v_size IS NOT NULL THEN
+        INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session);
+    END IF;
+    RETURN v_size;
+END $$;
+
 -- Opens a file: sustains it, cuts it to nothing if asked to, and gives its map.
 CREATE FUNCTION wrkfs.open(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
@@ -44,18 +61,23 @@ DECLARE
     r wrkfs.map_reply;
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     v_growth bigint := 0;
+    v_inodes integer := 0;
     v_now bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
     r.errno := wrkfs.sustain(a_session, a_ino);
+    IF r.errno = 2 THEN
+        v_growth := wrkfs.take_up(a_session, a_ino);
+        IF v_growth IS NOT NULL THEN r.errno := 0; v_inodes := 1; END IF;
+    END IF;
     IF r.errno <> 0 THEN RETURN r; END IF;
     IF a_truncate THEN
-        v_growth := wrkfs.resize(a_ino, 0);
+        v_growth := v_growth + wrkfs.resize(a_ino, 0);
         -- Unlike truncate(2), O_TRUNC moves the times also when there is nothing to cut.
         v_now := wrkfs.now_ns();
         UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_ino;
     END IF;
-    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, v_inodes);
     RETURN wrkfs.file_map(a_ino);
 END $$;
 

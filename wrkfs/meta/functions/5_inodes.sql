@@ -6,7 +6,10 @@ DECLARE
     r wrkfs.reply;
 BEGIN
     SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) THEN r := NULL; r.errno := 2; END IF;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) AND NOT wrkfs.is_just_gone(a_ino) THEN
+        r := NULL;
+        r.errno := 2;
+    END IF;
     RETURN r;
 END $$;
 
