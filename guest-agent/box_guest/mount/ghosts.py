@@ -1,7 +1,7 @@
 """Attributes of inodes that have lost their last name here and that a program may still hold.
 
-A working directory, a directory or fifo that is open, a descriptor made with O_PATH: the kernel keeps
-those without telling, and asks for their attributes by number. The store has freed them.
+A working directory, a directory or fifo that is open, a descriptor made with O_PATH: the kernel
+keeps those without telling, and asks for their attributes by number. The store has freed them.
 """
 
 from __future__ import annotations

@@ -9,14 +9,20 @@ import pytest
 from tests.mount.posix.tree import KINDS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.mount.posix.tree import Tree
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "symlink"])
 def test_every_mode_of_every_kind(tree: Tree, kind: str) -> None:
     tree.make(kind, "n")
+
+    def change(mode: int) -> Callable[[], object]:
+        return lambda: tree.ok("chmod", "n", mode)
+
     for mode in (0o0, 0o111, 0o222, 0o444, 0o1777, 0o2755, 0o4711, 0o6755, 0o7777, 0o640):
-        changed = tree.times("n", lambda mode=mode: tree.ok("chmod", "n", mode))
+        changed = tree.times("n", change(mode))
         tree.has("n", perm=mode, nlink=2 if kind == "dir" else 1)
         assert changed == {"ctime"}
     tree.ok("symlink", "n", "s")

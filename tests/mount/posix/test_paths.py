@@ -13,11 +13,7 @@ from tests.mount.posix.tree import ANN, BOB, KINDS, ROOT
 from tests.mount.posix.twins import open_flags
 
 if TYPE_CHECKING:
-    from tests.mount.posix.tree import Tree
-
-Call = tuple[object, ...]
-
-
+    from tests.mount.posix.tree import Call, Tree
 
 
 def makers(path: str) -> dict[str, Call]:
@@ -88,22 +84,22 @@ def again(tree: Tree) -> None:
 def test_enotdir_when_something_else_stands_before_the_last_name(tree: Tree, kind: str) -> None:
     tree.make(kind, "n")
     for call in every("n/x"):
-        tree.no(errno.ENOTDIR, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENOTDIR, *call)
     for name in ("open", "stat", "chmod", "truncate", "unlink", "listdir", "chdir"):
         call = users("n/")[name]
-        tree.no(errno.ENOTDIR, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENOTDIR, *call)
 
 
 def test_enoent_when_there_is_nothing(tree: Tree) -> None:
     tree.ok("symlink", "nowhere", "dangling")
     for call in [*every("no/x"), *every("dangling/x"), *users("no").values()]:
-        tree.no(errno.ENOENT, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENOENT, *call)
     follows = ("open", "truncate", "chmod", "chown", "stat", "access", "utimens", "listdir")
     for name in follows:
         call = users("dangling")[name]
-        tree.no(errno.ENOENT, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENOENT, *call)
     for call in every(""):
-        tree.no(errno.ENOENT, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENOENT, *call)
 
 
 def test_names_of_255_bytes_and_not_of_256(tree: Tree) -> None:
@@ -115,7 +111,7 @@ def test_names_of_255_bytes_and_not_of_256(tree: Tree) -> None:
         tree.ok("rmdir" if call[0] == "mkdir" else "unlink", longest)
     again(tree)
     for call in [*every("x" * 256), *every("x" * 256 + "/y"), *every("x" * 4000)]:
-        tree.no(errno.ENAMETOOLONG, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENAMETOOLONG, *call)
 
 
 def test_paths_of_4095_bytes_and_not_of_4096(tree: Tree) -> None:
@@ -131,7 +127,7 @@ def test_paths_of_4095_bytes_and_not_of_4096(tree: Tree) -> None:
         tree.ok("rmdir" if call[0] == "mkdir" else "unlink", longest)
     again(tree)
     for call in every(longest + "x"):
-        tree.no(errno.ENAMETOOLONG, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ENAMETOOLONG, *call)
 
 
 def test_symbolic_link_targets(tree: Tree) -> None:
@@ -148,10 +144,10 @@ def test_eloop(tree: Tree) -> None:
     tree.ok("symlink", "two", "one")
     tree.ok("symlink", "one", "two")
     for call in [*every("one/x"), *every("two/x/y")]:
-        tree.no(errno.ELOOP, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ELOOP, *call)
     for name in ("open", "truncate", "chmod", "chown", "stat", "utimens", "listdir", "getxattr"):
         call = users("one")[name]
-        tree.no(errno.ELOOP, *call)  # type: ignore[arg-type] # the first is the name
+        tree.no(errno.ELOOP, *call)
     tree.no(errno.ELOOP, "opened", "one", open_flags("CREAT", "WRONLY"))
     tree.make("file", "goal")
     tree.ok("symlink", "goal", "link0")
@@ -172,7 +168,7 @@ def test_eacces_without_search_permission(tree: Tree, mode: int) -> None:
     tree.ok("chmod", "d", mode)
     for who in (ANN, BOB):
         for call in [*every("d/new"), *users("d/f").values(), *every("d/s/x")]:
-            tree.no(errno.EACCES, *call, who=who)  # type: ignore[arg-type] # as above
+            tree.no(errno.EACCES, *call, who=who)
     tree.ok("lstat", "d/f", who=ROOT)
 
 
@@ -186,13 +182,13 @@ def test_eacces_without_write_permission(tree: Tree, mode: int) -> None:
     tree.ok("chmod", "d", mode)
     for name, call in makers("d/new").items():
         if name not in ("block", "char"):
-            tree.no(errno.EACCES, *call, who=ANN)  # type: ignore[arg-type] # as above
+            tree.no(errno.EACCES, *call, who=ANN)
     for kind in KINDS:
         removal = "rmdir" if kind == "dir" else "unlink"
         tree.no(errno.EACCES, removal, f"d/{kind}", who=ANN)
         tree.no(errno.EACCES, "rename", f"d/{kind}", "elsewhere", who=ANN)
     for device in ("block", "char"):
-        tree.no(errno.EPERM, *makers("new")[device], who=ANN)  # type: ignore[arg-type] # as above
+        tree.no(errno.EPERM, *makers("new")[device], who=ANN)
 
 
 def test_eexist_whatever_stands_there(tree: Tree) -> None:
@@ -200,7 +196,7 @@ def test_eexist_whatever_stands_there(tree: Tree) -> None:
         tree.make(kind, f"n-{kind}")
         for name, call in makers(f"n-{kind}").items():
             if name not in ("create", "rename"):
-                tree.no(errno.EEXIST, *call)  # type: ignore[arg-type] # the first is the name
+                tree.no(errno.EEXIST, *call)
 
 
 def test_dots(tree: Tree) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.mount.posix.actor import UTIME_NOW, UTIME_OMIT
-from tests.mount.posix.tree import ANN, BOB, KINDS, Tree
+from tests.mount.posix.tree import ANN, BOB, KINDS
 from tests.mount.posix.twins import open_flags
 
 if TYPE_CHECKING:
-    Call = tuple[object, ...]
+    from tests.mount.posix.tree import Call, Tree
 
 BOTH = {"mtime", "ctime"}
 NONE: set[str] = set()
@@ -21,7 +21,7 @@ NONE: set[str] = set()
 def moved(tree: Tree, call: Call, *paths: str) -> list[set[str]]:
     """Which of mtime and ctime a call moves, of each path (which it must not rename)."""
     before = [tree.lstat(path) for path in paths]
-    tree.ok(*call)  # type: ignore[arg-type] # the first is the name
+    tree.ok(*call)
     after = [tree.lstat(path) for path in paths]
     return [
         {name for name in ("mtime", "ctime") if old[f"{name}_ns"] != new[f"{name}_ns"]}
@@ -50,7 +50,7 @@ def test_names_come_and_go(tree: Tree, kind: str) -> None:
         tree.has("e/y", nlink=1)
     removal = "rmdir" if kind == "dir" else "unlink"
     name = "m" if kind == "dir" else "x"
-    # tmpfs gives the directory the time of the inode, which is fine only after somebody has seen it.
+    # tmpfs gives the directory the time of the inode: fine only after somebody has seen that.
     tree.lstat(f"e/{name}")
     assert moved(tree, (removal, f"e/{name}"), "e", "d", ".") == [BOTH, NONE, NONE]
 
@@ -78,7 +78,7 @@ def test_failed_calls_move_nothing(tree: Tree) -> None:
     tree.make("dir", "d")
     tree.make("file", "d/f")
     before = tree.lstat("d"), tree.lstat("d/f")
-    for call in (
+    calls: tuple[Call, ...] = (
         ("mkdir", "d/f", 0o755),
         ("rmdir", "d"),
         ("unlink", "d"),
@@ -89,10 +89,12 @@ def test_failed_calls_move_nothing(tree: Tree) -> None:
         ("truncate", "d/f", -1),
         ("opened", "d/f", open_flags("CREAT", "EXCL")),
         ("setxattr", "d/f", b"user.a", b"1", 2),
-    ):
-        assert tree.do(*call)[0], call  # type: ignore[arg-type] # the first is the name
-    for call in (("chmod", "d/f", 0), ("truncate", "d/f", 0), ("utimens", "d/f", 1, 1)):
-        assert tree.do(*call, who=BOB)[0], call  # type: ignore[arg-type] # as above
+    )
+    for call in calls:
+        assert tree.do(*call)[0], call
+    calls = (("chmod", "d/f", 0), ("truncate", "d/f", 0), ("utimens", "d/f", 1, 1))
+    for call in calls:
+        assert tree.do(*call, who=BOB)[0], call
     assert (tree.lstat("d"), tree.lstat("d/f")) == before
 
 

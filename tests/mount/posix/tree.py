@@ -10,11 +10,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Result: TypeAlias = Any
+"""What a call gives: a number, bytes, a dictionary of attributes, by its name."""
+Call: TypeAlias = tuple[Any, ...]
+"""Name of a call and its arguments."""
 ACTOR = Path(__file__).with_name("actor.py")
 
 
@@ -49,7 +53,7 @@ class Actor:
             cwd=directory,
         )
 
-    def ask(self, request: object) -> Any:
+    def ask(self, request: object) -> Result:
         """The answer to a request of `actor.py`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -80,6 +84,9 @@ class Tree:
         self._entered: dict[User, str] = {}
         self._directory = "."
         self._number = 0
+        for user in USERS:
+            self._actors[user] = Actor(user, path)
+            self._entered[user] = "."
 
     @property
     def is_drive(self) -> bool:
@@ -104,9 +111,6 @@ class Tree:
 
     def actor(self, user: User) -> Actor:
         """The user's process, in the present directory."""
-        if user not in self._actors:
-            self._actors[user] = Actor(user, self.path)
-            self._entered[user] = "."
         actor = self._actors[user]
         if self._entered[user] != self._directory:
             moves = [("fchdir", (self._top(actor),)), ("chdir", (self._directory,))]
@@ -127,7 +131,7 @@ class Tree:
         number, result = self.actor(who).ask((name, raw))
         return number, result
 
-    def ok(self, name: str, *arguments: object, who: User = ROOT) -> Any:
+    def ok(self, name: str, *arguments: object, who: User = ROOT) -> Result:
         """The result of a call that must succeed."""
         number, result = self.do(name, *arguments, who=who)
         self.assertions += 1

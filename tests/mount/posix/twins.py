@@ -71,11 +71,11 @@ class Twins:
     def _compare_times(self, path: bytes, one: dict[str, Any], other: dict[str, Any]) -> None:
         if self._before is None:
             return
-        was = [picture.get(path) for picture in self._before]
-        if was[0] is None or was[1] is None or was[0]["ino"] != one["ino"]:
+        old_one, old_other = (picture.get(path) for picture in self._before)
+        if old_one is None or old_other is None or old_one["ino"] != one["ino"]:
             return
         for field in TIMES:
-            moved = [new[field] != old[field] for new, old in zip((one, other), was, strict=True)]
+            moved = (one[field] != old_one[field], other[field] != old_other[field])
             self.assertions += 1
             assert moved[0] == moved[1], self._report(
                 f"{path!r}: {field} moved on: kernel {moved[0]}, drive {moved[1]}"
