@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from wrkfs.data.retry import DEADLINE
 from wrkfs.dirty import DirtyBudget
-from wrkfs.errors import Fenced, WrkfsError
+from wrkfs.errors import Fenced, Unavailable, WrkfsError
 from wrkfs.types import SliceId
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from wrkfs.data.interface import BlockStore
     from wrkfs.dirty import Run
@@ -100,6 +101,8 @@ class WritePath:
     durable: int = 0
     """The value of `changes` up to which everything survives a database crash."""
 
+    stored_at: float = 0.0
+    """When an upload succeeded last, on the loop's clock."""
     given_up: dict[SliceId, int] = field(default_factory=dict)
     """Slices, with their sizes, that may have objects and are in no file; not yet told."""
 
@@ -115,7 +118,9 @@ class WritePath:
         # An object that is stored after it was deleted would stay for ever.
         await asyncio.gather(*(put for run in runs for put in run.puts), return_exceptions=True)
         self.given_up.update((run.slice_id, run.length) for run in runs)
-        with suppress(WrkfsError):  # told with the next ones, or found when the session has ended
+        with contextlib.suppress(
+            WrkfsError
+        ):  # told with the next ones, or found when the session has ended
             await self._report()
 
     async def _report(self) -> None:
@@ -130,10 +135,33 @@ class WritePath:
 
         What fails here is done by garbage collection later.
         """
-        with suppress(WrkfsError, TimeoutError):
+        with contextlib.suppress(WrkfsError, TimeoutError):
             async with asyncio.timeout(CLOSE_DEADLINE):
                 await self._report()
                 await self.meta.drop_ranges()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """One of the uploads that may be in flight; the body is the upload.
+
+        Raises Unavailable when a whole deadline passes without one that succeeded: the store is
+        gone, and who waits for a turn would only learn it later than those who have one.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                async with asyncio.timeout(DEADLINE):
+                    await self.uploads.acquire()
+                break
+            except TimeoutError:
+                if self.stored_at <= began:
+                    raise Unavailable(f"nothing could be stored for {DEADLINE:g} s") from None
+        try:
+            yield
+            self.stored_at = loop.time()
+        finally:
+            self.uploads.release()
 
     def note_change(self) -> int:
         """A change has been answered that only a durable step makes safe; the new count.

@@ -235,7 +235,7 @@ class Writer:
 
     async def _put(self, slice_id: SliceId, index: int, block: bytearray) -> bytes:
         """Stores one block; its checksums."""
-        async with self._path.uploads:
+        async with self._path.turn():
             found = sums(block)
             await self._path.blocks.put(block_key(self._path.prefix, slice_id, index), block)
             return found
@@ -319,9 +319,11 @@ class Writer:
                 while len(run.puts) < len(run.blocks):
                     self._seal(run)
         puts = [put for run in batch for put in run.puts]
-        for outcome in await asyncio.gather(*puts, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
+        if puts:
+            # The first failure ends the batch: what waits for its turn would fail as late again.
+            done, _ = await asyncio.wait(puts, return_when=asyncio.FIRST_EXCEPTION)
+            for put in done:
+                put.result()
         return tuple(_extent(run) for run in batch)
 
 

@@ -1,0 +1,81 @@
+"""Uploads in an outage of the store: an error after its deadline, however much waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.virtual_loop import VirtualLoop
+from tests.unit.wrkfs.drive import Drive, create
+from wrkfs.data.retry import DEADLINE
+from wrkfs.errors import Unavailable
+from wrkfs.layout import BLOCK_SIZE
+from wrkfs.writepath import UPLOADS
+
+if TYPE_CHECKING:
+    from wrkfs.handle import FileHandle
+
+SLOW = 35.0
+"""Seconds of a PUT to a slow store."""
+
+
+async def gone(_key: str) -> None:
+    """An absent store, as its client tells of it."""
+    await asyncio.sleep(DEADLINE)
+    raise Unavailable("the store")
+
+
+async def slow(_key: str) -> None:
+    """A store that takes its time."""
+    await asyncio.sleep(SLOW)
+
+
+async def told(handle: FileHandle) -> float:
+    """When fsync told of the loss."""
+    with pytest.raises(Unavailable):
+        await handle.fsync()
+    return asyncio.get_running_loop().time()
+
+
+async def outage() -> list[float]:
+    """Two files with more blocks than are uploaded at once; when each is told."""
+    drive = Drive()
+    fs = await drive.mount(drive.blocks)
+    drive.blocks.before_put = gone
+    handles = [await create(fs, name) for name in (b"a", b"b")]
+    data = bytes(BLOCK_SIZE)
+    for handle in handles:
+        for number in range(UPLOADS + 1):
+            await handle.write(number * BLOCK_SIZE, data)
+    times = await asyncio.gather(*(told(handle) for handle in handles))
+    drive.blocks.before_put = None
+    for handle in handles:
+        await handle.write(0, data + b"again")
+        await handle.close()
+    await drive.close()
+    return times
+
+
+async def slowness() -> float:
+    """Blocks that wait for their turn longer than the deadline; when all are stored."""
+    drive = Drive()
+    fs = await drive.mount(drive.blocks)
+    drive.blocks.before_put = slow
+    handle = await create(fs)
+    data = bytes(BLOCK_SIZE)
+    for number in range(2 * UPLOADS + 2):
+        await handle.write(number * BLOCK_SIZE, data)
+    await handle.close()
+    await drive.close()
+    return asyncio.get_running_loop().time()
+
+
+def test_everybody_is_told_when_the_deadline_is_over() -> None:
+    for time in VirtualLoop(0).run(outage()):
+        assert DEADLINE <= time < 1.1 * DEADLINE
+
+
+def test_a_slow_store_is_no_outage() -> None:
+    assert VirtualLoop(0).run(slowness()) > DEADLINE
