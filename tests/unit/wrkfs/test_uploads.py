@@ -11,7 +11,7 @@ from tests.harness.virtual_loop import VirtualLoop
 from tests.unit.wrkfs.drive import Drive, create
 from wrkfs.data.retry import DEADLINE
 from wrkfs.errors import Unavailable
-from wrkfs.layout import BLOCK_SIZE
+from wrkfs.layout import BLOCK_SIZE, INLINE_MAX
 from wrkfs.writepath import UPLOADS
 
 if TYPE_CHECKING:
@@ -63,11 +63,10 @@ async def slowness() -> float:
     drive = Drive()
     fs = await drive.mount(drive.blocks)
     drive.blocks.before_put = slow
-    handle = await create(fs)
-    data = bytes(BLOCK_SIZE)
-    for number in range(2 * UPLOADS + 2):
-        await handle.write(number * BLOCK_SIZE, data)
-    await handle.close()
+    handles = [await create(fs, b"%d" % number) for number in range(3 * UPLOADS)]
+    for handle in handles:
+        await handle.write(0, bytes(INLINE_MAX + 1))
+    await asyncio.gather(*(handle.close() for handle in handles))
     await drive.close()
     return asyncio.get_running_loop().time()
 
