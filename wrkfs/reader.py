@@ -30,6 +30,8 @@ PREFETCHES = 12
 AHEAD_MIN = 4 * MIB
 AHEAD_MAX = 64 * MIB
 """Read-ahead window: doubles from the first to the second while reading stays sequential."""
+MAX_LOOKED = 256
+"""Pieces that one read looks at to find what to fetch ahead."""
 AHEAD_SHARE = 0.75
 """Share of the cache that may be taken by what is fetched ahead and not read yet."""
 REORDER = 4 * MIB
@@ -159,18 +161,24 @@ class BlockReader:
         return data[low - first : high - first]
 
     def _prefetch(self, layout: FileLayout, end: int, ahead: int) -> None:
-        for segment in layout.between(end, end + ahead):
-            for piece in _block_pieces(segment):
-                ref, index = piece[0].ref, piece[1]
-                key = (ref.slice_id, index)
-                if not self._has_room():
-                    return
-                if (
-                    ref.inline is None
-                    and key not in self._fetching
-                    and not self._cache.holds(key, *piece[2:])
-                ):
-                    self._start(ref, index)
+        """Starts fetching what comes next; looks at few pieces of a file in many."""
+        looked = 0
+        for start in range(end, end + ahead, BLOCK_SIZE):
+            for segment in layout.between(start, min(start + BLOCK_SIZE, end + ahead)):
+                for piece in _block_pieces(segment):
+                    if not self._has_room():
+                        return
+                    self._prefetch_piece(*piece)
+                    looked += 1
+            if looked >= MAX_LOOKED:
+                return
+
+    def _prefetch_piece(self, segment: Segment, index: int, low: int, high: int) -> None:
+        ref = segment.ref
+        key = (ref.slice_id, index)
+        known = key in self._fetching or self._cache.holds(key, low, high)
+        if ref.inline is None and not known:
+            self._start(ref, index)
 
     def _has_room(self) -> bool:
         """Whether one more whole block may be fetched."""

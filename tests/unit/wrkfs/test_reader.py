@@ -15,7 +15,7 @@ from wrkfs.config import Limits
 from wrkfs.data.diskcache import DiskCache
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import BadDescriptor, Corrupt, InvalidArgument, Missing, Unavailable
-from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT
+from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT, FileLayout, Segment
 from wrkfs.reader import AHEAD_MAX, AHEAD_MIN, ReadAhead
 from wrkfs.types import ROOT_INO, SetAttr, SliceId
 
@@ -292,3 +292,30 @@ async def test_many_readers_stay_within_memory_and_fetch_nothing_twice(drive: Dr
         assert pieces == [bytes([n]) * CHECKSUM_UNIT for n in range(readers)]
         assert fs.cache_usage.memory <= limit
     assert got <= readers * size + limit, "read-ahead never pushes out what it has fetched"
+
+
+async def test_a_file_in_many_pieces_is_read_without_looking_at_all_of_them(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    count, size = 1500, 4096
+    for number in reversed(range(count)):
+        await handle.write(number * size, bytes([number % 251]) * size)
+    await handle.flush()
+    looked = 0
+
+    class Layout(FileLayout):
+        def between(self, start: int, end: int) -> list[Segment]:
+            nonlocal looked
+            found = super().between(start, end)
+            looked += len(found)
+            return found
+
+    reader = handle.file
+    await handle.read(0, size)
+    assert reader.layout is not None
+    found = Layout(await fs.file_map(handle.ino))
+    assert len(found.between(0, count * size)) == count
+    reader.layout, looked = found, 0
+    for number in range(1, 100):
+        assert await handle.read(number * size, size) == bytes([number % 251]) * size
+    assert looked < 100 * (BLOCK_SIZE // size + 2)
