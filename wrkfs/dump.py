@@ -70,13 +70,20 @@ async def dump(
 
     `copying(rows, 0)` and `writing(bytes, of all bytes)` are told how far it is.
     """
+    with fs.hold(), Spool() as spool:
+        async with open_snapshot(config) as snapshot:
+            await spool.fill(snapshot, copying)
+        return await archive(config, spool, out, writing)
+
+
+async def archive(
+    config: VolumeConfig, spool: Spool, out: IO[bytes], progress: Callable[[int, int], None]
+) -> Dumped:
+    """Writes the archive of rows that were copied. Somebody holds back garbage collection."""
     blocks = S3Blocks(config.store)
     reader = BlockReader(blocks, config.store.prefix, CACHE)
     try:
-        with fs.hold(), Spool() as spool:
-            async with open_snapshot(config) as snapshot:
-                await spool.fill(snapshot, copying)
-            return await _Archive(reader, spool, out, writing).write()
+        return await _Archive(reader, spool, out, progress).write()
     finally:
         await reader.close()
         await blocks.close()

@@ -74,6 +74,9 @@ _ATTR = (
     "version",
 )
 """Fields of Attr, in the order of the columns."""
+_ID_MAX = (1 << 32) - 1
+_KINDS = frozenset({0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14})
+"""Kinds of inodes that there are."""
 
 
 class Spool:
@@ -122,7 +125,17 @@ class Spool:
         row = self._base.execute("SELECT * FROM inode WHERE ino = ?", (ino,)).fetchone()
         if row is None:
             raise Corrupt(f"inode {ino} is missing; run: wrkfs fsck")
-        return Attr(**dict(zip(_ATTR, row, strict=True)))
+        attr = Attr(**dict(zip(_ATTR, row, strict=True)))
+        if (
+            attr.mode >> 12 not in _KINDS
+            or attr.nlink < 0
+            or not 0 <= attr.uid <= _ID_MAX
+            or not 0 <= attr.gid <= _ID_MAX
+            or attr.size < 0
+            or attr.rdev < 0
+        ):
+            raise Corrupt(f"impossible attributes of inode {ino}; run: wrkfs fsck")
+        return attr
 
     def entries(self, parent: Ino) -> list[tuple[bytes, Ino]]:
         """Names in a directory, sorted. Corrupt for one that cannot be."""

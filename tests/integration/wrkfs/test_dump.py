@@ -10,12 +10,14 @@ import subprocess
 import tarfile
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from tests.harness.drive import fresh_volume
-from wrkfs import dump, load
+from wrkfs import dump, load, spool
 from wrkfs.errors import InvalidArgument, NotEmpty, WrkfsError
 from wrkfs.fs import Filesystem
+from wrkfs.meta.snapshot import Snapshot
 from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:
@@ -181,6 +183,81 @@ async def test_the_systems_tar_reads_it(volume: VolumeConfig, tmp_path: Path) ->
     odd = os.fsencode(target / "directory") + b"/" + ODD_NAME
     with open(odd, "rb") as file:  # noqa: ASYNC230 a local file
         assert file.read() == b"odd"
+
+
+async def test_a_dump_shows_one_moment(volume: VolumeConfig) -> None:
+    """Beside a writer that renames one file to and fro, there is exactly one of it."""
+    fs = await Filesystem.connect(volume)
+    other = await Filesystem.connect(volume)
+    try:
+        left = (await fs.mkdir(ROOT_INO, b"left", 0o755, WHO)).ino
+        right = (await fs.mkdir(ROOT_INO, b"right", 0o755, WHO)).ino
+        await put(fs, left, b"file", [(0, b"x" * 100_000)])
+
+        async def move() -> None:
+            here, there = left, right
+            while True:
+                await other.rename(here, b"file", there, b"file")
+                here, there = there, here
+
+        moving = asyncio.create_task(move())
+        try:
+            for _ in range(8):
+                archive = io.BytesIO()
+                await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+                archive.seek(0)
+                with tarfile.open(fileobj=archive) as read:
+                    names = [name for name in read.getnames() if name.endswith("/file")]
+                assert len(names) == 1, names
+        finally:
+            moving.cancel()
+            await asyncio.gather(moving, return_exceptions=True)
+    finally:
+        await other.close()
+        await fs.close()
+
+
+HOSTILE = (
+    "UPDATE dentry SET name = '../../etc/passwd' WHERE name = 'small'",
+    "UPDATE dentry SET name = '..' WHERE name = 'small'",
+    "UPDATE dentry SET ino = 999999 WHERE name = 'small'",
+    "UPDATE dentry SET ino = 1 WHERE name = 'directory'",
+    "UPDATE inode SET mode = 12345 WHERE mode >> 12 = 8",
+    "UPDATE inode SET size = -5 WHERE mode >> 12 = 8",
+    "UPDATE inode SET uid = -5 WHERE mode >> 12 = 8",
+    "UPDATE inode SET rdev = -5 WHERE mode >> 12 = 2",
+    "DELETE FROM symlink",
+    "UPDATE slice SET off = 9223372036854775807",
+    "UPDATE slice SET checksums = '' WHERE NOT is_inline",
+    "DELETE FROM inline",
+)
+
+
+async def archived(volume: VolumeConfig, snapshot: Snapshot) -> None:
+    """Dumps what a transaction sees that will be undone."""
+    with spool.Spool() as rows:
+        await rows.fill(snapshot, silent)
+        await dump.archive(volume, rows, io.BytesIO(), silent)
+
+
+async def test_hostile_rows_are_refused(volume: VolumeConfig) -> None:
+    fs = await Filesystem.connect(volume)
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        await fill(fs)
+        for statement in HOSTILE:
+            undone = connection.transaction()
+            await undone.start()
+            assert not (await connection.execute(statement)).endswith(" 0")
+            try:
+                await archived(volume, Snapshot(connection))
+            except WrkfsError:
+                await undone.rollback()
+            else:
+                pytest.fail(f"dumped: {statement}")
+    finally:
+        await connection.close()
+        await fs.close()
 
 
 async def test_an_interrupted_load_can_be_run_again(

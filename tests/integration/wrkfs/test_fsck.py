@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -15,6 +17,7 @@ from wrkfs.repair import STEPS
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
+    from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 
 WHO = Caller(0, 0)
@@ -205,6 +208,53 @@ async def test_what_is_safe_is_mended(volume: VolumeConfig) -> None:
     finally:
         await connection.close()
         await fs.close()
+
+
+EXTREMES = (-(2**63), -1, 0, 1, 2, 2**31, 2**32, 2**63 - 1)
+COLUMNS = {
+    "inode": ("ino", "nlink", "uid", "gid", "size", "version", "parent", "rdev", "holes", "mode"),
+    "dentry": ("parent", "ino", "cookie"),
+    "slice": ("inode", "chunk", "ord", "pos", "slice_id", "size", "off", "length"),
+    "op_result": ("bytes", "inodes", "epoch", "op_seq"),
+    "usage": ("bytes", "inodes"),
+    "counter": ("next",),
+    "sustained": ("ino", "session_id"),
+    "deleted": ("slice_id", "size"),
+    "slice_range": ("first",),
+}
+
+
+@pytest.mark.figure("FSCK-ROWS")
+async def test_no_rows_break_the_checks(volume: VolumeConfig, figures: Figures) -> None:
+    """Random columns of random rows take extreme values: the checks still answer."""
+    fs = await Filesystem.connect(volume)
+    connection = await asyncpg.connect(volume.meta_dsn)
+    found = 0
+    try:
+        await fill(fs)
+        snapshot = Snapshot(connection)
+        numbers = await snapshot.invariants()
+        for seed in figures(ci=100, long=20_000):
+            rng = random.Random(seed)
+            undone = connection.transaction()
+            await undone.start()
+            for _ in range(rng.randrange(1, 5)):
+                table = rng.choice(sorted(COLUMNS))
+                column, value = rng.choice(COLUMNS[table]), rng.choice(EXTREMES)
+                with contextlib.suppress(asyncpg.PostgresError):  # two rows of one key, too large
+                    async with connection.transaction():
+                        await connection.execute(
+                            f"UPDATE {table} SET {column} = {value} WHERE ctid = "  # noqa: S608 fixed
+                            f"(SELECT ctid FROM {table} ORDER BY ctid LIMIT 1 OFFSET "
+                            f"(SELECT {rng.random()} * count(*) FROM {table})::integer)"
+                        )
+            left = [one for number in numbers for one in await snapshot.check(number, 3)]
+            found += bool(left)
+            await undone.rollback()
+    finally:
+        await connection.close()
+        await fs.close()
+    assert found, "nothing was ever broken"
 
 
 @pytest.mark.unclean
