@@ -36,7 +36,7 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cut(self, needle: bytes, times: int, moment: Moment) -> None:
-        """The next `times` requests that contain `needle` are cut."""
+        """The next `times` requests that contain `needle` are cut; b"": any call of a function."""
         self._needle, self._left, self._moment = needle, times, moment
 
     async def up(self) -> None:
@@ -77,7 +77,9 @@ class Wire:
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                hit = self._left > 0 and self._needle in data
+                # Bind is the first message of a call, of nothing else.
+                wanted = self._needle in data if self._needle else data[:1] == b"B"
+                hit = self._left > 0 and wanted
                 if hit:
                     self._left -= 1
                     self.cuts += 1

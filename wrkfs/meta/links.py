@@ -90,7 +90,7 @@ class Link:
         """
         statement = self._statements.get(name)
         if statement is None:
-            statement = await self.connection.prepare(STATEMENTS[name])
+            statement = await self.connection.prepare(STATEMENTS[name], name=name)
             self._statements[name] = statement
         rows: Rows = await statement.fetch(*args)
         return rows
