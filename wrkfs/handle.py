@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from wrkfs.believed import BelievedSizes
+from wrkfs.believed import PAGE, BelievedSizes
 from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
 from wrkfs.reader import ReadAhead
 from wrkfs.writer import Writer
@@ -59,6 +59,11 @@ class OpenFile:
         self.handles: set[FileHandle] = set()
         self.layout: FileLayout | None = None
         self.writer = Writer(ino, path, fs.learn, self.lose)
+
+    @property
+    def mappable(self) -> bool:
+        """Whether pages of it may be mapped for writing: that takes a descriptor for both ways."""
+        return any(handle.readable and handle.writable for handle in self.handles)
 
     def lose(self, error: WrkfsError) -> None:
         """Bytes are lost: every handle that is open now tells it once."""
@@ -137,9 +142,15 @@ class FileHandle:
         return await self._write(offset, data, append=self._appending)
 
     async def write_from_kernel(self, offset: int, data: BytesLike) -> int:
-        """As `write`, for what may be a page of a mapping too: that keeps its place."""
-        believed = self.file.believed
-        append = self._appending and believed.appends(offset, len(data))
+        """As `write`, for what may be a page of a mapping too: that keeps its place.
+
+        In doubt it is an append: the offset that the kernel gives an append is where it saw the end
+        last, and somebody else's bytes may stand there by now.
+        """
+        file, believed = self.file, self.file.believed
+        append = self._appending
+        if append and file.mappable and offset % PAGE == 0:
+            append = believed.appends(offset, len(data))
         taken = await self._write(offset, data, append=append)
         believed.wrote(offset + taken)
         return taken
