@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.workspaces.mounts import Mounts
 from tests.harness.drive import MountProcess, until
 from tests.harness.loop import run
+from tests.harness.wait import until as until_async
 from wrkfs.config import Limits
 from wrkfs.errors import StorageError
 from wrkfs.fs import Filesystem
@@ -300,3 +303,21 @@ def test_the_disk_cache_keeps_its_bound(volume: VolumeConfig, tmp_path: Path) ->
             until(lambda: BLOCK_SIZE <= cached_bytes(tmp_path / "cache") <= bound)
     finally:
         mounted.clean()
+
+
+async def test_the_daemon_gives_its_mounts_a_cache(volume: VolumeConfig, tmp_path: Path) -> None:
+    async def nobody(volume_id: str, path: Path) -> None:
+        raise AssertionError(f"{volume_id} at {path} was restarted")
+
+    mounts = Mounts(
+        tmp_path / "mounts", on_restart=nobody, cache=tmp_path / "blocks", cache_size=1 << 30
+    )
+    try:
+        await asyncio.to_thread(fill, await mounts.ensure(volume))
+        await mounts.release(volume.volume)
+        await asyncio.to_thread(check_all, await mounts.ensure(volume))
+        await until_async(lambda: cached_bytes(tmp_path / "blocks") >= len(NAMES) * SIZE)
+        told = await mounts.health(volume.volume)
+        assert told["health"] == "ok"
+    finally:
+        await mounts.close(stop=True)
