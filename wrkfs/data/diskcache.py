@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RESERVE = 0.05
 """Share of the disk that the cache leaves free: it is the least important thing there."""
 THREADS = 4
-PATIENCE = 2.0
+PATIENCE = 5.0
 """Seconds that a read may take until the store is asked instead."""
 PAUSE = 10.0
 """Seconds without reads or writes after a failure of either."""
