@@ -73,6 +73,7 @@ async def dump(
     with fs.hold(), Spool() as spool:
         async with open_snapshot(config) as snapshot:
             await spool.fill(snapshot, copying)
+        spool.index()
         return await archive(config, spool, out, writing)
 
 

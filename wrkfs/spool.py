@@ -7,7 +7,7 @@ rows first and lets the transaction go.
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, WrkfsError
 from wrkfs.meta import rules
@@ -18,48 +18,24 @@ if TYPE_CHECKING:
 
     from wrkfs.meta.snapshot import Snapshot
 
-Values: TypeAlias = "tuple[object, ...]"
-
-BATCH = 1000
-"""Rows written at once."""
 TABLES = {
-    "inode": (
-        "CREATE TABLE inode (ino INTEGER PRIMARY KEY, mode, nlink, uid, gid, rdev, size, "
-        "atime, mtime, ctime, version)",
-        "SELECT ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, version FROM inode",
-        11,
-    ),
-    "dentry": (
-        "CREATE TABLE dentry (parent, name, ino, PRIMARY KEY (parent, name)) WITHOUT ROWID",
-        "SELECT parent, name, ino FROM dentry",
-        3,
-    ),
-    "symlink": (
-        "CREATE TABLE symlink (ino INTEGER PRIMARY KEY, target)",
-        "SELECT ino, target FROM symlink",
-        2,
-    ),
-    "xattr": (
-        "CREATE TABLE xattr (ino, name, value, PRIMARY KEY (ino, name)) WITHOUT ROWID",
-        "SELECT ino, name, value FROM xattr",
-        3,
-    ),
-    "slice": (
-        "CREATE TABLE slice (inode, chunk, ord, pos, slice_id, size, off, length, checksums, "
-        "is_inline, PRIMARY KEY (inode, chunk, ord)) WITHOUT ROWID",
-        "SELECT inode, chunk, ord, pos, slice_id, size, off, length, checksums, is_inline "
-        "FROM slice",
-        10,
-    ),
-    "inline": (
-        "CREATE TABLE inline (slice_id INTEGER PRIMARY KEY, data)",
-        "SELECT slice_id, data FROM inline",
-        2,
-    ),
+    "inode": "ino, mode, nlink, uid, gid, rdev, size, atime, mtime, ctime, version",
+    "dentry": "parent, name, ino",
+    "symlink": "ino, target",
+    "xattr": "ino, name, value",
+    "slice": "inode, ord, pos, slice_id, size, off, length, checksums, is_inline",
+    "inline": "slice_id, data",
 }
-"""Name -> (table here, query there, columns)."""
-
-
+"""Tables and their columns."""
+INDEXES = {
+    "inode": "ino",
+    "dentry": "parent, name",
+    "symlink": "ino",
+    "xattr": "ino, name",
+    "slice": "inode, ord",
+    "inline": "slice_id",
+}
+"""Made when all rows are there: the database is not kept waiting for them."""
 _ATTR = (
     "ino",
     "mode",
@@ -87,8 +63,8 @@ class Spool:
         self._base = sqlite3.connect("")
         self._base.execute("PRAGMA journal_mode = OFF")
         self._base.execute("PRAGMA synchronous = OFF")
-        for table, _, _ in TABLES.values():
-            self._base.execute(table)
+        for table, columns in TABLES.items():
+            self._base.execute(f"CREATE TABLE {table} ({columns})")
 
     def __enter__(self) -> Spool:
         return self
@@ -97,20 +73,22 @@ class Spool:
         self._base.close()
 
     async def fill(self, snapshot: Snapshot, progress: Callable[[int, int], None]) -> None:
-        """Copies all rows; `progress(rows, 0)`."""
+        """Copies all rows; `progress(rows, 0)`. Call `index` when the snapshot is closed."""
         done = 0
-        for name, (_, query, columns) in TABLES.items():
-            statement = f"INSERT INTO {name} VALUES ({', '.join('?' * columns)})"  # noqa: S608 fixed
-            batch: list[Values] = []
-            async for row in snapshot.rows(query):
-                batch.append(tuple(row))
-                if len(batch) == BATCH:
-                    self._base.executemany(statement, batch)
-                    done += BATCH
-                    batch.clear()
-                    progress(done, 0)
-            self._base.executemany(statement, batch)
+        for table, columns in TABLES.items():
+            places = ", ".join("?" for _ in columns.split(", "))
+            statement = f"INSERT INTO {table} VALUES ({places})"  # noqa: S608 fixed names
+            query = f"SELECT {columns} FROM {table}"  # noqa: S608 fixed names
+            async for batch in snapshot.batches(query):
+                self._base.executemany(statement, map(tuple, batch))
+                done += len(batch)
+                progress(done, 0)
         self._base.commit()
+
+    def index(self) -> None:
+        """Makes the rows ready to be looked up."""
+        for table, columns in INDEXES.items():
+            self._base.execute(f"CREATE INDEX {table}_key ON {table} ({columns})")
 
     @property
     def size(self) -> int:

@@ -62,15 +62,11 @@ class Snapshot:
         )
         return [Finding(invariant, ino, name, detail) for ino, name, detail in rows]
 
-    async def rows(self, query: str, *arguments: object) -> AsyncIterator[asyncpg.Record]:
-        """The rows of a query, fetched in batches: memory stays the same for any number."""
-        async for row in self._connection.cursor(query, *arguments, prefetch=BATCH):
-            yield row
-
-    async def fetch(self, query: str, *arguments: object) -> list[asyncpg.Record]:
-        """The rows of a query that has few."""
-        found: list[asyncpg.Record] = await self._connection.fetch(query, *arguments)
-        return found
+    async def batches(self, query: str) -> AsyncIterator[list[asyncpg.Record]]:
+        """The rows of a query, at most BATCH at once: memory stays the same for any number."""
+        cursor = await self._connection.cursor(query)
+        while batch := await cursor.fetch(BATCH):
+            yield batch
 
 
 @asynccontextmanager

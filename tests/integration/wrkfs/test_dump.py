@@ -237,6 +237,7 @@ async def archived(volume: VolumeConfig, snapshot: Snapshot) -> None:
     """Dumps what a transaction sees that will be undone."""
     with spool.Spool() as rows:
         await rows.fill(snapshot, silent)
+        rows.index()
         await dump.archive(volume, rows, io.BytesIO(), silent)
 
 
