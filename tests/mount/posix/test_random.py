@@ -25,7 +25,7 @@ NAMES = ("a", "b", "c", "d")
 MODES = (0o0, 0o700, 0o644, 0o755, 0o777, 0o1777, 0o2755, 0o2775, 0o4755, 0o6711, 0o7777)
 SIZES = (0, 1, 100, 4096, 70_000)
 STEPS = 50
-LOOK = 5
+LOOK = 10
 """After so many calls everything is compared; errno and result are after each."""
 
 
