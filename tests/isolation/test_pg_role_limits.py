@@ -16,7 +16,7 @@ from boxd.workspaces.watchdog import LIMIT, TICK, DatabaseWatchdog, Ended
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.meta.postgres import PostgresMeta
-from wrkfs.types import ROOT_INO, Caller
+from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -263,3 +263,58 @@ async def test_psql_gets_nowhere(roles: tuple[str, str, str]) -> None:
     )
     assert b"canary" not in done.stdout
     assert b"SHA256:" not in done.stdout
+
+
+async def test_listening_tells_nothing_and_flooding_changes_nothing(
+    roles: tuple[str, str, str],
+) -> None:
+    _, attacker, other = roles
+    victim = await schema_of(other)
+    store = StoreConfig("http://127.0.0.1:9", "b", "p", "r", "a", "s")
+    meta = PostgresMeta(VolumeConfig("v", victim, other, store))
+    await meta.start()
+    heard: list[object] = []
+    guesses = [victim, "boxd", "wrkfs", *(f"{word}_{n}" for word in ("s", "c") for n in range(500))]
+    try:
+        async with freed(attacker) as listener, freed(attacker) as flooder:
+            for guess in guesses:
+                await listener.add_listener(guess, lambda *event: heard.append(event))
+            working = asyncio.create_task(
+                flooder.execute(
+                    "SELECT count(pg_notify($1, repeat('x', 7000) || i::text)) "
+                    "FROM generate_series(1, 5000) i",
+                    "flood",
+                    timeout=60,
+                )
+            )
+            for number in range(100):
+                name = b"%d" % number
+                await meta.mkdir(ROOT_INO, name, 0o755, Caller(0, 0))
+                await meta.rename(ROOT_INO, name, ROOT_INO, b"moved")
+                await meta.rmdir(ROOT_INO, b"moved")
+            await working
+            assert await listener.fetchval("SELECT 1") == 1
+            assert heard == []
+            assert await meta.readdir(ROOT_INO, 0, 10) == []
+    finally:
+        await meta.close()
+
+
+async def test_what_is_counted_is_what_fsck_counts(roles: tuple[str, str, str]) -> None:
+    admin, attacker, _ = roles
+    name = await schema_of(attacker)
+    store = StoreConfig("http://127.0.0.1:9", "b", "p", "r", "a", "s")
+    meta = PostgresMeta(VolumeConfig("v", name, attacker, store))
+    await meta.start()
+    try:
+        found, _ = await meta.create(ROOT_INO, b"f", 0o644, Caller(0, 0), exclusive=True)
+        ino = found.attr.ino
+        for size in (5_000, 100_000_000, 0, 7):
+            await meta.setattr(ino, SetAttr(size=size))
+            assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
+        await meta.unlink(ROOT_INO, b"f")
+        assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
+        await meta.release(ino)
+        assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
+    finally:
+        await meta.close()

@@ -52,23 +52,11 @@ _END_OVERDUE = """
       AND least(xact_start, CASE WHEN state = 'active' THEN query_start END)
           < clock_timestamp() - make_interval(secs => $1)
 """
-_BOOKED = """
-    WITH counted AS (
-        SELECT CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END AS size
-        FROM {0}.inode i
-        WHERE i.ino <> 1 AND (i.nlink > 0
-            OR EXISTS (SELECT 1 FROM {0}.sustained s WHERE s.ino = i.ino))
-    ), booked AS (
-        SELECT u.bytes, u.inodes FROM {0}.usage u
-        UNION ALL
-        SELECT o.bytes, o.inodes FROM {0}.op_result o
-    )
-    SELECT (SELECT coalesce(sum(c.size::numeric), 0) FROM counted c)
-         - (SELECT coalesce(sum(b.bytes::numeric), 0) FROM booked b) AS bytes,
-           (SELECT count(*) FROM counted c)
-         - (SELECT coalesce(sum(b.inodes::numeric), 0) FROM booked b) AS inodes
+_WRONG = """
+    SELECT t.bytes - coalesce(b.bytes, 0) AS bytes, t.inodes - coalesce(b.inodes, 0) AS inodes
+    FROM wrkfs.true_use() t, wrkfs.booked_use() b
 """
-"""By how much the books are wrong. One statement: it sees one moment."""
+"""By how much the books are wrong, as fsck counts. One statement: it sees one moment."""
 _CORRECT = """
     UPDATE {0}.usage SET
         bytes = greatest(least(bytes::numeric + $1, $3), -$3)::bigint,
@@ -157,7 +145,10 @@ class DatabaseWatchdog:
         return [Ended(row["usename"], row["state"] or "") for row in rows if row["ended"]]
 
     async def _recount(self, connection: asyncpg.Connection, name: str) -> tuple[int, int]:
-        row = await connection.fetchrow(_BOOKED.format(name))
+        async with connection.transaction():
+            # The role owns no schema and can put no function of its own into this path.
+            await connection.execute(f"SET LOCAL search_path = {name}")
+            row = await connection.fetchrow(_WRONG)
         if row is None or not (row["bytes"] or row["inodes"]):
             return 0, 0
         await connection.execute(_CORRECT.format(name), row["bytes"], row["inodes"], USE_MAX)
