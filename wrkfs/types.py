@@ -54,6 +54,11 @@ class Attr:
     holes: int = 0
 
     @property
+    def held(self) -> int:
+        """Bytes that a regular file takes of the quota; 0 for all else."""
+        return self.size - self.holes if stat.S_ISREG(self.mode) else 0
+
+    @property
     def is_dir(self) -> bool:
         """True for a directory."""
         return stat.S_ISDIR(self.mode)

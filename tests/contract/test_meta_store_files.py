@@ -501,8 +501,11 @@ async def test_quota_of_bytes_is_exact(
         await put(other, second, objects.stored(0, b"x" * 41))
     await put(other, second, objects.stored(0, b"x" * 40))
     await put(meta, file, objects.inline(10, b"y" * 50))
+    await meta.setattr(file, SetAttr(size=1 << 50))
+    assert (await other.statfs()).bytes_used == 100, "holes are free"
     with pytest.raises(errors.QuotaExceeded):
-        await meta.setattr(file, SetAttr(size=61))
+        await put(meta, file, objects.inline(1 << 20, b"z"))
+    await meta.setattr(file, SetAttr(size=60))
     with pytest.raises(errors.QuotaExceeded):
         await put(meta, file, objects.inline(0, b"z"), append=True)
     assert (await meta.getattr(file)).size == 60

@@ -219,7 +219,7 @@ class MetaStore(UpkeepStore, Protocol):
     # -- the volume --
 
     async def statfs(self) -> StatFs:
-        """Exact use and limits. Bytes are the sizes of regular files, inodes all but the root."""
+        """Exact use and limits. Bytes are `Attr.held`, inodes all but the root."""
         ...
 
     async def sync(self) -> None:

@@ -185,8 +185,7 @@ class MemoryUpkeep:
         if ino not in volume.nodes:
             if volume.inodes_limit is not None and volume.inodes_used + 1 > volume.inodes_limit:
                 raise QuotaExceeded
-            if node.attr.is_file:
-                volume.charge(node.attr.size)
+            volume.charge(node.attr.held)
             volume.inodes_used += 1
             volume.nodes[ino] = node
         del volume.trash[ino]
@@ -210,7 +209,7 @@ class MemoryUpkeep:
             rows = min(rows, volume.inodes_limit // share)
         size = 0
         for count, one in enumerate(reversed(self._by_age()), 1):
-            size += one.node.attr.size if one.node.attr.is_file else 0
+            size += one.node.attr.held
             if count > rows or (limit is not None and size > limit):
                 return one.deleted_at
         return None

@@ -173,7 +173,7 @@ class MemoryVolume:
         if ino not in self.nodes:
             self.nodes[ino] = node
             self.inodes_used += 1
-            self.bytes_used += node.attr.size
+            self.bytes_used += node.attr.held
         return self.node(ino)
 
     def directory(self, ino: Ino) -> Node:
@@ -219,8 +219,7 @@ class MemoryVolume:
             return
         del self.nodes[node.attr.ino]
         self.inodes_used -= 1
-        if node.attr.is_file:
-            self.bytes_used -= node.attr.size
+        self.bytes_used -= node.attr.held
         if node.attr.ino not in self.trash:
             self.free_slices(node)
 
@@ -256,7 +255,7 @@ class MemoryVolume:
     # -- bytes --
 
     def charge(self, growth: int) -> None:
-        """Books a change of a file's size. QuotaExceeded when it grows beyond the limit."""
+        """Books a change of what a file holds. QuotaExceeded when it grows beyond the limit."""
         limit = self.bytes_limit
         if growth > 0 and limit is not None and self.bytes_used + growth > limit:
             raise QuotaExceeded
@@ -267,7 +266,6 @@ class MemoryVolume:
         old = node.attr.size
         if size == old:
             return
-        self.charge(size - old)
         gone = [ref for ref in node.refs if ref.pos >= size]
         node.refs = [
             replace(ref, length=min(ref.length, size - ref.pos))
@@ -275,7 +273,8 @@ class MemoryVolume:
             if ref.pos < size
         ]
         self.note_freed(node, gone)
-        holes = rules.holes(node.refs, size)
+        holes = rules.holes(((ref.pos, ref.length) for ref in node.refs), size)
+        self.charge(size - holes - node.attr.held)
         now = time.time_ns()
         node.change(
             size=size,
@@ -296,7 +295,10 @@ class MemoryVolume:
         if any(e.inline is not None and e.slice_id in self._used_slices for e in commit.extents):
             raise InvalidArgument("slice id used twice")
         size = max(node.attr.size, end)
-        self.charge(size - node.attr.size)
+        places = [(ref.pos, ref.length) for ref in node.refs]
+        places += [(base + extent.pos, extent.length) for extent in commit.extents]
+        holes = rules.holes(places, size)
+        self.charge(size - holes - node.attr.held)
         version = node.attr.version
         for extent in commit.extents:
             if extent.inline is not None:
@@ -305,7 +307,6 @@ class MemoryVolume:
                 self._overlay(node, extent, pos, off, length)
                 version += 1
         mtime = time.time_ns() if commit.mtime_ns is None else commit.mtime_ns
-        holes = rules.holes(node.refs, size)
         node.change(size=size, mtime_ns=mtime, version=version, holes=holes)
 
     def file_map(self, node: Node) -> FileMap:

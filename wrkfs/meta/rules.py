@@ -25,7 +25,7 @@ from wrkfs.types import RenameFlags, XattrFlags
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from wrkfs.types import Attr, Commit, Extent, SetAttr, SliceRef
+    from wrkfs.types import Attr, Commit, Extent, SetAttr
 
 XATTR_VALUE_MAX = 64 * 1024
 """Longest value of an extended attribute, bytes (Linux)."""
@@ -158,12 +158,12 @@ def check_xattr_flags(flags: XattrFlags) -> None:
         raise InvalidArgument("flags of setxattr")
 
 
-def holes(refs: Iterable[SliceRef], size: int) -> int:
-    """Bytes of a file of `size` bytes that no ref covers."""
+def holes(places: Iterable[tuple[int, int]], size: int) -> int:
+    """Bytes of a file of `size` bytes that no (position, length) covers."""
     at, empty = 0, 0
-    for ref in sorted(refs, key=lambda ref: ref.pos):
-        empty += max(0, ref.pos - at)
-        at = max(at, ref.pos + ref.length)
+    for pos, length in sorted(places):
+        empty += max(0, pos - at)
+        at = max(at, pos + length)
     return empty + max(0, size - at)
 
 

@@ -31,7 +31,7 @@
 --  I8  A slice in `deleted` is referenced by no ref (refs of inodes in the trash count as refs).
 --  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
 --  I10 Counted are the inodes that have nlink > 0 or a sustained row, but for the root: what only
---      the trash keeps is not. Use in bytes (sum over counted regular files of inode.size) = sum of
+--      the trash keeps is not. Use in bytes (sum over counted regular files of size - holes) = sum of
 --      bytes over `usage` and `op_result`; use in inodes = sum of inodes over both.
 --  I11 Each live session has its slots in `op_result`; a fenced one has none.
 --  I12 Every value is in the range that the comment of its column tells.
@@ -39,7 +39,7 @@
 --      and sustained a session.
 --  I14 An inode in `trash` has nlink = 0, and its inode.parent is the `parent` of its trash row: so
 --      it has one row there. Of inodes with nlink = 0 only those have inode.parent <> 0.
---  I15 trash.bytes of a regular file without sustained row is inode.size; of others it is 0.
+--  I15 trash.bytes of a regular file without sustained row is size - holes; of others it is 0.
 --  I16 Every slice id in use (ref, `inline`, `deleted`) is below the counter's `next`; no slice id
 --      lies in two ranges of `slice_range`.
 --

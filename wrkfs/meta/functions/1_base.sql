@@ -211,11 +211,11 @@ DECLARE
     v_links bigint;
     v_inline bigint[];
 BEGIN
-    WITH gone AS (DELETE FROM inode i WHERE i.ino = ANY (a_inos) RETURNING i.mode, i.size)
+    WITH gone AS (DELETE FROM inode i WHERE i.ino = ANY (a_inos) RETURNING i.mode, i.size - i.holes AS size)
     SELECT coalesce(sum(g.size) FILTER (WHERE g.mode >> 12 = 8), 0), count(*),
         count(*) FILTER (WHERE g.mode >> 12 = 10)
     INTO r.bytes, r.inodes, v_links FROM gone g;
-    -- No ref reaches beyond the size (I5), so empty files have none.
+    -- Files that hold no bytes have no refs.
     IF r.bytes > 0 THEN
         WITH gone AS (
             DELETE FROM slice s WHERE s.inode = ANY (a_inos)
@@ -280,7 +280,8 @@ DECLARE
     v record;
     v_open boolean;
 BEGIN
-    SELECT i.nlink, i.mode, i.size, i.ctime INTO v FROM inode i WHERE i.ino = a_ino;
+    SELECT i.nlink, i.mode, i.size, i.size - i.holes AS held, i.ctime INTO v
+    FROM inode i WHERE i.ino = a_ino;
     IF v.nlink > 1 THEN
         UPDATE inode i SET nlink = i.nlink - 1, ctime = v_now WHERE i.ino = a_ino;
         RETURN r;
@@ -290,7 +291,7 @@ BEGIN
     IF wrkfs.is_kept(v.mode, v.size, v.ctime, v_now) THEN
         UPDATE inode i SET nlink = 0, ctime = v_now, parent = a_parent WHERE i.ino = a_ino;
         IF NOT v_open THEN
-            r := (CASE WHEN v.mode >> 12 = 8 THEN v.size ELSE 0 END, 1);
+            r := (CASE WHEN v.mode >> 12 = 8 THEN v.held ELSE 0 END, 1);
         END IF;
         INSERT INTO trash (parent, name, ino, bytes, deleted_at)
         VALUES (a_parent, a_name, a_ino, r.bytes, clock_timestamp());
@@ -324,7 +325,7 @@ DECLARE
     v_inodes bigint;
 BEGIN
     WITH kept AS (
-        UPDATE trash t SET bytes = CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END
+        UPDATE trash t SET bytes = CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes ELSE 0 END
         FROM inode i
         WHERE i.ino = ANY (a_inos) AND i.parent <> 0 AND t.parent = i.parent AND t.ino = i.ino
         RETURNING t.ino, t.bytes

@@ -243,7 +243,7 @@ BEGIN
               WHERE d.parent = a_dir AND d.cookie <= a_last GROUP BY d.ino) n
         WHERE i.ino = n.ino AND i.mode >> 12 <> 4
         RETURNING i.ino, n.name, i.parent,
-            CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END AS bytes,
+            CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes ELSE 0 END AS bytes,
             EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino) AS open
     ), kept AS (
         INSERT INTO trash (parent, name, ino, bytes, deleted_at)

@@ -35,8 +35,8 @@ BEGIN
     RETURN 0;
 END $$;
 
--- Lets a session hold a locked regular file that only the trash has, but only just; answers its
--- size, which counts as use again (I10), or NULL.
+-- Lets a session hold a locked regular file that only the trash has, but only just; answers
+-- the bytes it holds, which count as use again (I10), or NULL.
 CREATE FUNCTION wrkfs.take_up(a_session bigint, a_ino bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,7 +45,7 @@ BEGIN
     IF NOT wrkfs.is_just_gone(a_ino) THEN RETURN NULL; END IF;
     UPDATE trash t SET bytes = 0 FROM inode i
     WHERE i.ino = a_ino AND t.parent = i.parent AND t.ino = i.ino
-    RETURNING i.size INTO v_size;
+    RETURNING i.size - i.holes INTO v_size;
     IF v_size IS NOT NULL THEN
         INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session);
     END IF;
@@ -146,13 +146,15 @@ CREATE FUNCTION wrkfs.resize(a_ino bigint, a_size bigint) RETURNS bigint LANGUAG
 DECLARE
     v_now bigint := wrkfs.now_ns();
     v_old bigint;
+    v_held bigint;
     v_holes bigint;
     v_ids bigint[];
     v_sizes bigint[];
     v_starts bigint[];
     v_inline boolean[];
 BEGIN
-    SELECT i.size, i.holes INTO v_old, v_holes FROM inode i WHERE i.ino = a_ino;
+    SELECT i.size, i.holes, i.size - i.holes INTO v_old, v_holes, v_held
+    FROM inode i WHERE i.ino = a_ino;
     v_holes := CASE WHEN a_size > v_old THEN v_holes + a_size - v_old
         WHEN a_size = 0 OR v_holes = 0 OR a_size = v_old THEN v_holes * (a_size > 0)::integer
         ELSE v_holes - (v_old - a_size - wrkfs.covered(a_ino, a_size, v_old)) END;
@@ -174,7 +176,7 @@ BEGIN
         UPDATE slice s SET length = a_size - s.pos
         WHERE s.inode = a_ino AND s.chunk = a_size >> 26 AND s.pos + s.length > a_size;
     END IF;
-    RETURN a_size - v_old;
+    RETURN a_size - v_holes - v_held;
 END $$;
 
 -- Range of slice ids (a_kind 'slice') or of numbers for inodes and cookies ('id'), never given
@@ -215,6 +217,7 @@ DECLARE
     v_base bigint;
     v_end bigint;
     v_holes bigint;
+    v_growth bigint;
     v_nlink integer;
     v_now bigint := wrkfs.now_ns();
 BEGIN
@@ -243,10 +246,14 @@ BEGIN
         END IF;
         v_end := greatest(v_end, v_base + a_pos[k] + a_length[k]);
     END LOOP;
-    IF v_end > v_size AND wrkfs.over_quota(v_end - v_size, 0) THEN
+    -- The sum of lengths is never less than the growth and costs nothing.
+    SELECT sum(e.length) INTO v_growth FROM unnest(a_length) AS e (length);
+    IF wrkfs.over_quota(v_growth, 0)
+        AND wrkfs.over_quota(wrkfs.growth(a_ino, v_base, a_pos, a_length), 0) THEN
         r.errno := 122;
         RETURN r;
     END IF;
+    v_growth := v_holes - v_size;
 
     r.size := v_size;
     FOR k IN 1..cardinality(a_pos) LOOP
@@ -258,8 +265,23 @@ BEGIN
     UPDATE inode i SET size = v_end, mtime = coalesce(a_mtime, v_now), ctime = v_now,
         version = v_version, holes = v_holes
     WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
-    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_end - v_size, 0);
+    v_growth := v_growth + v_end - v_holes;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
     RETURN r;
+END $$;
+
+-- Bytes that extents add to what a file holds: those that no ref covers yet.
+CREATE FUNCTION wrkfs.growth(a_ino bigint, a_base bigint, a_pos bigint[], a_length bigint[])
+RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_bytes bigint;
+BEGIN
+    SELECT sum(upper(n.part) - lower(n.part) - wrkfs.covered(a_ino, lower(n.part), upper(n.part)))
+    INTO v_bytes FROM (
+        SELECT unnest(range_agg(int8range(a_base + e.pos, a_base + e.pos + e.length))) AS part
+        FROM unnest(a_pos, a_length) AS e (pos, length)
+    ) n;
+    RETURN v_bytes;
 END $$;
 
 -- Bytes in holes of a file of a_size bytes after an extent is put there; before, they are a_holes. A

@@ -327,7 +327,7 @@ BEGIN
     -- A directory that is held is still being emptied.
     IF FOUND AND v_is_dir THEN r.errno := 16; RETURN r; END IF;
     IF NOT FOUND THEN
-        v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size ELSE 0 END;
+        v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size - v.holes ELSE 0 END;
         v_inodes := 1;
         IF wrkfs.over_quota(v_bytes, 1) THEN r.errno := 122; RETURN r; END IF;
     END IF;

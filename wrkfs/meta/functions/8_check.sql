@@ -271,7 +271,7 @@ BEGIN
     RETURN QUERY
     SELECT f.ino, f.name, format('%s bytes in the trash, %s are booked', f.kept, f.bytes)
     FROM (SELECT t.ino, t.name, t.bytes, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
-              SELECT 1 FROM sustained s WHERE s.ino = t.ino) THEN i.size ELSE 0 END AS kept
+              SELECT 1 FROM sustained s WHERE s.ino = t.ino) THEN i.size - i.holes ELSE 0 END AS kept
           FROM trash t JOIN inode i ON i.ino = t.ino) f
     WHERE f.bytes <> f.kept
     LIMIT a_limit;
@@ -310,7 +310,7 @@ END $$;
 CREATE FUNCTION wrkfs.true_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(sum(i.size) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
+    SELECT coalesce(sum(i.size - i.holes) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
     INTO bytes, inodes FROM inode i
     WHERE i.ino <> 1
         AND (i.nlink > 0 OR EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino));

@@ -239,7 +239,7 @@ BEGIN
     v_count := v_count + v_more;
     UPDATE trash t SET bytes = k.kept
     FROM (SELECT i.ino, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
-              SELECT 1 FROM sustained s WHERE s.ino = i.ino) THEN i.size ELSE 0 END AS kept
+              SELECT 1 FROM sustained s WHERE s.ino = i.ino) THEN i.size - i.holes ELSE 0 END AS kept
           FROM inode i WHERE i.nlink = 0) k
     WHERE k.ino = t.ino AND t.bytes <> k.kept;
     GET DIAGNOSTICS v_more = ROW_COUNT;

@@ -9,6 +9,8 @@ UPDATE inode i SET holes = i.size - coalesce(
      FROM (SELECT unnest(range_agg(int8range(s.pos, s.pos + s.length))) AS r
            FROM slice s WHERE s.inode = i.ino) covered), 0)
 WHERE i.mode >> 12 = 8 AND i.size > 0;
+-- Use counts what files hold from now on, no longer their sizes.
+UPDATE usage u SET bytes = u.bytes - (SELECT coalesce(sum(i.holes), 0) FROM inode i);
 
 CREATE INDEX slice_object ON slice (slice_id) WHERE NOT is_inline;
 
