@@ -50,13 +50,17 @@ class BelievedSizes:
             sizes.popleft()
         sizes.append((size, now))
 
-    def wrote(self, end: int) -> None:
-        """A write of the kernel ended at `end`: the file is not shorter for it."""
+    def wrote(self, end: int, *, appended: bool) -> None:
+        """A write of the kernel ended at `end`: the file is not shorter for it.
+
+        After an append `end` is the size for the kernel, unless it takes one from an answer that
+        was under way; it refuses such an answer when the write came in between, so both count.
+        """
         sizes = self._sizes
         newest = sizes[-1][0] if sizes else -1
         if any(size < end for size, _ in sizes):
             self._sizes = deque((s for s in sizes if s[0] >= end), maxlen=sizes.maxlen)
-        if newest < end:
+        if newest < end or appended:
             self._sizes.append((end, time.monotonic()))
 
     def appends(self, offset: int, length: int) -> bool:

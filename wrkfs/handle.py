@@ -152,7 +152,7 @@ class FileHandle:
         if append and file.mappable and offset % PAGE == 0:
             append = believed.appends(offset, len(data))
         taken = await self._write(offset, data, append=append)
-        believed.wrote(offset + taken)
+        believed.wrote(offset + taken, appended=append)
         return taken
 
     async def _write(self, offset: int, data: BytesLike, *, append: bool) -> int:

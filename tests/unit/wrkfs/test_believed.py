@@ -27,7 +27,7 @@ def test_a_write_moves_the_end() -> None:
     sizes = BelievedSizes(PAGE)
     for number in range(1, 40):
         assert sizes.appends(number * PAGE, PAGE)
-        sizes.wrote((number + 1) * PAGE)
+        sizes.wrote((number + 1) * PAGE, appended=True)
         assert not sizes.appends(number * PAGE, PAGE), "a page that was appended is written back"
 
 
@@ -35,7 +35,7 @@ def test_pages_that_are_written_back_do_not_move_the_end() -> None:
     sizes = BelievedSizes(10 * PAGE)
     for number in range(9):
         assert not sizes.appends(number * PAGE, PAGE)
-        sizes.wrote((number + 1) * PAGE)
+        sizes.wrote((number + 1) * PAGE, appended=False)
     assert sizes.appends(10 * PAGE, 1)
 
 
@@ -47,13 +47,23 @@ def test_a_file_that_others_change_has_several_ends_for_a_while(
         sizes.show(size)
     for size in (0, PAGE, 5 * PAGE, 2 * PAGE):
         assert sizes.appends(size, 5)
-    sizes.wrote(2 * PAGE + 5)
+    sizes.wrote(2 * PAGE + 5, appended=True)
     assert sizes.appends(2 * PAGE + 5, 1)
     assert not sizes.appends(PAGE, PAGE)
     monkeypatch.setattr(believed, "BELIEF", -1.0)
     sizes.show(7 * PAGE)
     sizes.show(9 * PAGE)
     assert not sizes.appends(7 * PAGE, PAGE), "nobody believes it any more"
+
+
+def test_an_answer_that_the_kernel_refuses_hides_no_append() -> None:
+    """It was computed while an append was under way: the kernel may believe either."""
+    sizes = BelievedSizes(PAGE)
+    assert sizes.appends(PAGE, PAGE)
+    sizes.show(9 * PAGE)
+    sizes.wrote(2 * PAGE, appended=True)
+    assert sizes.appends(2 * PAGE, PAGE)
+    assert sizes.appends(9 * PAGE, PAGE)
 
 
 def test_without_a_size_only_whole_pages_are_from_a_mapping() -> None:
