@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wrkfs import errors
+from wrkfs.layout import MAX_FILE_SIZE
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, XattrFlags
 
 if TYPE_CHECKING:
@@ -385,6 +386,13 @@ async def test_mtime_moves_with_the_size_or_by_opening_with_truncation(meta: Met
     opened = (await meta.open(file, truncate=True)).attr
     assert opened.mtime_ns > other.mtime_ns
     assert opened.ctime_ns >= opened.mtime_ns
+
+
+async def test_a_file_of_nothing_but_holes_grows_to_the_largest_size(meta: MetaStore) -> None:
+    file = await make_file(meta, ROOT_INO, b"f")
+    for size in (1 << 20, MAX_FILE_SIZE, 5, MAX_FILE_SIZE, 0):
+        grown = await meta.setattr(file, SetAttr(size=size))
+        assert (grown.size, grown.holes) == (size, size)
 
 
 async def test_only_files_have_a_size_to_set(meta: MetaStore) -> None:

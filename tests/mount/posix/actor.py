@@ -158,6 +158,23 @@ def capability(number: int) -> bool:
     return bool(int(line.split()[1], 16) >> number & 1)
 
 
+def handle(path: bytes) -> bytes:
+    """name_to_handle_at(2)."""
+    buffer = ctypes.create_string_buffer(struct.pack("Ii", 128, 0) + bytes(128))
+    mount = ctypes.c_int()
+    checked(libc.name_to_handle_at(AT_FDCWD, path, buffer, ctypes.byref(mount), 0))
+    return bytes(buffer)
+
+
+def open_handle(found: bytes, flags: int) -> int:
+    """open_by_handle_at(2), on the filesystem of the working directory."""
+    top = os.open(b".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return checked(libc.open_by_handle_at(top, found, flags))
+    finally:
+        os.close(top)
+
+
 def set_attribute(
     path: bytes, name: bytes, value: bytes, flags: int = 0, follow: bool = True
 ) -> None:
@@ -198,6 +215,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "execute": execute,
     "fallocate": call_allocate,
     "fstat": lambda descriptor: fields(os.fstat(descriptor)),
+    "handle": handle,
     "ioctl": ioctl,
     "link": linkat,
     "link_fd": link_fd,
@@ -206,6 +224,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "lock": lock,
     "lstat": lambda path: fields(os.lstat(path)),
     "mapped_write": mapped_write,
+    "open_handle": open_handle,
     "opened": opened,
     "picture": picture,
     "rename2": rename2,

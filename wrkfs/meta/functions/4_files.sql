@@ -155,7 +155,7 @@ DECLARE
 BEGIN
     SELECT i.size, i.holes, i.size - i.holes INTO v_old, v_holes, v_held
     FROM inode i WHERE i.ino = a_ino;
-    v_holes := CASE WHEN a_size > v_old THEN v_holes + a_size - v_old
+    v_holes := CASE WHEN a_size > v_old THEN v_holes + (a_size - v_old)
         WHEN a_size = 0 OR v_holes = 0 OR a_size = v_old THEN v_holes * (a_size > 0)::integer
         ELSE v_holes - (v_old - a_size - wrkfs.covered(a_ino, a_size, v_old)) END;
     IF a_size = v_old THEN RETURN 0; END IF;
