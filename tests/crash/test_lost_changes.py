@@ -62,6 +62,7 @@ async def crash(cluster: Cluster) -> None:
     await asyncio.to_thread(cluster.start)
 
 
+@pytest.mark.promise("D4")
 async def test_a_lost_name_is_told_by_every_handle_once(cluster: Cluster, connect: Connect) -> None:
     fs = await connect()
     _, file = await fs.create(ROOT_INO, b"file", 0o600, os.O_RDWR, ME)

@@ -139,7 +139,7 @@ async def test_what_was_acknowledged_survives(
 ) -> None:
     volume = cluster.volume(no_store)
     told = 0
-    for number in figures(ci=10, long=1000):
+    for number in figures(ci=5 if way == "power" else 10, long=1000):
         chance = random.Random(number)
         meta = PostgresMeta(volume)
         await meta.start()

@@ -301,9 +301,10 @@ class Drive:
 
     async def make_directory(self, path: bytes) -> bool:
         """Makes a directory with its parents; False when it was there. Conflict for a file."""
+        since = self._fs.losses
         with translated(_what(path)):
             made = await self._directories(paths.split(path))
-            await self._fs.sync()
+            await self._fs.sync(since)
         return made
 
     async def delete(self, path: bytes, condition: Condition) -> None:
@@ -312,6 +313,7 @@ class Drive:
         What is removed is what the condition was checked against. NotFound, PreconditionFailed.
         """
         what = _what(path)
+        since = self._fs.losses
         with translated(what, missing=True):
             for _ in range(CHANGE_TRIES):
                 found = await paths.resolve(self._fs, path, follow=False)
@@ -327,7 +329,7 @@ class Drive:
                     await self._fs.remove_tree(found.parent, found.name, if_version=wanted)
                 except drive_errors.PreconditionFailed:
                     continue
-                await self._fs.sync()
+                await self._fs.sync(since)
                 return
             raise PreconditionFailed(f"{what} changes all the time; try again")
 
