@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.fsck import fsck_clean
 from tests.harness.kill_loop import Writer
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 WRITERS = 3
 LONGEST = 0.3
 """Seconds of work before the kill."""
+FSCK = 20
+"""Rounds between two looks at every row of the volume; the fixture has the last one."""
 HIT = 0.004
 """Seconds between the beginning of a close or fsync and the kill that is aimed at it."""
 
@@ -55,6 +58,8 @@ def test_what_was_acknowledged_survives_the_mount(
         back.append(time.monotonic() - began)
         wrong = [line for writer in writers for line in writer.verify()]
         assert not wrong, f"round {number}: {wrong}"
+        if number % FSCK == 0:
+            fsck_clean(drive.config)
     calls = sum(sum(writer.calls.values()) for writer in writers)
     print(f"{len(back)} kills, {calls} calls, usable again in {median(back):.2f} s,", end=" ")
     print(f"at most {max(back):.2f} s")
