@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -147,6 +149,39 @@ def test_appends_of_another_mount_are_kept(mounted_twice: tuple[Path, Path]) -> 
                     mapped.flush()
     assert here.read_bytes() == wanted
     assert there.read_bytes() == wanted
+
+
+@pytest.mark.parametrize("round_number", range(4))
+def test_pages_appended_from_everywhere_are_all_kept(
+    mounted_twice: tuple[Path, Path], round_number: int
+) -> None:
+    """Whole pages through descriptors that could be mapped: the hardest to tell from a mapping."""
+    paths = [path / f"everywhere{round_number}" for path in mounted_twice]
+    paths[0].touch()
+    done = threading.Event()
+
+    def append(who: int) -> None:
+        with paths[who % 2].open("a+b", buffering=0) as opened:
+            for number in range(40):
+                opened.write((b"%d %d " % (who, number)).ljust(PAGE, b"."))
+
+    def look(path: Path) -> None:
+        while not done.is_set():
+            path.stat()
+
+    with ThreadPoolExecutor(6) as threads:
+        lookers = [threads.submit(look, path) for path in paths]
+        writers = [threads.submit(append, who) for who in range(4)]
+        try:
+            for writer in writers:
+                writer.result()
+        finally:
+            done.set()
+        for looker in lookers:
+            looker.result()
+    data = paths[0].read_bytes()
+    records = [data[at : at + PAGE].split()[:2] for at in range(0, len(data), PAGE)]
+    assert sorted(records) == sorted([b"%d" % w, b"%d" % n] for w in range(4) for n in range(40))
 
 
 # -- access times --
