@@ -78,6 +78,8 @@ class MemoryUpkeep:
     async def drop_ranges(self) -> None:
         """See UpkeepStore."""
         volume = self._volume
+        if self._session not in volume.epochs:
+            return
         volume.ranges = [one for one in volume.ranges if one.session != self._session]
 
     async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:

@@ -69,10 +69,13 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Removes the ranges of a session that closes and has told of every id that it gave up.
+-- Removes the ranges of a session that closes and has told of every id that it gave up. One that has
+-- been fenced may have lost more than it knows.
 CREATE FUNCTION wrkfs.drop_ranges(a_session bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM slice_range g WHERE g.session_id = a_session;
+    DELETE FROM slice_range g WHERE g.session_id = a_session
+        AND EXISTS (SELECT 1 FROM session s
+                    WHERE s.session_id = a_session AND s.fenced_at IS NULL);
 END $$;
 
 -- Looks after at most a_limit ranges of slice ids whose session has ended: a grace later what nobody
