@@ -82,6 +82,7 @@ DAMAGE = {
         12,
         "UPDATE inode SET mode = -1 WHERE ino = (SELECT ino FROM dentry WHERE name = 'fifo')",
     ),
+    "holes of a file": (12, "UPDATE inode SET holes = 5 WHERE mode >> 12 = 8 AND size > 0"),
     "name with a slash": (12, "UPDATE dentry SET name = 'a/b' WHERE name = 'small'"),
     "counter behind": (12, "UPDATE counter SET next = 1 WHERE kind = 'id'"),
     "attribute of nobody": (13, "INSERT INTO xattr VALUES (99999, 'user.a', '')"),

@@ -223,6 +223,11 @@ BEGIN
         UNION ALL SELECT 'id', max(d.cookie) FROM dentry d
         UNION ALL SELECT 'session', max(s.session_id) FROM session s) u ON u.kind = c.kind
     WHERE c.next <= u.last
+    UNION ALL
+    SELECT i.ino, NULL::bytea, format('%s of %s bytes in holes; refs cover %s', i.holes, i.size,
+        coalesce(v.bytes, 0))
+    FROM inode i LEFT JOIN wrkfs.all_covered() v ON v.ino = i.ino
+    WHERE i.mode >> 12 = 8 AND i.size::numeric - i.holes <> coalesce(v.bytes, 0)
     LIMIT a_limit;
 END $$;
 
@@ -271,7 +276,8 @@ BEGIN
     RETURN QUERY
     SELECT f.ino, f.name, format('%s bytes in the trash, %s are booked', f.kept, f.bytes)
     FROM (SELECT t.ino, t.name, t.bytes, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
-              SELECT 1 FROM sustained s WHERE s.ino = t.ino) THEN i.size - i.holes ELSE 0 END AS kept
+              SELECT 1 FROM sustained s WHERE s.ino = t.ino) THEN i.size::numeric - i.holes ELSE 0
+              END AS kept
           FROM trash t JOIN inode i ON i.ino = t.ino) f
     WHERE f.bytes <> f.kept
     LIMIT a_limit;
@@ -306,11 +312,24 @@ BEGIN
         OR EXISTS (SELECT 1 FROM trash t WHERE t.ino = a_ino);
 END $$;
 
+-- Bytes of each file that refs cover; impossible refs cover nothing (I5 and I6 tell them).
+CREATE FUNCTION wrkfs.all_covered() RETURNS TABLE (ino bigint, bytes numeric)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.inode, sum(upper(c.part)::numeric - lower(c.part))
+    FROM (SELECT s.inode, unnest(range_agg(int8range(s.pos, s.pos + s.length))) AS part
+          FROM slice s
+          WHERE s.pos >= 0 AND s.length > 0 AND s.pos <= 9223372036854775807 - s.length
+          GROUP BY s.inode) c
+    GROUP BY c.inode;
+END $$;
+
 -- Use as the inodes tell it. What only the trash keeps is not counted.
 CREATE FUNCTION wrkfs.true_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(sum(i.size - i.holes) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
+    SELECT coalesce(sum(i.size::numeric - i.holes) FILTER (WHERE i.mode >> 12 = 8), 0), count(*)
     INTO bytes, inodes FROM inode i
     WHERE i.ino <> 1
         AND (i.nlink > 0 OR EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino));

@@ -222,6 +222,25 @@ BEGIN
     RETURN v_count + v_more;
 END $$;
 
+-- Bytes in holes (I12).
+CREATE FUNCTION wrkfs.repair_holes() RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_inos bigint[];
+    v_count bigint;
+BEGIN
+    SELECT array_agg(i.ino) INTO v_inos
+    FROM inode i LEFT JOIN wrkfs.all_covered() v ON v.ino = i.ino
+    WHERE i.mode >> 12 = 8 AND i.size::numeric - i.holes <> coalesce(v.bytes, 0);
+    IF v_inos IS NULL THEN RETURN 0; END IF;
+    PERFORM wrkfs.lock_inodes(v_inos);
+    UPDATE inode i SET holes = i.size - f.bytes
+    FROM (SELECT n.ino, coalesce(v.bytes, 0) AS bytes
+          FROM unnest(v_inos) AS n (ino) LEFT JOIN wrkfs.all_covered() v ON v.ino = n.ino) f
+    WHERE f.ino = i.ino AND i.size >= f.bytes;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
 -- What the trash says about the inodes that it keeps (I14, I15).
 CREATE FUNCTION wrkfs.repair_trash() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -239,7 +258,8 @@ BEGIN
     v_count := v_count + v_more;
     UPDATE trash t SET bytes = k.kept
     FROM (SELECT i.ino, CASE WHEN i.mode >> 12 = 8 AND NOT EXISTS (
-              SELECT 1 FROM sustained s WHERE s.ino = i.ino) THEN i.size - i.holes ELSE 0 END AS kept
+              SELECT 1 FROM sustained s WHERE s.ino = i.ino) THEN i.size - i.holes ELSE 0
+              END AS kept
           FROM inode i WHERE i.nlink = 0) k
     WHERE k.ino = t.ino AND t.bytes <> k.kept;
     GET DIAGNOSTICS v_more = ROW_COUNT;
