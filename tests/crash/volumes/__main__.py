@@ -44,7 +44,7 @@ async def fill(fs: Filesystem) -> None:
     for name, size in (("empty", 0), ("small", 5000), ("inline", 65536), ("stored", 65537)):
         await put(fs, deep.ino, name.encode(), [(0, pattern(size, size))])
     await put(fs, top.ino, b"blocks", [(0, pattern(1, 2 * BLOCKS + 12345))])
-    await put(fs, top.ino, b"sparse", [(5 << 30, pattern(2, 100_000)), (70_000, pattern(3, 10))])
+    await put(fs, top.ino, b"sparse", [(200 << 20, pattern(2, 100_000)), (70_000, pattern(3, 10))])
     pieces = [(at, pattern(at, 200_000)) for at in (0, 150_000, 50_000)]
     ino = await put(fs, top.ino, b"overlaid", pieces)
     await fs.setattr(ino, SetAttr(size=300_001, mode=0o4750, uid=7, gid=8))
