@@ -133,7 +133,7 @@ async def test_a_call_that_waits_for_a_lock_is_not_taken_for_lost(
         await blocker.close()
 
 
-PASSING = ["40001", "40P01", "57014", "57P01"]
+PASSING = ["40001", "40P01", "53200", "57014", "57P01"]
 
 
 @pytest.mark.parametrize("code", PASSING)

@@ -44,6 +44,7 @@ _CONFLICT = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.QueryCanceledError,  # by who looks after the server; the call was undone
+    asyncpg.OutOfMemoryError,  # of the server, at the moment
 )
 """Refusals of one call that the same connection may repeat."""
 _REPEAT = (
