@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 UPLOADS = 12
 """PUTs in flight of one Filesystem."""
-CLOSE_DEADLINE = 5.0
+CLOSE_DEADLINE = 2.0
 """Seconds for telling the slice ids that were given up, at the end."""
 SLICE_RANGE = 1024
 """Slice ids reserved at once."""
