@@ -105,6 +105,7 @@ class BlockReader:
 
         Raises Corrupt when the store's bytes are not the written ones, Unavailable.
         """
+        self._cache.note_read(end - start)
         segments = layout.between(start, end)
         wanted = [piece for segment in segments for piece in _block_pieces(segment)]
         found: list[BytesLike] = [b""] * len(wanted)

@@ -319,3 +319,24 @@ async def test_a_file_in_many_pieces_is_read_without_looking_at_all_of_them(driv
     for number in range(1, 100):
         assert await handle.read(number * size, size) == bytes([number % 251]) * size
     assert looked < 100 * (BLOCK_SIZE // size + 2)
+
+
+async def test_readers_that_went_away_do_not_end_read_ahead(drive: Drive) -> None:
+    await stored(drive)
+    writer = await drive.mount(drive.blocks)
+    handle = await create(writer, b"long")
+    await handle.write(0, bytes(24 * BLOCK_SIZE))
+    await handle.close()
+    blocks = drive.blocks.attach()
+    fs = await drive.mount(blocks, limits=Limits(blocks=4 * BLOCK_SIZE))
+    gone = await fs.open((await fs.lookup(ROOT_INO, b"file")).ino, os.O_RDONLY)
+    for start in range(3):
+        await gone.read(start * CHECKSUM_UNIT, CHECKSUM_UNIT)
+    await until(lambda: blocks.gets > 2)
+    long = await fs.open((await fs.lookup(ROOT_INO, b"long")).ino, os.O_RDONLY)
+    counts = []
+    for number in range(24 * BLOCK_SIZE // CHECKSUM_UNIT):
+        if number % (BLOCK_SIZE // CHECKSUM_UNIT) == 0:
+            counts.append(blocks.gets)
+        await long.read(number * CHECKSUM_UNIT, CHECKSUM_UNIT)
+    assert counts[-1] - counts[-5] <= 5, "whole blocks again"

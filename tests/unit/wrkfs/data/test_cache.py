@@ -60,3 +60,21 @@ def test_more_than_the_bound_is_not_kept() -> None:
     cache = BlockCache(100)
     cache.add(block(1), 0, data(101), until=101)
     assert (cache.size, cache.unread) == (0, 0)
+
+
+def test_what_nobody_reads_is_given_up_when_others_read_much() -> None:
+    cache = BlockCache(1000)
+    cache.add(block(1), 0, data(400), until=400)
+    cache.add(block(2), 0, data(400), until=400)
+    cache.note_read(1500)
+    cache.find(block(2), 0, 10)
+    cache.note_read(500)
+    assert cache.unread == 800
+    cache.note_read(1)
+    assert cache.unread == 400, "the second one was touched later"
+    cache.add(block(3), 0, data(400))
+    assert not cache.holds(block(1), 0, 400)
+    assert cache.holds(block(2), 0, 400)
+    cache.note_read(2000)
+    assert cache.unread == 0
+    cache.note_read(10_000)
