@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -145,7 +145,27 @@ class Log:
 
 
 class Names:
-    """A directory of whole files: add(name, value) only if absent, remove, rename, read."""
+    """A directory of whole files: add(name, value) only if absent, remove, rename, read.
+
+    A rename that another client makes at the same time may be answered without being done: the
+    kernel finds the old name, then the new one, and between the two they become one file, which
+    rename(2) leaves alone. `twins` marks such calls.
+    """
+
+    @staticmethod
+    def twins(history: Sequence[Call]) -> list[Call]:
+        """The history with `twin` for a rename that overlaps an equal one that was done."""
+        done = [call for call in history if call.verb == "rename" and call.answer is True]
+        twin = {
+            call
+            for call in done
+            for other in done
+            if other is not call
+            and other.args == call.args
+            and other.began < call.ended
+            and call.began < other.ended
+        }
+        return [replace(call, verb="twin") if call in twin else call for call in history]
 
     def start(self) -> Hashable:
         """Empty."""
@@ -164,6 +184,8 @@ class Names:
         elif call.verb == "remove":
             allowed = names.pop(name, None) is not None
         else:
+            if call.verb == "twin" and name not in names and call.args[1] in names:
+                return state
             allowed = name in names
             if allowed:
                 names[call.args[1]] = names.pop(name)

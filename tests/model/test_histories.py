@@ -254,7 +254,7 @@ def test_histories_are_linearisable(group: Group, kind: str, figures: Figures) -
                 for client, side in enumerate(clients)
             ]
         )
-        history = recorder.history()
+        history = Names.twins(recorder.history())
         if not is_linearisable(history, model()):
             pytest.fail(shown(history))
         group.remove(name)
@@ -273,6 +273,12 @@ def test_the_check_refuses_what_cannot_be() -> None:
     assert is_linearisable([*two, call(1, "read", (), (b"x", b"y"), 20)], Log())
     twice = [call(n, "add", ("a", n), True, 0) for n in range(2)]
     assert not is_linearisable(twice, Names()), "two winners"
+    one = call(0, "add", ("a", 1), True, 0)
+    renames = [call(n, "rename", ("a", "b"), True, 10 + n) for n in range(2)]
+    assert not is_linearisable([one, *renames], Names())
+    assert is_linearisable(Names.twins([one, *renames]), Names())
+    late = call(1, "rename", ("a", "b"), True, 20)
+    assert not is_linearisable(Names.twins([one, renames[0], late]), Names())
     back = [
         call(0, "write", (b"1",), None, 0),
         call(0, "write", (b"2",), None, 10),
