@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.drive import MountProcess, fresh_volume
+from tests.harness.fsck import fsck_clean
 from tests.mount.posix.tree import Tree
 from tests.mount.posix.twins import Twins
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 def drive(
     drive_database: str, objectserver: ObjectServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Tree]:
-    """A drive, mounted."""
+    """A drive, mounted; after all that was done in it `fsck` finds nothing."""
     with fresh_volume(drive_database, objectserver) as volume:
         mounted = MountProcess(volume, tmp_path_factory.mktemp("posix"))
         tree = Tree("drive", mounted.path)
@@ -36,6 +37,7 @@ def drive(
         finally:
             tree.close()
             mounted.clean()
+        fsck_clean(volume)
 
 
 @pytest.fixture(scope="session")
