@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 
-pytestmark = pytest.mark.figure("PX-2")
+pytestmark = [pytest.mark.figure("PX-2"), pytest.mark.timeout(300)]
 MANY = 100_000
 LIMIT = {
     "bytes": "UPDATE volume SET bytes_limit = {}",
