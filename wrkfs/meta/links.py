@@ -33,7 +33,7 @@ DEADLINE = 60.0
 """Seconds after which a call gives up with Unavailable."""
 ATTEMPT = 15.0
 """Seconds after which one sending counts as lost (a black hole in the network)."""
-CONNECT = 5.0
+CONNECT = 8.0
 """Seconds for making a connection."""
 _WATCH = 0.5
 """Seconds between two looks at calls in flight."""
