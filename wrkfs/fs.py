@@ -479,7 +479,6 @@ class Filesystem:
         )
         handle = self._handle(file_map, flags, epoch)
         if truncate:
-            handle.file.believed.show(0)
             self.learn(file_map.attr)
             self._path.note_change()
         return handle
@@ -498,7 +497,7 @@ class Filesystem:
         ino = file_map.attr.ino
         file = self._files.get(ino)
         if file is None:
-            file = self._files[ino] = OpenFile(self, ino, self._path, self._shown.sizes.take(ino))
+            file = self._files[ino] = OpenFile(self, ino, self._path)
         if file.layout is None or file.layout.version <= file_map.attr.version:
             file.layout = FileLayout(self.stores.noted(file_map))
         handle = FileHandle(self, file, file_map.attr, flags, epoch)

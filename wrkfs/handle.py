@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
-from wrkfs.believed import PAGE, BelievedSizes
 from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
 from wrkfs.reader import ReadAhead
 from wrkfs.writer import Writer
@@ -50,20 +49,13 @@ class OpenFile:
     Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
     """
 
-    __slots__ = ("believed", "handles", "ino", "layout", "writer")
+    __slots__ = ("handles", "ino", "layout", "writer")
 
-    def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath, shown: int | None) -> None:
-        """`shown` is the size that was told of the inode last, if that is remembered."""
+    def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath) -> None:
         self.ino = ino
-        self.believed = BelievedSizes(shown)
         self.handles: set[FileHandle] = set()
         self.layout: FileLayout | None = None
         self.writer = Writer(ino, path, fs.learn, self.lose)
-
-    @property
-    def mappable(self) -> bool:
-        """Whether pages of it may be mapped for writing: that takes a descriptor for both ways."""
-        return any(handle.readable and handle.writable for handle in self.handles)
 
     def lose(self, error: WrkfsError) -> None:
         """Bytes are lost: every handle that is open now tells it once."""
@@ -139,26 +131,9 @@ class FileHandle:
 
     async def write(self, offset: int, data: BytesLike) -> int:
         """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND."""
-        return await self._write(offset, data, append=self._appending)
-
-    async def write_from_kernel(self, offset: int, data: BytesLike) -> int:
-        """As `write`, for what may be a page of a mapping too: that keeps its place.
-
-        In doubt it is an append: the offset that the kernel gives an append is where it saw the end
-        last, and somebody else's bytes may stand there by now.
-        """
-        file, believed = self.file, self.file.believed
-        append = self._appending
-        if append and file.mappable and offset % PAGE == 0:
-            append = believed.appends(offset, len(data))
-        taken = await self._write(offset, data, append=append)
-        believed.wrote(offset + taken, appended=append)
-        return taken
-
-    async def _write(self, offset: int, data: BytesLike, *, append: bool) -> int:
         if not self.writable:
             raise BadDescriptor("not open for writing")
-        await self.file.writer.write(offset, data, append=append)
+        await self.file.writer.write(offset, data, append=self._appending)
         if self._flags & _SYNC_FLAGS:
             await self.fsync()
         return len(data)

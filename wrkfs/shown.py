@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.atime import AccessTimes
-from wrkfs.believed import ShownSizes
 
 if TYPE_CHECKING:
     from wrkfs.handle import OpenFile
@@ -28,7 +27,6 @@ class Shown:
 
     def __init__(self, meta: MetaStore) -> None:
         self.known: OrderedDict[Ino, Attr] = OrderedDict()
-        self.sizes = ShownSizes()
         self.atimes = AccessTimes(meta)
 
     def learn(self, attr: Attr) -> None:
@@ -54,9 +52,6 @@ class Shown:
             )
         if file is not None:
             attr = _with_dirty(attr, file)
-            file.believed.show(attr.size)
-        elif attr.is_file:
-            self.sizes.show(attr.ino, attr.size)
         return self.atimes.shown(attr)
 
 

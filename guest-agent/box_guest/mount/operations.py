@@ -256,7 +256,7 @@ class Operations(pyfuse3.Operations):
     @handler
     async def write(self, fh: int, off: int, buf: bytes) -> int:
         """WRITE."""
-        return await self._files[fh].write_from_kernel(off, buf)
+        return await self._files[fh].write(off, buf)
 
     @handler
     async def flush(self, fh: int) -> None:
@@ -373,14 +373,14 @@ class Operations(pyfuse3.Operations):
 
     def _opened(self, handle: FileHandle, flags: int) -> pyfuse3.FileInfo:
         # The kernel writes appended bytes into its pages at the end that it knows, which may be
-        # where somebody else has appended meanwhile; a reader here would see them mixed. So they
-        # go past its pages. What can be mapped shared cannot do without pages, and the kernel takes
-        # set-id bits away only from what is written through them.
-        only_appends = flags & (os.O_ACCMODE | os.O_APPEND) == os.O_WRONLY | os.O_APPEND
-        only_appends = only_appends and not handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
-        return pyfuse3.FileInfo(
-            fh=self._files.add(handle), keep_cache=False, direct_io=only_appends
-        )
+        # where somebody else has appended meanwhile; a reader here would see them mixed. And it
+        # does not tell an append from a page of a shared mapping that is written back. So appends
+        # go past its pages, and what appends cannot be mapped shared (ENODEV). But it takes set-id
+        # bits away only from what is written through pages, which write-only descriptors allow.
+        appends = flags & os.O_APPEND and handle.writable
+        set_id = handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
+        direct = bool(appends and (handle.readable or not set_id))
+        return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=False, direct_io=direct)
 
 
 def _caller(ctx: pyfuse3.RequestContext) -> Caller:
