@@ -48,6 +48,15 @@ async def wire(pg_volume: InPostgres, tmp_path: Path) -> AsyncIterator[Wire]:
         await proxy.down()
 
 
+async def xattr(fs: Filesystem, name: bytes, value: bytes | None) -> None:
+    """Sets or removes an attribute."""
+    ino = (await fs.lookup(ROOT_INO, name)).ino
+    if value is None:
+        await fs.removexattr(ino, b"user.x")
+    else:
+        await fs.setxattr(ino, b"user.x", value)
+
+
 class Verbs:
     """Draws changes; every mutating call of a Filesystem is among them."""
 
@@ -94,12 +103,6 @@ class Verbs:
         async def below(fs: Filesystem) -> None:
             await fs.mkdir(await ino(fs), other, mode, ME)
 
-        async def xattr(fs: Filesystem, value: bytes | None) -> None:
-            if value is None:
-                await fs.removexattr(await ino(fs), b"user.x")
-            else:
-                await fs.setxattr(await ino(fs), b"user.x", value)
-
         async def linked(fs: Filesystem) -> None:
             await fs.link(await ino(fs), ROOT_INO, other)
 
@@ -120,8 +123,8 @@ class Verbs:
             "rename": lambda fs: fs.rename(ROOT_INO, name, ROOT_INO, other, flags),
             "chmod": lambda fs: changed(fs, SetAttr(mode=mode)),
             "truncate": lambda fs: changed(fs, SetAttr(size=size)),
-            "setxattr": lambda fs: xattr(fs, data[:50]),
-            "removexattr": lambda fs: xattr(fs, None),
+            "setxattr": lambda fs: xattr(fs, name, data[:50]),
+            "removexattr": lambda fs: xattr(fs, name, None),
             "sync": lambda fs: fs.sync(),
         }
 
