@@ -23,6 +23,7 @@ from wrkfs.meta.migrate import install_functions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 class Cluster:
     """A private PostgreSQL server. Blocking: called from a thread where a loop runs."""
 

@@ -123,9 +123,7 @@ class Provisioner:
             )
             database = await connection.fetchval("SELECT quote_ident(current_database())")
             await connection.execute(f"GRANT CONNECT ON DATABASE {database} TO {name}")
-            await create_volume_schema(
-                connection, name, name, trash_seconds=self._trash_seconds
-            )
+            await create_volume_schema(connection, name, name, trash_seconds=self._trash_seconds)
         return name, password
 
     async def drop(self, name: str) -> None:
