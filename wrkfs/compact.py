@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from wrkfs.data.checksums import sums
 from wrkfs.errors import NotFound, WrkfsError
-from wrkfs.layout import BLOCK_SIZE, CHUNK_SIZE, INLINE_MAX, FileLayout, block_key
-from wrkfs.stores import RAGGED
+from wrkfs.layout import BLOCK_SIZE, CHUNK_SIZE, INLINE_MAX, RAGGED, FileLayout, block_key
 from wrkfs.types import Extent, Ino, Stretch
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ async def compact_file(fs: Filesystem, ino: Ino, *, refs: int = RAGGED) -> int:
     """Compacts the chunks of a file that have so many refs; the number of stretches it copied.
 
     Nothing happens to a file that is gone, or where others change what is being copied: the next
-    time will do. Raises Corrupt for bytes that the store has lost, Unavailable.
+    round will do. Raises Corrupt for bytes that the store has lost, Unavailable.
     """
     with fs.hold():
         try:
@@ -77,6 +76,9 @@ async def _compact_chunk(
         hidden = tuple(_hidden(layout, chunk, refs, [*copied, (start, end)]))
         if await _put(fs, ino, start, data, over, hidden):
             copied.append((start, end))
+        else:
+            # Who writes no more would never be met again.
+            fs.stores.note_ragged(ino)
     return len(copied)
 
 

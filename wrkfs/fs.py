@@ -442,6 +442,10 @@ class Filesystem:
         """Keeps the attributes after an own change, unless newer ones are known."""
         self._shown.learn(attr)
 
+    def note_ragged(self, ino: Ino) -> None:
+        """A file may have many refs: upkeep should look at it."""
+        self.stores.note_ragged(ino)
+
     # -- inside --
 
     async def _present(self, attr: Attr) -> Attr:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
+from wrkfs.layout import RAGGED
 from wrkfs.reader import ReadAhead
 from wrkfs.writer import Writer
 
@@ -42,6 +43,10 @@ class HandleOwner(Protocol):
         """Keeps the attributes after an own change."""
         ...
 
+    def note_ragged(self, ino: Ino) -> None:
+        """A file may have many refs: upkeep should look at it."""
+        ...
+
 
 class OpenFile:
     """What the handles of one inode share.
@@ -49,13 +54,24 @@ class OpenFile:
     Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
     """
 
-    __slots__ = ("handles", "ino", "layout", "writer")
+    __slots__ = ("_fs", "_looked", "handles", "ino", "layout", "writer")
 
     def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath) -> None:
         self.ino = ino
         self.handles: set[FileHandle] = set()
         self.layout: FileLayout | None = None
-        self.writer = Writer(ino, path, fs.learn, self.lose)
+        self.writer = Writer(ino, path, self._committed, self.lose)
+        self._fs = fs
+        self._looked = 0
+        """Version up to which `note_ragged` was told."""
+
+    def _committed(self, attr: Attr) -> None:
+        """Refs of a file that is never read are counted as they are made: one a version."""
+        self._fs.learn(attr)
+        since = max(self._looked, 0 if self.layout is None else self.layout.version)
+        if attr.version - since >= RAGGED:
+            self._looked = attr.version
+            self._fs.note_ragged(self.ino)
 
     def lose(self, error: WrkfsError) -> None:
         """Bytes are lost: every handle that is open now tells it once."""

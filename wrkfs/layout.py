@@ -24,6 +24,8 @@ BLOCK_SIZE = 4 * MIB
 """Largest object; a slice's last block may be shorter."""
 INLINE_MAX = 64 * KIB
 """Slices up to this size are stored in PostgreSQL, with no object at all."""
+RAGGED = 256
+"""Refs from which on a file may need compaction: its map costs about a millisecond then."""
 CHECKSUM_UNIT = 128 * KIB
 """Grain of crc32c sums inside a block, so that a ranged read can be checked."""
 NAME_MAX = 255

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wrkfs.holds import Holds
+from wrkfs.layout import RAGGED
 
 if TYPE_CHECKING:
     from wrkfs.data.interface import BlockStore
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from wrkfs.reader import BlockReader
     from wrkfs.types import FileMap, Ino
 
-RAGGED = 256
-"""Refs from which on a file may need compaction: its map costs about a millisecond then."""
 RAGGED_MAX = 1024
 """Files that are remembered for it."""
 
@@ -45,10 +44,15 @@ class Stores:
 
     def noted(self, file_map: FileMap) -> FileMap:
         """A map that was read: it may be one that compaction should shorten."""
-        if len(file_map.refs) >= RAGGED and len(self._ragged) < RAGGED_MAX:
-            self._ragged[file_map.attr.ino] = None
+        if len(file_map.refs) >= RAGGED:
+            self.note_ragged(file_map.attr.ino)
         return file_map
 
+    def note_ragged(self, ino: Ino) -> None:
+        """A file that compaction should look at."""
+        if len(self._ragged) < RAGGED_MAX:
+            self._ragged[ino] = None
+
     def take_ragged(self, limit: int) -> list[Ino]:
-        """Files that were met with many refs since they were taken last, at most `limit`."""
+        """Files that were noted since they were taken last, at most `limit`."""
         return [self._ragged.popitem()[0] for _ in range(min(limit, len(self._ragged)))]

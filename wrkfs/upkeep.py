@@ -10,45 +10,66 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wrkfs import compact, gc, trash
-from wrkfs.errors import Fenced, Unavailable, WrkfsError
+from wrkfs.errors import Corrupt, Fenced, Unavailable, WrkfsError
 
 if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
 
-INTERVAL = 30.0
-"""Seconds between two rounds of one session; the first comes at a random moment of them, so that
-sessions that were started together do not work together."""
-CLAIM = timedelta(seconds=3 * INTERVAL)
+CLAIM = 3
+"""Rounds for which a session claims the work of all."""
 FILES = 8
 """Files that one round compacts at most."""
 
 log = logging.getLogger(__name__)
 
 
-def start(fs: Filesystem) -> None:
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a session looks after its volume, and how long it leaves garbage alone.
+
+    `interval`: seconds between two rounds; the first comes at a random moment of them, so that
+    sessions that were started together do not work together. `grace`: see `gc.GRACE`.
+    """
+
+    interval: float = 30.0
+    grace: timedelta = gc.GRACE
+
+
+PACE = Pace()
+
+
+def start(fs: Filesystem, pace: Pace = PACE) -> None:
     """Looks after the volume from now on until `fs` closes."""
-    fs.stores.attend(asyncio.create_task(_keep(fs), name="wrkfs upkeep"))
+    fs.stores.attend(asyncio.create_task(_keep(fs, pace), name="wrkfs upkeep"))
 
 
-async def look_after(fs: Filesystem) -> None:
+async def look_after(fs: Filesystem, pace: Pace = PACE) -> None:
     """One round. Raises what the stores raise; the next round goes on."""
-    for ino in fs.stores.take_ragged(FILES):
-        await compact.compact_file(fs, ino)
-    if await fs.stores.meta.claim_upkeep(CLAIM):
+    if await fs.stores.meta.claim_upkeep(timedelta(seconds=CLAIM * pace.interval)):
         await trash.tidy(fs)
-        await gc.collect(fs)
+        await gc.collect(fs, grace=pace.grace)
+    damaged: Corrupt | None = None
+    for ino in fs.stores.take_ragged(FILES):
+        try:
+            await compact.compact_file(fs, ino)
+        except Corrupt as error:
+            # A file that has lost bytes keeps nobody else waiting.
+            damaged = error
+    if damaged is not None:
+        raise damaged
 
 
-async def _keep(fs: Filesystem) -> None:
+async def _keep(fs: Filesystem, pace: Pace) -> None:
     ailing = False
-    await asyncio.sleep(random.uniform(0, INTERVAL))  # noqa: S311 no secret: spreads the load
+    await asyncio.sleep(random.uniform(0, pace.interval))  # noqa: S311 no secret: spreads the load
     while True:
         try:
-            await look_after(fs)
+            await look_after(fs, pace)
             ailing = False
         except (Unavailable, Fenced):
             # An outage, or a session that is about to rejoin: whoever uses the drive tells it.
@@ -57,4 +78,4 @@ async def _keep(fs: Filesystem) -> None:
             if not ailing:
                 log.warning("upkeep of the volume failed, it goes on later: %s", error)
             ailing = True
-        await asyncio.sleep(INTERVAL)
+        await asyncio.sleep(pace.interval)

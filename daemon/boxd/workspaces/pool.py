@@ -70,12 +70,19 @@ class DrivePool:
     """See the module."""
 
     def __init__(
-        self, volumes: Volumes, clock: Clock, *, idle: float = IDLE, max_open: int = MAX_OPEN
+        self,
+        volumes: Volumes,
+        clock: Clock,
+        *,
+        idle: float = IDLE,
+        max_open: int = MAX_OPEN,
+        pace: upkeep.Pace = upkeep.PACE,
     ) -> None:
         self._volumes = volumes
         self._clock = clock
         self._idle = idle
         self._max_open = max_open
+        self._pace = pace
         self._open: dict[Place, Opened] = {}
         self._connecting: list[Place] = []
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
@@ -164,7 +171,7 @@ class DrivePool:
         self._connecting.append(place)
         try:
             fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
-            upkeep.start(fs)
+            upkeep.start(fs, self._pace)
             return fs
         except drive_errors.StorageError as error:
             raise Unavailable(f"the drive does not answer: {error}") from error

@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pyfuse3
@@ -26,6 +27,7 @@ from wrkfs import upkeep
 from wrkfs.config import ConfigError, Limits, VolumeConfig
 from wrkfs.errors import Unavailable, WrkfsError
 from wrkfs.fs import Filesystem
+from wrkfs.upkeep import PACE, Pace
 
 log = logging.getLogger("box_guest.mount")
 
@@ -57,6 +59,17 @@ def main() -> int:
     parser.add_argument(
         "--status", type=Path, metavar="SOCKET", help="tell there how the mount does"
     )
+    option = parser.add_argument
+    option(
+        "--upkeep", type=float, default=PACE.interval, metavar="S", help="seconds between rounds"
+    )
+    option(
+        "--grace",
+        type=float,
+        default=PACE.grace.total_seconds(),
+        metavar="S",
+        help="seconds that garbage stays in the store; more than the longest read takes",
+    )
     parser.add_argument("mountpoint", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(
@@ -69,7 +82,8 @@ def main() -> int:
         directory = mounting.prepare(arguments.mountpoint)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limits = Limits(disk=arguments.cache_size, cache_dir=arguments.cache_dir)
-            runner.run(_run(config, directory, limits, arguments.status))
+            pace = Pace(arguments.upkeep, timedelta(seconds=arguments.grace))
+            runner.run(_run(config, directory, limits, pace, arguments.status))
             return 0
     except (ConfigError, mounting.MountpointError, WrkfsError) as error:
         sys.stderr.write(f"box_guest.mount: {error}\n")
@@ -88,9 +102,11 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
         raise ConfigError(f"descriptor {descriptor} cannot be read") from None
 
 
-async def _run(config: VolumeConfig, directory: Path, limits: Limits, socket: Path | None) -> None:
+async def _run(
+    config: VolumeConfig, directory: Path, limits: Limits, pace: Pace, socket: Path | None
+) -> None:
     fs = await Filesystem.connect(config, limits=limits)
-    upkeep.start(fs)
+    upkeep.start(fs, pace)
     async with status.serving(fs, socket):
         await serve(fs, directory)
 

@@ -10,8 +10,19 @@ import pytest
 
 from tests.unit.wrkfs.drive import ME, content, create
 from wrkfs import compact, gc, upkeep
-from wrkfs.layout import KIB, MIB, FileLayout
-from wrkfs.types import ROOT_INO, Attr, Commit, Extent, FileMap, Ino, SetAttr, SliceRef
+from wrkfs.errors import Corrupt
+from wrkfs.layout import KIB, MIB, RAGGED, FileLayout
+from wrkfs.types import (
+    ROOT_INO,
+    Attr,
+    Commit,
+    Extent,
+    FileMap,
+    Ino,
+    SetAttr,
+    SliceRef,
+    Stretch,
+)
 
 if TYPE_CHECKING:
     from tests.unit.wrkfs.drive import Drive
@@ -195,6 +206,65 @@ async def test_upkeep_finds_files_that_were_read_in_many_pieces(drive: Drive) ->
     await upkeep.look_after(fs)
     assert len((await fs.file_map(ino)).refs) == 1
     assert await content(fs) == expected
+
+
+async def test_upkeep_finds_files_that_were_only_written_in_many_pieces(drive: Drive) -> None:
+    fs = await drive.mount()
+    handle = await create(fs)
+    pages = list(range(300))
+    random.Random(3).shuffle(pages)
+    for page in pages:
+        await handle.write(page * PAGE, bytes([page % 251 + 1]) * PAGE)
+        await handle.fsync()
+    await upkeep.look_after(fs)
+    assert len((await fs.file_map(handle.ino)).refs) < RAGGED
+    await handle.close()
+
+
+async def test_a_damaged_file_keeps_no_upkeep_waiting(drive: Drive) -> None:
+    fs = await drive.mount()
+    gone = await create(fs, b"gone")
+    await gone.write(0, bytes(MIB))
+    await gone.close()
+    pages = list(range(300))
+    random.Random(4).shuffle(pages)
+    ino = await scattered(fs, pages)
+    stored = await fs.stores.meta.reserve_slices(1)
+    # A block that is nowhere.
+    lost = Extent(300 * PAGE, stored, MIB, bytes(4 * 8), None)
+    await fs.stores.meta.commit(Commit(ino, (lost,), durable=False))
+    await fs.rename(ROOT_INO, b"file", ROOT_INO, b"damaged")
+    whole = await scattered(fs, pages)
+    await fs.unlink(ROOT_INO, b"gone")
+    fs.stores.note_ragged(whole)
+    fs.stores.note_ragged(ino)
+    with pytest.raises(Corrupt):
+        await upkeep.look_after(fs, upkeep.Pace(grace=NOW))
+    assert len((await fs.file_map(whole)).refs) == 1
+    assert len(drive.blocks.objects) == 1
+
+
+async def test_a_refused_copy_is_made_in_the_next_round(drive: Drive) -> None:
+    fs, other = await drive.mount(), await drive.mount()
+    pages = list(range(300))
+    random.Random(5).shuffle(pages)
+    ino = await scattered(fs, pages)
+    compacting = fs.stores.meta.compact
+
+    async def late(stretch: Stretch) -> bool:
+        await other.setattr(ino, SetAttr(size=5 * PAGE))
+        await other.setattr(ino, SetAttr(size=300 * PAGE))
+        for page in pages:
+            await put(other, ino, page * PAGE, b"n" * PAGE)
+        fs.stores.meta.compact = compacting  # type: ignore[method-assign]  # once
+        return await compacting(stretch)
+
+    fs.stores.meta.compact = late  # type: ignore[method-assign]  # someone comes in between
+    fs.stores.note_ragged(ino)
+    await upkeep.look_after(fs)
+    assert len((await fs.file_map(ino)).refs) > RAGGED
+    await upkeep.look_after(fs)
+    assert len((await fs.file_map(ino)).refs) < RAGGED
 
 
 async def test_all_files_that_need_it_are_found(drive: Drive) -> None:
