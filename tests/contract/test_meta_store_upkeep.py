@@ -114,6 +114,23 @@ async def test_ids_that_were_given_up_are_garbage_unless_they_are_in_use(
     assert await collectable(meta, 1) == [(lost, 100)]
 
 
+async def test_garbage_is_never_committed_again(meta: MetaStore, objects: Objects) -> None:
+    ino = await opened(meta)
+    given_up, replaced = objects.stored(0, b"a" * 10), objects.stored(0, b"b" * 10)
+    before = await put(meta, ino, replaced)
+    after = await put(meta, ino, objects.stored(0, b"c" * 10))
+    await meta.give_up({given_up.slice_id: 10})
+    for garbage in (given_up, replaced):
+        both = (objects.inline(20, b"d"), garbage)
+        with pytest.raises(errors.InvalidArgument):
+            await meta.commit(Commit(ino, both, durable=False))
+        with pytest.raises(errors.InvalidArgument):
+            await meta.compact(stretch(ino, garbage, after.refs))
+    assert before.refs != after.refs
+    assert await meta.file_map(ino) == after
+    assert len(await collectable(meta, 2)) == 2
+
+
 async def test_what_an_ended_session_left_uncommitted_is_found(
     meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
 ) -> None:

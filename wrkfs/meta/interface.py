@@ -192,7 +192,10 @@ class MetaStore(UpkeepStore, Protocol):
         ...
 
     async def commit(self, commit: Commit) -> Attr:
-        """Makes extents visible; size and mtime move, version grows. QuotaExceeded, Stale."""
+        """Makes extents visible; size and mtime move, version grows. QuotaExceeded, Stale.
+
+        InvalidArgument for a slice that is garbage: its objects may be gone.
+        """
         ...
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:

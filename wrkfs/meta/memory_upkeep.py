@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import Exists, NotFound, QuotaExceeded
+from wrkfs.errors import Exists, InvalidArgument, NotFound, QuotaExceeded
 from wrkfs.layout import CHUNK_SIZE
 from wrkfs.meta import rules
 from wrkfs.meta.memory_volume import Entry
@@ -107,6 +107,8 @@ class MemoryUpkeep:
     async def compact(self, stretch: Stretch) -> bool:
         """See UpkeepStore."""
         volume, extent = self._alive(), stretch.extent
+        if extent.inline is None and extent.slice_id in volume.freed_slices:
+            raise InvalidArgument("slice id is garbage")
         node = volume.nodes.get(stretch.ino)
         if node is None:
             return False

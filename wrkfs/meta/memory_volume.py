@@ -294,6 +294,8 @@ class MemoryVolume:
             raise FileTooBig
         if any(e.inline is not None and e.slice_id in self._used_slices for e in commit.extents):
             raise InvalidArgument("slice id used twice")
+        if any(e.inline is None and e.slice_id in self.freed_slices for e in commit.extents):
+            raise InvalidArgument("slice id is garbage")
         size = max(node.attr.size, end)
         places = [(ref.pos, ref.length) for ref in node.refs]
         places += [(base + extent.pos, extent.length) for extent in commit.extents]

@@ -55,7 +55,7 @@ class PostgresUpkeep:
 
     async def give_up(self, slices: Mapping[SliceId, int]) -> None:
         """See UpkeepStore."""
-        await self._links.call("give_up", (list(slices), list(slices.values())))
+        await self._session.give_up(list(slices), list(slices.values()))
 
     async def drop_ranges(self) -> None:
         """See UpkeepStore."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from wrkfs.meta.links import Link, Links
+    from wrkfs.types import SliceId
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class MountSession:
         self._held = held
         self._on_crash = on_crash
         self._answered: dict[int, int] = {}
+        self._failed: dict[int, int] = {}
         self._run: datetime | None = None
         self._survey_lock = asyncio.Lock()
         links.greet = self._survey
@@ -110,7 +112,7 @@ class MountSession:
         self._epoch += 1
         # Slots and numbers of calls that still run for the old session are never mixed in: the
         # queue is a new one and each call puts its slot back where it took it.
-        self._answered = {}
+        self._answered, self._failed = {}, {}
         self._slots = asyncio.Queue()
         for slot in range(1, SLOTS + 1):
             self._slots.put_nowait(slot)
@@ -141,6 +143,7 @@ class MountSession:
         # The slots of a session are its own: who waited for one while the session was replaced
         # still calls for the old one.
         session, epoch, slots, answered = self._id, self._epoch, self._slots, self._answered
+        failed = self._failed
         slot = await slots.get() if slots.empty() else slots.get_nowait()
         self._seq += 1
         head = (session, epoch, slot, self._seq)
@@ -148,8 +151,24 @@ class MountSession:
             row = await self._apply(name, head, args)
             answered[slot] = head[-1]
             return row
+        except BaseException:
+            # A sending of it may still be on its way; also when it was refused, for an earlier
+            # sending may have broken. The next call in the slot that is applied ends that.
+            failed[slot] = head[-1]
+            raise
         finally:
             slots.put_nowait(slot)
+
+    async def give_up(self, slices: list[SliceId], sizes: list[int]) -> None:
+        """No call of this session commits these slices any more, unless one has; see the function.
+
+        Unavailable: unknown.
+        """
+        failed = {
+            slot: seq for slot, seq in self._failed.items() if seq > self._answered.get(slot, 0)
+        }
+        args = (self._id, self._epoch, list(failed), list(failed.values()), slices, sizes)
+        await self._links.call("give_up", args)
 
     async def _apply(
         self, name: str, head: tuple[int, int, int, int], args: tuple[object, ...]

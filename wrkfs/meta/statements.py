@@ -44,7 +44,7 @@ STATEMENTS: dict[str, str] = {
     "claim_upkeep": _call("claim_upkeep", 3),
     "garbage": _call("garbage", 2),
     "forget_slices": _call("forget_slices", 1),
-    "give_up": _call("give_up", 2),
+    "give_up": _call("give_up", 6),
     "drop_ranges": _call("drop_ranges", 1),
     "adopt_orphans": _call("adopt_orphans", 3),
     "compact": _call("compact", OPERATION + 11),

@@ -44,7 +44,11 @@ class UpkeepStore(Protocol):
         ...
 
     async def give_up(self, slices: Mapping[SliceId, int]) -> None:
-        """These ids (with sizes in bytes) were, as far as is known, never committed. Idempotent."""
+        """These ids (with sizes in bytes) were, as far as is known, never committed. Idempotent.
+
+        After it they are in use already, or never will be: no call of this session that failed
+        before can still commit them.
+        """
         ...
 
     async def drop_ranges(self) -> None:

@@ -200,7 +200,7 @@ BEGIN
 END $$;
 
 -- Makes extents visible, in order. The arrays have one element per extent; a_inline is NULL for
--- objects. a_append: offsets count from the end of file found here. a_durable: survives a crash of
+-- objects, which must not be garbage (EINVAL): they may be gone. a_append: offsets count from the end of file found here. a_durable: survives a crash of
 -- the database when it returns. With no extents it changes nothing, but a durable one still makes
 -- everything before it durable (the slot's row is written, so there is a commit to flush).
 CREATE FUNCTION wrkfs.commit(
@@ -243,6 +243,10 @@ BEGIN
         IF a_pos[k] > 9223372036854775807 - a_length[k] - v_base THEN
             r.errno := 27;
             RETURN r;
+        END IF;
+        IF a_inline[k] IS NULL THEN
+            PERFORM 1 FROM deleted d WHERE d.slice_id = a_slice[k];
+            IF FOUND THEN r.errno := 22; RETURN r; END IF;
         END IF;
         v_end := greatest(v_end, v_base + a_pos[k] + a_length[k]);
     END LOOP;

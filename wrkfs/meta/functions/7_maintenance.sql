@@ -59,9 +59,20 @@ BEGIN
 END $$;
 
 -- A session gives up slice ids: what it stored under them was, as far as it knows, not committed.
-CREATE FUNCTION wrkfs.give_up(a_slices bigint[], a_sizes bigint[]) RETURNS void
-LANGUAGE plpgsql AS $$
+-- a_slots, a_seqs: its calls that failed, which may have been sent more often than they were
+-- answered. One that is being made is waited for; a copy that is still on its way is refused from
+-- now on. So what is not in use here will never be.
+CREATE FUNCTION wrkfs.give_up(
+    a_session bigint, a_epoch bigint, a_slots integer[], a_seqs bigint[],
+    a_slices bigint[], a_sizes bigint[]
+) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM 1 FROM op_result o
+    WHERE o.session_id = a_session AND o.slot = ANY (a_slots) AND o.epoch = a_epoch
+    ORDER BY o.slot FOR NO KEY UPDATE;
+    UPDATE op_result o SET op_seq = g.seq, ino = 0, flag = false
+    FROM unnest(a_slots, a_seqs) AS g (slot, seq)
+    WHERE o.session_id = a_session AND o.slot = g.slot AND o.epoch = a_epoch AND o.op_seq < g.seq;
     INSERT INTO deleted (slice_id, size)
     SELECT DISTINCT ON (g.id) g.id, g.size FROM unnest(a_slices, a_sizes) AS g (id, size)
     WHERE NOT EXISTS (SELECT 1 FROM slice s WHERE s.slice_id = g.id AND NOT s.is_inline)
@@ -135,8 +146,14 @@ DECLARE
     v_inline boolean[];
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    IF a_inline IS NULL THEN
+        PERFORM 1 FROM deleted d WHERE d.slice_id = a_slice;
+        IF FOUND THEN r.errno := 22; RETURN r; END IF;
+    END IF;
     r.errno := 0;
     r.flag := false;
+    -- No is an answer too: a crash of the database that undoes it must not look like a loss.
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN r; END IF;
     -- The new ref takes the place in the order of the newest of the refs: above those that remain,
