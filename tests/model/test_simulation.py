@@ -229,10 +229,7 @@ def play(seed: int) -> None:
 @pytest.mark.figure("CR-8")
 @pytest.mark.timeout(300)
 def test_histories(figures: Figures) -> None:
+    for seed in FOUND:
+        play(seed)
     for seed in figures(ci=2000, long=1_000_000):
         play(seed)
-
-
-@pytest.mark.parametrize("seed", FOUND)
-def test_histories_that_found_something(seed: int) -> None:
-    play(seed)
