@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from wrkfs.config import StoreConfig
 
 VOLUMES = Path(__file__).parent / "volumes"
+HOLES = {200 * 1024 * 1024 - 10, 400_000 - 300_001}
+"""Bytes in holes of the sparse files in a stored volume: one written far out, one extended."""
 VERSIONS = sorted(file.stem for file in VOLUMES.glob("v*.sql"))
 
 
@@ -66,8 +68,12 @@ async def test_a_volume_of_an_older_release_opens_whole(
     admin = await asyncpg.connect(drive_database)
     try:
         await update_volume(admin, old_volume.schema, old_volume.schema)
+        await admin.execute(f"SET search_path = {old_volume.schema}")
+        held = await admin.fetch("SELECT holes FROM inode WHERE holes <> 0")
+        assert {row["holes"] for row in held} == HOLES
     finally:
         await admin.close()
+    await fsck_clean_async(old_volume)
     expected = json.loads((VOLUMES / f"{version}.json").read_text(encoding="ascii"))
     fs = await Filesystem.connect(old_volume)
     try:

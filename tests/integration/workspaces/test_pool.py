@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from boxd.errors import QuotaExceeded, Unavailable
 from boxd.workspaces.pool import IDLE, MAX_OWNER, DrivePool
+from tests.harness.leaks import listed
 from tests.harness.world import TurnedClock
-from wrkfs.types import ROOT_INO
+from wrkfs import upkeep
+from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from wrkfs.config import VolumeConfig
+    from wrkfs.fs import Filesystem
 
 OWNER = "SHA256:alice"
 
@@ -86,6 +92,42 @@ async def test_idle_ones_are_closed_and_used_ones_are_not(
             assert fresh is not idle
             assert fresh is not None
             await fresh.getattr(ROOT_INO)
+
+
+async def test_garbage_of_a_volume_that_only_http_uses_is_collected(
+    volumes: OneVolume, clock: TurnedClock, volume: VolumeConfig, drive_database: str
+) -> None:
+    admin = await asyncpg.connect(drive_database)
+    await admin.execute(f"UPDATE {volume.schema}.volume SET trash_seconds = 1")  # noqa: S608 ours
+    await admin.close()
+    pace = upkeep.Pace(interval=0.2, grace=timedelta(seconds=1))
+    pool = DrivePool(volumes, clock, pace=pace)
+    try:
+        async with pool.use(OWNER, None, create=True) as fs:
+            assert fs is not None
+            for name in (b"kept", b"replaced", b"removed"):
+                await stored(fs, name)
+            await fs.unlink(ROOT_INO, b"removed")
+            await stored(fs, b"new")
+            await fs.rename(ROOT_INO, b"new", ROOT_INO, b"replaced")
+        async with asyncio.timeout(60):
+            while len(await asyncio.to_thread(listed, volume.store)) > 2:  # noqa: ASYNC110 no event
+                await asyncio.sleep(0.1)
+        async with pool.use(OWNER, None, create=False) as fs:
+            assert fs is not None
+            for name, content in ((b"kept", b"k"), (b"replaced", b"n")):
+                handle = await fs.open((await fs.lookup(ROOT_INO, name)).ino, os.O_RDONLY)
+                assert await handle.read(0, 200_001) == content * 200_000
+                await handle.close()
+    finally:
+        await pool.close()
+
+
+async def stored(fs: Filesystem, name: bytes) -> None:
+    """A file whose bytes are an object."""
+    _, handle = await fs.create(ROOT_INO, name, 0o644, os.O_RDWR, Caller(0, 0))
+    await handle.write(0, name[:1] * 200_000)
+    await handle.close()
 
 
 async def test_their_number_is_bounded(pool: DrivePool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from boxd.workspaces.credentials import StoreTarget
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
+from wrkfs import trash
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta import migrate
@@ -210,6 +212,36 @@ async def test_a_cancelled_creation_leaves_nothing(world: World) -> None:
     await world.store.close()
     world.store = store
     assert await world.traces() == before
+
+
+async def test_another_time_of_the_trash_reaches_volumes_in_use(world: World) -> None:
+    drive = await Filesystem.connect(await world.volumes().ensure(OWNER, "trash"))
+
+    async def remove(name: bytes) -> None:
+        _, handle = await drive.create(ROOT_INO, name, 0o600, os.O_RDWR, Caller(0, 0))
+        await handle.write(0, name)
+        await handle.close()
+        await drive.unlink(ROOT_INO, name)
+
+    async def kept() -> list[bytes | None]:
+        await trash.tidy(drive)
+        return [removed.path async for removed in trash.entries(drive)]
+
+    try:
+        await remove(b"first")
+        assert await kept() == [b"first"]
+        for seconds in (3600, 10**9):
+            await Provisioner(world.dsn, trash_seconds=seconds).prepare()
+            assert await kept() == [b"first"]
+        await Provisioner(world.dsn, trash_seconds=0).prepare()
+        await remove(b"second")
+        assert [removed.path async for removed in trash.entries(drive)] == [b"first"]
+        assert await kept() == []
+        await world.provisioner.prepare()
+        await remove(b"third")
+        assert await kept() == [b"third"]
+    finally:
+        await drive.close()
 
 
 async def test_sweep_removes_the_half_made_and_keeps_files(
