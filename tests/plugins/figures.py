@@ -3,7 +3,8 @@
 A test of the catalogue is marked `figure("CR-1")` and loops over `figures(ci=80, long=5000)`, which
 yields round numbers: the seeds. `make test` makes the CI figure. `make long` makes the long one, of
 all parts or of `PART="CR-1 VI-1"`, each for at most `MINUTES`; what a part has reached is kept in
-`.build/long/`, so the next run goes on where it stopped (or failed). `make long-status` tells.
+`.build/long/`, so the next run goes on where it stopped (or failed). `make long-status` tells, with
+the rounds that each commit has made: a figure is worth what the code was that made it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import re
 import subprocess
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,14 +35,26 @@ class Reached:
     done: int = 0
     goal: int = 0
     seconds: float = 0.0
-    commit: str = ""
+    commits: dict[str, int] = field(default_factory=dict)
+    """Rounds made with each commit, in the order of their first; `+`: with changes to it."""
     last_failure: int | None = None
 
     @classmethod
     def load(cls, name: str) -> Reached:
         """From its file; nothing reached when there is none."""
         file = KEPT / f"{name}.json"
-        return cls(**json.loads(file.read_text())) if file.exists() else cls(name)
+        if not file.exists():
+            return cls(name)
+        raw = json.loads(file.read_text())
+        # Files of before had one commit for everything.
+        if "commit" in raw:
+            raw["commits"] = {raw.pop("commit"): raw["done"]}
+        return cls(**raw)
+
+    def passed(self, commit: str) -> None:
+        """One more round."""
+        self.done += 1
+        self.commits[commit] = self.commits.get(commit, 0) + 1
 
     def save(self) -> None:
         """Replaces the file at once."""
@@ -70,25 +83,27 @@ class Figures:
             yield from range(ci)
             return
         reached = Reached.load(f"{self._name}-{part}" if part else self._name)
-        reached.goal, reached.commit = long, _commit()
-        end = time.monotonic() + 60 * self._minutes
-        before = saved = time.monotonic()
+        reached.goal, commit = long, _commit()
+        saved = time.monotonic()
+        end = saved + 60 * self._minutes
         try:
             while reached.done < long and time.monotonic() < end:
                 reached.last_failure = reached.done
                 yield reached.done
                 reached.last_failure = None
-                reached.done += 1
+                reached.passed(commit)
                 if time.monotonic() > saved + SAVE_EVERY:
+                    reached.seconds += time.monotonic() - saved
                     saved = time.monotonic()
                     reached.save()
         finally:
-            reached.seconds += time.monotonic() - before
+            reached.seconds += time.monotonic() - saved
             reached.save()
 
 
 def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
+    # Tags never count; `+` marks files that differ from the commit.
+    command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
@@ -131,9 +146,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def status() -> Iterator[str]:
     """A line for each part that has been run."""
     for file in sorted(KEPT.glob("*.json")):
-        one = Reached(**json.loads(file.read_text()))
+        one = Reached.load(file.stem)
         state = "" if one.last_failure is None else f"  FAILED in round {one.last_failure}"
-        yield f"{one.name:<60} {one.done:>7} of {one.goal:>7}  {one.seconds / 60:7.1f} min{state}"
+        made = ", ".join(f"{commit or '?'} {rounds}" for commit, rounds in one.commits.items())
+        yield (
+            f"{one.name:<60} {one.done:>7} of {one.goal:>7}  {one.seconds / 60:7.1f} min{state}"
+            f"  ({made})"
+        )
 
 
 if __name__ == "__main__":
