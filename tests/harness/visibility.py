@@ -14,7 +14,9 @@ import stat
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -90,6 +92,10 @@ class Times:
         call()
         self.by_verb[verb].append(time.perf_counter() - start)
 
+    def median(self, verb: str) -> float:
+        """In seconds; 0 when nothing was measured."""
+        return median(self.by_verb[verb] or [0.0])
+
     def table(self) -> dict[str, dict[str, float]]:
         """Count, median, 99th percentile and greatest in milliseconds for each verb."""
         found = {}
@@ -104,7 +110,8 @@ class Times:
 def keep(name: str, times: Times) -> None:
     """Leaves the times of a run in a file, for whoever wants to quote them."""
     LATENCY.mkdir(parents=True, exist_ok=True)
-    (LATENCY / f"{name}.json").write_text(json.dumps(times.table(), indent=1))
+    found = {"measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "milliseconds": times.table()}
+    (LATENCY / f"{name}.json").write_text(json.dumps(found, indent=1))
 
 
 class MountChanger:

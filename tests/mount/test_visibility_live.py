@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
 STUCK = 5.0
 """Seconds after which a task that does not leave state D is stuck."""
-DEADLINE = 30.0
+DEADLINE = 10.0
+"""Seconds after which bytes that do not appear are an error: a busy machine never takes as long."""
+TIMES = 10
+"""So many times what is promised the median may take, whatever else the machine does. Half of the
+rounds: a slow commit now and then tells nothing of how bytes get here. The figures themselves are
+kept in `.build/latency` and quoted in GUARANTEES.md."""
+TAIL = 0.2
+"""V2, seconds."""
+COMMIT = 0.05
+"""V3, seconds."""
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -227,6 +236,7 @@ def test_written_bytes_are_seen_elsewhere_without_a_close(
         finally:
             os.close(log)
     keep("V2-tail", times)
+    assert times.median("tail") <= TIMES * TAIL
 
 
 @pytest.mark.promise("V3")
@@ -252,6 +262,7 @@ def test_an_open_file_with_cached_pages_follows_a_commit(
         for descriptor in open_files:
             os.close(descriptor)
     keep("V3-reader", times)
+    assert times.median("reader") <= TIMES * COMMIT
 
 
 def follow(descriptor: int, start: int, wanted: bytes) -> None:
