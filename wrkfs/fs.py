@@ -8,6 +8,7 @@ of files that are open here are known here alone, for at most 200 ms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -301,9 +302,14 @@ class Filesystem:
         handle = self._handle(file_map, flags, epoch)
         if made:
             self._path.note_change()
-        if not made and flags & os.O_TRUNC:
-            handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
-        return await self._present(handle.attr), handle
+        try:
+            if not made and flags & os.O_TRUNC:
+                handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
+            return await self._present(handle.attr), handle
+        except BaseException:
+            with contextlib.suppress(WrkfsError):
+                await handle.close()
+            raise
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
         """A file with no name, for writing; it vanishes unless it is published."""
@@ -419,11 +425,18 @@ class Filesystem:
 
     async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
         """The end of a handle: its bytes are committed, then the inode is released."""
-        self.stores.holds.end(handle.hold)
+        task = asyncio.create_task(self._let_go(handle, file, others))
+        self._path.tasks.add(task)
+        task.add_done_callback(self._path.tasks.discard)
+        # Who waits no longer does not tear it: whoever opens the file meanwhile must meet its bytes.
+        await asyncio.shield(task)
+
+    async def _let_go(self, handle: FileHandle, file: OpenFile, others: bool) -> None:
         try:
             if handle.writable:
                 await file.writer.commit(durable=True, others=others)
         finally:
+            self.stores.holds.end(handle.hold)
             file.handles.discard(handle)
             if not file.handles and self._files.get(file.ino) is file:
                 del self._files[file.ino]
