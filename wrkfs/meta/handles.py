@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wrkfs.types import Ino
 
+DOUBT = 120.0
+"""Seconds after which no sending of a call can still be on its way: the call itself has given up
+after 60, and whoever looks after the server ends what runs there for 30."""
+
 
 class OpenFiles:
     """Counts of open handles, and the order of opens and releases of one inode.
@@ -26,6 +30,7 @@ class OpenFiles:
         self._releasing: dict[Ino, asyncio.Future[None]] = {}
         self._creates = 0
         self._released: set[Ino] = set()
+        self._doubted_until = 0.0
 
     def registered(self, ino: Ino) -> bool:
         """True when the database surely holds the row of an open inode."""
@@ -72,6 +77,22 @@ class OpenFiles:
         if self._releasing.get(ino) is future:
             del self._releasing[ino]
         future.set_result(None)
+
+    def doubt(self) -> None:
+        """Of some call nobody knows whether it was applied, or still will be."""
+        self._doubted_until = asyncio.get_running_loop().time() + DOUBT
+
+    @property
+    def doubted(self) -> bool:
+        """Whether the database may have rows of inodes that nobody holds."""
+        return asyncio.get_running_loop().time() < self._doubted_until
+
+    def stray(self, ino: Ino) -> bool:
+        """Whether a row of the database belongs to no handle, nor to an open or a release.
+
+        The row of a create under way may look like one: see `end_create`.
+        """
+        return ino not in self._counts and ino not in self._releasing
 
     def begin_create(self) -> None:
         """A create that may open an existing inode, not yet known which, is on its way."""

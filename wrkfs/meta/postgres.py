@@ -12,10 +12,19 @@ nothing and may be made again; of one that raised `Doubtful` nobody knows.
 from __future__ import annotations
 
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import Doubtful, Fenced, InvalidArgument, NotFound, StorageError, by_errno
+from wrkfs.errors import (
+    Doubtful,
+    Fenced,
+    InvalidArgument,
+    NotFound,
+    StorageError,
+    Unavailable,
+    WrkfsError,
+    by_errno,
+)
 from wrkfs.meta import rows, rules
 from wrkfs.meta.handles import OpenFiles
 from wrkfs.meta.links import DEADLINE, Links
@@ -24,7 +33,7 @@ from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.types import Ino, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from datetime import timedelta
 
     import asyncpg
@@ -40,6 +49,8 @@ _SLICES_MAX = 1 << 20
 _PURGE_LIMIT = 2000
 """Entries removed in one call of `remove_tree`: about 50 ms of locks."""
 _REOPENS = 10
+_UNKNOWN = (Unavailable, Doubtful, StorageError)
+"""Errors after which nobody knows whether the call was applied."""
 
 
 class PostgresMeta(PostgresUpkeep):
@@ -60,6 +71,7 @@ class PostgresMeta(PostgresUpkeep):
         """`deadline` is how many seconds of an outage cost latency only."""
         self._links = Links(config, connections, deadline)
         self._session = MountSession(self._links, kind, lambda: self._files.held, self._crashed)
+        self._session.tidy = self.tidy
         self._files = OpenFiles()
         self._on_crash: Callable[[bool], None] | None = None
         self._slices = range(0)
@@ -101,6 +113,7 @@ class PostgresMeta(PostgresUpkeep):
         self._on_crash = on_crash
 
     def _crashed(self, lost: bool) -> None:
+        self._files.doubt()
         if self._on_crash is not None:
             self._on_crash(lost)
 
@@ -117,6 +130,34 @@ class PostgresMeta(PostgresUpkeep):
     async def reap(self, silence: timedelta, patience: timedelta) -> None:
         """Looks after sessions that went away; the heartbeat does it by itself now and then."""
         await self._session.reap(silence, patience)
+
+    async def tidy(self) -> None:
+        """Lets go of what the database says is held here and nobody holds; the heart calls it.
+
+        Such rows are left by opens and releases whose end is unknown, also by releases that a crash
+        of the database has undone, and by removals of trees that ended early.
+        """
+        files = self._files
+        if not files.doubted:
+            return
+        with self._doubting(files):
+            found = await self._links.call("held", (self._session.id,))
+            for number in found[0]["inos"] or ():
+                if files is self._files and files.stray(Ino(number)):
+                    await self._send_release(files, Ino(number))
+            more = found[0]["doomed"]
+            while more and files is self._files:
+                more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
+
+    @contextmanager
+    def _doubting(self, files: OpenFiles) -> Iterator[None]:
+        """In the body is a call that leaves a row behind when nobody learns its end."""
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, WrkfsError) or isinstance(error, _UNKNOWN):
+                files.doubt()
+            raise
 
     async def _read(self, name: str, *args: object) -> asyncpg.Record:
         row = (await self._links.call(name, args))[0]
@@ -189,9 +230,10 @@ class PostgresMeta(PostgresUpkeep):
             new = await self._session.fresh_id()
             files.begin_create()
             try:
-                row = await self._session.mutate(
-                    "create", parent, name, new, mode, caller.uid, caller.gid, exclusive
-                )
+                with self._doubting(files):
+                    row = await self._session.mutate(
+                        "create", parent, name, new, mode, caller.uid, caller.gid, exclusive
+                    )
                 ino = Ino(row[2])
                 files.add(ino)
             finally:
@@ -262,9 +304,10 @@ class PostgresMeta(PostgresUpkeep):
         """See MetaStore. If it ends early, the rest goes when this session ends."""
         rules.check_name(name)
         demanded = (None, None) if if_version is None else if_version
-        more = (await self._session.mutate("remove", parent, name, "tree", *demanded))[1]
+        with self._doubting(self._files):
+            more = (await self._session.mutate("remove", parent, name, "tree", *demanded))[1]
         # The name is gone: what a fence leaves of the tree is reclaimed with the session.
-        with suppress(Fenced, Doubtful):
+        with suppress(Fenced, Doubtful), self._doubting(self._files):
             while more:
                 more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
 
@@ -304,7 +347,8 @@ class PostgresMeta(PostgresUpkeep):
         files = self._files
         try:
             await files.settled(ino)
-            row = await self._session.mutate("open", ino, truncate)
+            with self._doubting(files):
+                row = await self._session.mutate("open", ino, truncate)
         except BaseException:
             files.drop(ino)
             raise
@@ -314,11 +358,15 @@ class PostgresMeta(PostgresUpkeep):
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""
         files = self._files
-        if not files.drop(ino):
-            return
+        if files.drop(ino):
+            await self._send_release(files, ino)
+
+    async def _send_release(self, files: OpenFiles, ino: Ino) -> None:
+        """Removes the row of an inode that nobody holds here; `tidy` tries again if this fails."""
         pending = files.begin_release(ino)
         try:
-            await self._session.mutate("release", ino)
+            with self._doubting(files):
+                await self._session.mutate("release", ino)
         finally:
             files.end_release(ino, pending)
 
@@ -361,9 +409,17 @@ class PostgresMeta(PostgresUpkeep):
         """See MetaStore."""
         new = await self._session.fresh_id()
         mode = stat.S_IFREG | stat.S_IMODE(mode)
-        row = await self._session.mutate("create_unlinked", new, mode, caller.uid, caller.gid)
-        self._files.add(new)
-        self._files.confirm(new)
+        files = self._files
+        files.add(new)
+        try:
+            with self._doubting(files):
+                row = await self._session.mutate(
+                    "create_unlinked", new, mode, caller.uid, caller.gid
+                )
+        except BaseException:
+            files.drop(new)
+            raise
+        files.confirm(new)
         return rows.file_map(row)
 
     async def publish(

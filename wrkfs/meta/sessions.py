@@ -13,7 +13,7 @@ from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, W
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from datetime import datetime
 
     import asyncpg
@@ -83,6 +83,8 @@ class MountSession:
         self._heart: asyncio.Task[None] | None = None
         self.oldest_snapshot: Callable[[], float | None] = lambda: None
         """When the oldest snapshot that is still read was taken (monotonic clock); see `hold`."""
+        self.tidy: Callable[[], Awaitable[None]] | None = None
+        """Lets go of what is held by mistake; costs nothing as a rule."""
 
     @property
     def id(self) -> SessionId:
@@ -279,6 +281,8 @@ class MountSession:
             self._fenced = True
             raise Fenced
         if look:
+            if self.tidy is not None:
+                await self.tidy()
             await self.reap(SILENCE, PATIENCE)
 
     async def _stop_heart(self) -> None:

@@ -57,6 +57,7 @@ STATEMENTS: dict[str, str] = {
     "restore": _call("restore", OPERATION + 4),
     "heartbeat": _call("heartbeat", 3),
     "fence": _call("fence", 2),
+    "held": _call("held", 1),
     "reap": _call("reap", 2),
 }
 

@@ -49,6 +49,14 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
+-- What a session holds by the database: its open files, and whether trees wait for their removal.
+CREATE FUNCTION wrkfs.held(a_session bigint, OUT inos bigint[], OUT doomed boolean)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT array_agg(s.ino) FILTER (WHERE NOT s.doomed), coalesce(bool_or(s.doomed), false)
+    INTO inos, doomed FROM sustained s WHERE s.session_id = a_session;
+END $$;
+
 -- Keeps a session alive and clears a suspicion. False: it is fenced. a_snapshot: age of the oldest
 -- snapshot that the session still reads, NULL for none.
 CREATE FUNCTION wrkfs.heartbeat(a_session bigint, a_epoch bigint, a_snapshot interval)

@@ -1,0 +1,130 @@
+"""What the database says is held and nobody holds: opens and releases whose end is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from tests.harness.wait import DEADLINE
+from tests.harness.wire import Wire
+from wrkfs import errors
+from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.types import ROOT_INO, Caller
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.harness.metastore import InPostgres
+    from wrkfs.types import Ino
+
+ME = Caller(0, 0)
+IMPATIENT = 1.0
+"""Seconds after which a call of these tests gives up."""
+
+
+@pytest_asyncio.fixture
+async def wire(pg_volume: InPostgres, tmp_path: Path) -> AsyncIterator[Wire]:
+    """A proxy before the volume's database."""
+    proxy = Wire(pg_volume.config.meta_dsn, tmp_path)
+    await proxy.up()
+    try:
+        yield proxy
+    finally:
+        await proxy.down()
+
+
+@pytest_asyncio.fixture
+async def meta(pg_volume: InPostgres, wire: Wire) -> AsyncIterator[PostgresMeta]:
+    """An impatient session behind the proxy."""
+    config = replace(pg_volume.config, meta_dsn=wire.dsn)
+    store = PostgresMeta(config, deadline=IMPATIENT)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def held(pg_volume: InPostgres) -> set[Ino]:
+    """What sessions hold, by the database."""
+    return {row["ino"] for row in await pg_volume.rows("SELECT ino FROM sustained")}
+
+
+async def eventually(pg_volume: InPostgres, inos: set[Ino]) -> None:
+    """Waits until these are held."""
+    async with asyncio.timeout(DEADLINE):
+        while await held(pg_volume) != inos:  # noqa: ASYNC110 - the database has no event
+            await asyncio.sleep(0.01)
+
+
+async def unlinked(meta: PostgresMeta) -> Ino:
+    """An open file that has no name."""
+    return (await meta.create_unlinked(0o600, ME)).attr.ino
+
+
+async def test_a_release_that_failed_is_made_up_for(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    kept, left = await unlinked(meta), await unlinked(meta)
+    await wire.down()
+    with pytest.raises(errors.Unavailable):
+        await meta.release(left)
+    await wire.up()
+    await meta.tidy()
+    assert await held(pg_volume) == {kept}
+    assert (await meta.statfs()).inodes_used == 1
+    # Found again and again: a sending that is under way may still come.
+    await meta.release(kept)
+    await meta.tidy()
+    assert await held(pg_volume) == set()
+
+
+async def test_an_open_that_was_applied_without_an_answer_is_undone(
+    pg_volume: InPostgres, meta: PostgresMeta
+) -> None:
+    ino = (await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
+    await meta.release(ino)
+    admin = await pg_volume.admin()
+    try:
+        lock = admin.transaction()
+        await lock.start()
+        await admin.execute("SELECT 1 FROM inode WHERE ino = $1 FOR UPDATE", ino)
+        with pytest.raises(errors.Unavailable):
+            await meta.open(ino)
+        await lock.rollback()
+    finally:
+        await admin.close()
+    await eventually(pg_volume, {ino})
+    await meta.tidy()
+    assert await held(pg_volume) == set()
+
+
+async def test_a_call_that_is_under_way_is_left_alone(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    ino = await unlinked(meta)
+    await wire.down()
+    with pytest.raises(errors.Unavailable):
+        await meta.release(ino)
+    await wire.up()
+    made, _ = await asyncio.gather(
+        asyncio.gather(*(unlinked(meta) for _ in range(50))),
+        asyncio.gather(*(meta.tidy() for _ in range(10))),
+    )
+    assert await held(pg_volume) == set(made)
+
+
+async def test_the_heart_makes_up_for_it(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    ino = await unlinked(meta)
+    await wire.down()
+    with pytest.raises(errors.Unavailable):
+        await meta.release(ino)
+    await wire.up()
+    await eventually(pg_volume, set())
