@@ -38,6 +38,7 @@ from boxd.store.postgres import PostgresStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
+from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.provision import Provisioner
@@ -229,6 +230,9 @@ class Service:
         watchdog = DatabaseWatchdog(dsn)
         watchdog.start()
         self._stack.push_async_callback(watchdog.close)
+        keeper = Keeper(volumes)
+        keeper.start()
+        self._stack.push_async_callback(keeper.close)
         return store, volumes
 
     async def _build_default_image(self, catalog: Catalog) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wrkfs.errors import Corrupt
 from wrkfs.layout import NAME_MAX
 from wrkfs.meta import rows, rules
+from wrkfs.meta.sessions import PATIENCE, SILENCE
 from wrkfs.types import Ino, Place, SliceId, TrashEntry
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class PostgresUpkeep:
         """See UpkeepStore."""
         claim = (self._session.id, self._session.epoch, period)
         mine: bool = (await self._links.call("claim_upkeep", claim))[0][0]
+        if mine:
+            # Who died keeps garbage from being collected; short sessions live for no heartbeat.
+            await self._session.reap(SILENCE, PATIENCE)
         return mine
 
     # -- garbage --

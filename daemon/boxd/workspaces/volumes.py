@@ -90,6 +90,12 @@ class Volumes:
             found = await self.find(owner, workspace)
             return found or await self._make(owner, workspace)
 
+    async def wasteful(self) -> list[VolumeConfig]:
+        """Volumes that nobody has open and that keep what could be freed. Raises Unavailable."""
+        volumes = {volume.role: volume for volume in await self._store.list_volumes()}
+        names = await self._provisioner.wasteful(list(volumes))
+        return [self._config(volumes[name]) for name in names]
+
     async def sweep(self) -> int:
         """Removes what a killed daemon left half made; how many roles and credentials that were.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import asyncpg
@@ -15,14 +16,18 @@ from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.errors import Unavailable
 from boxd.store.postgres import PostgresStore
 from boxd.workspaces.credentials import StoreTarget
+from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
+from tests.harness.leaks import listed
 from wrkfs import trash
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
+from wrkfs.layout import block_key
 from wrkfs.meta import migrate
-from wrkfs.types import ROOT_INO, Caller
+from wrkfs.types import ROOT_INO, Caller, SliceId
+from wrkfs.upkeep import Pace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -242,6 +247,57 @@ async def test_another_time_of_the_trash_reaches_volumes_in_use(world: World) ->
         assert await kept() == [b"third"]
     finally:
         await drive.close()
+
+
+async def test_what_was_removed_leaves_a_volume_that_nobody_uses(world: World) -> None:
+    volumes = world.volumes()
+    config = await volumes.ensure(OWNER, "left")
+    clean = await volumes.ensure(OWNER, "clean")
+    drive = await Filesystem.connect(config)
+    for name in (b"kept", b"removed"):
+        _, handle = await drive.create(ROOT_INO, name, 0o600, os.O_RDWR, Caller(0, 0))
+        await handle.write(0, bytes(200_000))
+        await handle.close()
+    await drive.unlink(ROOT_INO, b"removed")
+    keeper = Keeper(volumes, pace=Pace(grace=timedelta(0)))
+    await Provisioner(world.dsn, trash_seconds=0).prepare()
+    assert await keeper.look() == 0
+    await drive.close()
+    assert clean.volume not in {one.volume for one in await volumes.wasteful()}
+    async with asyncio.timeout(60):
+        while await keeper.look():
+            pass
+    assert len(await asyncio.to_thread(listed, config.store)) == 1
+    await works(config)
+
+
+async def test_who_died_keeps_nothing_in_a_volume_that_nobody_uses(world: World) -> None:
+    volumes = world.volumes()
+    config = await volumes.ensure(OWNER, "died")
+    admin = await asyncpg.connect(world.dsn, server_settings={"search_path": config.schema})
+    blocks = S3Blocks(config.store)
+    try:
+        await blocks.put(block_key(config.store.prefix, SliceId(7), 0), bytes(10))
+        await admin.execute("""
+            UPDATE counter SET next = 100;
+            INSERT INTO slice_range (first, count, session_id) VALUES (1, 10, 50);
+            INSERT INTO session (session_id, epoch, kind, started_at, heartbeat_at, expires_at,
+                suspected_at)
+            SELECT 50, 1, 'mount', past, past, past, past + interval '1 hour'
+            FROM (SELECT clock_timestamp() - interval '2 hours' AS past) AS p""")
+        keeper = Keeper(volumes, pace=Pace(grace=timedelta(0)))
+        async with asyncio.timeout(60):
+            while await keeper.look():
+                pass
+        assert not await asyncio.to_thread(listed, config.store)
+        assert await admin.fetchval("SELECT count(*) FROM session") == 0
+        # A role that locks its tables keeps nobody waiting for long.
+        async with admin.transaction():
+            await admin.execute("LOCK TABLE deleted")
+            assert await volumes.wasteful() == []
+    finally:
+        await blocks.close()
+        await admin.close()
 
 
 async def test_sweep_removes_the_half_made_and_keeps_files(
