@@ -12,6 +12,8 @@ from tests.harness.loop import run
 from wrkfs.layout import block_count
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wrkfs.config import StoreConfig, VolumeConfig
 
 EMPTY = {
@@ -26,9 +28,12 @@ EMPTY = {
     "deleted": 0,
 }
 """Rows of a volume with nothing in it: the root."""
+ENDED = EMPTY | {"session": 0, "op_result": 0, "slice_range": 0, "lease": 0}
+"""The same once every session has ended, too, and upkeep was done."""
 
 
 COUNT = "SELECT count(*) FROM TABLE"
+RUN = "SELECT count(*) FROM lease WHERE ino = 0 AND session_id = 0"
 
 
 def listed(store: StoreConfig) -> set[str]:
@@ -65,9 +70,9 @@ def missing_objects(volume: VolumeConfig) -> set[str]:
     return run(_shown(volume)) - listed(volume.store)
 
 
-def rows(volume: VolumeConfig) -> dict[str, int]:
-    """Number of rows of each table of EMPTY."""
-    return run(_rows(volume))
+def rows(volume: VolumeConfig, wanted: Iterable[str] = EMPTY) -> dict[str, int]:
+    """Number of rows of each table; without the mark in `lease` of the database's present run."""
+    return run(_rows(volume, wanted))
 
 
 async def _accounted(volume: VolumeConfig, objects: set[str]) -> set[str]:
@@ -99,9 +104,14 @@ async def _shown(volume: VolumeConfig) -> set[str]:
     return {f"{number}/{index}" for number, size in found for index in range(block_count(size))}
 
 
-async def _rows(volume: VolumeConfig) -> dict[str, int]:
+async def _rows(volume: VolumeConfig, wanted: Iterable[str]) -> dict[str, int]:
     connection = await asyncpg.connect(volume.meta_dsn)
     try:
-        return {table: await connection.fetchval(COUNT.replace("TABLE", table)) for table in EMPTY}
+        found = {
+            table: await connection.fetchval(COUNT.replace("TABLE", table)) for table in wanted
+        }
+        if "lease" in found:
+            found["lease"] -= await connection.fetchval(RUN)
+        return found
     finally:
         await connection.close()

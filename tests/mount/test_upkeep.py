@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.drive import MountProcess, until
 from tests.harness.fsck import fsck_clean
-from tests.harness.leaks import EMPTY, listed, missing_objects, rows, stray_objects
+from tests.harness.leaks import EMPTY, ENDED, listed, missing_objects, rows, stray_objects
 from tests.harness.loop import run
 from wrkfs.layout import INLINE_MAX, RAGGED
 
@@ -111,6 +111,8 @@ def test_trash_is_freed_after_its_time(
     (path / "other").unlink()
     until(lambda: rows(volume) == EMPTY, PATIENCE)
     fsck_clean(volume)
+    assert mount.stop() == 0
+    assert rows(volume, ENDED) == ENDED
     assert mount.log.read_text() == ""
 
 
