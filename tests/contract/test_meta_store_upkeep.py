@@ -156,6 +156,22 @@ async def test_what_an_ended_session_left_uncommitted_is_found(
     assert not {first, first + 1, live, live + 1, live + 2} & set(found)
 
 
+async def test_many_ids_are_found_in_steps(
+    meta: MetaStore, other: MetaStore, meta_volume: MetaVolume
+) -> None:
+    count = 70_000
+    first = await other.reserve_slices(count)
+    await meta_volume.fence(other)
+    found = []
+    while (step := await meta.adopt_orphans(NOW, 10, 4096))[0]:
+        found.append(step[1])
+    assert len(found) == 2
+    assert max(found) <= 65_536
+    assert sum(found) >= count
+    await until(lambda: _has(meta, 10_000))
+    assert {first, first + count - 1} <= dict(await meta.garbage(NOW, 2 * count)).keys()
+
+
 async def test_a_session_that_told_everything_leaves_no_ranges(
     meta: MetaStore, other: MetaStore
 ) -> None:

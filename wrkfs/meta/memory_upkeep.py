@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from wrkfs.meta.memory_volume import MemoryVolume, Node, Trashed
     from wrkfs.types import Attr, SessionId, Stretch
 
+ADOPTED = 65_536
+"""Ids that one call of `adopt_orphans` looks at."""
+
 
 class MemoryUpkeep:
     """Upkeep of a volume in memory."""
@@ -93,14 +96,19 @@ class MemoryUpkeep:
             for one in volume.ranges
             if one.ended_at is not None and one.ended_at <= now - grace.total_seconds()
         ][:limit]
-        used = volume.used_slices()
+        used, room, ranges = volume.used_slices(), ADOPTED, 0
         for one in ready:
-            volume.ranges.remove(one)
-            for number in map(SliceId, range(one.first, one.first + one.count)):
+            taken = min(one.count, room)
+            for number in map(SliceId, range(one.first, one.first + taken)):
                 if number not in used and number not in volume.freed_slices:
                     volume.freed_slices[number] = (size, one.ended_at or now)
                     count += 1
-        return len(ready), count
+            one.first, one.count = one.first + taken, one.count - taken
+            if not one.count:
+                volume.ranges.remove(one)
+            room -= taken
+            ranges += bool(taken)
+        return ranges, count
 
     # -- compaction --
 

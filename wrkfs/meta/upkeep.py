@@ -58,8 +58,8 @@ class UpkeepStore(Protocol):
     async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:
         """Makes garbage of what ended sessions left uncommitted; numbers of ranges and of ids.
 
-        Looks at up to `limit` ranges of ids whose end was first seen `grace` ago or longer. `size`:
-        bytes that a slice may have at most.
+        Looks at up to `limit` ranges of ids whose end was first seen `grace` ago or longer, and at
+        65,536 ids at most; no range: nothing is left. `size`: bytes that a slice may have at most.
         """
         ...
 

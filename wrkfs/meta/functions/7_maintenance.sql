@@ -91,13 +91,16 @@ END $$;
 
 -- Looks after at most a_limit ranges of slice ids whose session has ended: a grace later what nobody
 -- uses of them is put into `deleted` and the range is removed. a_size: the most that a slice can
--- have. Answers how many ranges and ids that were.
+-- have. At most 65,536 ids at once: of the last range the rest stays. Answers how many ranges and ids
+-- that were; no range: nothing is left.
 CREATE FUNCTION wrkfs.adopt_orphans(
     a_grace interval, a_limit integer, a_size bigint, OUT ranges integer, OUT ids bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
     v_range record;
+    v_room bigint := 65536;
+    v_taken bigint;
     v_count bigint;
 BEGIN
     ranges := 0;
@@ -107,19 +110,29 @@ BEGIN
         AND NOT EXISTS (SELECT 1 FROM session s
                         WHERE s.session_id = g.session_id AND s.fenced_at IS NULL);
     FOR v_range IN
-        SELECT g.first, g.count, g.ended_at FROM slice_range g
+        SELECT g.first, g.count, g.session_id, g.ended_at FROM slice_range g
         WHERE g.ended_at <= v_now - a_grace ORDER BY g.first LIMIT a_limit FOR UPDATE
     LOOP
+        EXIT WHEN v_room = 0;
+        v_taken := least(v_range.count, v_room,
+                         9223372036854775807 - greatest(v_range.first, 0));
         INSERT INTO deleted (slice_id, size, deleted_at)
         SELECT n, a_size, v_range.ended_at
-        FROM generate_series(v_range.first, v_range.first + v_range.count - 1) AS n
+        FROM generate_series(v_range.first, v_range.first + v_taken - 1) AS n
         WHERE NOT EXISTS (SELECT 1 FROM slice s WHERE s.slice_id = n AND NOT s.is_inline)
             AND NOT EXISTS (SELECT 1 FROM inline i WHERE i.slice_id = n)
         ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS v_count = ROW_COUNT;
+        v_room := v_room - v_taken;
         ranges := ranges + 1;
         ids := ids + v_count;
         DELETE FROM slice_range g WHERE g.first = v_range.first;
+        IF v_room = 0 AND v_taken < v_range.count THEN
+            INSERT INTO slice_range (first, count, session_id, ended_at)
+            VALUES (v_range.first + v_taken, v_range.count - v_taken,
+                    v_range.session_id, v_range.ended_at)
+            ON CONFLICT DO NOTHING;
+        END IF;
     END LOOP;
 END $$;
 
