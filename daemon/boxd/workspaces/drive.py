@@ -6,7 +6,8 @@ make a directory, remove. Failures are the service's errors. No cache: each call
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager, contextmanager
+import asyncio
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from wrkfs.types import ROOT_INO, Caller, Ino
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr
@@ -59,6 +61,9 @@ CHANGE_TRIES = 50
 """How often a condition is checked anew when somebody was faster."""
 SECOND = 1_000_000_000
 _ROOT_STAYS = "the root of the drive cannot be removed; remove what is in it"
+PATIENCE = 80.0
+"""Seconds that one step of a verb may take on the drive. Each call of its stores gives up after 60;
+a step makes several, and in an outage that comes and goes they would add up."""
 PARENT_TRIES = 3
 """Directories that vanish between being made and being used are made again this often."""
 BOX_ROOT = Caller(0, 0)
@@ -212,8 +217,9 @@ _GATHERING = Gathering()
 class OpenFile:
     """A file open for reading. Its bytes, size, tag and time are those at the moment of opening."""
 
-    def __init__(self, handle: FileHandle) -> None:
+    def __init__(self, handle: FileHandle, patience: float = PATIENCE) -> None:
         self._handle = handle
+        self._patience = patience
         self.attr = handle.attr
         self.size = handle.attr.size
         self.mtime_ns = handle.attr.mtime_ns
@@ -223,7 +229,7 @@ class OpenFile:
         """The bytes [start, stop), in pieces; Unavailable when some of them are gone."""
         at = start
         while at < stop:
-            with translated("read"):
+            async with step("read", self._patience):
                 # Copied: a view would hold a whole block for as long as a slow client takes. What
                 # comes next is on its way by read-ahead.
                 data = await self._handle.read(at, min(PIECE, stop - at))
@@ -236,16 +242,21 @@ class OpenFile:
 class Drive:
     """The verbs over one volume. Paths are bytes, already percent-decoded, relative to /wrk."""
 
-    def __init__(self, fs: Filesystem) -> None:
+    def __init__(self, fs: Filesystem, *, patience: float = PATIENCE) -> None:
+        """`patience`: seconds after which a step ends with Unavailable."""
         self._fs = fs
+        self._patience = patience
 
     async def entries(self, directory: Directory) -> list[Entry]:
         """All entries of a directory, sorted by name."""
         entries, after = [], 0
-        with translated("directory", missing=True):
-            while batch := await self._fs.readdir(directory.ino, after, READDIR_BATCH):
-                entries += [Entry(d.name, d.attr.is_dir, d.attr.size) for d in batch]
-                after = batch[-1].cookie
+        while True:
+            async with self._step("directory", missing=True):
+                batch = await self._fs.readdir(directory.ino, after, READDIR_BATCH)
+            if not batch:
+                break
+            entries += [Entry(d.name, d.attr.is_dir, d.attr.size) for d in batch]
+            after = batch[-1].cookie
         entries.sort(key=lambda entry: entry.name)
         return entries
 
@@ -256,15 +267,13 @@ class Drive:
         NotFound, also below a file and for what is neither file nor directory.
         """
         what = _what(path)
-        with translated(what, missing=True):
+        async with self._step(what, missing=True):
             found = await self._opened(path, what)
         if isinstance(found, Directory):
             yield found
             return
-        try:
-            yield OpenFile(found)
-        finally:
-            await found.close()
+        async with self._closing(found, what):
+            yield OpenFile(found, self._patience)
 
     async def put(
         self, path: bytes, body: Callable[[], Awaitable[bytes | None]], condition: Condition
@@ -277,32 +286,29 @@ class Drive:
         a parent is a file.
         """
         what = _what(path)
-        with translated(what):
+        async with self._step(what):
             before = await self._target(path)
             if before is not None and not before.is_file:
                 raise Conflict(f"{what} is there and is not a file")
             condition.check(before, what)
             handle = await self._fs.create_unlinked(FILE_MODE, BOX_ROOT)
-        try:
+        async with self._closing(handle, what):
             at = 0
             async with aclosing(_GATHERING.blocks(body)) as pieces:
                 async for data in pieces:
-                    with translated(what):
+                    async with self._step(what):
                         at += await handle.write(at, data)
-            with translated(what):
+            async with self._step(what):
                 await handle.fsync()
                 # Before the file has a name, so that nobody else's write is in the tag.
                 attr = await self._fs.getattr(handle.ino)
                 created = await self._publish_if(path, handle.ino, condition, before)
-        finally:
-            with translated(what):
-                await handle.close()
         return Written(created, entity_tag(attr))
 
     async def make_directory(self, path: bytes) -> bool:
         """Makes a directory with its parents; False when it was there. Conflict for a file."""
         since = self._fs.losses
-        with translated(_what(path)):
+        async with self._step(_what(path)):
             made = await self._directories(paths.split(path))
             await self._fs.sync(since)
         return made
@@ -314,7 +320,7 @@ class Drive:
         """
         what = _what(path)
         since = self._fs.losses
-        with translated(what, missing=True):
+        async with self._step(what, missing=True):
             for _ in range(CHANGE_TRIES):
                 found = await paths.resolve(self._fs, path, follow=False)
                 if not found.name:
@@ -332,6 +338,22 @@ class Drive:
                 await self._fs.sync(since)
                 return
             raise PreconditionFailed(f"{what} changes all the time; try again")
+
+    def _step(self, what: str, *, missing: bool = False) -> AbstractAsyncContextManager[None]:
+        return step(what, self._patience, missing=missing)
+
+    @asynccontextmanager
+    async def _closing(self, handle: FileHandle, what: str) -> AsyncIterator[None]:
+        """Closes a handle after the body; after a failure nobody waits for that."""
+        try:
+            yield
+        except BaseException:
+            task = asyncio.create_task(_close(handle))
+            _ENDING.add(task)
+            task.add_done_callback(_ENDING.discard)
+            raise
+        async with self._step(what):
+            await handle.close()
 
     async def _existing(self, path: bytes) -> Attr:
         found = await paths.resolve(self._fs, path)
@@ -458,6 +480,29 @@ class NoDrive(Drive):
     async def make_directory(self, path: bytes) -> bool:
         """Never: see `put`."""
         raise Unavailable("the drive is not there yet")
+
+
+_ENDING: set[asyncio.Task[None]] = set()
+"""Handles of verbs that failed, on their way out; `Filesystem.close` waits for them."""
+
+
+async def _close(handle: FileHandle) -> None:
+    # What was wrong has been told by the verb.
+    with suppress(drive_errors.WrkfsError):
+        await handle.close()
+
+
+@asynccontextmanager
+async def step(what: str, patience: float, *, missing: bool = False) -> AsyncIterator[None]:
+    """As `translated`; also Unavailable when the body takes longer than `patience` seconds."""
+    try:
+        async with asyncio.timeout(patience):
+            with translated(what, missing=missing):
+                yield
+    except TimeoutError as error:
+        raise Unavailable(
+            f"{what}: no end within {patience:g} s; look what is there before you try again"
+        ) from error
 
 
 @contextmanager
