@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wrkfs.data.checksums import sums
-from wrkfs.errors import NotFound, WrkfsError
+from wrkfs.errors import Fenced, NotFound
 from wrkfs.layout import BLOCK_SIZE, CHUNK_SIZE, INLINE_MAX, RAGGED, FileLayout, block_key
 from wrkfs.types import Extent, Ino, Stretch
 
@@ -177,30 +177,35 @@ async def _put(
 ) -> bool:
     """Stores a copy and puts it in the place of the refs; False when these have changed."""
     stores = fs.stores
+    epoch = stores.meta.epoch
     slice_id = await stores.meta.reserve_slices(1)
     size = len(data)
     if size <= INLINE_MAX:
         extent = Extent(start, slice_id, size, b"", bytes(data))
-        return await stores.meta.compact(Stretch(ino, extent, refs, hidden))
+        return await _replace(fs, epoch, Stretch(ino, extent, refs, hidden))
     done = False
     try:
         checksums = []
         with memoryview(data) as view:
             for index, low in enumerate(range(0, size, BLOCK_SIZE)):
                 block = bytes(view[low : low + BLOCK_SIZE])
+                if stores.meta.epoch != epoch:
+                    break
                 await stores.blocks.put(block_key(stores.prefix, slice_id, index), block)
                 checksums.append(sums(block))
         extent = Extent(start, slice_id, size, b"".join(checksums), None)
-        done = await stores.meta.compact(Stretch(ino, extent, refs, hidden))
+        done = await _replace(fs, epoch, Stretch(ino, extent, refs, hidden))
     finally:
         if not done:
-            await _give_up(fs, slice_id, size)
+            await stores.give_up({slice_id: size})
     return done
 
 
-async def _give_up(fs: Filesystem, slice_id: SliceId, size: int) -> None:
-    try:
-        await fs.stores.meta.give_up({slice_id: size})
-    except WrkfsError:
-        # Found when the session has ended: the id was never committed.
-        return
+async def _replace(fs: Filesystem, epoch: int, stretch: Stretch) -> bool:
+    """Puts the copy in; Fenced when the epoch that reserved its id has ended.
+
+    Others may have collected its objects then, and a new epoch is none the wiser.
+    """
+    if fs.stores.meta.epoch != epoch:
+        raise Fenced("the session was cut off while a file was being compacted")
+    return await fs.stores.meta.compact(stretch)

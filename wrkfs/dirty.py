@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from wrkfs.layout import BLOCK_SIZE
+from wrkfs.layout import BLOCK_SIZE, SLICE_MAX
 
 if TYPE_CHECKING:
     from wrkfs.types import BytesLike, SliceId
@@ -62,7 +62,7 @@ class DirtyBudget:
 class Run:
     """One contiguous stretch of dirty bytes: a slice in the making.
 
-    `pos` is its file offset, or 0 for bytes that are to be appended. Blocks that are full are
+    `pos` is its file offset, or for bytes that are to be appended that from the first of them. Blocks that are full are
     sealed: their upload has started and they do not change any more.
     """
 
@@ -81,9 +81,10 @@ class Run:
         """File offset behind the last byte."""
         return self.pos + self.length
 
-    def accepts(self, start: int) -> bool:
-        """Whether a write at `start` changes unsealed bytes or continues the run."""
-        return self.pos + len(self.puts) * BLOCK_SIZE <= start <= self.end
+    def accepts(self, start: int, size: int) -> bool:
+        """Whether a write at `start` changes unsealed bytes or continues the run, and fits."""
+        sealed = self.pos + len(self.puts) * BLOCK_SIZE
+        return sealed <= start <= self.end and start + size - self.pos <= SLICE_MAX
 
     def overlaps(self, start: int, end: int) -> bool:
         """Whether [start, end) touches the run."""

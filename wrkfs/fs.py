@@ -93,7 +93,7 @@ class Filesystem:
         budget = DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
         self._losses = 0
-        self.stores = Stores(meta, blocks, self._reader, prefix)
+        self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
         meta.watch(self._crashed)
@@ -413,6 +413,8 @@ class Filesystem:
             return await self._bytes(layout, offset, end, ahead)
         except Missing:
             fresh = FileLayout(await self._meta.file_map(handle.ino))
+            if self.stores.holds.expired(handle.hold):
+                raise Unavailable("the snapshot is too old, its bytes are not kept") from None
             if fresh.version != layout.version or fresh.between(offset, end) == layout.between(
                 offset, end
             ):
@@ -428,7 +430,7 @@ class Filesystem:
         task = asyncio.create_task(self._let_go(handle, file, others))
         self._path.tasks.add(task)
         task.add_done_callback(self._path.tasks.discard)
-        # Who waits no longer does not tear it: whoever opens the file meanwhile must meet its bytes.
+        # Who waits no longer does not tear it: who opens the file meanwhile must meet its bytes.
         await asyncio.shield(task)
 
     async def _let_go(self, handle: FileHandle, file: OpenFile, others: bool) -> None:

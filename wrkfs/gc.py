@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wrkfs.layout import MIB, block_count, block_key
+from wrkfs.layout import SLICE_MAX, block_count, block_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 GRACE = timedelta(seconds=120)
 """So long objects stay after their last ref went: for reads under way, whose layout is that old at
 most. Above the longest call (90 s). Snapshots hold back collection by themselves."""
-MAX_SLICE = 256 * MIB
-"""Bytes that a slice may have at most: what may wait dirty in one Filesystem, twice over."""
 BATCH_SLICES = 500
 BATCH_KEYS = 1000
 """Objects that one request deletes (S3's limit)."""
@@ -57,18 +55,20 @@ async def collect(
     done = Collected()
     ranges = BATCH_RANGES
     while ranges == BATCH_RANGES:
-        ranges, ids = await stores.meta.adopt_orphans(grace, BATCH_RANGES, MAX_SLICE)
+        ranges, ids = await stores.meta.adopt_orphans(grace, BATCH_RANGES, SLICE_MAX)
         done.orphans += ids
     while garbage := await stores.meta.garbage(grace, BATCH_SLICES):
+        # A crash of the database must not bring back what shows them.
+        await stores.meta.sync()
         keys = [
             block_key(stores.prefix, slice_id, index)
             for slice_id, size in garbage
-            for index in range(block_count(min(size, MAX_SLICE)) or 1)
+            for index in range(block_count(min(size, SLICE_MAX)) or 1)
         ]
         for start in range(0, len(keys), BATCH_KEYS):
             await stores.blocks.delete(keys[start : start + BATCH_KEYS])
         await stores.meta.forget_slices([slice_id for slice_id, _ in garbage])
         done.slices += len(garbage)
-        done.size += sum(size for _, size in garbage if size < MAX_SLICE)
+        done.size += sum(size for _, size in garbage if size < SLICE_MAX)
         progress(done.slices)
     return done

@@ -22,6 +22,8 @@ CHUNK_SIZE = 64 * MIB
 """Logical range of a file under which slice rows are indexed."""
 BLOCK_SIZE = 4 * MIB
 """Largest object; a slice's last block may be shorter."""
+SLICE_MAX = 256 * MIB
+"""Largest slice: garbage collection looks for no more blocks than these."""
 INLINE_MAX = 64 * KIB
 """Slices up to this size are stored in PostgreSQL, with no object at all."""
 RAGGED = 256

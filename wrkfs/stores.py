@@ -10,10 +10,12 @@ from wrkfs.holds import Holds
 from wrkfs.layout import RAGGED
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
     from wrkfs.data.interface import BlockStore
     from wrkfs.meta.interface import MetaStore
     from wrkfs.reader import BlockReader
-    from wrkfs.types import FileMap, Ino
+    from wrkfs.types import FileMap, Ino, SliceId
 
 RAGGED_MAX = 1024
 """Files that are remembered for it."""
@@ -27,6 +29,8 @@ class Stores:
     blocks: BlockStore
     reader: BlockReader
     prefix: str
+    give_up: Callable[[Mapping[SliceId, int]], Awaitable[None]]
+    """Tells slices, with their sizes, that will not be committed; in an outage, later."""
     holds: Holds = field(default_factory=Holds)
     _ragged: dict[Ino, None] = field(default_factory=dict)
     _attendants: list[asyncio.Task[None]] = field(default_factory=list)

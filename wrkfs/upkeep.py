@@ -78,4 +78,8 @@ async def _keep(fs: Filesystem, pace: Pace) -> None:
             if not ailing:
                 log.warning("upkeep of the volume failed, it goes on later: %s", error)
             ailing = True
+        except Exception:
+            if not ailing:
+                log.exception("upkeep of the volume met a bug, it goes on later")
+            ailing = True
         await asyncio.sleep(pace.interval)

@@ -13,7 +13,7 @@ from wrkfs.errors import Fenced, Unavailable, WrkfsError
 from wrkfs.types import SliceId
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from wrkfs.data.interface import BlockStore
     from wrkfs.dirty import Run
@@ -117,10 +117,15 @@ class WritePath:
     async def _tell_given_up(self, runs: Sequence[Run]) -> None:
         # An object that is stored after it was deleted would stay for ever.
         await asyncio.gather(*(put for run in runs for put in run.puts), return_exceptions=True)
-        self.given_up.update((run.slice_id, run.length) for run in runs)
-        with contextlib.suppress(
-            WrkfsError
-        ):  # told with the next ones, or found when the session has ended
+        await self.give_up_slices({run.slice_id: run.length for run in runs})
+
+    async def give_up_slices(self, slices: Mapping[SliceId, int]) -> None:
+        """These ids, with their sizes, will not be committed; nothing is being stored under them.
+
+        What cannot be told now is told with the next ones, or found when the session has ended.
+        """
+        self.given_up.update(slices)
+        with contextlib.suppress(WrkfsError):
             await self._report()
 
     async def _report(self) -> None:

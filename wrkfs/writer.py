@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wrkfs.data.checksums import sums
 from wrkfs.dirty import Run
 from wrkfs.errors import Fenced, FileTooBig, StorageError, WrkfsError
-from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, block_key
+from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, SLICE_MAX, block_key
 from wrkfs.types import Commit, Extent, SliceId
 from wrkfs.writepath import REFUSED
 
@@ -107,12 +107,21 @@ class Writer:
     async def write(self, offset: int, data: BytesLike, *, append: bool) -> None:
         """Takes bytes in; waits while too much is dirty. FileTooBig, Stale (see `fail`)."""
         size = len(data)
+        if offset < 0 or offset + size > MAX_FILE_SIZE:
+            raise FileTooBig(f"offset {offset} + {size}")
+        if size <= SLICE_MAX:
+            await self._write(offset, data, append)
+            return
+        view = memoryview(data)
+        for low in range(0, size, SLICE_MAX):
+            await self._write(offset + low, view[low : low + SLICE_MAX], append)
+
+    async def _write(self, offset: int, data: BytesLike, append: bool) -> None:
+        size = len(data)
         if self._failure is not None:
             raise self._failure
         if not size:
             return
-        if offset < 0 or offset + size > MAX_FILE_SIZE:
-            raise FileTooBig(f"offset {offset} + {size}")
         await self._path.budget.acquire(size)
         try:
             async with self._gate:
@@ -201,20 +210,18 @@ class Writer:
 
     def _take(self, offset: int, data: BytesLike, append: bool) -> None:
         """Puts bytes into the newest run that may hold them. No await: see the gate."""
+        if append and self._runs:
+            offset = self._runs[-1].end
         end = offset + len(data)
         self._append = append
         self._mtime_ns = time.time_ns()
         target = None
-        if append and self._runs:
-            target = self._runs[-1]
-            offset = target.end
-        elif not append:
-            for run in reversed(self._runs):
-                if run.accepts(offset):
-                    target = run
-                    break
-                if run.overlaps(offset, end):
-                    break
+        for run in reversed(self._runs):
+            if run.accepts(offset, len(data)):
+                target = run
+                break
+            if run.overlaps(offset, end):
+                break
         if target is None:
             target = Run(offset, self._path.ids.take(), self._path.ids.epoch)
             self._runs.append(target)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.wrkfs.drive import ME, content, create
 from wrkfs import compact, gc, upkeep
-from wrkfs.errors import Corrupt
+from wrkfs.errors import Corrupt, Fenced, Unavailable
 from wrkfs.layout import KIB, MIB, RAGGED, FileLayout
 from wrkfs.types import (
     ROOT_INO,
@@ -20,11 +20,14 @@ from wrkfs.types import (
     FileMap,
     Ino,
     SetAttr,
+    SliceId,
     SliceRef,
     Stretch,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.unit.wrkfs.drive import Drive
     from wrkfs.fs import Filesystem
 
@@ -265,6 +268,53 @@ async def test_a_refused_copy_is_made_in_the_next_round(drive: Drive) -> None:
     assert len((await fs.file_map(ino)).refs) > RAGGED
     await upkeep.look_after(fs)
     assert len((await fs.file_map(ino)).refs) < RAGGED
+
+
+async def test_a_copy_of_an_epoch_that_has_ended_is_not_put_in(drive: Drive) -> None:
+    """A compactor that was frozen: the objects of its copy are gone when it wakes."""
+    fs, other = await drive.mount(drive.blocks), await drive.mount()
+    pages = list(range(300))
+    random.Random(6).shuffle(pages)
+    ino = await scattered(fs, pages)
+    expected = await content(other)
+
+    async def freeze(_key: str) -> None:
+        drive.blocks.after_put = None
+        drive.volume.end(fs.stores.meta.session)
+        await gc.collect(other, grace=NOW)
+        await fs.mkdir(ROOT_INO, b"awake", 0o755, ME)
+
+    drive.blocks.after_put = freeze
+    with pytest.raises(Fenced):
+        await compact.compact_file(fs, ino)
+    assert await content(other) == expected
+    await gc.collect(other, grace=NOW)
+    assert drive.blocks.objects == {}
+    assert await compact.compact_file(fs, ino) == 1
+    assert await content(other) == expected
+
+
+async def test_a_copy_that_could_not_be_given_up_is_told_later(drive: Drive) -> None:
+    fs, other = await drive.mount(drive.blocks), await drive.mount()
+    pages = list(range(300))
+    random.Random(7).shuffle(pages)
+    ino = await scattered(fs, pages)
+    give_up = fs.stores.meta.give_up
+
+    async def refused(_stretch: Stretch) -> bool:
+        return False
+
+    async def outage(_slices: Mapping[SliceId, int]) -> None:
+        raise Unavailable("an outage")
+
+    fs.stores.meta.compact = refused  # type: ignore[method-assign]  # someone comes in between
+    fs.stores.meta.give_up = outage  # type: ignore[method-assign]  # a fault
+    assert await compact.compact_file(fs, ino) == 0
+    fs.stores.meta.give_up = give_up  # type: ignore[method-assign]  # mended
+    assert len(drive.blocks.objects) == 1
+    await fs.close()
+    await gc.collect(other, grace=NOW)
+    assert drive.blocks.objects == {}
 
 
 async def test_all_files_that_need_it_are_found(drive: Drive) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from tests.unit.wrkfs.drive import content, create
 from wrkfs import gc
 from wrkfs.data.checksums import sums
-from wrkfs.errors import QuotaExceeded, StorageError
+from wrkfs.errors import QuotaExceeded, StorageError, Unavailable
 from wrkfs.layout import BLOCK_SIZE, block_key
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, Commit, Extent, SliceId
@@ -80,6 +81,22 @@ async def test_a_snapshot_holds_back_what_it_shows(drive: Drive) -> None:
     await snapshot.close()
     assert (await gc.collect(other, grace=NOW)).slices == 1
     assert drive.blocks.objects == {}
+
+
+async def test_a_snapshot_that_is_too_old_holds_back_nothing(drive: Drive) -> None:
+    fs, other = await drive.mount(), await drive.mount()
+    handle = await create(fs)
+    await handle.write(0, BIG)
+    await handle.close()
+    fs.stores.holds.longest = 0.0
+    snapshot = await fs.open_snapshot(handle.ino)
+    again = await other.open(handle.ino, os.O_WRONLY | os.O_TRUNC)
+    await again.write(0, b"new")
+    await again.close()
+    assert (await gc.collect(other, grace=NOW)).slices == 1
+    with pytest.raises(Unavailable):
+        await snapshot.read(0, len(BIG))
+    await snapshot.close()
 
 
 async def test_a_hold_keeps_the_objects_of_its_beginning(drive: Drive) -> None:
@@ -153,6 +170,48 @@ async def test_a_session_that_closes_leaves_no_ids_behind(drive: Drive) -> None:
     assert drive.volume.ranges != []
     await fs.close()
     assert drive.volume.ranges == []
+
+
+async def test_what_makes_garbage_is_durable_before_objects_go(drive: Drive) -> None:
+    fs = await drive.mount(drive.blocks)
+    handle = await create(fs)
+    await handle.write(0, BIG)
+    await handle.close()
+    await fs.unlink(ROOT_INO, b"file")
+    sync, synced = fs.stores.meta.sync, 0
+
+    async def counted() -> None:
+        nonlocal synced
+        await sync()
+        synced += 1
+
+    async def delete(_key: str) -> None:
+        assert synced
+
+    fs.stores.meta.sync = counted  # type: ignore[method-assign]  # counts
+    drive.blocks.before_delete = delete
+    assert (await gc.collect(fs, grace=NOW)).slices == 1
+
+
+async def test_a_large_slice_goes_whole(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wrkfs.dirty.SLICE_MAX", 2 * BLOCK_SIZE)
+    monkeypatch.setattr("wrkfs.writer.SLICE_MAX", 2 * BLOCK_SIZE)
+    monkeypatch.setattr("wrkfs.gc.SLICE_MAX", 2 * BLOCK_SIZE)
+    fs = await drive.mount()
+    data = random.Random(1).randbytes(3 * BLOCK_SIZE + 7)
+    handle = await create(fs)
+    await handle.write(0, data)
+    await handle.close()
+    appending = await fs.open(handle.ino, os.O_WRONLY | os.O_APPEND)
+    for start in range(0, len(data), BLOCK_SIZE):
+        await appending.write(0, data[start : start + BLOCK_SIZE])
+    await appending.close()
+    assert await content(fs) == data * 2
+    refs = (await fs.file_map(handle.ino)).refs
+    assert max(ref.size for ref in refs) <= 2 * BLOCK_SIZE
+    await fs.unlink(ROOT_INO, b"file")
+    await gc.collect(fs, grace=NOW)
+    assert drive.blocks.objects == {}
 
 
 async def test_a_row_that_names_a_slice_in_use_is_dropped(drive: Drive) -> None:

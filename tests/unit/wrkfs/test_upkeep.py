@@ -1,0 +1,32 @@
+"""The background upkeep goes on, whatever a round meets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.harness.wait import until
+from wrkfs import upkeep
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from tests.plugins.strict_logs import AssertLogs
+    from tests.unit.wrkfs.drive import Drive
+
+
+async def test_a_bug_in_a_round_is_told_and_the_next_comes(
+    drive: Drive, assert_logs: AssertLogs
+) -> None:
+    fs = await drive.mount()
+    rounds = 0
+
+    async def broken(_period: timedelta) -> bool:
+        nonlocal rounds
+        rounds += 1
+        raise KeyError("a bug")
+
+    fs.stores.meta.claim_upkeep = broken  # type: ignore[method-assign]  # a bug
+    with assert_logs("upkeep"):
+        upkeep.start(fs, upkeep.Pace(interval=0.001))
+        await until(lambda: rounds > 2)
+        await fs.close()
