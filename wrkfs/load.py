@@ -135,10 +135,11 @@ class _Archive:
                     begun |= comment == BEGINS
                     complete |= comment == COMPLETE
                     await self._member(archive, member)
+            await self._drain()
         except (tarfile.TarError, EOFError) as error:
             raise InvalidArgument(f"not a whole tar archive: {error}") from None
         finally:
-            await self._drain(cancel=True)
+            await self._abandon()
         if begun and not complete:
             raise InvalidArgument("the archive ends before its end; load it again when it is whole")
         for path, changes in reversed(self._later.items()):
@@ -320,11 +321,16 @@ class _Archive:
         for task in done:
             task.result()
 
-    async def _drain(self, *, cancel: bool = False) -> None:
-        if cancel and self._writing:
-            await asyncio.wait(self._writing)
+    async def _drain(self) -> None:
         while self._writing:
             await self._ended(asyncio.ALL_COMPLETED)
+
+    async def _abandon(self) -> None:
+        """Ends the writers that are left: the load has failed already."""
+        left, self._writing = self._writing, set()
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     def _told(self, size: int) -> None:
         self._done.bytes += size
@@ -352,8 +358,15 @@ def _changes(member: tarfile.TarInfo) -> SetAttr:
 
 
 def _path(name: str) -> bytes:
-    """A path of the archive, below the root whatever it says. InvalidArgument for `..`."""
+    """A path of the archive, below the root whatever it says.
+
+    InvalidArgument for `..`, and for what cannot be moved to the root while a load works there.
+    """
     names = [part for part in os.fsencode(name).split(b"/") if part not in (b"", b".")]
     if b".." in names:
         raise InvalidArgument(f"entry {name!r} leads out of the archive")
+    if names[:1] == [STAGING]:
+        raise InvalidArgument(
+            f"entry {name!r} has the name of the directory that a load works in; leave it out"
+        )
     return b"/".join(names)
