@@ -62,8 +62,8 @@ class DirtyBudget:
 class Run:
     """One contiguous stretch of dirty bytes: a slice in the making.
 
-    `pos` is its file offset, or for bytes that are to be appended that from the first of them. Blocks that are full are
-    sealed: their upload has started and they do not change any more.
+    `pos` is its file offset, counted from the first byte to be appended where that is not known
+    yet. Blocks that are full are sealed: their upload has started and they do not change any more.
     """
 
     __slots__ = ("blocks", "epoch", "length", "pos", "puts", "slice_id")

@@ -7,6 +7,7 @@ ends the round; the rows stay and the next round goes on. Two rounds at once do 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from wrkfs.layout import SLICE_MAX, block_count, block_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from wrkfs.fs import Filesystem
 
@@ -44,20 +45,26 @@ async def collect(
     fs: Filesystem,
     *,
     grace: timedelta = GRACE,
+    batches: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Collected:
     """Deletes the objects of all present garbage. Safe beside any use of the volume.
 
+    `batches` bounds what it takes on: who does other work as well goes on in the next round.
     `progress` is told the number of slices after each batch. Raises StorageError, Unavailable: the
     round has ended early, with nothing lost.
     """
     stores = fs.stores
     done = Collected()
-    ranges = BATCH_RANGES
-    while ranges == BATCH_RANGES:
+    for _ in _rounds(batches):
         ranges, ids = await stores.meta.adopt_orphans(grace, BATCH_RANGES, SLICE_MAX)
         done.orphans += ids
-    while garbage := await stores.meta.garbage(grace, BATCH_SLICES):
+        if not ranges:
+            break
+    for _ in _rounds(batches):
+        garbage = await stores.meta.garbage(grace, BATCH_SLICES)
+        if not garbage:
+            break
         # A crash of the database must not bring back what shows them.
         await stores.meta.sync()
         keys = [
@@ -72,3 +79,7 @@ async def collect(
         done.size += sum(size for _, size in garbage if size < SLICE_MAX)
         progress(done.slices)
     return done
+
+
+def _rounds(batches: int | None) -> Iterable[int]:
+    return itertools.count() if batches is None else range(batches)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 CLAIM = 3
 """Rounds for which a session claims the work of all."""
+BATCHES = 100
+"""Batches of garbage that one round collects at most: other files wait for their compaction."""
 FILES = 8
 """Files that one round compacts at most."""
 
@@ -52,7 +54,7 @@ async def look_after(fs: Filesystem, pace: Pace = PACE) -> None:
     """One round. Raises what the stores raise; the next round goes on."""
     if await fs.stores.meta.claim_upkeep(timedelta(seconds=CLAIM * pace.interval)):
         await trash.tidy(fs)
-        await gc.collect(fs, grace=pace.grace)
+        await gc.collect(fs, grace=pace.grace, batches=BATCHES)
     damaged: Corrupt | None = None
     for ino in fs.stores.take_ragged(FILES):
         try:

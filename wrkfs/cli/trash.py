@@ -1,8 +1,8 @@
 """What was removed and can still be restored.
 
-`ls` lists it, the oldest first; `restore` brings a path (the newest that was removed there) or a
-number from the list back, where it was or to another path, and never replaces anything; `empty`
-frees all of it.
+`ls` lists it, the oldest first; `restore` brings a path (the newest that was removed there) or
+an entry by its number in the list back, where it was or to another path, and never replaces
+anything; `empty` frees all of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser("ls", help="what can be restored, the oldest first")
     listing.add_argument("path", nargs="?", default="", metavar="PATH", help="only at or below it")
     restoring = verbs.add_parser("restore", help="bring something back")
-    restoring.add_argument("what", metavar="PATH|NUMBER")
+    what = restoring.add_mutually_exclusive_group(required=True)
+    what.add_argument("path", nargs="?", metavar="PATH")
+    what.add_argument("--number", type=int, metavar="N", help="the entry that `ls` shows as N")
     restoring.add_argument("--to", metavar="PATH", help="somewhere else than it was")
     verbs.add_parser("empty", help="free everything in the trash")
 
@@ -62,9 +64,9 @@ async def _ls(fs: Filesystem, arguments: argparse.Namespace) -> Answer:
 
 
 async def _restore(fs: Filesystem, arguments: argparse.Namespace) -> Answer:
-    what: bytes | Ino = os.fsencode(arguments.what)
-    if arguments.what.isdecimal():
-        what = Ino(int(arguments.what))
+    what: bytes | Ino = Ino(arguments.number or 0)
+    if arguments.path is not None:
+        what = os.fsencode(arguments.path)
     to = None if arguments.to is None else os.fsencode(arguments.to)
     done = await trash.restore(fs, what, to=to)
     await fs.sync()

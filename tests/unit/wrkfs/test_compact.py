@@ -301,11 +301,11 @@ async def test_a_copy_that_could_not_be_given_up_is_told_later(drive: Drive) -> 
     ino = await scattered(fs, pages)
     give_up = fs.stores.meta.give_up
 
-    async def refused(_stretch: Stretch) -> bool:
-        return False
+    async def refused(stretch: Stretch) -> bool:
+        return stretch.ino == 0
 
-    async def outage(_slices: Mapping[SliceId, int]) -> None:
-        raise Unavailable("an outage")
+    async def outage(slices: Mapping[SliceId, int]) -> None:
+        raise Unavailable(f"an outage: {len(slices)} are not told")
 
     fs.stores.meta.compact = refused  # type: ignore[method-assign]  # someone comes in between
     fs.stores.meta.give_up = outage  # type: ignore[method-assign]  # a fault

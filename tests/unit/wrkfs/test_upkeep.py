@@ -20,10 +20,10 @@ async def test_a_bug_in_a_round_is_told_and_the_next_comes(
     fs = await drive.mount()
     rounds = 0
 
-    async def broken(_period: timedelta) -> bool:
+    async def broken(period: timedelta) -> bool:
         nonlocal rounds
         rounds += 1
-        raise KeyError("a bug")
+        raise KeyError(period)
 
     fs.stores.meta.claim_upkeep = broken  # type: ignore[method-assign]  # a bug
     with assert_logs("upkeep"):
