@@ -14,6 +14,7 @@ from wrkfs import gc
 from wrkfs.data.checksums import sums
 from wrkfs.errors import QuotaExceeded, StorageError, Unavailable
 from wrkfs.layout import BLOCK_SIZE, block_key
+from wrkfs.meta import memory_upkeep
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, Commit, Extent, SliceId
 
@@ -127,6 +128,20 @@ async def test_what_a_dead_session_stored_and_never_committed_goes(drive: Drive)
     assert (done.orphans, done.slices) == (9, 9)
     assert list(drive.blocks.objects) == [block_key("volume", first, 0)]
     assert await content(fs) == BIG
+    assert drive.volume.ranges == []
+
+
+async def test_a_round_adopts_every_id_in_steps(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_upkeep, "ADOPTED", 10)
+    fs, dead = await drive.mount(), MemoryMeta(drive.volume)
+    await dead.start()
+    await dead.reserve_slices(21)
+    await dead.close()
+    assert (await gc.collect(fs)).orphans == 0
+    done = await gc.collect(fs, grace=NOW)
+    assert (done.orphans, done.slices) == (21, 21)
     assert drive.volume.ranges == []
 
 
