@@ -120,7 +120,7 @@ class Writer:
         descriptor = self._descriptor(name)
         old = record.latest
         record.becomes(old[:at].ljust(at, b"\0") + data + old[at + len(data) :])
-        assert os.pwrite(descriptor, data, at) == len(data)
+        self._check_whole(os.pwrite(descriptor, data, at), data)
 
     def _append(self) -> None:
         name, data = self._some(), self._data()
@@ -130,12 +130,18 @@ class Writer:
         descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_APPEND)
         try:
             record.becomes(record.latest + data)
-            assert os.write(descriptor, data) == len(data)
+            self._check_whole(os.write(descriptor, data), data)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
             raise
         self._finish(record, lambda: os.close(descriptor))
+
+    def _check_whole(self, written: int, data: bytes) -> None:
+        """A write is cut short only when the mount ended in it: then the next call fails."""
+        if written != len(data):
+            os.stat(self.directory)
+            self.trouble.append(f"{self.directory.name}: {written} of {len(data)} bytes written")
 
     def _truncate(self) -> None:
         name = self._some()
