@@ -7,6 +7,7 @@ throughput at 0.56 of the CPU). Its own retries are off: `retry` has the one dea
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as _Client
 
+from wrkfs.data.flow import Flow
 from wrkfs.data.refusals import Meaning, meaning
 from wrkfs.data.retry import DEADLINE, retrying
 from wrkfs.errors import (
@@ -36,8 +38,11 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-ATTEMPT_TIMEOUT = timedelta(seconds=20)
-"""Bound of one request, so that a stalled connection leaves time for another attempt."""
+ATTEMPT = 20.0
+"""Seconds of one request, so that a stalled connection leaves time for another attempt; twice as
+many while the line to the store is slow (see `flow`): 4 MiB at 105 KB/s."""
+LATE_TRIES = 6
+"""So often one call may send a request that takes too long, while others succeed."""
 LOOPBACK = ("http://127.0.0.1:", "http://[::1]:", "http://localhost:")
 CONNECT_TIMEOUT = timedelta(seconds=3)
 
@@ -56,9 +61,13 @@ class S3Blocks:
     and when it began. See `pulse` for what a store that was away means for them.
     """
 
-    def __init__(self, config: StoreConfig, *, deadline: float = DEADLINE) -> None:
+    def __init__(
+        self, config: StoreConfig, *, deadline: float = DEADLINE, attempt: float = ATTEMPT
+    ) -> None:
+        """`deadline`: seconds without success after which a call ends; `attempt`: see ATTEMPT."""
         self._prefix = config.prefix + "/"
-        self._deadline = deadline
+        self._bound = attempt
+        self._flow = Flow(deadline)
         self._attempts: dict[asyncio.Timeout, float] = {}
         self._watch: asyncio.TimerHandle | None = None
         self._pulse = Pulse(self._probe, lambda: bool(self._attempts), self._cut)
@@ -75,9 +84,10 @@ class S3Blocks:
             client_options={
                 "allow_http": config.endpoint.startswith("http://"),
                 "connect_timeout": CONNECT_TIMEOUT,
-                "timeout": ATTEMPT_TIMEOUT,
+                # `_attempt` ends each request before.
+                "timeout": timedelta(seconds=3 * attempt),
             },
-            retry_config={"max_retries": 0, "retry_timeout": ATTEMPT_TIMEOUT},
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=3 * attempt)},
         )
 
     async def put(self, key: str, data: BytesLike) -> None:
@@ -138,28 +148,44 @@ class S3Blocks:
         return self._store
 
     async def _run(self, call: Callable[[], Awaitable[T]], what: str) -> T:
+        began = asyncio.get_running_loop().time()
         try:
-            return await retrying(
-                lambda: self._attempt(call), _transient, what, deadline=self._deadline
-            )
+            for _ in range(LATE_TRIES):
+                async with self._flow.turn(began, what):
+                    # Also who had to wait tries once, and is told what the store says.
+                    left = max(self._flow.left(began), CONNECT_TIMEOUT.total_seconds())
+                    with suppress(_Late):
+                        return await retrying(
+                            lambda: self._attempt(call), _transient, what, deadline=left
+                        )
+                if self._flow.left(began) <= 0:
+                    break
+            raise Unavailable(f"{what}: the store takes too long")
         except (exceptions.BaseError, OSError) as error:
             # The message of obstore names the endpoint and the key, and no credential.
             text = f"{what}: {type(error).__name__}"
             raise _ERRORS.get(meaning(error), StorageError)(text) from error
 
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Sends a request once; ConnectionError when the pulse gave it up."""
+        """Sends a request once; _Late after its time, ConnectionError when the pulse gave it up."""
         loop = asyncio.get_running_loop()
+        began = loop.time()
+        until = began + self._bound * (2 if self._flow.slow else 1)
         try:
-            async with asyncio.timeout(None) as bound:
-                self._attempts[bound] = loop.time()
+            async with asyncio.timeout_at(until) as bound:
+                self._attempts[bound] = began
                 if self._watch is None:
                     self._watch = loop.call_later(LOOK, self._look)
                 try:
-                    return await call()
+                    done = await call()
                 finally:
                     del self._attempts[bound]
+            self._flow.moved()
+            return done
         except TimeoutError as error:
+            if loop.time() >= until:
+                self._flow.late(began)
+                raise _Late from error
             raise ConnectionError("the store was away while the request was under way") from error
 
     def _look(self) -> None:
@@ -187,6 +213,10 @@ class S3Blocks:
         for bound, since in self._attempts.items():
             if since < before and not bound.expired():
                 bound.reschedule(now)
+
+
+class _Late(Exception):
+    """A request took too long; the store may be slow, or the request lost."""
 
 
 _ERRORS: dict[Meaning, type[WrkfsError]] = {
