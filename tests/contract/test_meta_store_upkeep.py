@@ -202,13 +202,46 @@ def stretch(ino: Ino, copy: Extent, refs: tuple[SliceRef, ...], *hidden: SliceRe
     return Stretch(ino, copy, refs, tuple(ref.slice_id for ref in hidden))
 
 
+async def copied(meta: MetaStore, objects: Objects, pos: int, data: bytes) -> Extent:
+    """A copy that stands in the object store under an id of this session."""
+    return objects.stored(pos, data, await meta.reserve_slices(1))
+
+
+async def test_a_copy_under_an_id_of_another_session_is_refused(
+    meta: MetaStore, other: MetaStore, objects: Objects
+) -> None:
+    ino = await opened(meta)
+    before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
+    foreign = await copied(other, objects, 0, b"aabbbb")
+    for copy in (foreign, objects.stored(0, b"aabbbb")):
+        with pytest.raises(errors.InvalidArgument):
+            await meta.compact(stretch(ino, copy, before.refs))
+    assert await meta.file_map(ino) == before
+    assert await other.compact(stretch(ino, foreign, before.refs))
+
+
+async def test_a_copy_of_an_epoch_that_has_ended_is_refused(
+    meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
+) -> None:
+    ino = await opened(meta)
+    before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
+    copy = await copied(other, objects, 0, b"aabbbb")
+    await meta_volume.fence(other)
+    with pytest.raises(errors.Fenced):
+        await other.link(ino, ROOT_INO, b"g")
+    await other.rejoin()
+    with pytest.raises(errors.InvalidArgument):
+        await other.compact(stretch(ino, copy, before.refs))
+    assert await meta.file_map(ino) == before
+
+
 async def test_a_copy_takes_the_place_of_many_refs(
     meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
 ) -> None:
     ino = await opened(meta)
     before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.inline(2, b"bb"))
     before = await put(meta, ino, objects.stored(4, b"cccc"))
-    copy = objects.stored(0, b"aabbcccc")
+    copy = await copied(other, objects, 0, b"aabbcccc")
     assert await other.compact(stretch(ino, copy, before.refs))
     after = await meta.file_map(ino)
     assert [ref.slice_id for ref in after.refs] == [copy.slice_id]
@@ -232,7 +265,7 @@ async def test_refs_that_reach_beyond_the_stretch_stay(
     ino = await opened(meta)
     pieces = [objects.inline(2, b"b"), objects.inline(4, b"c")]
     before = await put(meta, ino, objects.stored(0, b"aaaaaaaa"), *pieces)
-    assert await meta.compact(stretch(ino, objects.stored(2, b"bac"), before.refs))
+    assert await meta.compact(stretch(ino, await copied(meta, objects, 2, b"bac"), before.refs))
     after = await meta.file_map(ino)
     assert objects.read(after) == b"aabacaaa"
     assert len(after.refs) == 2
@@ -258,7 +291,7 @@ async def test_newer_refs_stay_on_top(meta: MetaStore, objects: Objects) -> None
     ino = await opened(meta)
     before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
     await put(meta, ino, objects.stored(1, b"nn"))
-    assert await meta.compact(stretch(ino, objects.stored(0, b"aabbbb"), before.refs))
+    assert await meta.compact(stretch(ino, await copied(meta, objects, 0, b"aabbbb"), before.refs))
     assert objects.read(await meta.file_map(ino)) == b"annbbb"
 
 
@@ -270,7 +303,9 @@ async def test_a_ref_that_a_newer_one_covers_is_no_change(
     before = await put(meta, ino, *pieces)
     await put(meta, ino, objects.stored(3, b"nnn"))
     assert len((await meta.file_map(ino)).refs) == 3
-    assert await meta.compact(stretch(ino, objects.stored(0, b"aaaabbcc"), before.refs))
+    assert await meta.compact(
+        stretch(ino, await copied(meta, objects, 0, b"aaaabbcc"), before.refs)
+    )
     assert objects.read(await meta.file_map(ino)) == b"aaannncc"
 
 
@@ -283,7 +318,9 @@ async def test_a_truncation_in_between_refuses_the_copy(
     expected = objects.read(before)[:size] + bytes(6 - size)
     await other.setattr(ino, SetAttr(size=size))
     await other.setattr(ino, SetAttr(size=6))
-    assert not await meta.compact(stretch(ino, objects.stored(0, b"aabbbb"), before.refs))
+    assert not await meta.compact(
+        stretch(ino, await copied(meta, objects, 0, b"aabbbb"), before.refs)
+    )
     assert objects.read(await meta.file_map(ino)) == expected
 
 
@@ -292,7 +329,8 @@ async def test_two_copies_of_the_same_refs_do_not_both_win(
 ) -> None:
     ino = await opened(meta)
     before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
-    first, second = objects.stored(0, b"aabbbb"), objects.stored(0, b"aabbbb")
+    first = await copied(meta, objects, 0, b"aabbbb")
+    second = await copied(other, objects, 0, b"aabbbb")
     assert await meta.compact(stretch(ino, first, before.refs))
     assert not await other.compact(stretch(ino, second, before.refs))
     assert (await meta.file_map(ino)).refs[0].slice_id == first.slice_id
@@ -317,7 +355,9 @@ async def test_a_file_that_is_gone_is_not_compacted(meta: MetaStore, objects: Ob
     before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
     await meta.unlink(ROOT_INO, b"f")
     await meta.release(ino)
-    assert not await meta.compact(stretch(ino, objects.stored(0, b"aabbbb"), before.refs))
+    assert not await meta.compact(
+        stretch(ino, await copied(meta, objects, 0, b"aabbbb"), before.refs)
+    )
 
 
 async def test_files_with_many_refs_are_found_in_order(meta: MetaStore, objects: Objects) -> None:
@@ -337,7 +377,8 @@ async def test_a_fenced_session_compacts_nothing(
 ) -> None:
     ino = await opened(meta)
     before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
+    copy = await copied(other, objects, 0, b"aabbbb")
     await meta_volume.fence(other)
     with pytest.raises(errors.Fenced):
-        await other.compact(stretch(ino, objects.stored(0, b"aabbbb"), before.refs))
+        await other.compact(stretch(ino, copy, before.refs))
     assert await meta.file_map(ino) == before

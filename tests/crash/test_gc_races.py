@@ -21,7 +21,7 @@ import pytest
 
 from tests.harness.loop import run
 from wrkfs import compact, gc, trash
-from wrkfs.errors import StorageError
+from wrkfs.errors import Fenced, StorageError
 from wrkfs.fs import Filesystem
 from wrkfs.layout import KIB, MIB, block_count, block_key
 from wrkfs.types import ROOT_INO, Caller, SetAttr
@@ -29,7 +29,7 @@ from wrkfs.types import ROOT_INO, Caller, SetAttr
 if TYPE_CHECKING:
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
-    from wrkfs.types import Ino
+    from wrkfs.types import BytesLike, Ino
 
 ME = Caller(0, 0)
 NOW = timedelta(0)
@@ -270,6 +270,44 @@ def test_a_reader_follows_files_that_are_compacted_under_it(volume: VolumeConfig
             await reader.close()
             await reopened.close()
             await fresh.close()
+        finally:
+            await world.close()
+
+    run(body())
+
+
+def test_a_compactor_that_was_frozen_puts_nothing_in_the_place_of_refs(
+    volume: VolumeConfig,
+) -> None:
+    """When it wakes its session is gone, and so are the objects of its copy."""
+
+    async def body() -> None:
+        world = World(volume)
+        await world.open()
+        frozen, keeper = world.writers[0], world.keeper
+        put = frozen.stores.blocks.put
+
+        async def freeze(key: str, data: BytesLike) -> None:
+            frozen.stores.blocks.put = put  # type: ignore[method-assign]  # once
+            await put(key, data)
+            await keeper.stores.meta.fence(frozen.stores.meta.session, force=True)  # type: ignore[attr-defined]  # of the real store
+            end = time.monotonic() + DEADLINE
+            while key in world.stored():
+                assert time.monotonic() < end
+                await gc.collect(keeper, grace=NOW)
+            await frozen.mkdir(ROOT_INO, b"awake", 0o755, ME)
+
+        try:
+            ino = await _scatter(frozen)
+            expected = await world._read(keeper, b"pages")
+            frozen.stores.blocks.put = freeze  # type: ignore[method-assign]  # a freeze
+            with pytest.raises(Fenced):
+                await compact.compact_file(frozen, ino, refs=16)
+            assert await world._read(keeper, b"pages") == expected
+            await world.settle()
+            assert await compact.compact_file(frozen, ino, refs=16) > 0
+            await world.settle()
+            assert await world._read(keeper, b"pages") == expected
         finally:
             await world.close()
 

@@ -22,9 +22,9 @@ class Objects:
         """An extent whose bytes travel in the commit."""
         return Extent(pos, self._id(), len(data), b"", data)
 
-    def stored(self, pos: int, data: bytes) -> Extent:
+    def stored(self, pos: int, data: bytes, slice_id: SliceId | None = None) -> Extent:
         """An extent whose bytes stand in the object store."""
-        slice_id = self._id()
+        slice_id = slice_id or self._id()
         self._data[slice_id] = data
         return Extent(pos, slice_id, len(data), b"\7" * checksums_length(len(data)), None)
 

@@ -117,6 +117,11 @@ class MemoryUpkeep:
         volume, extent = self._alive(), stretch.extent
         if extent.inline is None and extent.slice_id in volume.freed_slices:
             raise InvalidArgument("slice id is garbage")
+        if extent.inline is None and not any(
+            one.session == self._session and one.first <= extent.slice_id < one.first + one.count
+            for one in volume.ranges
+        ):
+            raise InvalidArgument("slice id of another session")
         node = volume.nodes.get(stretch.ino)
         if node is None:
             return False

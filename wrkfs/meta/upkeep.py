@@ -68,7 +68,8 @@ class UpkeepStore(Protocol):
     async def compact(self, stretch: Stretch) -> bool:
         """Puts a copy in the place of many refs; False when these have changed since.
 
-        Newer refs that cover old ones, or overlay the copy, are no change.
+        Newer refs that cover old ones, or overlay the copy, are no change. InvalidArgument unless
+        the copy is inline or its id was reserved by this session in its present epoch.
         """
         ...
 

@@ -160,8 +160,14 @@ DECLARE
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     IF a_inline IS NULL THEN
+        -- The objects of an id that is garbage, or that was another session's, may be gone.
         PERFORM 1 FROM deleted d WHERE d.slice_id = a_slice;
         IF FOUND THEN r.errno := 22; RETURN r; END IF;
+        PERFORM 1 FROM (
+            SELECT g.session_id, g.count, a_slice - g.first AS number FROM slice_range g
+            WHERE g.first <= a_slice ORDER BY g.first DESC LIMIT 1) g
+        WHERE g.session_id = a_session AND g.number < g.count;
+        IF NOT FOUND THEN r.errno := 22; RETURN r; END IF;
     END IF;
     r.errno := 0;
     r.flag := false;
