@@ -17,7 +17,7 @@ from wrkfs.layout import PATH_MAX
 from wrkfs.types import ROOT_INO, Ino
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from wrkfs.fs import Filesystem
     from wrkfs.types import TrashEntry
@@ -58,6 +58,10 @@ class Restored:
     files: int = 0
 
 
+def _silent(_done: int) -> None:
+    """No progress is shown."""
+
+
 class _Paths:
     """Paths of directories, alive or in the trash, asked for once each."""
 
@@ -96,12 +100,19 @@ async def entries(fs: Filesystem) -> AsyncIterator[Removed]:
         after = page[-1]
 
 
-async def restore(fs: Filesystem, what: bytes | Ino, *, to: bytes | None = None) -> Restored:
+async def restore(
+    fs: Filesystem,
+    what: bytes | Ino,
+    *,
+    to: bytes | None = None,
+    progress: Callable[[int], None] = _silent,
+) -> Restored:
     """Brings back an entry: the one of that number, or the newest that had that path.
 
     It comes back where it was, missing directories made again, or at the path `to`, whose directory
     must exist. A directory brings with it what was removed from it, of each name the newest; what
-    stands in the way of these stays, and they stay in the trash.
+    stands in the way of these stays, and they stay in the trash. `progress` is told the number of
+    entries that were looked at.
 
     Raises NotFound (nothing like that in the trash), Exists (something stands there), NotDirectory,
     QuotaExceeded: what was restored before stays restored.
@@ -121,7 +132,10 @@ async def restore(fs: Filesystem, what: bytes | Ino, *, to: bytes | None = None)
     for removed in newest.values():
         below.setdefault(removed.entry.parent, []).append(removed)
     waiting = [(chosen, directory, steps[-1])]
+    looked_at = 0
     while waiting:
+        looked_at += 1
+        progress(looked_at)
         removed, directory, name = waiting.pop()
         try:
             attr = await fs.restore(removed.entry.ino, directory, name)
@@ -138,25 +152,34 @@ async def restore(fs: Filesystem, what: bytes | Ino, *, to: bytes | None = None)
     return done
 
 
-async def empty(fs: Filesystem) -> int:
-    """Frees everything that is in the trash now; the number of entries."""
-    return await _purge(fs, datetime.now(UTC))
+async def empty(fs: Filesystem, *, progress: Callable[[int], None] = _silent) -> int:
+    """Frees everything that is in the trash now; the number of entries.
+
+    `progress` is told it after each step.
+    """
+    return await _purge(fs, datetime.now(UTC), progress)
 
 
-async def tidy(fs: Filesystem) -> int:
-    """Frees what has been kept long enough, or is too much; the number of entries."""
+async def tidy(fs: Filesystem, *, progress: Callable[[int], None] = _silent) -> int:
+    """Frees what has been kept long enough, or is too much; the number of entries.
+
+    `progress` is told it after each step.
+    """
     meta = fs.stores.meta
-    done = await _purge(fs, None)
+    done = await _purge(fs, None, progress)
     while count := await meta.thin_trash(VERSIONS, PAGE):
         done += count
+        progress(done)
     until = await meta.trash_excess(SHARE, ROWS)
-    return done if until is None else done + await _purge(fs, until)
+    return done if until is None else await _purge(fs, until, progress, done)
 
 
-async def _purge(fs: Filesystem, until: datetime | None) -> int:
-    done = 0
+async def _purge(
+    fs: Filesystem, until: datetime | None, progress: Callable[[int], None], done: int = 0
+) -> int:
     while count := await fs.stores.meta.purge_trash(until, PAGE):
         done += count
+        progress(done)
     return done
 
 

@@ -38,7 +38,8 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
     if arguments.repair and findings:
         with Progress("mending") as bar:
             mended = await repair.repair(config, progress=bar)
-        findings = await fsck.check(config)
+        with Progress("checking again") as bar:
+            findings = await fsck.check(config, progress=bar)
     if arguments.data:
         with Progress("verifying blocks", in_bytes=True) as bar:
             findings = findings + await scrub.scrub(config, progress=bar)

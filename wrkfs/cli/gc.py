@@ -55,7 +55,8 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
         if arguments.compact:
             with Progress("compacting files") as bar:
                 compacted = await compact.compact_all(fs, progress=lambda count: bar(count, 0))
-        purged = await trash.tidy(fs)
+        with Progress("purging the trash") as bar:
+            purged = await trash.tidy(fs, progress=lambda count: bar(count, 0))
         with Progress("collecting slices") as bar:
             done = await gc.collect(fs, grace=grace, progress=lambda count: bar(count, 0))
     data = {"compacted": compacted, "purged": purged, **asdict(done)}

@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from wrkfs import trash
-from wrkfs.cli.output import Answer, filesystem, human
+from wrkfs.cli.output import Answer, Progress, filesystem, human
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
 
 async def _ls(fs: Filesystem, arguments: argparse.Namespace) -> Answer:
     below = os.fsencode(arguments.path).strip(b"/")
-    found = [
-        removed
-        async for removed in trash.entries(fs)
-        if not below or f"{_path(removed)}/".startswith(f"{os.fsdecode(below)}/")
-    ]
+    found, read = [], 0
+    with Progress("reading the trash") as bar:
+        async for removed in trash.entries(fs):
+            read += 1
+            bar(read, 0)
+            if not below or f"{_path(removed)}/".startswith(f"{os.fsdecode(below)}/"):
+                found.append(removed)
     rows = [_row(removed) for removed in found]
     lines = [
         f"{row['number']:>10}  {row['deleted_at']:%Y-%m-%d %H:%M:%S}  "
@@ -68,14 +70,16 @@ async def _restore(fs: Filesystem, arguments: argparse.Namespace) -> Answer:
     if arguments.path is not None:
         what = os.fsencode(arguments.path)
     to = None if arguments.to is None else os.fsencode(arguments.to)
-    done = await trash.restore(fs, what, to=to)
+    with Progress("restoring") as bar:
+        done = await trash.restore(fs, what, to=to, progress=lambda count: bar(count, 0))
     await fs.sync()
     path = os.fsdecode(done.path)
     return Answer({"path": path, "files": done.files}, [f"{path!r}: {done.files} files restored"])
 
 
 async def _empty(fs: Filesystem, _arguments: argparse.Namespace) -> Answer:
-    count = await trash.empty(fs)
+    with Progress("emptying the trash") as bar:
+        count = await trash.empty(fs, progress=lambda count: bar(count, 0))
     return Answer({"entries": count}, [f"{count} entries freed"])
 
 

@@ -176,3 +176,20 @@ async def test_tidying_keeps_what_is_young_and_few(fs: Filesystem) -> None:
     assert await trash.tidy(fs) == 3
     assert await trash.tidy(fs) == 0
     assert len(await listed(fs)) == trash.VERSIONS
+
+
+async def test_long_work_tells_how_far_it_is(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trash, "PAGE", 2)
+    for number in range(5):
+        await write(fs, b"d/%d" % number, b"x")
+    await remove(fs, b"d")
+    told: list[int] = []
+    await trash.restore(fs, b"d", progress=told.append)
+    assert told == list(range(1, 7))
+    await remove(fs, b"d")
+    told.clear()
+    assert await trash.empty(fs, progress=told.append) == 6
+    assert told == [2, 4, 6]
+    assert await trash.tidy(fs, progress=told.append) == 0
