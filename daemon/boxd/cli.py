@@ -1,4 +1,4 @@
-"""Protocol adapter only. The command line: `boxd serve | doctor | down | images`.
+"""Protocol adapter only. The command line: `boxd serve | doctor | down | images | volumes`.
 
 The service is imported by the commands that use it: that takes more than a second, and within it
 Ctrl-C is to end quietly.
@@ -117,6 +117,15 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("names", nargs="+", metavar="NAME")
     build.set_defaults(run=_images_build)
     verbs.add_parser("ls", parents=[common], help="the catalog").set_defaults(run=_images_ls)
+    volumes = commands.add_parser("volumes", help="drives of a service that runs")
+    verbs = volumes.add_subparsers(required=True, metavar="VERB")
+    parents = [common, servers]
+    verbs.add_parser("ls", parents=parents, help="all").set_defaults(run=_volumes_ls)
+    text = "write what `wrkfs --credentials` takes into a new file (0600)"
+    credentials = verbs.add_parser("credentials", parents=parents, help=text)
+    credentials.add_argument("volume", metavar="VOLUME", help="as `volumes ls` shows it")
+    credentials.add_argument("file", type=Path, metavar="FILE")
+    credentials.set_defaults(run=_volumes_credentials)
     return parser
 
 
@@ -369,6 +378,35 @@ def _images_build(config: Config, arguments: argparse.Namespace) -> int:
     with _progress(console) as progress, asyncio.Runner() as runner:
         for name in arguments.names:
             runner.run(build_image(config, name, progress))
+    return 0
+
+
+def _volumes_ls(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from boxd.service import list_volumes
+
+    del arguments
+    rows = asyncio.run(list_volumes(config))
+    _print_table([("VOLUME", "OWNER", "WORKSPACE", "CREATED"), *rows])
+    return 0
+
+
+def _volumes_credentials(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from boxd.embedded.files import write_private
+    from boxd.service import volume_credentials
+
+    file: Path = arguments.file
+    if file.exists():
+        raise BadRequest(f"{file} exists; name a file that does not")
+    text = asyncio.run(volume_credentials(config, arguments.volume))
+    try:
+        write_private(file, text.encode())
+    except OSError as error:
+        raise BadRequest(f"{file}: {error.strerror}") from None
+    print(f"wrote {file}: it opens the whole drive, keep it as secret as the files in it")
     return 0
 
 

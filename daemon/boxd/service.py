@@ -12,7 +12,7 @@ import base64
 import hashlib
 import logging
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from boxd.boxes.quota import load_tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.embedded.files import write_private
+from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
@@ -38,6 +39,7 @@ from boxd.store.postgres import PostgresStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
+from boxd.workspaces.handout import credentials_text, listing
 from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
@@ -47,7 +49,7 @@ from boxd.workspaces.volumes import Volumes
 from boxd.workspaces.watchdog import DatabaseWatchdog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from boxd.config import Config
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 INSTANCE = "instance"
 """Setting in the control database, and file in the state directory: they belong together."""
 TIER = "default"
+BESIDE_S = 5.0
+"""Seconds in which the database of a service that runs must answer."""
 QUICK_DRAIN = 1.0
 """Seconds that open channels get when their boxes are about to stop anyway."""
 
@@ -271,6 +275,44 @@ async def build_image(config: Config, name: str, progress: Callable[[str], None]
 def known_images(config: Config) -> list[Image]:
     """The catalog."""
     return Catalog(config.state_dir / "images").images()
+
+
+async def list_volumes(config: Config) -> list[tuple[str, str, str, str]]:
+    """`boxd volumes ls`: volume, owner, workspace, when it was made. Unavailable."""
+    async with _stored_volumes(config) as (store, _):
+        return listing(await store.list_volumes())
+
+
+async def volume_credentials(config: Config, volume_id: str) -> str:
+    """`boxd volumes credentials`: see `credentials_text`."""
+    async with _stored_volumes(config) as (store, volumes):
+        return await credentials_text(store, volumes, volume_id)
+
+
+@asynccontextmanager
+async def _stored_volumes(config: Config) -> AsyncIterator[tuple[PostgresStore, Volumes]]:
+    """The volumes of a service that runs beside this process. Unavailable when none does."""
+    dsn = config.meta_dsn
+    key = config.state_dir / "keys" / "master.key"
+    try:
+        if dsn is None:
+            dsn = EmbeddedPostgres(config.state_dir / "postgres").dsn()
+        key.stat()
+    except OSError:
+        raise Unavailable(f"{config.state_dir} has no service yet: run `make up` first") from None
+    issuer: EmbeddedObjectServer | ExternalStore
+    if config.store_file is None:
+        issuer = EmbeddedObjectServer(config.state_dir / "objects")
+        target = StoreTarget(issuer.url, BUCKET, REGION)
+    else:
+        issuer = ExternalStore.from_file(config.store_file)
+        target = issuer.target
+    store = PostgresStore(dsn, deadline=BESIDE_S)
+    try:
+        await store.start()
+        yield store, Volumes(store, Provisioner(dsn), issuer, Sealer(key), target)
+    finally:
+        await store.close()
 
 
 async def _check_pairing(state: Path, store: PostgresStore, backend: RuncBackend) -> None:

@@ -162,6 +162,13 @@ class Service:
             timeout=120,
         )
 
+    def command(self, name: str, *words: str) -> str:
+        """Output of a command of the virtual environment; it must succeed."""
+        command = [str(ROOT / ".venv" / "bin" / name), *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def daemon_pid(self) -> int:
         """The daemon below `make`."""
         children = psutil.Process(self.running.pid).children(recursive=True)

@@ -156,6 +156,26 @@ def test_the_command_line(person: Person, service: Service) -> None:
     assert "second" not in person.run("cli", "ls")
 
 
+def test_the_operator_looks_after_a_drive(person: Person, service: Service, tmp_path: Path) -> None:
+    """README, "Looking after a drive": from the volumes to a file that comes back."""
+    person.run("dev", "echo precious > /wrk/precious && sync && rm /wrk/precious")
+    state = ["--state-dir", str(service.state_dir)]
+    table = service.command("boxd", "volumes", "ls", *state).splitlines()
+    assert table[0].split() == ["VOLUME", "OWNER", "WORKSPACE", "CREATED"]
+    restored = []
+    for number, line in enumerate(table[1:]):
+        file = tmp_path / f"credentials{number}"
+        service.command("boxd", "volumes", "credentials", line.split()[0], str(file), *state)
+        assert file.stat().st_mode & 0o777 == 0o600
+        at = ["--credentials", str(file)]
+        assert "clean" in service.command("wrkfs", "fsck", *at)
+        if "/precious" in service.command("wrkfs", "trash", *at, "ls"):
+            service.command("wrkfs", "trash", *at, "restore", "/precious")
+            restored.append(number)
+    assert len(restored) == 1
+    assert person.run("dev", "cat /wrk/precious") == "precious\n"
+
+
 def test_exec_over_http(person: Person, service: Service) -> None:
     key = person.new_key("runner")
     text = {"Content-Type": "text/plain"}

@@ -64,6 +64,11 @@ class EmbeddedObjectServer:
         process = self._supervisor.process
         return None if process is None else process.pid
 
+    @property
+    def url(self) -> str:
+        """Where it answers, when it runs: the port stays the same over restarts."""
+        return f"http://127.0.0.1:{self._last_port()}"
+
     async def start(self) -> ObjectEndpoint:
         """Starts or adopts the server. Raises Unavailable with the reason."""
         async with self._lock:
@@ -175,8 +180,7 @@ class EmbeddedObjectServer:
         secret = Secret(path.read_text(encoding="ascii"))
         if (ADMIN_KEY, "") not in await self.credentials():
             await self._add(ADMIN_KEY, secret, "")
-        url = f"http://127.0.0.1:{self._last_port()}"
-        return ObjectEndpoint(url, BUCKET, REGION, ADMIN_KEY, secret)
+        return ObjectEndpoint(self.url, BUCKET, REGION, ADMIN_KEY, secret)
 
     async def _add(self, access_key: str, secret: Secret, prefix: str) -> None:
         await self._command(

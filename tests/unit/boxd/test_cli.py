@@ -227,3 +227,14 @@ def test_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["NAME", "BUILT", "DESCRIPTION"]
     assert lines[1].split()[:2] == ["debian", "no"]
+
+
+def test_volumes_without_a_service(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["volumes", "ls", "--state-dir", str(tmp_path)]) == 1
+    assert "has no service yet" in capsys.readouterr().err
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    words = ["volumes", "credentials", "v", str(taken), "--state-dir", str(tmp_path)]
+    assert cli.main(words) == 2
+    assert "exists" in capsys.readouterr().err
+    assert taken.read_text() == "mine"
