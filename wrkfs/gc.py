@@ -59,7 +59,7 @@ async def collect(
     for _ in _rounds(batches):
         ranges, ids = await stores.meta.adopt_orphans(grace, BATCH_RANGES, SLICE_MAX)
         done.orphans += ids
-        if not ranges:
+        if not ranges or (batches is not None and done.orphans >= batches * BATCH_SLICES):
             break
     for _ in _rounds(batches):
         garbage = await stores.meta.garbage(grace, BATCH_SLICES)

@@ -10,21 +10,24 @@ import os
 import random
 import stat
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import asyncpg
 import pytest
 
 from tests.harness.logs import provoked
+from wrkfs import compact, fsck, gc, repair, scrub, trash
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import WrkfsError
 from wrkfs.fs import Filesystem
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.paths import resolve
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, SliceId
+from wrkfs.upkeep import Pace, look_after
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from tests.harness.drive import MountProcess
     from tests.plugins.figures import Figures
@@ -36,6 +39,8 @@ T = TypeVar("T")
 CALL_LIMIT = 30.0
 """Seconds that one call may take, whatever the rows say."""
 ENTRIES = 200
+UPKEEP_EVERY = 3
+"""Rounds of hostile rows after which upkeep and tools work on them, too: they take long."""
 SCHEMA_COPY = "hostile_copy"
 ROOT = Caller(0, 0)
 NUMBERS = (0, -1, 1, 2, 3, 7, 1 << 26, 1 << 31, 1 << 62, (1 << 63) - 1, -(1 << 63))
@@ -58,6 +63,9 @@ VICTIM = "ctid = (SELECT ctid FROM {0} ORDER BY random() LIMIT 1)"
 DELETE = "DELETE FROM {0} WHERE {1}"
 INSERT = "INSERT INTO {0} ({1}) SELECT {2} FROM {0} ORDER BY random() LIMIT 1"
 UPDATE = "UPDATE {0} SET {1} = $1::{2} WHERE {3}"
+SIZES = """SELECT (SELECT count(*) FROM deleted)
+    + (SELECT coalesce(sum(count), 0) FROM slice_range)"""
+"""Ids that are garbage or may be."""
 TIMES = ("infinity", "-infinity", "epoch", "now")
 TEXTS = ("", "'; DROP TABLE inode; --", "x" * 32)
 
@@ -76,6 +84,11 @@ class WatchedBlocks(S3Blocks):
         """See BlockStore."""
         self.keys.add(key)
         await super().put(key, data)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """See BlockStore."""
+        self.keys |= set(keys)
+        await super().delete(keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +187,7 @@ class Client:
 
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
+        self.seen: list[Ino] = []
         self.answered = 0
         self.refused = 0
 
@@ -207,7 +221,8 @@ class Client:
                 if entry.attr.ino not in inodes:
                     inodes.add(entry.attr.ino)
                     todo.append(entry.attr.ino)
-        for ino in sorted(inodes)[:40]:
+        self.seen = sorted(inodes)[:40]
+        for ino in self.seen:
             await self._look(ino)
         await self._change()
 
@@ -249,6 +264,25 @@ class Client:
         await self.call(fs.remove_tree, ROOT_INO, b"d")
         await self.call(fs.sync)
 
+    async def upkeep(self, config: VolumeConfig) -> None:
+        """What mounts do in the background, then the tools."""
+        fs = self._fs
+        await self.call(look_after, fs, Pace(grace=timedelta(0)))
+        for ino in self.seen:
+            await self.call(compact.compact_file, fs, ino, refs=1)
+        removed = await self.call(self._trash)
+        for entry in removed or ():
+            await self.call(trash.restore, fs, entry.entry.ino, to=b"back")
+        await self.call(trash.restore, fs, b"d/f")
+        await self.call(trash.empty, fs)
+        await self.call(gc.collect, fs, grace=timedelta(0))
+        await self.call(fsck.check, config)
+        await self.call(scrub.scrub, config, progress=lambda _done, _all: None)
+        await self.call(repair.repair, config)
+
+    async def _trash(self) -> list[trash.Removed]:
+        return [removed async for removed in trash.entries(self._fs)][:20]
+
     async def _append(self, ino: Ino) -> None:
         handle = await self._fs.open(ino, os.O_RDWR | os.O_APPEND)
         await handle.write(0, b"more")
@@ -268,6 +302,15 @@ async def furnish(fs: Filesystem) -> None:
     await fs.symlink(d.ino, b"link", b"f", ROOT)
     await fs.symlink(ROOT_INO, b"loop", b"loop", ROOT)
     await fs.mknod(d.ino, b"fifo", stat.S_IFIFO | 0o644, 0, ROOT)
+    # Something in the trash, and garbage.
+    gone = await fs.mkdir(ROOT_INO, b"gone", 0o755, ROOT)
+    for name, size in ((b"small", 5000), (b"stored", 200_000), (b"cut", 200_000)):
+        _, handle = await fs.create(gone.ino, name, 0o644, os.O_RDWR, ROOT)
+        await handle.write(0, b"x" * size)
+        await handle.close()
+        if name == b"cut":
+            await fs.setattr(handle.ino, SetAttr(size=0))
+    await fs.remove_tree(ROOT_INO, b"gone")
 
 
 @pytest.fixture
@@ -308,6 +351,8 @@ async def test_hostile_rows_end_in_errors_of_the_drive(
             client = Client(fs)
             try:
                 await client.everything()
+                if number % UPKEEP_EVERY == 0:
+                    await client.upkeep(volume)
             except BaseException as error:
                 error.add_note("\n".join(what))
                 raise
@@ -317,6 +362,34 @@ async def test_hostile_rows_end_in_errors_of_the_drive(
             answered, refused = answered + client.answered, refused + client.refused
     assert answered > refused > 0
     assert all(key.startswith(f"{volume.store.prefix}/") and ".." not in key for key in keys)
+
+
+@pytest.mark.promise("S1")
+@pytest.mark.unclean
+@pytest.mark.timeout(120)
+async def test_a_flood_of_forged_garbage_is_worked_off_in_bounded_rounds(
+    attacker: Attacker, volume: VolumeConfig
+) -> None:
+    del attacker
+    role = await asyncpg.connect(volume.meta_dsn)
+    fs = await Filesystem.connect(volume)
+    try:
+        await role.execute(
+            "INSERT INTO deleted (slice_id, size, deleted_at) "
+            "SELECT n, 9223372036854775807, 'epoch' FROM generate_series(1000000000, 1000030000) n"
+        )
+        await role.execute(
+            "INSERT INTO slice_range (first, count, session_id, ended_at) "
+            "SELECT n << 40, 1048576, 0, 'epoch' FROM generate_series(1::bigint, 16) n"
+        )
+        before = await role.fetchval(SIZES)
+        async with asyncio.timeout(CALL_LIMIT):
+            done = await gc.collect(fs, grace=timedelta(0), batches=1)
+        assert done.slices == gc.BATCH_SLICES
+        assert before > await role.fetchval(SIZES)
+    finally:
+        await fs.close()
+        await role.close()
 
 
 @pytest.mark.promise("S1")

@@ -136,7 +136,7 @@ class PostgresUpkeep:
 def _entry(row: asyncpg.Record) -> TrashEntry:
     found = TrashEntry(*row)
     _check_name(found.name)
-    if found.ino <= 0 or found.size < 0:
+    if found.ino <= 0 or found.size < 0 or not 0 <= found.mode <= 0xFFFF:
         raise Corrupt("entry of the trash")
     return found
 
