@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -35,7 +36,9 @@ TICK = 5.0
 MAX_OPEN = 64
 """Most Filesystems at once: each holds connections to the database and a cache of blocks."""
 LIMITS = Limits(blocks=24 * MIB, dirty=32 * MIB)
-"""Memory of each: enough to stream at the store's speed, little enough for MAX_OPEN of them."""
+"""Memory of each: enough to stream at the store's speed."""
+SHARE = 4
+"""All together may take this part (a quarter) of the host's memory: see `most_open`."""
 MAX_OWNER = 8
 """Most of them for one owner, so that nobody keeps the others out."""
 
@@ -43,6 +46,14 @@ Place = tuple[str, str | None]
 """Owner and workspace."""
 
 _log = logging.getLogger(__name__)
+
+
+def most_open(memory: int) -> int:
+    """How many Filesystems a host with so many bytes of memory can have open at once.
+
+    As many as MAX_OWNER on any host: one owner can have these.
+    """
+    return max(MAX_OWNER, min(MAX_OPEN, memory // SHARE // (LIMITS.blocks + LIMITS.dirty)))
 
 
 class Volumes(Protocol):
@@ -75,13 +86,14 @@ class DrivePool:
         clock: Clock,
         *,
         idle: float = IDLE,
-        max_open: int = MAX_OPEN,
+        max_open: int | None = None,
         pace: upkeep.Pace = upkeep.PACE,
     ) -> None:
+        """`max_open`: None takes what the memory of this host allows."""
         self._volumes = volumes
         self._clock = clock
         self._idle = idle
-        self._max_open = max_open
+        self._max_open = most_open(_host_memory()) if max_open is None else max_open
         self._pace = pace
         self._open: dict[Place, Opened] = {}
         self._connecting: list[Place] = []
@@ -188,6 +200,10 @@ class DrivePool:
         while True:
             await asyncio.sleep(TICK)
             await self.close_idle()
+
+
+def _host_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 async def _end(opened: Opened) -> None:

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from boxd.errors import QuotaExceeded, Unavailable
-from boxd.workspaces.pool import IDLE, MAX_OWNER, DrivePool
+from boxd.workspaces.pool import IDLE, LIMITS, MAX_OPEN, MAX_OWNER, SHARE, DrivePool, most_open
 from tests.harness.leaks import listed
 from tests.harness.world import TurnedClock
 from wrkfs import upkeep
@@ -62,6 +62,16 @@ async def pool(volumes: OneVolume, clock: TurnedClock) -> AsyncIterator[DrivePoo
     made = DrivePool(volumes, clock, max_open=2)
     yield made
     await made.close()
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 4 << 30, 8 << 30, 1 << 40])
+def test_all_together_take_a_share_of_the_memory(memory: int) -> None:
+    count = most_open(memory)
+    assert MAX_OWNER <= count <= MAX_OPEN
+    if count > MAX_OWNER:
+        assert count * (LIMITS.blocks + LIMITS.dirty) <= memory // SHARE
+    assert most_open(memory) <= most_open(2 * memory)
+    assert most_open(1 << 40) == MAX_OPEN
 
 
 async def test_looking_makes_no_volume_and_writing_does(
