@@ -92,7 +92,7 @@ class Filesystem:
         ids = SliceIds(meta)
         budget = DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
-        self._losses = 0
+        self._losses = self._crashes = 0
         self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
@@ -144,6 +144,15 @@ class Filesystem:
     def losses(self) -> int:
         """How often a crash of the database has undone changes that were answered here."""
         return self._losses
+
+    async def keep(self) -> bool:
+        """Makes durable what any session has committed, whatever this one has lost.
+
+        False: the database crashed meanwhile, and what was seen before may not be so any more.
+        """
+        crashes = self._crashes
+        await self._path.sync_all()
+        return self._crashes == crashes
 
     async def sync(self, since: int | None = None) -> None:
         """Everything answered so far survives a crash, dirty bytes of open files included.
@@ -531,6 +540,7 @@ class Filesystem:
 
     def _crashed(self, lost: bool) -> None:
         """The database came back from a crash: versions may have stepped back. See MetaStore."""
+        self._crashes += 1
         self._shown.known.clear()
         for file in self._files.values():
             file.layout = None

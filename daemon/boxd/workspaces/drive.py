@@ -345,6 +345,14 @@ class Drive:
     @asynccontextmanager
     async def _closing(self, handle: FileHandle, what: str) -> AsyncIterator[None]:
         """Closes a handle after the body; after a failure nobody waits for that."""
+        async with self._unless_failed(handle):
+            yield
+        async with self._step(what):
+            await handle.close()
+
+    @asynccontextmanager
+    async def _unless_failed(self, handle: FileHandle) -> AsyncIterator[None]:
+        """Closes a handle in the background when the body fails."""
         try:
             yield
         except BaseException:
@@ -352,8 +360,6 @@ class Drive:
             _ENDING.add(task)
             task.add_done_callback(_ENDING.discard)
             raise
-        async with self._step(what):
-            await handle.close()
 
     async def _existing(self, path: bytes) -> Attr:
         found = await paths.resolve(self._fs, path)
@@ -370,9 +376,15 @@ class Drive:
             if not attr.is_file:
                 raise NotFound(f"{what} is neither a file nor a directory")
             try:
-                return await self._fs.open_snapshot(attr.ino)
+                found = await self._fs.open_snapshot(attr.ino)
             except (drive_errors.NotFound, drive_errors.Stale):
                 continue
+            async with self._unless_failed(found):
+                # A version that a crash of the database undoes is given again, to other bytes:
+                # nobody may know its tag.
+                if await self._fs.keep():
+                    return found
+            await found.close()
         raise Unavailable(f"{what} is being replaced all the time; try again")
 
     async def _target(self, path: bytes) -> Attr | None:

@@ -87,6 +87,47 @@ async def test_put_tells_whether_it_created_and_which_version(fs: Filesystem) ->
     assert await content(drive, b"a/b/c") == b""
 
 
+class Crashing(MemoryMeta):
+    """A memory store whose database crashes, once, before it has made a version durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncs = 0
+        self.before_sync: Callable[[], Awaitable[object]] | None = None
+
+    async def sync(self) -> None:
+        crash, self.before_sync = self.before_sync, None
+        if crash is not None:
+            await crash()
+            assert self.on_crash is not None
+            self.on_crash(False)
+        self.syncs += 1
+        await super().sync()
+
+
+async def test_a_tag_is_told_of_a_version_that_stays() -> None:
+    meta = Crashing()
+    await meta.start()
+    fs = Filesystem(meta, MemoryBlocks())
+    drive = Drive(fs)
+    await drive.put(b"f", body(b"old"), ANYTHING)
+    before = meta.syncs
+
+    async def change() -> None:
+        await drive.put(b"f", body(b"new"), ANYTHING)
+
+    async with drive.at(b"f") as found:
+        assert isinstance(found, OpenFile)
+        undone = found.tag
+    assert meta.syncs == before + 1
+    meta.before_sync = change
+    async with drive.at(b"f") as found:
+        assert isinstance(found, OpenFile)
+        assert found.tag != undone
+        assert b"".join([piece async for piece in found.pieces(0, 3)]) == b"new"
+    await fs.close()
+
+
 async def test_a_body_that_fails_changes_nothing(fs: Filesystem) -> None:
     drive = Drive(fs)
     await drive.put(b"f", body(b"old"), ANYTHING)
