@@ -57,6 +57,7 @@ _REPEAT = (
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,  # a standby; its promotion or another address follows
     asyncpg.InvalidCachedStatementError,  # the functions were replaced by another release
+    asyncpg.InvalidSchemaNameError,  # they are away while tables are migrated
 )
 
 

@@ -64,6 +64,28 @@ async def install_functions(conn: asyncpg.Connection) -> None:
         await conn.execute("INSERT INTO wrkfs.release (digest) VALUES ($1)", release)
 
 
+async def remove_functions(conn: asyncpg.Connection) -> None:
+    """Takes the functions away until `install_functions`; none are there: nothing.
+
+    Mounts that run wait meanwhile. So functions of one release never work on tables of another.
+    """
+    async with conn.transaction():
+        await conn.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await conn.execute("DROP SCHEMA IF EXISTS wrkfs CASCADE")
+
+
+async def is_outdated(conn: asyncpg.Connection, schema: str) -> bool:
+    """Whether a volume was written by an older release.
+
+    Raises MigrationError when it was written by a newer one.
+    """
+    newest = max(_migrations())
+    version: int = await conn.fetchval(f"SELECT schema_version FROM {_quote(schema)}.volume")  # noqa: S608 quoted identifier
+    if version > newest:
+        raise MigrationError(f"schema version {version} is newer than {newest}")
+    return version < newest
+
+
 async def create_volume_schema(
     conn: asyncpg.Connection,
     schema: str,

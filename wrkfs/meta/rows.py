@@ -6,6 +6,7 @@ behind this file meets a negative size or a name with a slash.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt
@@ -56,10 +57,12 @@ def _attr(values: tuple[int, ...]) -> Attr:
         or not 0 <= found.uid <= _ID_MAX
         or not 0 <= found.gid <= _ID_MAX
         or not 0 <= found.rdev <= _ID_MAX
-        or not 0 <= found.holes <= found.size
         or found.ino <= 0
     ):
         raise Corrupt("attributes of an inode")
+    # Only a count for `du`: a wrong one is no reason to refuse a whole directory.
+    if not 0 <= found.holes <= found.size:
+        return replace(found, holes=min(max(found.holes, 0), found.size))
     return found
 
 

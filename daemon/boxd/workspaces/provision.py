@@ -24,6 +24,8 @@ from wrkfs.meta.migrate import (
     MigrationError,
     create_volume_schema,
     install_functions,
+    is_outdated,
+    remove_functions,
     update_volume,
 )
 
@@ -98,7 +100,11 @@ class Provisioner:
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
                 await self._close_to_public(connection)
-            for name in await _names(connection):
+            names = await _names(connection)
+            if any([await is_outdated(connection, name) for name in names]):
+                # All volumes in one transaction would need more locks than the server has.
+                await remove_functions(connection)
+            for name in names:
                 await update_volume(connection, name, name)
                 await connection.execute(
                     f"UPDATE {name}.volume SET trash_seconds = $1 WHERE trash_seconds <> $1",  # noqa: S608 a name from the catalogue
