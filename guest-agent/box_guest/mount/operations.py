@@ -155,7 +155,7 @@ class Operations(pyfuse3.Operations):
         """SYMLINK."""
         return _entry(await self._fs.symlink(Ino(parent_inode), name, target, _caller(ctx)))
 
-    @handler
+    @of_inode
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
