@@ -1,4 +1,6 @@
-"""Checks the volume's rows against every invariant, all at one moment, also while it is mounted.
+"""Checks the volume's rows against every invariant, also while it is mounted.
+
+Each check sees the volume as it is at one moment; different checks see different moments.
 
 Exit status: 0 clean, 1 something is wrong, 2 it could not be checked. `--repair` mends what can be
 mended without giving up a byte that some name shows, and checks again; the status tells what is

@@ -175,7 +175,8 @@ CREATE TABLE session (
                                         -- HTTP GET, a dump); NULL: it reads nothing old
 ) WITH (fillfactor = 50);
 
--- Read leases on directories, taken by lookup and readdir once mounts cache. Nothing writes it yet.
+-- Read leases on directories, taken by lookup and readdir once mounts cache; none is taken yet. The
+-- row (0, 0) names the present run of the database by its expires_at: `survey` writes it.
 -- UNLOGGED: after a crash of PostgreSQL all leases are void and all mounts drop their caches.
 CREATE UNLOGGED TABLE lease (
     ino             bigint NOT NULL,    -- the directory, or a file with several links
