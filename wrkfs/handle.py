@@ -161,8 +161,8 @@ class FileHandle:
         self._raise_error()
 
     async def fsync(self) -> None:
-        """As `flush`, also when this handle wrote nothing itself."""
-        await self.file.writer.commit(durable=True)
+        """As `flush`, also of a handle that is only read, and of what others wrote before."""
+        await self.file.writer.commit(durable=True, foreign=True)
         self._raise_error()
 
     async def close(self, *, flushed: bool = False) -> None:

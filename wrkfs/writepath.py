@@ -180,13 +180,8 @@ class WritePath:
         """A durable step succeeded that began when `changes` was `until`."""
         self.durable = max(self.durable, until)
 
-    async def sync(self) -> None:
-        """What this session was answered survives a crash; costs nothing when it does already."""
-        if self.changes > self.durable:
-            await self.sync_all()
-
     async def sync_all(self) -> None:
-        """The same, and what any session was answered: a name may be another one's work."""
+        """What any session was answered survives a crash: it may be another one's work."""
         until = self.changes
         await self.attempt(self.meta.sync)
         self.note_durable(until)

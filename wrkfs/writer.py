@@ -137,15 +137,15 @@ class Writer:
             raise
         self._held += size
 
-    async def commit(self, *, durable: bool, others: bool = True) -> None:
+    async def commit(self, *, durable: bool, others: bool = True, foreign: bool = False) -> None:
         """Makes all dirty bytes visible, and with `durable` safe from crashes.
 
         Durable is then everything that the Filesystem has answered, names included; without
-        `others` no more than the bytes of this file. Lost bytes are reported through `on_lost`,
-        never raised here.
+        `others` no more than the bytes of this file; with `foreign` also what other sessions were
+        answered before. Lost bytes are reported through `on_lost`, never raised here.
         """
-        if self.dirty or (durable and self._undone(others)):
-            await asyncio.shield(self._spawn(durable, others))
+        if self.dirty or (durable and (foreign or self._undone(others))):
+            await asyncio.shield(self._spawn(durable, others, foreign))
 
     async def settle(self) -> None:
         """Gives appended bytes their place, so that size and reads are exact."""
@@ -258,21 +258,21 @@ class Writer:
             self._timer.cancel()
             self._timer = None
 
-    def _spawn(self, durable: bool, others: bool) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._commit(durable, others))
+    def _spawn(self, durable: bool, others: bool, foreign: bool = False) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._commit(durable, others, foreign))
         self._path.tasks.add(task)
         task.add_done_callback(self._path.tasks.discard)
         return task
 
-    async def _commit(self, durable: bool, others: bool) -> None:
+    async def _commit(self, durable: bool, others: bool, foreign: bool) -> None:
         async with self._commit_lock:
             self._cancel_timer()
             until = self._path.changes
             try:
                 if self._runs:
                     await self._commit_runs(durable)
-                elif durable and self._undone(others):
-                    await self._path.sync()
+                elif durable and (foreign or self._undone(others)):
+                    await self._path.sync_all()
                     return
                 else:
                     return
