@@ -23,6 +23,7 @@ GONE: dict[str, Callable[[Operations, int, pyfuse3.RequestContext], Awaitable[ob
     "setxattr": lambda mount, ino, ctx: mount.setxattr(ino, b"user.a", b"", ctx),
     "listxattr": lambda mount, ino, ctx: mount.listxattr(ino, ctx),
     "removexattr": lambda mount, ino, ctx: mount.removexattr(ino, b"user.a", ctx),
+    "link": lambda mount, ino, ctx: mount.link(ino, ROOT_INO, b"another", ctx),
 }
 
 
