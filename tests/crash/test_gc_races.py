@@ -205,7 +205,7 @@ class World:
 
 
 @pytest.mark.figure("RA-7")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_no_live_block_goes_and_no_dead_one_stays(volume: VolumeConfig, figures: Figures) -> None:
     async def rounds() -> None:
         world = World(volume)

@@ -334,7 +334,7 @@ async def attacker(volume: VolumeConfig, drive_database: str) -> AsyncIterator[A
 @pytest.mark.promise("S1")
 @pytest.mark.figure("FZ-rows")
 @pytest.mark.unclean
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_hostile_rows_end_in_errors_of_the_drive(
     attacker: Attacker, volume: VolumeConfig, figures: Figures
 ) -> None:
@@ -366,7 +366,7 @@ async def test_hostile_rows_end_in_errors_of_the_drive(
 
 @pytest.mark.promise("S1")
 @pytest.mark.unclean
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_a_flood_of_forged_garbage_is_worked_off_in_bounded_rounds(
     attacker: Attacker, volume: VolumeConfig
 ) -> None:
@@ -419,7 +419,7 @@ async def test_foreign_slice_ids_lead_to_own_keys_only(
 @pytest.mark.promise("S1")
 @pytest.mark.figure("FZ-rows")
 @pytest.mark.unclean
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_mount_lives_on_hostile_rows(
     attacker: Attacker, mount: Callable[[], MountProcess], figures: Figures
 ) -> None:

@@ -44,7 +44,7 @@ SLOPE = 1 << 20
 
 
 @pytest.mark.figure("SOAK")
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(360)
 def test_mixed_work_leaves_nothing_behind(
     mount: Callable[[], MountProcess], volume: VolumeConfig, figures: Figures
 ) -> None:
