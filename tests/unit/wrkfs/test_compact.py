@@ -109,7 +109,9 @@ async def test_a_large_slice_below_goes_when_nothing_of_it_shows(drive: Drive) -
 
 
 @pytest.mark.parametrize("change", ["above", "over", "truncate", "grow", "replace"])
-async def test_who_writes_meanwhile_wins(drive: Drive, change: str) -> None:
+async def test_who_writes_meanwhile_wins(
+    drive: Drive, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fs, other = await drive.mount(), await drive.mount()
     ino = await scattered(fs, [*range(0, 64, 2), *range(1, 64, 2)])
     model = bytearray(await content(fs))
@@ -133,9 +135,9 @@ async def test_who_writes_meanwhile_wins(drive: Drive, change: str) -> None:
             await other.unlink(ROOT_INO, b"file")
         return await do(stretch)  # type: ignore[arg-type]  # passed on as it came
 
-    meta.compact = late  # type: ignore[method-assign]  # a change just before the transaction
+    monkeypatch.setattr(meta, "compact", late)
     done = await compact.compact_file(fs, ino, refs=64)
-    meta.compact = do  # type: ignore[method-assign]  # as it was
+    monkeypatch.setattr(meta, "compact", do)
     assert done == (1 if change in ("above", "over") else 0)
     if change != "replace":
         assert await content(await drive.mount()) == bytes(model)
@@ -247,7 +249,9 @@ async def test_a_damaged_file_keeps_no_upkeep_waiting(drive: Drive) -> None:
     assert len(drive.blocks.objects) == 1
 
 
-async def test_a_refused_copy_is_made_in_the_next_round(drive: Drive) -> None:
+async def test_a_refused_copy_is_made_in_the_next_round(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fs, other = await drive.mount(), await drive.mount()
     pages = list(range(300))
     random.Random(5).shuffle(pages)
@@ -259,10 +263,10 @@ async def test_a_refused_copy_is_made_in_the_next_round(drive: Drive) -> None:
         await other.setattr(ino, SetAttr(size=300 * PAGE))
         for page in pages:
             await put(other, ino, page * PAGE, b"n" * PAGE)
-        fs.stores.meta.compact = compacting  # type: ignore[method-assign]  # once
+        monkeypatch.setattr(fs.stores.meta, "compact", compacting)
         return await compacting(stretch)
 
-    fs.stores.meta.compact = late  # type: ignore[method-assign]  # someone comes in between
+    monkeypatch.setattr(fs.stores.meta, "compact", late)
     fs.stores.note_ragged(ino)
     await upkeep.look_after(fs)
     assert len((await fs.file_map(ino)).refs) > RAGGED
@@ -294,7 +298,9 @@ async def test_a_copy_of_an_epoch_that_has_ended_is_not_put_in(drive: Drive) -> 
     assert await content(other) == expected
 
 
-async def test_a_copy_that_could_not_be_given_up_is_told_later(drive: Drive) -> None:
+async def test_a_copy_that_could_not_be_given_up_is_told_later(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fs, other = await drive.mount(drive.blocks), await drive.mount()
     pages = list(range(300))
     random.Random(7).shuffle(pages)
@@ -307,10 +313,10 @@ async def test_a_copy_that_could_not_be_given_up_is_told_later(drive: Drive) -> 
     async def outage(slices: Mapping[SliceId, int]) -> None:
         raise Unavailable(f"an outage: {len(slices)} are not told")
 
-    fs.stores.meta.compact = refused  # type: ignore[method-assign]  # someone comes in between
-    fs.stores.meta.give_up = outage  # type: ignore[method-assign]  # a fault
+    monkeypatch.setattr(fs.stores.meta, "compact", refused)
+    monkeypatch.setattr(fs.stores.meta, "give_up", outage)
     assert await compact.compact_file(fs, ino) == 0
-    fs.stores.meta.give_up = give_up  # type: ignore[method-assign]  # mended
+    monkeypatch.setattr(fs.stores.meta, "give_up", give_up)
     assert len(drive.blocks.objects) == 1
     await fs.close()
     await gc.collect(other, grace=NOW)

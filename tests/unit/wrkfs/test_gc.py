@@ -187,7 +187,9 @@ async def test_a_session_that_closes_leaves_no_ids_behind(drive: Drive) -> None:
     assert drive.volume.ranges == []
 
 
-async def test_what_makes_garbage_is_durable_before_objects_go(drive: Drive) -> None:
+async def test_what_makes_garbage_is_durable_before_objects_go(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fs = await drive.mount(drive.blocks)
     handle = await create(fs)
     await handle.write(0, BIG)
@@ -203,7 +205,7 @@ async def test_what_makes_garbage_is_durable_before_objects_go(drive: Drive) -> 
     async def delete(_key: str) -> None:
         assert synced
 
-    fs.stores.meta.sync = counted  # type: ignore[method-assign]  # counts
+    monkeypatch.setattr(fs.stores.meta, "sync", counted)
     drive.blocks.before_delete = delete
     assert (await gc.collect(fs, grace=NOW)).slices == 1
 

@@ -10,12 +10,14 @@ from wrkfs import upkeep
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    import pytest
+
     from tests.plugins.strict_logs import AssertLogs
     from tests.unit.wrkfs.drive import Drive
 
 
 async def test_a_bug_in_a_round_is_told_and_the_next_comes(
-    drive: Drive, assert_logs: AssertLogs
+    drive: Drive, assert_logs: AssertLogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = await drive.mount()
     rounds = 0
@@ -25,7 +27,7 @@ async def test_a_bug_in_a_round_is_told_and_the_next_comes(
         rounds += 1
         raise KeyError(period)
 
-    fs.stores.meta.claim_upkeep = broken  # type: ignore[method-assign]  # a bug
+    monkeypatch.setattr(fs.stores.meta, "claim_upkeep", broken)
     with assert_logs("upkeep"):
         upkeep.start(fs, upkeep.Pace(interval=0.001))
         await until(lambda: rounds > 2)
