@@ -63,7 +63,7 @@ class Twin:
     def step(self) -> None:
         """One random step."""
         verbs = ["write"] * 4 + ["read"] * 4 + ["append", "truncate", "punch", "map_read"]
-        verbs += ["map_write"] * 3 + ["map_append", "reopen", "fsync", "drop", "stat", "hand_over"]
+        verbs += ["map_write"] * 3 + ["reopen", "fsync", "drop", "stat", "hand_over"]
         verbs += ["direct_write", "direct_read", "vector"]
         verb = self._chance.choice(verbs)
         self.log.append(f"{self._turn} {verb}")
@@ -142,18 +142,15 @@ class Twin:
             with mmap.mmap(self._fd, end, prot=mmap.PROT_READ) as mapped:
                 self._alike(mapped[at:end], os.pread(self._local, end - at, at), at)
 
-    def _map_write(self, descriptor: int | None = None) -> None:
+    def _map_write(self) -> None:
         if (part := self._mappable()) is not None:
             at, end = part
             data = self._pattern(end - at)
-            with mmap.mmap(self._fd if descriptor is None else descriptor, end) as mapped:
+            with mmap.mmap(self._fd, end) as mapped:
                 mapped[at:end] = data
                 if self._chance.random() < 0.5:
                     mapped.flush()
             os.pwrite(self._local, data, at)
-
-    def _map_append(self) -> None:
-        self._map_write(self._opened[self._turn][1])
 
     def _reopen(self) -> None:
         self._fsync()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tests.plugins.figures import Figures
 
+pytestmark = pytest.mark.timeout(600)
+
 ME = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "gc.autoDetach=false")
 
 
