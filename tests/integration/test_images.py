@@ -49,7 +49,6 @@ async def test_a_build_from_packages(tmp_path: Path) -> None:
     assert len(percents) > 10
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_root_that_lacks_a_program_is_not_kept(tmp_path: Path) -> None:
     recipe = Recipe("tiny", "", "bookworm", ("ca-certificates",), ("bash", "no-such-program"))
