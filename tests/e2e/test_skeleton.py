@@ -169,7 +169,7 @@ def test_the_operator_looks_after_a_drive(person: Person, service: Service, tmp_
         assert file.stat().st_mode & 0o777 == 0o600
         at = ["--credentials", str(file)]
         assert "clean" in service.command("wrkfs", "fsck", *at)
-        if "/precious" in service.command("wrkfs", "trash", *at, "ls"):
+        if "precious" in service.command("wrkfs", "trash", *at, "ls"):
             service.command("wrkfs", "trash", *at, "restore", "/precious")
             restored.append(number)
     assert len(restored) == 1
