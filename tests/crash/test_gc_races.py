@@ -211,7 +211,7 @@ def test_no_live_block_goes_and_no_dead_one_stays(volume: VolumeConfig, figures:
         world = World(volume)
         await world.open()
         try:
-            for number in figures(ci=15, long=1000):
+            for number in figures(ci=50, long=1000):
                 await world.round(number)
                 if number % 25 == 24:
                     await world.settle()
