@@ -213,7 +213,7 @@ class Play:
                 assert tree.everything() == wanted
         finally:
             for number in list(self._held):
-                self._drop(number)
+                self._drop(number=number)
 
     def _look(self, path: str, number: int) -> None:
         """Another side than the one that worked sees the path as the model does."""

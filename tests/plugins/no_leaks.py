@@ -1,9 +1,8 @@
 """Fails a test that leaves descriptors or child processes, and a run that leaves host objects.
 
 Per test: open descriptors and child processes of this process, before its first fixture and after
-its last. A test during which a fixture of wider scope was set up is not judged by itself (what
-that fixture made outlives it), nor are the processes of one that uses such a fixture (it may have
-started them anew); the end of the run is.
+its last. What a fixture of wider scope opened while it was set up outlives the test and is not
+counted; nor are the processes of a test that uses such a fixture (it may have started them anew).
 
 Per run: mounts, network namespaces, network interfaces, cgroups, nftables tables and processes of
 ours. Under xdist the controller looks, before the first worker and after the last; what the workers
@@ -19,7 +18,7 @@ import re
 import subprocess
 import time
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,12 +34,22 @@ SETTLE_S = 5.0
 """How long what a test ended may take to be gone."""
 POLL_S = 0.05
 OUR_WORDS = ("boxd", "box_guest", "wrkfs", "unix_socket_directories=", "-boxd-")
-WIDE = pytest.StashKey[set[str]]()
+WIDE = pytest.StashKey["Opened"]()
 LEFT = pytest.StashKey[list[str]]()
 OPEN_BEFORE = pytest.StashKey[Counter[str]]()
 SUSPECTS = pytest.StashKey[list[tuple[str, str]]]()
 """Test and kind of descriptor; a leak if one of that kind is still too many at the end."""
 HOST_BEFORE = pytest.StashKey["HostObjects"]()
+
+
+@dataclass
+class Opened:
+    """What fixtures of wider scope opened during the present test."""
+
+    descriptors: Counter[str] = field(default_factory=Counter)
+    children: set[int] = field(default_factory=set)
+    depth: int = 0
+    """How many of them are being set up: one may ask for another."""
 
 
 class Worker(Protocol):
@@ -81,9 +90,9 @@ class HostObjects:
     def left_since(self, before: HostObjects) -> list[str]:
         """What is there now and was not before, one line each."""
         return [
-            f"{field.name}: {item}"
-            for field in fields(self)
-            for item in sorted(getattr(self, field.name) - getattr(before, field.name))
+            f"{kind.name}: {item}"
+            for kind in fields(self)
+            for item in sorted(getattr(self, kind.name) - getattr(before, kind.name))
         ]
 
 
@@ -137,24 +146,29 @@ def _children() -> set[int]:
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None]:
-    """Notes that a fixture which outlives the test is made during it."""
-    if fixturedef.scope != "function":
-        request.node.session.stash.setdefault(WIDE, set()).add(fixturedef.argname)
+    """Notes what a fixture that outlives the test opens."""
+    opened = request.node.session.stash.setdefault(WIDE, Opened())
+    if fixturedef.scope == "function" or opened.depth:
+        yield
+        return
+    opened.depth += 1
+    descriptors, children = _descriptors(), _children()
     yield
+    opened.depth -= 1
+    opened.descriptors += _descriptors() - descriptors
+    opened.children |= _children() - children
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
     """Compares before the first fixture with after the last."""
-    wide = item.session.stash.setdefault(WIDE, set())
-    wide.clear()
+    wide = item.session.stash[WIDE] = Opened()
     gc.collect()
     descriptors, children = _descriptors(), _children()
     yield
-    if wide:
-        return
     kinds, processes = _wait_for_nothing(
-        descriptors, None if _uses_wide_fixture(item) else children
+        descriptors + wide.descriptors,
+        None if _uses_wide_fixture(item) else children | wide.children,
     )
     # The protocol is over; the only way left to fail the run is its exit status.
     item.session.stash[SUSPECTS] += [(item.nodeid, kind) for kind in kinds]
