@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from tests.mount.posix.tree import ROOT, Tree, User
+from tests.mount.posix.tree import ROOT, USERS, Tree, User
 
 if TYPE_CHECKING:
     from tests.mount.posix.actor import Picture
@@ -28,9 +28,11 @@ class Twins:
         self._before: tuple[Picture, Picture] | None = None
 
     def fresh(self) -> None:
-        """Goes on in a new directory."""
+        """Goes on in a new directory, and every user with it: a call may shut it to some."""
         for tree in self.trees:
             tree.fresh()
+            for user in USERS:
+                tree.actor(user)
         self.calls = []
         self._before = None
 
