@@ -50,6 +50,8 @@ class Opened:
     children: set[int] = field(default_factory=set)
     depth: int = 0
     """How many of them are being set up: one may ask for another."""
+    used: bool = False
+    """Whether the test uses one of ours, also one that it asked for by name while it ran."""
 
 
 class Worker(Protocol):
@@ -167,23 +169,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None]:
     descriptors, children = _descriptors(), _children()
     yield
     kinds, processes = _wait_for_nothing(
-        descriptors + wide.descriptors,
-        None if _uses_wide_fixture(item) else children | wide.children,
+        descriptors + wide.descriptors, None if wide.used else children | wide.children
     )
     # The protocol is over; the only way left to fail the run is its exit status.
     item.session.stash[SUSPECTS] += [(item.nodeid, kind) for kind in kinds]
     item.session.stash[LEFT] += [f"{item.nodeid}: process {pid}" for pid in processes]
 
 
-def _is_ours(definition: pytest.FixtureDef[object]) -> bool:
-    return definition.func.__module__.startswith("tests.")
-
-
-def _uses_wide_fixture(item: pytest.Item) -> bool:
-    if not isinstance(item, pytest.Function):
-        return False
-    found = item._fixtureinfo.name2fixturedefs.values()
-    return any(one.scope != "function" and _is_ours(one) for same in found for one in same)
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Notes which fixtures the test has used, before that is forgotten."""
+    if isinstance(item, pytest.Function):
+        item.session.stash[WIDE].used = any(
+            one.scope != "function" and one.func.__module__.startswith("tests.")
+            for one in item._request._fixture_defs.values()
+        )
+    yield
 
 
 def _wait_for_nothing(
