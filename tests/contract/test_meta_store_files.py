@@ -219,7 +219,17 @@ async def test_truncate_to_the_same_size_keeps_the_version(
     old = await put(meta, file, objects.inline(0, b"abc"))
     same = await meta.setattr(file, SetAttr(size=3))
     assert same.version == old.version
-    assert same.mtime_ns == old.mtime_ns
+    assert same.mtime_ns > old.mtime_ns
+    assert same.ctime_ns > old.ctime_ns
+
+
+@pytest.mark.parametrize("size", [0, 5000])
+async def test_truncate_to_the_same_size_moves_no_times_of_what_holds_no_bytes(
+    meta: MetaStore, size: int
+) -> None:
+    file = await opened(meta)
+    old = await meta.setattr(file, SetAttr(size=size))
+    assert await meta.setattr(file, SetAttr(size=size)) == old
 
 
 async def test_appends_of_two_sessions_are_all_kept(

@@ -263,8 +263,10 @@ class MemoryVolume:
 
     def resize(self, node: Node, size: int) -> None:
         """Cuts or extends a regular file: refs are clipped, so cut bytes never come back."""
-        old = node.attr.size
-        if size == old:
+        now = time.time_ns()
+        if size == node.attr.size:
+            if node.attr.held:
+                node.change(mtime_ns=now, ctime_ns=now)
             return
         gone = [ref for ref in node.refs if ref.pos >= size]
         node.refs = [
@@ -275,7 +277,6 @@ class MemoryVolume:
         self.note_freed(node, gone)
         holes = rules.holes(((ref.pos, ref.length) for ref in node.refs), size)
         self.charge(size - holes - node.attr.held)
-        now = time.time_ns()
         node.change(
             size=size,
             mtime_ns=now,

@@ -140,8 +140,9 @@ BEGIN
     RETURN v_bytes;
 END $$;
 
--- Sets the size of a locked regular file; mtime and ctime move if it is another. Answers the growth
--- in bytes. Cut bytes never come back: refs beyond the end go, the one across it is clipped.
+-- Sets the size of a locked regular file. mtime and ctime move, unless it is the size that the file
+-- has and the file holds no bytes (as tmpfs does it). Answers the growth in bytes. Cut bytes never
+-- come back: refs beyond the end go, the one across it is clipped.
 CREATE FUNCTION wrkfs.resize(a_ino bigint, a_size bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := wrkfs.now_ns();
@@ -158,7 +159,10 @@ BEGIN
     v_holes := CASE WHEN a_size > v_old THEN v_holes + (a_size - v_old)
         WHEN a_size = 0 OR v_holes = 0 OR a_size = v_old THEN v_holes * (a_size > 0)::integer
         ELSE v_holes - (v_old - a_size - wrkfs.covered(a_ino, a_size, v_old)) END;
-    IF a_size = v_old THEN RETURN 0; END IF;
+    IF a_size = v_old THEN
+        UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_ino AND v_held > 0;
+        RETURN 0;
+    END IF;
     UPDATE inode i SET size = a_size, mtime = v_now, ctime = v_now, holes = v_holes,
         version = i.version + 1
     WHERE i.ino = a_ino;

@@ -14,7 +14,7 @@ BEGIN
 END $$;
 
 -- Changes attributes; NULL leaves one as it is, times also come from the database's clock. ctime
--- moves, unless all that was asked for is the size that the file has. A new owner takes the set-id
+-- moves, unless all that was asked for is the size that an empty file has (`resize`). A new owner takes the set-id
 -- bits of a file unless the mode comes with it; whether a new size does depends on who asks, so the
 -- adapter sends the mode then.
 CREATE FUNCTION wrkfs.setattr(
@@ -42,7 +42,8 @@ BEGIN
         v_growth := wrkfs.resize(a_ino, a_size);
     END IF;
     UPDATE inode i
-    SET ctime = CASE WHEN a_size = v_size AND coalesce(a_mode, a_uid, a_gid) IS NULL
+    SET ctime = CASE WHEN a_size = v_size AND i.holes = i.size
+                AND coalesce(a_mode, a_uid, a_gid) IS NULL
                 AND coalesce(a_atime, a_mtime) IS NULL AND NOT (a_atime_now OR a_mtime_now)
             THEN i.ctime ELSE v_now END,
         mode = CASE WHEN a_mode IS NOT NULL THEN (i.mode & 61440) | (a_mode & 4095)
