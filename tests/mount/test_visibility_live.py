@@ -285,3 +285,20 @@ def test_own_changes_keep_own_mappings_right(pair: tuple[Path, Path]) -> None:
         wanted = bytes(mapped)
         os.fsync(file.fileno())
         assert (pair[1] / "f").read_bytes() == wanted
+
+
+def test_a_directory_that_moved_elsewhere_moves_on_once_it_was_seen(
+    pair: tuple[Path, Path],
+) -> None:
+    here, there = pair
+    for name in ("old", "new", "newest"):
+        (here / name).mkdir()
+    (here / "old" / "it").mkdir()
+    (there / "old" / "it").stat()
+    (here / "old" / "it").rename(here / "new" / "it")
+    # The kernel cannot move what it remembers of a directory while it renames: see GUARANTEES.md.
+    with pytest.raises(OSError, match="Stale"):
+        (there / "new" / "it").rename(there / "newest" / "it")
+    (there / "new" / "it").stat()
+    (there / "new" / "it").rename(there / "newest" / "it")
+    assert os.listdir(here / "newest") == ["it"]
