@@ -19,7 +19,9 @@ from tests.harness.leaks import ENDED, listed, missing_objects, rows, stray_obje
 from tests.harness.loop import run
 from tests.soak.workers import Worker, serve
 from wrkfs import gc, trash
+from wrkfs.atime import DUE_MAX
 from wrkfs.fs import Filesystem
+from wrkfs.shown import KNOWN_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +43,8 @@ LONG = 20 * 60.0
 """Seconds after which the slope of the memory means something."""
 SLOPE = 1 << 20
 """Bytes an hour."""
+TABLES = max(KNOWN_MAX, DUE_MAX)
+"""Inodes that fill every table of a mount."""
 
 
 @pytest.mark.figure("SOAK")
@@ -50,6 +54,9 @@ def test_mixed_work_leaves_nothing_behind(
 ) -> None:
     mounts = [mount(), mount()]
     memory: list[list[tuple[float, int]]] = [[], []]
+    if figures.long:
+        for made in mounts:
+            fill(made)
     for number in figures(ci=3, long=1_000_000):
         work(mounts, volume, number)
         fsck_clean(volume)
@@ -83,6 +90,15 @@ def work(mounts: list[MountProcess], volume: VolumeConfig, number: int) -> None:
         finally:
             stop.set()
         assert server.result() > 0
+
+
+def fill(made: MountProcess) -> None:
+    """Fills the tables that a mount bounds by number of inodes, so that only leaks grow later."""
+    for number in range(TABLES):
+        file = made.path / f"fill{number}"
+        file.write_bytes(b"x")
+        assert file.read_bytes() == b"x"
+    clear(made)
 
 
 def clear(made: MountProcess) -> None:
