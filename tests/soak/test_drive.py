@@ -98,7 +98,7 @@ def fill(made: MountProcess) -> None:
         file = made.path / f"fill{number}"
         file.write_bytes(b"x")
         assert file.read_bytes() == b"x"
-    clear(made)
+        file.unlink()
 
 
 def clear(made: MountProcess) -> None:
