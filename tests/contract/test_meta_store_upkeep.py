@@ -220,21 +220,6 @@ async def test_a_copy_under_an_id_of_another_session_is_refused(
     assert await other.compact(stretch(ino, foreign, before.refs))
 
 
-async def test_a_copy_of_an_epoch_that_has_ended_is_refused(
-    meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
-) -> None:
-    ino = await opened(meta)
-    before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
-    copy = await copied(other, objects, 0, b"aabbbb")
-    await meta_volume.fence(other)
-    with pytest.raises(errors.Fenced):
-        await other.link(ino, ROOT_INO, b"g")
-    await other.rejoin()
-    with pytest.raises(errors.InvalidArgument):
-        await other.compact(stretch(ino, copy, before.refs))
-    assert await meta.file_map(ino) == before
-
-
 async def test_a_copy_takes_the_place_of_many_refs(
     meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
 ) -> None:
@@ -372,7 +357,7 @@ async def test_files_with_many_refs_are_found_in_order(meta: MetaStore, objects:
     assert await meta.ragged(found[2], 3, 10) == []
 
 
-async def test_a_fenced_session_compacts_nothing(
+async def test_a_fenced_session_compacts_nothing_nor_does_its_next_epoch(
     meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
 ) -> None:
     ino = await opened(meta)
@@ -380,5 +365,8 @@ async def test_a_fenced_session_compacts_nothing(
     copy = await copied(other, objects, 0, b"aabbbb")
     await meta_volume.fence(other)
     with pytest.raises(errors.Fenced):
+        await other.compact(stretch(ino, copy, before.refs))
+    await other.rejoin()
+    with pytest.raises(errors.InvalidArgument):
         await other.compact(stretch(ino, copy, before.refs))
     assert await meta.file_map(ino) == before

@@ -104,7 +104,7 @@ class Attacker:
     """Writes hostile rows as the volume's own role; puts the good ones back as administrator."""
 
     def __init__(self, role: asyncpg.Connection, admin: asyncpg.Connection, schema: str) -> None:
-        self._role = role
+        self.role = role
         self._admin = admin
         self._schema = schema
         self._columns: list[Column] = []
@@ -112,7 +112,7 @@ class Attacker:
 
     async def prepare(self) -> None:
         """Reads what can be written and keeps a copy of every table."""
-        rows = await self._role.fetch(
+        rows = await self.role.fetch(
             "SELECT table_name, column_name, data_type FROM information_schema.columns "
             "WHERE table_schema = current_schema() AND has_column_privilege("
             "quote_ident(table_name), column_name, 'UPDATE') ORDER BY 1, 2"
@@ -146,7 +146,7 @@ class Attacker:
             column = rng.choice(self._columns)
             statement, value = self._statement(rng, column)
             try:
-                await self._role.execute(statement, *value)
+                await self.role.execute(statement, *value)
             except (asyncpg.PostgresError, asyncpg.DataError, OverflowError):
                 # A constraint or a type refused it.
                 continue
@@ -331,10 +331,19 @@ async def attacker(volume: VolumeConfig, drive_database: str) -> AsyncIterator[A
         await admin.close()
 
 
+@pytest.fixture
+async def fs(attacker: Attacker, volume: VolumeConfig) -> AsyncIterator[Filesystem]:
+    """A session beside the attacker."""
+    del attacker
+    connected = await Filesystem.connect(volume)
+    yield connected
+    await connected.close()
+
+
 @pytest.mark.promise("S1")
 @pytest.mark.figure("FZ-rows")
 @pytest.mark.unclean
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 async def test_hostile_rows_end_in_errors_of_the_drive(
     attacker: Attacker, volume: VolumeConfig, figures: Figures
 ) -> None:
@@ -368,58 +377,43 @@ async def test_hostile_rows_end_in_errors_of_the_drive(
 @pytest.mark.unclean
 @pytest.mark.timeout(240)
 async def test_a_flood_of_forged_garbage_is_worked_off_in_bounded_rounds(
-    attacker: Attacker, volume: VolumeConfig
+    attacker: Attacker, fs: Filesystem
 ) -> None:
-    del attacker
-    role = await asyncpg.connect(volume.meta_dsn)
-    fs = await Filesystem.connect(volume)
-    try:
-        await role.execute(
-            "INSERT INTO deleted (slice_id, size, deleted_at) "
-            "SELECT n, 9223372036854775807, 'epoch' FROM generate_series(1000000000, 1000030000) n"
-        )
-        await role.execute(
-            "INSERT INTO slice_range (first, count, session_id, ended_at) "
-            "SELECT n << 40, 1048576, 0, 'epoch' FROM generate_series(1::bigint, 16) n"
-        )
-        before = await role.fetchval(SIZES)
-        async with asyncio.timeout(CALL_LIMIT):
-            done = await gc.collect(fs, grace=timedelta(0), batches=1)
-        assert done.slices == gc.BATCH_SLICES
-        assert before > await role.fetchval(SIZES)
-    finally:
-        await fs.close()
-        await role.close()
+    role = attacker.role
+    await role.execute(
+        "INSERT INTO deleted (slice_id, size, deleted_at) "
+        "SELECT n, 9223372036854775807, 'epoch' FROM generate_series(1000000000, 1000030000) n"
+    )
+    await role.execute(
+        "INSERT INTO slice_range (first, count, session_id, ended_at) "
+        "SELECT n << 40, 1048576, 0, 'epoch' FROM generate_series(1::bigint, 16) n"
+    )
+    before = await role.fetchval(SIZES)
+    async with asyncio.timeout(CALL_LIMIT):
+        done = await gc.collect(fs, grace=timedelta(0), batches=1)
+    assert done.slices == gc.BATCH_SLICES
+    assert before > await role.fetchval(SIZES)
 
 
 @pytest.mark.promise("S1")
 @pytest.mark.unclean
-async def test_foreign_slice_ids_lead_to_own_keys_only(
-    attacker: Attacker, volume: VolumeConfig
-) -> None:
-    del attacker
-    role = await asyncpg.connect(volume.meta_dsn)
-    fs = await Filesystem.connect(volume)
-    try:
-        found = await resolve(fs, b"d/big")
-        assert found.attr is not None
-        query = "SELECT slice_id FROM slice WHERE inode = $1"
-        own = await role.fetchval(query, found.attr.ino)
-        for strange in {1, 2, 3, 999_999_999, (1 << 63) - 1} - {own}:
-            await role.execute("UPDATE slice SET slice_id = $1", SliceId(strange))
-            handle = await fs.open(found.attr.ino, os.O_RDONLY)
-            with pytest.raises(WrkfsError):
-                await handle.read(0, 100)
-            await handle.close()
-    finally:
-        await fs.close()
-        await role.close()
+async def test_foreign_slice_ids_lead_to_own_keys_only(attacker: Attacker, fs: Filesystem) -> None:
+    found = await resolve(fs, b"d/big")
+    assert found.attr is not None
+    query = "SELECT slice_id FROM slice WHERE inode = $1"
+    own = await attacker.role.fetchval(query, found.attr.ino)
+    for strange in {1, 2, 3, 999_999_999, (1 << 63) - 1} - {own}:
+        await attacker.role.execute("UPDATE slice SET slice_id = $1", SliceId(strange))
+        handle = await fs.open(found.attr.ino, os.O_RDONLY)
+        with pytest.raises(WrkfsError):
+            await handle.read(0, 100)
+        await handle.close()
 
 
 @pytest.mark.promise("S1")
 @pytest.mark.figure("FZ-rows")
 @pytest.mark.unclean
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 async def test_a_mount_lives_on_hostile_rows(
     attacker: Attacker, mount: Callable[[], MountProcess], figures: Figures
 ) -> None:

@@ -115,7 +115,7 @@ async def test_a_call_that_is_under_way_is_left_alone(
         await meta.release(ino)
     await wire.up()
     made, _ = await asyncio.gather(
-        asyncio.gather(*(unlinked(meta) for _ in range(20))),
+        asyncio.gather(*(unlinked(meta) for _ in range(50))),
         asyncio.gather(*(meta.tidy() for _ in range(10))),
     )
     assert await held(pg_volume) == set(made)

@@ -14,9 +14,9 @@ BEGIN
 END $$;
 
 -- Changes attributes; NULL leaves one as it is, times also come from the database's clock. ctime
--- moves, unless all that was asked for is the size that an empty file has (`resize`). A new owner takes the set-id
--- bits of a file unless the mode comes with it; whether a new size does depends on who asks, so the
--- adapter sends the mode then.
+-- moves, unless all that was asked for is the size of a file that holds no bytes (`resize`). A new
+-- owner takes the set-id bits of a file unless the mode comes with it; whether a new size does
+-- depends on who asks, so the adapter sends the mode then.
 CREATE FUNCTION wrkfs.setattr(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_mode integer, a_uid bigint, a_gid bigint, a_size bigint, a_atime bigint, a_mtime bigint,
