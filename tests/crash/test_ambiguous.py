@@ -163,7 +163,7 @@ async def picture(fs: Filesystem, ino: Ino = ROOT_INO, depth: int = 0) -> dict[b
 
 @pytest.mark.promise("D1")
 @pytest.mark.figure("CR-7")
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(240)
 async def test_what_is_cut_around_commit_is_applied_once(
     pg_volume: InPostgres, wire: Wire, figures: Figures
 ) -> None:

@@ -108,7 +108,7 @@ def drive(volume: VolumeConfig, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.mark.promise("D2")
 @pytest.mark.figure("CR-6")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_the_end_of_the_process_leaves_the_old_or_the_new(
     drive: FailingMount, tmp_path: Path
 ) -> None:
@@ -129,7 +129,7 @@ def test_the_end_of_the_process_leaves_the_old_or_the_new(
 
 @pytest.mark.promise("D4")
 @pytest.mark.figure("CR-6")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_an_error_is_told_and_the_mount_goes_on(drive: FailingMount, tmp_path: Path) -> None:
     for number, (name, point, calls) in enumerate(cases()):
         case = f"{name} {point}"

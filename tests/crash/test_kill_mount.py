@@ -29,7 +29,7 @@ HIT = 0.004
 @pytest.mark.promise("D1")
 @pytest.mark.promise("D2")
 @pytest.mark.figure("CR-1")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_what_was_acknowledged_survives_the_mount(
     mount: Callable[[], MountProcess],
     figures: Figures,

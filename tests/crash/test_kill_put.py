@@ -28,7 +28,7 @@ LONGEST = 0.5
 @pytest.mark.promise("D1")
 @pytest.mark.promise("V4")
 @pytest.mark.figure("CR-2")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 async def test_a_put_is_all_or_nothing(volume: VolumeConfig, figures: Figures) -> None:
     fs = await Filesystem.connect(volume)
     there = answered = begun = 0

@@ -135,7 +135,7 @@ async def server(directory: Path) -> AsyncIterator[MortalServer]:
 
 @pytest.mark.promise("D1")
 @pytest.mark.figure("CR-4")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 async def test_what_was_acknowledged_survives_the_server(
     server: MortalServer, figures: Figures
 ) -> None:

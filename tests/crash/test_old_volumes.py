@@ -60,7 +60,7 @@ async def old_volume(
 
 
 @pytest.mark.promise("D1")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 async def test_a_volume_of_an_older_release_opens_whole(
     old_volume: VolumeConfig, drive_database: str, request: pytest.FixtureRequest
 ) -> None:

@@ -133,7 +133,7 @@ WAYS: dict[str, Callable[[Cluster, VolumeConfig], None]] = {
 @pytest.mark.promise("D1")
 @pytest.mark.figure("CR-3")
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(240)
 async def test_what_was_acknowledged_survives(
     cluster: Cluster, no_store: StoreConfig, figures: Figures, way: str
 ) -> None:

@@ -98,7 +98,7 @@ async def declare_dead(volume: VolumeConfig, session: int) -> None:
 
 @pytest.mark.promise("D2")
 @pytest.mark.figure("RA-6")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 def test_a_frozen_mount_is_refused_when_it_wakes(
     mount: Callable[[], MountProcess], volume: VolumeConfig, frozen: Frozen, figures: Figures
 ) -> None:

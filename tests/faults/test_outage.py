@@ -141,7 +141,7 @@ def mend(site: Site) -> None:
 
 @pytest.mark.promise("D3")
 @pytest.mark.figure("D3")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(150)
 def test_a_short_outage_of_everything_costs_time_only(site: Site, figures: Figures) -> None:
     """Both stores at once, in each way; the long run also breaks one while the other is well."""
     outages: list[tuple[str, ...]] = [
@@ -212,7 +212,7 @@ def test_umount_works_while_the_database_is_gone(site: Site) -> None:
 
 @pytest.mark.promise("D4")
 @pytest.mark.figure("D4")
-@pytest.mark.timeout(800)
+@pytest.mark.timeout(400)
 def test_a_long_outage_is_told_by_every_descriptor(site: Site, figures: Figures) -> None:
     """Longer than a minute in the long run only; in CI the store is full instead: an error too."""
     for number in figures(ci=3, long=10):

@@ -240,7 +240,7 @@ WORK: dict[str, tuple[Work, type[Model]]] = {
 @pytest.mark.promise("V1")
 @pytest.mark.promise("V4")
 @pytest.mark.figure("VI-3")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_histories_are_linearisable(group: Group, kind: str, figures: Figures) -> None:
     begin, model = WORK[kind]
     for number in figures(ci=20, long=1000):

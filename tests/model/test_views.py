@@ -32,7 +32,7 @@ def memory() -> Iterator[Path]:
 @pytest.mark.promise("V1")
 @pytest.mark.promise("V5")
 @pytest.mark.figure("VI-2")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_all_sides_answer_as_one_tree(
     mount: Callable[[], MountProcess], http_drive: HttpDrive, memory: Path, figures: Figures
 ) -> None:

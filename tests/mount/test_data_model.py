@@ -232,14 +232,14 @@ def play(places: list[Path], local: Path, seed: int) -> None:
 
 
 @pytest.mark.figure("PX-3")
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(180)
 def test_one_mount(figures: Figures, mounted_twice: tuple[Path, Path], tmp_path: Path) -> None:
     for seed in figures(ci=60, long=5_000):
         play([mounted_twice[0] / f"one{seed}"], tmp_path / "local", seed)
 
 
 @pytest.mark.figure("PX-3")
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(180)
 def test_two_mounts(figures: Figures, mounted_twice: tuple[Path, Path], tmp_path: Path) -> None:
     for seed in figures(ci=40, long=5_000):
         places = [path / f"two{seed}" for path in mounted_twice]

@@ -36,7 +36,7 @@ def resident(pid: int) -> int:
 
 
 @pytest.mark.figure("PX-5")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_memory_is_bounded_while_much_is_written(
     mount: Callable[[], MountProcess], figures: Figures
 ) -> None:
@@ -65,7 +65,7 @@ def failing(
 
 
 @pytest.mark.figure("PX-5")
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 def test_a_handler_that_breaks_leaves_the_mount_usable(
     failing: FailingMount, figures: Figures
 ) -> None:
@@ -78,7 +78,7 @@ def test_a_handler_that_breaks_leaves_the_mount_usable(
         assert (failing.path / "file").read_bytes() == b"bytes"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 def test_many_waiting_calls_keep_nobody_else_waiting(failing: FailingMount) -> None:
     hold = failing.path.parent / "hold"
     hold.touch()

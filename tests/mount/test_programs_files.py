@@ -113,7 +113,7 @@ def test_copies_keep_everything(wrk: Path, tmp_path: Path, how: str, way: str) -
     run("rm", "-rf", wrk)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(120)
 def test_fio_verifies_what_it_wrote(wrk: Path) -> None:
     for name, options in {
         "random": ("--rw=randrw", "--bs=4k", "--size=2m"),

@@ -28,7 +28,7 @@ APPENDERS = 4
 LINES = 12
 MIB = 1 << 20
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def refs(volume: VolumeConfig) -> int:
     return rows(volume)["slice"]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(150)
 def test_objects_of_removed_and_replaced_bytes_vanish_by_themselves(
     kept: Callable[[], MountProcess], volume: VolumeConfig, drive_database: str
 ) -> None:
@@ -90,7 +90,7 @@ def test_objects_of_removed_and_replaced_bytes_vanish_by_themselves(
     assert mount.log.read_text() == ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(150)
 def test_trash_is_freed_after_its_time(
     kept: Callable[[], MountProcess], volume: VolumeConfig, drive_database: str
 ) -> None:
@@ -116,7 +116,7 @@ def test_trash_is_freed_after_its_time(
     assert mount.log.read_text() == ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(150)
 def test_a_file_in_many_pieces_is_compacted_while_it_is_used(
     kept: Callable[[], MountProcess], volume: VolumeConfig
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_file_in_many_pieces_is_compacted_while_it_is_used(
     assert writer.log.read_text() + reader.log.read_text() == ""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(150)
 def test_a_file_that_is_only_written_is_compacted_too(
     kept: Callable[[], MountProcess], volume: VolumeConfig
 ) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.harness.visibility import Changer, Looker
     from tests.plugins.figures import Figures
 
-pytestmark = [pytest.mark.promise("V1"), pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.promise("V1"), pytest.mark.figure("VI-1"), pytest.mark.timeout(300)]
 
 
 class Pair:

@@ -37,7 +37,7 @@ TAIL = 0.2
 COMMIT = 0.05
 """V3, seconds."""
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ TABLES = max(KNOWN_MAX, DUE_MAX)
 
 
 @pytest.mark.figure("SOAK")
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(180)
 def test_mixed_work_leaves_nothing_behind(
     mount: Callable[[], MountProcess], volume: VolumeConfig, figures: Figures
 ) -> None:

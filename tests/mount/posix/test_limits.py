@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 
-pytestmark = [pytest.mark.figure("PX-2"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.figure("PX-2"), pytest.mark.timeout(300)]
 MANY = 100_000
 LIMIT = {
     "bytes": "UPDATE volume SET bytes_limit = {}",
@@ -128,7 +128,7 @@ def test_as_many_links_as_there_may_be(
     run(_statement(drive_database, volume, "UPDATE inode SET nlink = 2 WHERE nlink = 65000"))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_scans_of_a_huge_directory(
     volume: VolumeConfig, mount: Callable[[], MountProcess], figures: Figures
 ) -> None:

@@ -89,7 +89,7 @@ CALLS: tuple[Callable[[random.Random], Call], ...] = (
 
 
 @pytest.mark.figure("PX-1")
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(300)
 def test_random_sequences(twins: Twins, figures: Figures) -> None:
     for round_number in figures(ci=100, long=5000):
         dice = random.Random(round_number)

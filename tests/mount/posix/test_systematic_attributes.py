@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.mount.posix.tree import Call
     from tests.mount.posix.twins import Twins
 
-pytestmark = [pytest.mark.figure("PX-1"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.figure("PX-1"), pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "symlink"])

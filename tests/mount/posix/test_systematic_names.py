@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.mount.posix.tree import Call
     from tests.mount.posix.twins import Twins
 
-pytestmark = [pytest.mark.figure("PX-1"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.figure("PX-1"), pytest.mark.timeout(300)]
 STATES = (*KINDS, "absent", "full", "dangling", "loop", "to-dir", "to-file")
 """What a name can stand for: kinds, nothing, a directory with entries, links of several sorts."""
 SOME = ("file", "dir", "fifo", "symlink", "absent", "full", "loop")
