@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import threading
 import time
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.failing_mount import FailingMount
+from tests.harness.wait import until
 from wrkfs.config import Limits
 
 if TYPE_CHECKING:
@@ -28,10 +31,10 @@ SPARE = 160 * MIB
 """What a mount may grow beyond its limits: uploads under way, copies, the allocator's slack."""
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+def resident(pid: int, kind: str = "VmHWM") -> int:
+    """Bytes of memory that a process had at most, or has (`VmRSS`)."""
     status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    (line,) = (line for line in status.splitlines() if line.startswith(kind))
     return int(line.split()[1]) * 1024
 
 
@@ -52,6 +55,19 @@ def test_memory_is_bounded_while_much_is_written(
     grown = resident(drive.pid) - before
     print(f"grown by {grown // MIB} MiB")
     assert grown <= limits.dirty + limits.blocks + SPARE
+
+
+async def test_an_idle_mount_gives_back_what_the_allocator_has_free(
+    mount: Callable[[], MountProcess],
+) -> None:
+    drive = await asyncio.to_thread(mount)
+    sizes = random.Random(1).choices((4096, 70_000, 300_000, MIB), k=300)
+    for number, size in enumerate(sizes):
+        (drive.path / f"f{number}").write_bytes(os.urandom(size))
+    for number in range(len(sizes)):
+        (drive.path / f"f{number}").read_bytes()
+    limit = resident(drive.pid, "VmRSS") - 4 * MIB
+    await until(lambda: resident(drive.pid, "VmRSS") < limit)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pyfuse3
 
 from box_guest.mount.ghosts import Ghosts
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
+from box_guest.mount.memory import give_back_soon
 from box_guest.mount.watchdog import Watchdog
 from wrkfs.errors import InvalidArgument, NotFound, WrkfsError
 from wrkfs.meta.rules import without_set_ids
@@ -104,7 +105,7 @@ class Operations(pyfuse3.Operations):
 
     def __init__(self, fs: Filesystem) -> None:
         super().__init__()
-        self.watchdog = Watchdog(REQUEST_TIMEOUT)
+        self.watchdog = Watchdog(REQUEST_TIMEOUT, give_back_soon)
         self.initialised = asyncio.Event()
         self._fs = fs
         self._files: Table[FileHandle] = Table()

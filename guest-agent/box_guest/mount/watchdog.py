@@ -1,4 +1,4 @@
-"""Ends requests that take too long, so that no caller hangs.
+"""Ends requests that take too long, so that no caller hangs; and knows when there are none.
 
 One look a second at all requests in work: a timer for each of them *measured* 4 us, this 0.4 us.
 """
@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeAlias
 
     Task: TypeAlias = asyncio.Task[Any]
@@ -24,8 +25,12 @@ class Watchdog:
     Critical section: none across an await; the oldest request stands first in `_since`.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, on_idle: Callable[[], None]) -> None:
+        """`timeout`: seconds that a request may take. `on_idle` is called once after requests, when
+        there has been none for an interval."""
         self._timeout = timeout
+        self._on_idle = on_idle
+        self._busy = False
         self._since: dict[Task, float] = {}
         self._late: set[Task] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -36,6 +41,7 @@ class Watchdog:
         if task is None:
             raise RuntimeError("a request is handled by a task")
         self._since[task] = time.monotonic()
+        self._busy = True
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._look)
         return task
@@ -67,5 +73,8 @@ class Watchdog:
                 self._late.add(task)
                 task.cancel()
         self._timer = None
-        if self._since:
+        if self._since or self._busy:
+            self._busy = False
             self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._look)
+        else:
+            self._on_idle()

@@ -1,4 +1,4 @@
-"""Requests that take too long are ended, the others are not touched."""
+"""Requests that take too long are ended, the others are not touched; idleness is told once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import asyncio
 
 import pytest
 
+from box_guest.mount import watchdog as watching
 from box_guest.mount.watchdog import Watchdog
 
 
+def never() -> None:
+    """Called although there are requests."""
+    raise AssertionError
+
+
 async def test_a_late_request_is_cancelled_and_its_task_goes_on() -> None:
-    watchdog = Watchdog(timeout=0.0)
+    watchdog = Watchdog(0.0, never)
     late = False
     task = watchdog.enter()
     try:
@@ -27,7 +33,7 @@ async def test_a_late_request_is_cancelled_and_its_task_goes_on() -> None:
 
 
 async def test_a_request_in_time_is_left_alone() -> None:
-    watchdog = Watchdog(timeout=60.0)
+    watchdog = Watchdog(60.0, never)
     task = watchdog.enter()
     await asyncio.sleep(0)
     watchdog.leave(task)
@@ -35,6 +41,32 @@ async def test_a_request_in_time_is_left_alone() -> None:
     watchdog.close()
 
 
+async def test_idleness_is_told_once_after_the_last_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "INTERVAL", 0.001)
+    told: list[bool] = []
+    at_work = False
+    idle = asyncio.Event()
+
+    def on_idle() -> None:
+        told.append(at_work)
+        idle.set()
+
+    watchdog = Watchdog(60.0, on_idle)
+    for count in (1, 2):
+        idle.clear()
+        task = watchdog.enter()
+        at_work = True
+        await asyncio.sleep(0.02)
+        at_work = False
+        watchdog.leave(task)
+        await idle.wait()
+        await asyncio.sleep(0.02)
+        assert told == [False] * count
+    watchdog.close()
+
+
 def test_outside_of_a_task_there_is_no_request() -> None:
     with pytest.raises(RuntimeError):
-        Watchdog(1.0).enter()
+        Watchdog(1.0, never).enter()
