@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.backends import wait_for_the_dead
 from tests.harness.fsck import fsck_clean
 from tests.harness.kill_loop import Writer
 
@@ -52,6 +53,7 @@ def test_what_was_acknowledged_survives_the_mount(
         drive.kill()
         for writer in writers:
             writer.join()
+        wait_for_the_dead(drive.config)
         began = time.monotonic()
         drive.start()
         (drive.path / "probe").write_bytes(b"usable")

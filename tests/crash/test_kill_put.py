@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.putting import PATH, PIECE, SIZE, piece
+from tests.harness.backends import backends, wait_for_the_dead
 from wrkfs import paths
 from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem
@@ -34,9 +35,10 @@ async def test_a_put_is_all_or_nothing(volume: VolumeConfig, figures: Figures) -
     there = answered = begun = 0
     try:
         for number in figures(ci=20, long=2000):
-            answered, begun = await asyncio.to_thread(kill_one, volume, begun + 1, number)
+            first = begun + 1
+            answered, begun = await asyncio.to_thread(kill_one, volume, first, number)
             found = await version_of(fs)
-            assert found in (there, *range(max(answered, 1), begun + 1)), f"round {number}"
+            assert found in (there, *range(first, begun + 1)), f"round {number}"
             assert found >= answered, f"round {number}: version {answered} was answered"
             there = found
             assert await names(fs) <= {b"folder", b"big"}, f"round {number}"
@@ -46,6 +48,7 @@ async def test_a_put_is_all_or_nothing(volume: VolumeConfig, figures: Figures) -
 
 def kill_one(volume: VolumeConfig, version: int, seed: int) -> tuple[int, int]:
     """Puts from `version` on, and kills; the last versions that were answered and begun."""
+    living = backends(volume)
     with subprocess.Popen(
         [sys.executable, "-m", "tests.crash.putting"],
         stdin=subprocess.PIPE,
@@ -63,6 +66,7 @@ def kill_one(volume: VolumeConfig, version: int, seed: int) -> tuple[int, int]:
         except subprocess.TimeoutExpired:
             process.kill()
         lines = [f"begins {version}", *process.stdout.read().splitlines()]
+    wait_for_the_dead(volume, living)
     last = {"answered": 0, "begins": 0}
     for line in lines:
         what, _, which = line.partition(" ")

@@ -7,6 +7,7 @@ import secrets
 import signal
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,19 +41,18 @@ class Cluster:
 
     def kill(self) -> None:
         """SIGKILL to the server and all its processes: the power fails."""
+        first = self.postmaster
         for pid in processes_in(self._data, "postgres"):
             _signal(pid, signal.SIGKILL)
-        self._wait_for_end()
+        self._wait_for_end(first)
 
     def kill_postmaster(self) -> None:
         """SIGKILL to the first process alone; the others notice it."""
-        _signal(self.postmaster, signal.SIGKILL)
-        self._wait_for_end()
+        self._end(signal.SIGKILL)
 
     def stop_immediately(self) -> None:
         """SIGQUIT: the next start recovers."""
-        _signal(self.postmaster, signal.SIGQUIT)
-        self._wait_for_end()
+        self._end(signal.SIGQUIT)
 
     def stop(self) -> None:
         """Fast and clean."""
@@ -73,10 +73,11 @@ class Cluster:
 
     def hold_back(self) -> None:
         """Asynchronous commits stay in memory until a durable one follows: `kill` loses them."""
-        rows = self.rows("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
-        pid = rows[0][0]
-        assert isinstance(pid, int)
-        _signal(pid, signal.SIGSTOP)
+        # What autovacuum does is durable.
+        self.rows("ALTER SYSTEM SET autovacuum = off")
+        self.rows("SELECT pg_reload_conf()")
+        until(lambda: not self._activity("autovacuum launcher", "autovacuum worker"))
+        until(self._stop_writer)
 
     @property
     def postmaster(self) -> int:
@@ -103,10 +104,33 @@ class Cluster:
         except (OSError, LookupError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return None
 
-    def _wait_for_end(self) -> None:
+    def _activity(self, *kinds: str) -> list[tuple[object, ...]]:
+        """Pid, and what it waits for, of each process of these kinds."""
+        query = "SELECT pid, wait_event FROM pg_stat_activity WHERE backend_type = ANY ($1)"
+        return self.rows(query, list(kinds))
+
+    def _stop_writer(self) -> bool:
+        """Whether the WAL writer stands still, asleep: in its work it holds what commits need."""
+        for pid, _ in self._activity("walwriter"):
+            assert isinstance(pid, int)
+            _signal(pid, signal.SIGSTOP)
+            until(partial(_stands_still, pid))
+            if (pid, "WalWriterMain") in self._activity("walwriter"):
+                return True
+            _signal(pid, signal.SIGCONT)
+        return False
+
+    def _end(self, number: signal.Signals) -> None:
+        """A signal that ends the first process, and the end of all."""
+        # Its file goes with it.
+        first = self.postmaster
+        _signal(first, number)
+        self._wait_for_end(first)
+
+    def _wait_for_end(self, first: int) -> None:
         """Reaps the server too: a new one takes a zombie for a living one."""
         with suppress(ChildProcessError):
-            os.waitpid(self.postmaster, 0)
+            os.waitpid(first, 0)
         until(lambda: not processes_in(self._data, "postgres"))
 
     async def _start(self) -> str:
@@ -139,6 +163,10 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def _stands_still(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture(scope="module")

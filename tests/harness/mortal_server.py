@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from tests.harness.drive import until
+from tests.harness.wait import until as until_async
 from wrkfs.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -67,9 +68,13 @@ class MortalServer:
             self._process.wait(WAIT)
             self._process = None
 
+    async def quiet(self) -> None:
+        """Returns when nothing is being stored."""
+        await until_async(lambda: not any((self.directory / "tmp").iterdir()))
+
     @contextlib.contextmanager
     def no_fsync(self) -> Iterator[None]:
-        """While it lasts nothing reaches the disk: every fsync fails."""
+        """While it lasts nothing reaches the disk: every fsync fails. See also `quiet`."""
         mark = self.directory / "eio"
         mark.touch()
         try:

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import subprocess
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +16,6 @@ import pytest
 from boxd.workspaces.mounts import Mounts
 from tests.harness.drive import MountProcess, until
 from tests.harness.loop import run
-from tests.harness.wait import until as until_async
 from wrkfs.config import Limits
 from wrkfs.errors import StorageError
 from wrkfs.fs import Filesystem
@@ -34,6 +33,11 @@ if TYPE_CHECKING:
 SIZE = 2 * BLOCK_SIZE + 3 * CHECKSUM_UNIT + 77
 PIECE = 1 << 20
 NAMES = ("one", "two", "three")
+ROUNDS = 10
+"""Readings after which all is cached: a disk that is slower than the store gets what it can take,
+but something each time."""
+WRITTEN_OUT = 5.0
+"""Seconds until what was read stands in the cache, or is not going to."""
 CONTENTS = {name: random.Random(name).randbytes(SIZE) for name in NAMES}
 
 
@@ -205,7 +209,8 @@ def test_random_damage_of_objects_and_of_cached_blocks(
         pieces = sorted((tmp_path / "cache").glob("*/??/*"))
         for _ in range(chance.randrange(4) if len(pieces) > 1 else 0):
             known = [path for path in pieces if path.exists() and path.stat().st_size > 5000]
-            chance.choice(DAMAGES)(known, chance)
+            if len(known) > 1:
+                chance.choice(DAMAGES)(known, chance)
         with damaged(volume, objectserver, chance.choice(DAMAGES), chance) as count:
             good = run(read_all(volume, limits))
             assert sum(not ok for ok in good.values()) <= count
@@ -214,8 +219,20 @@ def test_random_damage_of_objects_and_of_cached_blocks(
 
 
 def cached_bytes(directory: Path) -> int:
-    """Size of all pieces below a cache directory."""
-    return sum(path.stat().st_size for path in directory.glob("*/??/*"))
+    """Size of all pieces below a cache directory, which come and go."""
+    found = 0
+    for path in directory.glob("*/??/*"):
+        with suppress(FileNotFoundError):
+            found += path.stat().st_size
+    return found
+
+
+def is_cached(directory: Path) -> bool:
+    """Whether all files are below a cache directory, as soon as they are written out."""
+    with suppress(TimeoutError):
+        until(lambda: cached_bytes(directory) >= len(NAMES) * SIZE, WRITTEN_OUT)
+        return True
+    return False
 
 
 def cached_mount(volume: VolumeConfig, directory: Path, size: int = 1 << 30) -> MountProcess:
@@ -236,10 +253,13 @@ def test_the_disk_cache_serves_after_a_remount(
     mounted = cached_mount(volume, tmp_path)
     try:
         fill(mounted.path)
-        mounted.stop()
-        mounted.start()
-        check_all(mounted.path)
-        until(lambda: cached_bytes(tmp_path / "cache") >= len(NAMES) * SIZE)
+        for _ in range(ROUNDS):
+            mounted.stop()
+            mounted.start()
+            check_all(mounted.path)
+            if is_cached(tmp_path / "cache"):
+                break
+        assert cached_bytes(tmp_path / "cache") >= len(NAMES) * SIZE
         for how in ("stop", "kill"):
             getattr(mounted, how)()
             mounted.start()
@@ -314,9 +334,12 @@ async def test_the_daemon_gives_its_mounts_a_cache(volume: VolumeConfig, tmp_pat
     )
     try:
         await asyncio.to_thread(fill, await mounts.ensure(volume))
-        await mounts.release(volume.volume)
-        await asyncio.to_thread(check_all, await mounts.ensure(volume))
-        await until_async(lambda: cached_bytes(tmp_path / "blocks") >= len(NAMES) * SIZE)
+        for _ in range(ROUNDS):
+            await mounts.release(volume.volume)
+            await asyncio.to_thread(check_all, await mounts.ensure(volume))
+            if await asyncio.to_thread(is_cached, tmp_path / "blocks"):
+                break
+        assert cached_bytes(tmp_path / "blocks") >= len(NAMES) * SIZE
         told = await mounts.health(volume.volume)
         assert told["health"] == "ok"
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import random
@@ -10,7 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import WrkfsError
+from wrkfs.errors import Exists, WrkfsError
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO, Caller
 
@@ -160,10 +161,10 @@ async def serve(volume: VolumeConfig, seed: int, stop: threading.Event) -> int:
 
 
 async def _directory(fs: Filesystem, name: bytes) -> Ino:
-    try:
-        return (await fs.lookup(ROOT_INO, name)).ino
-    except WrkfsError:
+    # The workers make it, too.
+    with contextlib.suppress(Exists):
         return (await fs.mkdir(ROOT_INO, name, 0o755, ROOT)).ino
+    return (await fs.lookup(ROOT_INO, name)).ino
 
 
 async def _step(fs: Filesystem, rng: random.Random, directory: Ino) -> None:
