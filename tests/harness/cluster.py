@@ -40,19 +40,22 @@ class Cluster:
 
     def kill(self) -> None:
         """SIGKILL to the server and all its processes: the power fails."""
+        first = self.postmaster
         for pid in processes_in(self._data, "postgres"):
             _signal(pid, signal.SIGKILL)
-        self._wait_for_end()
+        self._wait_for_end(first)
 
     def kill_postmaster(self) -> None:
         """SIGKILL to the first process alone; the others notice it."""
-        _signal(self.postmaster, signal.SIGKILL)
-        self._wait_for_end()
+        first = self.postmaster
+        _signal(first, signal.SIGKILL)
+        self._wait_for_end(first)
 
     def stop_immediately(self) -> None:
         """SIGQUIT: the next start recovers."""
-        _signal(self.postmaster, signal.SIGQUIT)
-        self._wait_for_end()
+        first = self.postmaster
+        _signal(first, signal.SIGQUIT)
+        self._wait_for_end(first)
 
     def stop(self) -> None:
         """Fast and clean."""
@@ -73,8 +76,9 @@ class Cluster:
 
     def hold_back(self) -> None:
         """Asynchronous commits stay in memory until a durable one follows: `kill` loses them."""
-        rows = self.rows("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
-        pid = rows[0][0]
+        query = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
+        until(lambda: self.rows(query))  # it shows a moment after the server is ready
+        pid = self.rows(query)[0][0]
         assert isinstance(pid, int)
         _signal(pid, signal.SIGSTOP)
 
@@ -103,10 +107,13 @@ class Cluster:
         except (OSError, LookupError, asyncpg.PostgresError, asyncpg.InterfaceError):
             return None
 
-    def _wait_for_end(self) -> None:
-        """Reaps the server too: a new one takes a zombie for a living one."""
+    def _wait_for_end(self, first: int) -> None:
+        """Reaps the server too: a new one takes a zombie for a living one.
+
+        `first` is asked for before the signal: a server that ends by itself removes its file.
+        """
         with suppress(ChildProcessError):
-            os.waitpid(self.postmaster, 0)
+            os.waitpid(first, 0)
         until(lambda: not processes_in(self._data, "postgres"))
 
     async def _start(self) -> str:
