@@ -25,6 +25,11 @@ fixture                 scope     gives
 ======================  ========  =================================================================
 """
 
+from hypothesis import settings
+
+# The same examples everywhere and no deadline: the speed of a machine proves nothing.
+settings.load_profile("ci")
+
 pytest_plugins: list[str] = [
     "tests.harness.agent",
     "tests.harness.backend",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -120,8 +122,7 @@ async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Proces
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
+        kill(process)
         if process.stdin is not None:
             process.stdin.close()
         # What is left in the pipes is read, so that their transports close.
@@ -129,6 +130,17 @@ async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Proces
             if stream is not None:
                 await stream.read()
         await process.wait()
+
+
+def kill(process: asyncio.subprocess.Process) -> None:
+    """Kills a program that may have ended meanwhile.
+
+    `Process.kill` would look for its end itself: then asyncio, which waits for the same, finds no
+    such child and warns.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 async def end_input(process: asyncio.subprocess.Process) -> None:

@@ -47,6 +47,7 @@ class Wire:
         """Refuses connections and breaks those that are open."""
         if self._server is not None:
             self._server.close()
+            self._server = None
             self._path.unlink(missing_ok=True)
         for writer in list(self._open):
             writer.transport.abort()
@@ -61,6 +62,9 @@ class Wire:
         ends = (writer, server_writer)
         self._open.update(ends)
         lost = asyncio.Event()
+        if self._server is None:
+            # It went down while this connection was being made.
+            writer.transport.abort()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._requests(reader, server_writer, lost))

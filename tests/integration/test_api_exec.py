@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import httpx
 import psutil
 import pytest
 
@@ -20,14 +21,14 @@ from tests.harness.wait import until
 from tests.integration.test_api_basics import error_of
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-    import httpx
 
     from tests.harness.http import Web
 
 STREAM = {"content-type": "application/x-svc-exec"}
 PLAIN = {"content-type": "text/plain"}
+BEGIN = "echo begun; sleep 1000"
 
 
 @dataclass
@@ -82,6 +83,14 @@ async def buffered(client: httpx.AsyncClient, spec: str, body: bytes) -> tuple[R
     assert list(told) == ["exit_code", "stdout", "stderr", "duration_ms"]
     out, err = (base64.b64decode(told[name], validate=True) for name in ("stdout", "stderr"))
     return Ran(out, err, told["exit_code"]), told["duration_ms"]
+
+
+async def begun(events: AsyncIterator[bytes]) -> bytes:
+    """Reads an event stream until the output of BEGIN: the command runs, and its answer too."""
+    text = b""
+    while base64.b64encode(b"begun\n") not in text:
+        text += await anext(events)
+    return text
 
 
 def marked(marker: str) -> list[int]:
@@ -260,10 +269,11 @@ async def test_a_command_that_no_shell_could_take_is_413(web: Web) -> None:
 async def test_a_timeout_ends_the_group_with_124(web: Web) -> None:
     client = web.client()
     command = "trap 'echo caught; exit 7' TERM; echo begun; sleep 1000 & wait"
-    ran = await stream(client, "web", header(command, timeout_s=1, env={"EXEC_MARK": "polite"}))
+    # Time enough for the trap to be set before the end.
+    ran = await stream(client, "web", header(command, timeout_s=4, env={"EXEC_MARK": "polite"}))
     assert ran.code == 124
     assert ran.stdout == b"begun\ncaught\n"
-    assert ran.stderr.endswith(b"boxd: the command was ended after its timeout of 1 s\n")
+    assert ran.stderr.endswith(b"boxd: the command was ended after its timeout of 4 s\n")
     told, _ = await buffered(client, "web", header("sleep 1000", timeout_s=1))
     assert told.code == 124
     await until(lambda: not marked("polite"))
@@ -272,7 +282,7 @@ async def test_a_timeout_ends_the_group_with_124(web: Web) -> None:
 
 async def test_a_command_that_ignores_term_is_killed(web: Web) -> None:
     command = "trap '' TERM HUP; echo begun; while :; do sleep 0.1; done"
-    body = header(command, timeout_s=1, env={"EXEC_MARK": "stubborn"})
+    body = header(command, timeout_s=4, env={"EXEC_MARK": "stubborn"})
     ran = await stream(web.client(), "web", body)
     assert (ran.stdout, ran.code) == (b"begun\n", 124)
     await until(lambda: not marked("stubborn"))
@@ -440,15 +450,16 @@ async def test_a_box_that_dies_ends_the_stream_with_255(web: Web) -> None:
     client = web.client()
     await stream(client, "web", header("true"))
     (box,) = await web.operations.list_boxes(ALICE)
-    running = asyncio.create_task(
-        client.post("/v1/exec/web", content=header("echo begun; sleep 1000"), headers=STREAM)
-    )
     held = asyncio.create_task(
         client.post("/v1/exec/web?stream=false", content=header("sleep 1000"), headers=STREAM)
     )
-    await until(lambda: web.lifecycle.attachments.count(box.id) == 2)
-    assert (await client.delete("/v1/boxes/web")).status_code == 204
-    ran = read_stream((await asyncio.wait_for(running, 30)).content)
+    await until(lambda: web.lifecycle.attachments.count(box.id) == 1)
+    running = client.stream("POST", "/v1/exec/web", content=header(BEGIN), headers=STREAM)
+    async with running as answer, asyncio.timeout(30):
+        events = answer.aiter_raw()
+        text = await begun(events)
+        assert (await web.client().delete("/v1/boxes/web")).status_code == 204
+        ran = read_stream(text + b"".join([piece async for piece in events]))
     assert ran.code == 255
     assert ran.stderr.startswith(b"boxd: ")
     answer = await asyncio.wait_for(held, 30)
@@ -460,12 +471,15 @@ async def test_a_revoked_key_ends_its_commands(web: Web) -> None:
     client = web.client(await web.new_key(name="short"))
     await stream(client, "web", header("true"))
     (box,) = await web.operations.list_boxes(ALICE)
-    body = header("echo begun; sleep 1000", env={"EXEC_MARK": "revoked"})
-    running = asyncio.create_task(client.post("/v1/exec/web", content=body, headers=STREAM))
-    await until(lambda: marked("revoked"))
-    await web.operations.remove_key(ALICE, "short")
-    with pytest.raises(Exception, match="incomplete"):
-        await asyncio.wait_for(running, 30)
+    body = header(BEGIN, env={"EXEC_MARK": "revoked"})
+    running = client.stream("POST", "/v1/exec/web", content=body, headers=STREAM)
+    async with running as answer, asyncio.timeout(30):
+        events = answer.aiter_raw()
+        await begun(events)
+        assert marked("revoked")
+        await web.operations.remove_key(ALICE, "short")
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            [piece async for piece in events]
     await until(lambda: not marked("revoked"))
     assert web.lifecycle.attachments.count(box.id) == 0
 

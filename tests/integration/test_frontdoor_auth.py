@@ -10,7 +10,6 @@ import asyncssh
 import pytest
 
 from tests.harness.openssh import HOST, run, running
-from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -259,9 +258,9 @@ async def test_a_connection_carries_ten_sessions(front_door: Entrance) -> None:
 async def test_the_host_key_is_kept(front_door: Entrance) -> None:
     """The same key after a restart; and the client accepted it from known_hosts all along."""
     port, key = front_door.door.port, front_door.door.host_key
-    async with running(front_door.client.ssh("web", "cat")) as process:
-        await until(lambda: front_door.door.port == port)
-        process.kill()
+    async with running(front_door.client.ssh("web", "echo up; cat")) as process:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"up\n"
     assert key.startswith("ssh-ed25519 ")
     scan = await run(["ssh-keyscan", "-p", str(port), HOST])
     assert [line.split()[1:3] for line in scan.text.splitlines() if not line.startswith("#")] == [

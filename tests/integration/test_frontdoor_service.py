@@ -15,6 +15,7 @@ from boxd.frontdoor.server import CIPHERS, KEX, MACS, FrontDoor
 from tests.harness.logs import provoked
 from tests.harness.openssh import HOST, Client, Done, end_input, run, running
 from tests.harness.wait import until
+from tests.integration.test_frontdoor_forward import check_intact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -149,6 +150,8 @@ async def test_an_error_of_ours_ends_one_session_and_not_its_connection(
         raise ZeroDivisionError("secret detail")
 
     async with client.master("web") as shared, running(client.ssh("web", *shared, "cat")) as other:
+        # The other session stands before anything breaks.
+        await check_intact(other)
         assert (await client.run("web", *shared, "true")).status == 0
         vars(front_door.operations)["attach"] = broken
         with provoked("boxd.frontdoor.session", "boxd.frontdoor.forward") as log:

@@ -130,7 +130,7 @@ async def test_nonsense_on_the_guest_socket(local_box: LocalBox, line: bytes) ->
     async with asyncio.timeout(10):
         try:
             assert await reader.read() == b""
-        except ConnectionResetError:
+        except ConnectionError:  # closed with our bytes unread, or before we had sent them all
             reader.feed_eof()
     writer.close()
     await asyncio.gather(writer.wait_closed(), return_exceptions=True)

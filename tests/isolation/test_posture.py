@@ -105,6 +105,8 @@ async def test_posture_equals_the_reviewed_file(box_host: BoxHost) -> None:
     result = await box_host.run(box, "sh", "-c", "sleep 3600 </dev/null >/dev/null 2>&1 &")
     assert result.status == 0
     (command,) = set(cgroups.pids_of(layout, cgroup)) - before
+    # Until then it is the shell's copy, with the shell's descriptors.
+    await until(lambda: Path(f"/proc/{command}/comm").read_text() == "sleep\n")
     seen = posture(init, command)
     assert seen == json.loads(REVIEWED.read_text()), json.dumps(seen, indent=1)
 

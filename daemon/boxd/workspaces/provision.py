@@ -32,7 +32,7 @@ from wrkfs.meta.migrate import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 CONNECTION_LIMIT = 32
 """Connections that one volume's role can hold."""
@@ -56,6 +56,14 @@ DSN_PARAMETERS = frozenset(
     }
 )
 """What of the superuser's DSN says where the database is; all else may be who comes and how."""
+FAILURES = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,  # the connection was lost between two statements
+    asyncpg.InternalClientError,  # a goodbye of the server met a statement half-way
+)
+"""What asyncpg raises when the database is out, or refuses."""
 _LOCK = 0x626F7864
 """Advisory lock that lets one at a time change the database's own rights."""
 
@@ -205,14 +213,15 @@ class Provisioner:
             connection = await asyncpg.connect(
                 self._admin_dsn, timeout=CONNECT_TIMEOUT, command_timeout=STATEMENT_TIMEOUT
             )
-        except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        except FAILURES as error:
             raise Unavailable(f"the metadata database: {_reason(error)}") from None
         try:
             yield connection
-        except (OSError, TimeoutError, asyncpg.PostgresError, MigrationError) as error:
+        except (*FAILURES, MigrationError) as error:
             raise Unavailable(f"the metadata database: {_reason(error)}") from error
         finally:
-            await connection.close(timeout=CONNECT_TIMEOUT)
+            with suppress(*FAILURES):
+                await connection.close(timeout=CONNECT_TIMEOUT)
 
     async def _close_to_public(self, connection: asyncpg.Connection) -> None:
         database = await connection.fetchval("SELECT quote_ident(current_database())")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from boxd.workspaces.provision import CONNECT_TIMEOUT, NAME
+from boxd.workspaces.provision import CONNECT_TIMEOUT, FAILURES, NAME
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -68,7 +68,6 @@ _GIVEN_UP = (
     asyncpg.QueryCanceledError,
 )
 """What ends a recount quietly: the volume's turn comes again."""
-_FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +179,7 @@ class DatabaseWatchdog:
                         await asyncio.sleep(every)
                         await work(connection)
                         ailing = False
-            except _FAILURES as error:
+            except FAILURES as error:
                 if not ailing:
                     _log.warning("nobody watches the database: %s", type(error).__name__)
                 ailing = True
@@ -200,5 +199,5 @@ class DatabaseWatchdog:
         try:
             yield connection
         finally:
-            with contextlib.suppress(*_FAILURES):
+            with contextlib.suppress(*FAILURES):
                 await connection.close(timeout=CONNECT_TIMEOUT)

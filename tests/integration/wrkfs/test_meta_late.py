@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wrkfs.types import Ino
 
 ME = Caller(0, 0)
-IMPATIENT = 1.0
+IMPATIENT = 3.0
 """Seconds after which a call of these tests gives up."""
 
 

@@ -73,15 +73,25 @@ async def test_reaping_takes_two_steps(pg_volume: InPostgres) -> None:
     assert await state(pg_volume, meta.session) == (False, False)
 
 
-async def test_a_heartbeat_clears_a_suspicion(pg_volume: InPostgres) -> None:
+async def test_a_heartbeat_clears_a_suspicion(
+    pg_volume: InPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An outage for everybody: the first to come back suspects the others, and harms nobody."""
     first, second = await pg_volume.session(), await pg_volume.session()
+    back, beat = asyncio.Event(), second._session._beat_once
+
+    async def late(*, look: bool) -> None:
+        await back.wait()
+        await beat(look=look)
+
+    monkeypatch.setattr(second._session, "_beat_once", late)
     file = (await second.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
     await backdate(pg_volume, second.session)
     await first.reap(LONG, LONG)
     assert await state(pg_volume, second.session) == (True, False)
     # Expired and suspected, but not fenced: its calls go on.
     await second.commit(Commit(file, (Objects().inline(0, b"x"),)))
+    back.set()
     await eventually(lambda: heard_of(pg_volume, second.session))
     await first.reap(LONG, NO_TIME)
     assert await state(pg_volume, second.session) == (False, False)

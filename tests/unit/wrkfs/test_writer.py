@@ -73,7 +73,8 @@ async def test_full_blocks_are_stored_while_writing(drive: Drive) -> None:
     fs = await drive.mount(drive.blocks)
     handle = await create(fs)
     await handle.write(0, bytes(BLOCK_SIZE) + b"tail")
-    await until(lambda: drive.blocks.puts == 1)
+    # More than one on a machine that took its time: then the tail was committed, too.
+    await until(lambda: drive.blocks.puts)
     await handle.write(BLOCK_SIZE + 4, b"more")
     await handle.close()
     assert (await content(fs))[BLOCK_SIZE:] == b"tailmore"

@@ -31,7 +31,9 @@ KEYS = st.one_of(
     st.builds(lambda n, c, t: c * n + t, st.integers(190, 420), st.sampled_from("aé"), ALPHABET),
 )
 SETTINGS = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

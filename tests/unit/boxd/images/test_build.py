@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import Unavailable
-from boxd.images import build
+from boxd.images import build, sources
 from boxd.images.recipes import Recipe
+from boxd.images.sources import Mirrors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,11 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert '--aptopt=Acquire::http::Proxy "http://proxy:3128"' in proxied
 
 
-async def test_a_failed_build_tells_why_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_failed_build_tells_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = Mirrors("http://127.0.0.1:1/debian", "http://127.0.0.1:1/debian-security")
+    monkeypatch.setattr(sources, "find_mirrors", lambda _: nowhere)
     recipe = Recipe("broken", "", "no-such-suite", ("bash",), ("sh",))
     target = tmp_path / "versions" / "one"
     with pytest.raises(Unavailable, match=r"(?s)failed with status.*no-such-suite"):

@@ -1,11 +1,13 @@
-"""The connection string of a volume, made from the superuser's."""
+"""The connection string of a volume, made from the superuser's; a database that goes away."""
 
 from __future__ import annotations
 
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 
+from boxd.errors import Unavailable
 from boxd.secret import Secret
 from boxd.workspaces.provision import Provisioner
 
@@ -37,3 +39,27 @@ def test_the_place_in_parameters_is_kept() -> None:
         "port": ["5433"],
         "sslrootcert": ["/ca.pem"],
     }
+
+
+@pytest.mark.parametrize(
+    "goodbye",
+    [asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ConnectionDoesNotExistError],
+)
+async def test_a_database_that_goes_away_half_way_is_unavailable(
+    goodbye: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Leaving:
+        """A connection whose server restarts."""
+
+        async def fetch(self, _query: str) -> list[object]:
+            raise goodbye("the server goes down")
+
+        async def close(self, *, timeout: float) -> None:
+            raise BrokenPipeError(timeout)
+
+    async def connect(*_: object, **_options: object) -> Leaving:
+        return Leaving()
+
+    monkeypatch.setattr(asyncpg, "connect", connect)
+    with pytest.raises(Unavailable, match="the metadata database"):
+        await Provisioner("postgresql://db/meta").names()
