@@ -20,6 +20,7 @@ from tests.harness.loop import run
 from tests.soak.workers import Worker, serve
 from wrkfs import gc, trash
 from wrkfs.atime import DUE_MAX
+from wrkfs.config import Limits
 from wrkfs.fs import Filesystem
 from wrkfs.shown import KNOWN_MAX
 
@@ -46,6 +47,8 @@ SLOPE = 1 << 20
 IDLE = 4.0
 """Seconds without a request, in which a mount gives back what its allocator has free: what is left
 differs less from round to round."""
+CACHED = Limits().blocks * 5 // 4
+"""Bytes of a file that takes the cache of blocks for itself."""
 TABLES = max(KNOWN_MAX, DUE_MAX)
 """Inodes that fill every table of a mount."""
 
@@ -68,6 +71,8 @@ def test_mixed_work_leaves_nothing_behind(
         clear(mounts[number % 2])
         fsck_clean(volume)
         if figures.long:
+            for made in mounts:
+                settle(made)
             time.sleep(IDLE)
         for made, samples in zip(mounts, memory, strict=True):
             samples.append((time.monotonic(), psutil.Process(made.pid).memory_info().rss))
@@ -104,6 +109,14 @@ def fill(made: MountProcess) -> None:
         file.write_bytes(b"x")
         assert file.read_bytes() == b"x"
         file.unlink()
+
+
+def settle(made: MountProcess) -> None:
+    """Fills the cache of blocks anew: what it holds after a round differs by some MiB."""
+    file = made.path / "settle"
+    file.write_bytes(bytes(range(256)) * (CACHED // 256))
+    assert len(file.read_bytes()) == CACHED
+    file.unlink()
 
 
 def clear(made: MountProcess) -> None:
