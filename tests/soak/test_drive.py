@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from statistics import median
+from statistics import linear_regression, variance
 from typing import TYPE_CHECKING
 
 import psutil
@@ -40,10 +41,11 @@ MOST = 320 << 20
 for a while after their use, and the process itself."""
 ROOM = 48 << 20
 """Bytes by which a mount's memory may swing while its caches fill and empty."""
-LONG = 20 * 60.0
+LONG = 15 * 60.0
 """Seconds after which the slope of the memory means something."""
-SLOPE = 1 << 20
-"""Bytes an hour."""
+MIB = 1 << 20
+SLOPE = MIB
+"""Bytes an hour; more is a leak if it is more than chance: two standard errors above."""
 IDLE = 4.0
 """Seconds without a request, in which a mount gives back what its allocator has free: what is left
 differs less from round to round."""
@@ -134,11 +136,21 @@ def check_memory(samples: list[tuple[float, int]]) -> None:
         return
     sizes = [size for _, size in warm]
     assert max(sizes) <= sizes[0] + ROOM, sizes
-    hours = (warm[-1][0] - warm[0][0]) / 3600
-    if hours * 3600 >= LONG:
-        quarter = len(sizes) // 4
-        growth = median(sizes[-quarter:]) - median(sizes[quarter : 2 * quarter])
-        assert growth / (hours * 5 / 8) <= SLOPE, sizes
+    steady = warm[len(warm) // 4 :]
+    if steady[-1][0] - steady[0][0] >= LONG:
+        slope, error = trend(steady)
+        print(f"slope: {slope / MIB:.2f} +- {error / MIB:.2f} MiB an hour")
+        assert slope - 2 * error <= SLOPE, sizes
+
+
+def trend(samples: list[tuple[float, int]]) -> tuple[float, float]:
+    """Slope of the line through the samples and its standard error, per hour."""
+    hours = [at / 3600 for at, _ in samples]
+    sizes = [size for _, size in samples]
+    slope, start = linear_regression(hours, sizes)
+    left = sum((size - start - slope * at) ** 2 for at, size in zip(hours, sizes, strict=True))
+    spread = variance(hours) * (len(hours) - 1)
+    return slope, math.sqrt(left / (len(hours) - 2) / spread)
 
 
 async def nothing_is_left(volume: VolumeConfig) -> None:
