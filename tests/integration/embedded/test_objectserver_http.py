@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import http.client
+import io
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -35,8 +36,23 @@ def connect(store: StoreConfig) -> socket.socket:
     return socket.create_connection((parts.hostname, parts.port), timeout=TIMEOUT)
 
 
-def receive(connection: socket.socket) -> Answer:
-    response = http.client.HTTPResponse(connection)
+class Answers(io.BufferedReader):
+    """What a connection answers: the end of one answer and the beginning of the next may come at
+    once, and a reader of its own for each would swallow that."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        super().__init__(connection.makefile("rb", buffering=0))
+
+    def makefile(self, _mode: str) -> Answers:
+        """As a socket, for who reads one answer."""
+        return self
+
+    def close(self) -> None:
+        """Who has read one answer does not end the others."""
+
+
+def receive(connection: socket.socket | Answers) -> Answer:
+    response = http.client.HTTPResponse(cast("socket.socket", connection))
     response.begin()
     return read_answer(response)
 
@@ -167,7 +183,8 @@ def test_pipelined_requests_are_answered_in_order(object_volume: StoreConfig) ->
             + head(object_volume, "GET", key(object_volume, "b"))
             + head(object_volume, "GET", key(object_volume, "c"))
         )
-        found = [receive(connection) for _ in range(4)]
+        answers = Answers(connection)
+        found = [receive(answers) for _ in range(4)]
     assert [answer.status for answer in found] == [200] * 4
     assert found[0].body == b"a" * 200_000
     assert found[2].body == b"b" * 200_000
