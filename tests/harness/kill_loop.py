@@ -119,7 +119,8 @@ class Writer:
         at = self._random.randrange(min(len(record.latest) + 2, SIZE_MAX))
         descriptor = self._descriptor(name)
         old = record.latest
-        record.becomes(old[:at].ljust(at, b"\0") + data + old[at + len(data) :])
+        new = old[:at].ljust(at, b"\0") + data + old[at + len(data) :]
+        record.becomes(new, written=True)
         self._check_whole(os.pwrite(descriptor, data, at), data)
 
     def _append(self) -> None:
@@ -129,7 +130,7 @@ class Writer:
             return
         descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_APPEND)
         try:
-            record.becomes(record.latest + data)
+            record.becomes(record.latest + data, written=True)
             self._check_whole(os.write(descriptor, data), data)
         except BaseException:
             with contextlib.suppress(OSError):

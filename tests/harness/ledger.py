@@ -8,9 +8,11 @@ or not, and that nothing else is.
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,20 +20,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+PAGE = mmap.PAGESIZE
+
+
 @dataclass
 class Record:
-    """One file: what its bytes were after each call, from the last safe one on."""
+    """One file: what its bytes were after each call, from the last safe one on.
+
+    `written` tells of each of them whether the call was a write(2). The kernel hands one over in
+    pieces, of which the first ends where a page does; a commit may come between two of them.
+    """
 
     history: list[bytes]
+    written: list[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written = [False] * len(self.history)
 
     @property
     def latest(self) -> bytes:
         """Its bytes as the writer sees them."""
         return self.history[-1]
 
-    def becomes(self, data: bytes) -> None:
+    def becomes(self, data: bytes, *, written: bool = False) -> None:
         """A call that changes the bytes is about to be made."""
         self.history.append(data)
+        self.written.append(written)
 
     def mark(self) -> int:
         """Where the history stands: for `safe`."""
@@ -40,6 +54,15 @@ class Record:
     def safe(self, mark: int) -> None:
         """A call was answered that makes safe all that came before `mark`."""
         del self.history[: mark - 1]
+        del self.written[: mark - 1]
+
+    def fits(self, data: bytes) -> bool:
+        """Whether a crash may leave these bytes."""
+        return data in self.history or any(
+            written and data == new[:end] + old[end:]
+            for (old, new), written in zip(pairwise(self.history), self.written[1:], strict=True)
+            for end in range(PAGE, len(new), PAGE)
+        )
 
 
 @dataclass
@@ -70,22 +93,28 @@ class Ledger:
         found: dict[int, Record] = {}
         for name, record in names.items():
             data = (directory / name).read_bytes()
-            if not any(self._fits(name, data, names) for names in candidates if name in names):
+            if not any(names[name].fits(data) for names in candidates if name in names):
                 wrong.append(f"{directory.name}/{name}: {describe(data, record)}")
             found.setdefault(id(record), Record([data]))
         self.files = {name: found[id(record)] for name, record in names.items()}
         self.maybe = None
         return wrong
 
-    def _fits(self, name: str, data: bytes, names: dict[str, Record]) -> bool:
-        return data in names[name].history
-
 
 def describe(data: bytes, record: Record) -> str:
     """How bytes differ from all that they may be."""
-    wanted = ", ".join(
-        f"{len(one)} bytes {hashlib.sha256(one).hexdigest()[:8]} (first difference at "
-        f"{next((i for i, (a, b) in enumerate(zip(one, data, strict=False)) if a != b), None)})"
-        for one in record.history
-    )
-    return f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:8]}, not one of: {wanted}"
+    wanted = ", ".join(f"{_name(one)} ({_differences(one, data)})" for one in record.history)
+    return f"{_name(data)}, not one of: {wanted}"
+
+
+def _name(data: bytes) -> str:
+    return f"{len(data)} bytes {hashlib.sha256(data).hexdigest()[:8]}"
+
+
+def _differences(one: bytes, other: bytes) -> str:
+    places = [n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    if not places:
+        return "the shorter one is the beginning of the longer one"
+    first, last = places[0], places[-1]
+    there, here = one[first : first + 16], other[first : first + 16]
+    return f"differs in [{first}, {last}]: {here!r} for {there!r}"
