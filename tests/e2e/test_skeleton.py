@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import sysconfig
+import sys
 import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(1200)
 
-SOURCES = ("botocore", "mypy/typeshed")
-"""Packages of the virtual environment that have some thousand files together."""
+SOURCE = "botocore==1.40.61"
+"""A source distribution of some thousand files."""
 
 
 def test_up_says_what_to_type_next(service: Service) -> None:
@@ -236,15 +236,16 @@ def _names(listing: str) -> set[str]:
 
 def test_a_source_tree_lives_on_the_drive(person: Person, service: Service, tmp_path: Path) -> None:
     """Unpacked and compiled in one box, read in full over HTTP and from a second box."""
-    packages, archive = Path(sysconfig.get_path("purelib")), tmp_path / "sources.tar.gz"
-    files = [path for one in SOURCES for path in (packages / one).rglob("*") if path.is_file()]
-    wanted = {}
-    with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        for path in files:
-            if path.suffix != ".pyc":
-                name = str(path.relative_to(packages))
-                tar.add(path, name)
-                wanted[name] = sha256(path.read_bytes())
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+    command += ["--dest", str(tmp_path), SOURCE]
+    subprocess.run(command, check=True, timeout=600)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        wanted = {
+            member.name: sha256(tar.extractfile(member).read())  # type: ignore[union-attr] # files
+            for member in tar.getmembers()
+            if member.isfile()
+        }
     assert len(wanted) > 2000
     person.run(
         "dev", "mkdir /wrk/src && tar xz -C /wrk/src", stdin=archive.read_bytes(), timeout=600

@@ -119,8 +119,7 @@ class Writer:
         at = self._random.randrange(min(len(record.latest) + 2, SIZE_MAX))
         descriptor = self._descriptor(name)
         old = record.latest
-        new = old[:at].ljust(at, b"\0") + data + old[at + len(data) :]
-        record.becomes(new, written=True)
+        record.becomes(old[:at].ljust(at, b"\0") + data + old[at + len(data) :])
         self._check_whole(os.pwrite(descriptor, data, at), data)
 
     def _append(self) -> None:
@@ -130,7 +129,7 @@ class Writer:
             return
         descriptor = os.open(self.directory / name, os.O_WRONLY | os.O_APPEND)
         try:
-            record.becomes(record.latest + data, written=True)
+            record.becomes(record.latest + data)
             self._check_whole(os.write(descriptor, data), data)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -8,11 +8,9 @@ or not, and that nothing else is.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,32 +18,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-PAGE = mmap.PAGESIZE
-
-
 @dataclass
 class Record:
-    """One file: what its bytes were after each call, from the last safe one on.
-
-    `written` tells of each of them whether the call was a write(2). The kernel hands one over in
-    pieces, of which the first ends where a page does; a commit may come between two of them.
-    """
+    """One file: what its bytes were after each call, from the last safe one on."""
 
     history: list[bytes]
-    written: list[bool] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.written = [False] * len(self.history)
 
     @property
     def latest(self) -> bytes:
         """Its bytes as the writer sees them."""
         return self.history[-1]
 
-    def becomes(self, data: bytes, *, written: bool = False) -> None:
+    def becomes(self, data: bytes) -> None:
         """A call that changes the bytes is about to be made."""
         self.history.append(data)
-        self.written.append(written)
 
     def mark(self) -> int:
         """Where the history stands: for `safe`."""
@@ -54,15 +40,6 @@ class Record:
     def safe(self, mark: int) -> None:
         """A call was answered that makes safe all that came before `mark`."""
         del self.history[: mark - 1]
-        del self.written[: mark - 1]
-
-    def fits(self, data: bytes) -> bool:
-        """Whether a crash may leave these bytes."""
-        return data in self.history or any(
-            written and data == new[:end] + old[end:]
-            for (old, new), written in zip(pairwise(self.history), self.written[1:], strict=True)
-            for end in range(PAGE, len(new), PAGE)
-        )
 
 
 @dataclass
@@ -93,7 +70,7 @@ class Ledger:
         found: dict[int, Record] = {}
         for name, record in names.items():
             data = (directory / name).read_bytes()
-            if not any(names[name].fits(data) for names in candidates if name in names):
+            if not any(data in names[name].history for names in candidates if name in names):
                 wrong.append(f"{directory.name}/{name}: {describe(data, record)}")
             found.setdefault(id(record), Record([data]))
         self.files = {name: found[id(record)] for name, record in names.items()}

@@ -227,7 +227,7 @@ def play(seed: int) -> None:
 @pytest.mark.promise("D2")
 @pytest.mark.promise("D4")
 @pytest.mark.figure("CR-8")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(300)
 def test_histories(figures: Figures) -> None:
     for seed in FOUND:
         play(seed)

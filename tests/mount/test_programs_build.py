@@ -59,7 +59,7 @@ def test_make(project: Path) -> None:
     assert {path.suffix for path in project.iterdir()} == {"", ".c", ".h"}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(120)
 def test_pip(mounted_twice: tuple[Path, Path]) -> None:
     """pip itself runs from the local disk, to save time; it installs into a venv on the drive."""
     venv = mounted_twice[0] / "venv"

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from box_guest.mount import watchdog as watching
-from box_guest.mount.watchdog import Watchdog
+from box_guest.mount.watchdog import INTERVAL, Watchdog
+from tests.harness.virtual_loop import VirtualLoop
 
 
 def never() -> None:
@@ -41,30 +41,25 @@ async def test_a_request_in_time_is_left_alone() -> None:
     watchdog.close()
 
 
-async def test_idleness_is_told_once_after_the_last_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(watching, "INTERVAL", 0.001)
-    told: list[bool] = []
-    at_work = False
-    idle = asyncio.Event()
+def test_idleness_is_told_once_after_the_last_request() -> None:
+    told = 0
 
     def on_idle() -> None:
-        told.append(at_work)
-        idle.set()
+        nonlocal told
+        told += 1
 
-    watchdog = Watchdog(60.0, on_idle)
-    for count in (1, 2):
-        idle.clear()
-        task = watchdog.enter()
-        at_work = True
-        await asyncio.sleep(0.02)
-        at_work = False
-        watchdog.leave(task)
-        await idle.wait()
-        await asyncio.sleep(0.02)
-        assert told == [False] * count
-    watchdog.close()
+    async def two_requests() -> None:
+        watchdog = Watchdog(60.0, on_idle)
+        for count in (1, 2):
+            task = watchdog.enter()
+            await asyncio.sleep(10.5 * INTERVAL)
+            assert told == count - 1, "there is a request"
+            watchdog.leave(task)
+            await asyncio.sleep(10 * INTERVAL)
+            assert told == count
+        watchdog.close()
+
+    VirtualLoop(0).run(two_requests())
 
 
 def test_outside_of_a_task_there_is_no_request() -> None:
