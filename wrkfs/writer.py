@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wrkfs.data.checksums import sums
-from wrkfs.dirty import Run
+from wrkfs.dirty import Pieces, Run
 from wrkfs.errors import Fenced, FileTooBig, StorageError, WrkfsError
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, SLICE_MAX, block_key
 from wrkfs.types import Commit, Extent, SliceId
@@ -39,6 +39,8 @@ class Writer:
       `_committing` in the same step in which `on_committed` learns the new attributes: at every
       moment each acknowledged byte is either dirty here or in the database.
     - A commit runs in a task of its own: a caller that is cancelled does not tear it.
+    - A commit that comes by itself, or is asked for while somebody may be writing, waits for the
+      rest of a write(2) that came in part (see `Pieces`): no crash and no append of others gets in.
 
     Bytes belong to the epoch they were written in. When it ends before they are committed they are
     refused and count as lost: others may have changed the file since.
@@ -58,6 +60,7 @@ class Writer:
         self._runs: list[Run] = []
         self._committing: list[Run] = []
         self._append = False
+        self._pieces = Pieces()
         self._held = 0
         self._gate = asyncio.Lock()
         self._commit_lock = asyncio.Lock()
@@ -132,6 +135,7 @@ class Writer:
                 if self._failure is not None:
                     raise self._failure
                 self._take(0 if append else offset, data, append)
+                self._pieces.came(offset, size)
         except BaseException:
             self._path.budget.release(size)
             raise
@@ -143,14 +147,21 @@ class Writer:
         Durable is then everything that the Filesystem has answered, names included; without
         `others` no more than the bytes of this file; with `foreign` also what other sessions were
         answered before. Lost bytes are reported through `on_lost`, never raised here.
+        The caller knows that no write(2) is under way: the kernel lets none be while it asks.
         """
+        self._pieces.end()
         if self.dirty or (durable and (foreign or self._undone(others))):
             await asyncio.shield(self._spawn(durable, others, foreign))
+
+    async def publish(self) -> None:
+        """Like `commit` without durability, while a write(2) may be under way."""
+        if self.dirty:
+            await asyncio.shield(self._spawn(patient=True))
 
     async def settle(self) -> None:
         """Gives appended bytes their place, so that size and reads are exact."""
         if self.appending:
-            await self.commit(durable=False)
+            await self.publish()
 
     @contextlib.asynccontextmanager
     async def resizing(self) -> AsyncIterator[None]:
@@ -251,21 +262,30 @@ class Writer:
         """Starts a commit in the background."""
         self._cancel_timer()
         self._kicked = True
-        self._spawn(durable=False, others=False)
+        self._spawn(patient=True)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _spawn(self, durable: bool, others: bool, foreign: bool = False) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._commit(durable, others, foreign))
+    def _spawn(
+        self,
+        durable: bool = False,
+        others: bool = False,
+        foreign: bool = False,
+        *,
+        patient: bool = False,
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._commit(durable, others, foreign, patient))
         self._path.tasks.add(task)
         task.add_done_callback(self._path.tasks.discard)
         return task
 
-    async def _commit(self, durable: bool, others: bool, foreign: bool) -> None:
+    async def _commit(self, durable: bool, others: bool, foreign: bool, patient: bool) -> None:
         async with self._commit_lock:
+            if patient:
+                await self._pieces.whole()
             self._cancel_timer()
             until = self._path.changes
             try:

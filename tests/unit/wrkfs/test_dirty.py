@@ -1,10 +1,13 @@
-"""The bound on dirty memory."""
+"""The bound on dirty memory; writes that come in pieces."""
 
 from __future__ import annotations
 
 import asyncio
 
-from wrkfs.dirty import DirtyBudget
+import pytest
+
+from tests.harness.virtual_loop import VirtualLoop
+from wrkfs.dirty import PAGE, REST_WAIT, DirtyBudget, Pieces
 
 
 async def test_writers_wait_while_too_much_is_dirty() -> None:
@@ -33,3 +36,49 @@ async def test_a_cancelled_waiter_gives_its_bytes_back() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert budget.used == 0
+
+
+async def waited(pieces: Pieces) -> float:
+    """Seconds that `whole` takes."""
+    began = asyncio.get_running_loop().time()
+    await pieces.whole()
+    return asyncio.get_running_loop().time() - began
+
+
+def test_a_write_that_is_no_first_piece_is_not_waited_for() -> None:
+    async def play() -> None:
+        pieces = Pieces()
+        assert await waited(pieces) == 0
+        for offset, size in ((0, 10), (0, PAGE), (PAGE, 3 * PAGE), (10, PAGE), (5, 6)):
+            pieces.came(offset, size)
+            assert await waited(pieces) == 0
+
+    VirtualLoop(0).run(play())
+
+
+def test_a_first_piece_is_waited_for_until_the_next_comes_or_time_is_over() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        pieces = Pieces()
+        for end in (lambda: pieces.came(PAGE, 7), pieces.end):
+            pieces.came(100, PAGE - 100)
+            loop.call_later(REST_WAIT / 2, end)
+            assert await waited(pieces) == pytest.approx(REST_WAIT / 2)
+        pieces.came(100, PAGE - 100)
+        await asyncio.sleep(REST_WAIT / 4)
+        assert await waited(pieces) == pytest.approx(REST_WAIT * 3 / 4)
+        assert await waited(pieces) == 0
+
+    VirtualLoop(0).run(play())
+
+
+def test_first_pieces_one_after_the_other_do_not_keep_anybody() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        pieces = Pieces()
+        for number in range(8):
+            loop.call_later(number * REST_WAIT / 3, pieces.came, 100, PAGE - 100)
+        await asyncio.sleep(REST_WAIT / 6)
+        assert await waited(pieces) == pytest.approx(REST_WAIT)
+
+    VirtualLoop(0).run(play())

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.virtual_loop import VirtualLoop
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import ME, Drive, content, create
+from wrkfs.dirty import PAGE, REST_WAIT
 from wrkfs.errors import Fenced, FileTooBig, Stale, StorageError, Unavailable
 from wrkfs.fs import Filesystem
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
+from wrkfs.writer import COMMIT_DELAY
 
 if TYPE_CHECKING:
-    from wrkfs.types import FileMap, Ino
+    from wrkfs.types import Attr, Commit, FileMap, Ino
 
 
 class Interrupted(MemoryMeta):
@@ -210,6 +213,57 @@ async def test_a_loss_in_the_background_is_told_by_the_next_flush(drive: Drive) 
     with pytest.raises(Unavailable):
         await handle.flush()
     await handle.close()
+
+
+def test_nothing_comes_between_the_pieces_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the timer, nor a look at the size of what is appended, nor sync."""
+
+    async def play(flags: int) -> list[int]:
+        drive = Drive()
+        fs = await drive.mount()
+        meta, through, sizes = drive.metas[0], drive.metas[0].commit, []
+
+        async def counted(commit: Commit) -> Attr:
+            sizes.append(sum(extent.length for extent in commit.extents))
+            return await through(commit)
+
+        monkeypatch.setattr(meta, "commit", counted)
+        handle = await create(fs, flags=os.O_RDWR | flags)
+        for look in (lambda: fs.getattr(handle.ino), fs.sync):
+            await handle.write(10, b"x" * 10)
+            await asyncio.sleep(COMMIT_DELAY - 0.01)
+            await handle.write(100, b"y" * (PAGE - 100))
+            looking = asyncio.ensure_future(look())
+            await asyncio.sleep(REST_WAIT - 0.02)
+            await handle.write(PAGE, b"y" * 50)
+            await looking
+            await asyncio.sleep(1)
+        await handle.close()
+        await drive.close()
+        return sizes
+
+    for flags in (0, os.O_APPEND):
+        assert VirtualLoop(0).run(play(flags)) == [10 + PAGE - 50] * 2
+
+
+def test_a_write_that_ends_with_a_page_is_visible_in_time_and_safe_at_once() -> None:
+    async def play() -> None:
+        drive = Drive()
+        here, there = await drive.mount(), await drive.mount()
+        loop = asyncio.get_running_loop()
+        handle = await create(here)
+        await handle.write(100, b"x" * (PAGE - 100))
+        await asyncio.sleep(0.2)
+        assert (await there.getattr(handle.ino)).size == PAGE
+        await handle.write(100, b"x" * (PAGE - 100))
+        began = loop.time()
+        await asyncio.sleep(COMMIT_DELAY + 0.01)
+        await handle.fsync()
+        assert loop.time() == pytest.approx(began + COMMIT_DELAY + 0.01)
+        await handle.close()
+        await drive.close()
+
+    VirtualLoop(0).run(play())
 
 
 async def test_limits_of_offsets(drive: Drive) -> None:
