@@ -40,6 +40,11 @@ _WATCH = 0.5
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 
+_LOST = (
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server's farewell arrived while the link was idle
+)
+"""What asyncpg says of a connection that has ended."""
 _CONFLICT = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -164,7 +169,7 @@ class Links:
             connection = self._idle.pop().connection
             try:
                 await connection.close(timeout=CONNECT)
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except (OSError, asyncpg.PostgresError, *_LOST):
                 connection.terminate()
 
     async def _attempt(self, name: str, args: tuple[object, ...], until: float) -> Rows:
@@ -179,8 +184,7 @@ class Links:
         try:
             rows = await link.fetch(name, args)
             healthy = True
-        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # The latter when the server's farewell arrived while the link was idle.
+        except _LOST as error:
             raise ConnectionError("connection lost") from error
         except asyncpg.PostgresError as error:
             # Of a standby, or with outdated statements, a link stays useless.
@@ -278,7 +282,7 @@ class Links:
                 try:
                     if self.greet is not None:
                         await self.greet(link)
-                except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+                except _LOST as error:
                     link.connection.terminate()
                     raise ConnectionError("connection lost") from error
                 except BaseException:
@@ -302,7 +306,7 @@ class Links:
                         statement_cache_size=0,
                         target_session_attrs=SessionAttribute.read_write,
                     )
-            except (*_REPEAT, asyncpg.InterfaceError, asyncpg.InternalClientError) as problem:
+            except (*_REPEAT, *_LOST) as problem:
                 error = problem
             else:
                 self._preferred = number
