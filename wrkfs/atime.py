@@ -32,12 +32,18 @@ DUE_MAX = 8192
 """Inodes that are remembered to need a new access time when they are read."""
 CLOSE_TIMEOUT = 1.0
 """Seconds that `close` gives to the last call."""
+TOLD_MAX = 8192
+"""Inodes whose access time is remembered beyond its call, for answers that come late."""
 
 
 class AccessTimes:
     """Access times of what this session reads.
 
-    Critical sections: `_new` becomes `_telling` in one step; one `_tell` runs at a time.
+    What has been shown does not step back: an answer that was asked for before a call was over may
+    be older than what the call told, and is corrected, however late it comes.
+
+    Critical sections: `_new` becomes `_telling` in one step, and that `_told` in another; one
+    `_tell` runs at a time.
     """
 
     def __init__(self, meta: MetaStore) -> None:
@@ -45,17 +51,27 @@ class AccessTimes:
         self._due: OrderedDict[Ino, None] = OrderedDict()
         self._new: dict[Ino, int] = {}
         self._telling: dict[Ino, int] = {}
+        self._told: OrderedDict[Ino, tuple[int, int]] = OrderedDict()
+        self._calls = 0
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def shown(self, attr: Attr) -> Attr:
+    @property
+    def asked(self) -> int:
+        """To be noted before attributes are asked for: calls that were over by then."""
+        return self._calls
+
+    def shown(self, attr: Attr, asked: int) -> Attr:
         """Attributes with the newest access time; remembers whether a read must move it."""
         ino = attr.ino
         atime = self._new.get(ino) or self._telling.get(ino)
+        if atime is None and ino in self._told:
+            told, call = self._told[ino]
+            atime = told if asked < call else None
         if atime is not None and atime > attr.atime_ns:
             attr = replace(attr, atime_ns=atime)
-        told = attr.atime_ns
-        if told <= attr.mtime_ns or told <= attr.ctime_ns or told + DAY_NS <= time.time_ns():
+        atime = attr.atime_ns
+        if atime <= attr.mtime_ns or atime <= attr.ctime_ns or atime + DAY_NS <= time.time_ns():
             self._due[ino] = None
             if len(self._due) > DUE_MAX:
                 self._due.popitem(last=False)
@@ -78,6 +94,7 @@ class AccessTimes:
         while ino in self._telling and self._task is not None:
             await asyncio.wait({self._task}, timeout=TELL_DELAY)
             self._new.pop(ino, None)
+        self._told.pop(ino, None)
 
     async def close(self) -> None:
         """Tells what is not told yet, if that is quickly done."""
@@ -110,4 +127,11 @@ class AccessTimes:
         except WrkfsError as error:
             # Nobody waits for an access time: the next read after a change sets it again.
             log.debug("access times of %d inodes are lost: %s", len(some), error)
+        else:
+            self._calls += 1
+            for ino, atime in self._telling.items():
+                self._told[ino] = atime, self._calls
+                self._told.move_to_end(ino)
+            while len(self._told) > TOLD_MAX:
+                self._told.popitem(last=False)
         self._telling = {}

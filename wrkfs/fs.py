@@ -175,17 +175,18 @@ class Filesystem:
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         """Attributes of a name. NotFound, NotDirectory."""
-        return await self._present(await self._meta.lookup(parent, name))
+        return await self._present(self._shown.asked, await self._meta.lookup(parent, name))
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """Entries with cookie > `after`, without `.` and `..`; [] at the end."""
+        asked = self._shown.asked
         entries = await self._meta.readdir(ino, after, limit)
         self._shown.atimes.read(ino)
         for number, entry in enumerate(entries):
             if entry.attr.ino in self._files:
-                attr = await self._present(entry.attr)
+                attr = await self._present(asked, entry.attr)
             else:
-                attr = self._shown.tell(entry.attr, None)
+                attr = self._shown.tell(asked, entry.attr, None)
             if attr is not entry.attr:
                 entries[number] = replace(entry, attr=attr)
         return entries
@@ -209,7 +210,7 @@ class Filesystem:
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
         """Another name for a non-directory."""
         attr = await self._change(lambda: self._meta.link(ino, parent, name))
-        return await self._present(attr)
+        return await self._present(self._shown.asked, attr)
 
     async def unlink(self, parent: Ino, name: bytes) -> None:
         """Removes a name of a non-directory."""
@@ -244,7 +245,7 @@ class Filesystem:
 
     async def getattr(self, ino: Ino) -> Attr:
         """Attributes; size and mtime count bytes that are still dirty here."""
-        return await self._present(await self._meta.getattr(ino))
+        return await self._present(self._shown.asked, await self._meta.getattr(ino))
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         """Applies changes, in order with the writes of this session."""
@@ -260,7 +261,7 @@ class Filesystem:
                 file.writer.set_mtime(attr.mtime_ns)
         else:
             attr = await self._setattr(ino, changes)
-        return await self._present(attr)
+        return await self._present(self._shown.asked, attr)
 
     async def readlink(self, ino: Ino) -> bytes:
         """Target of a symbolic link."""
@@ -314,7 +315,7 @@ class Filesystem:
         try:
             if not made and flags & os.O_TRUNC:
                 handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
-            return await self._present(handle.attr), handle
+            return await self._present(self._shown.asked, handle.attr), handle
         except BaseException:
             with contextlib.suppress(WrkfsError):
                 await handle.close()
@@ -472,12 +473,12 @@ class Filesystem:
 
     # -- inside --
 
-    async def _present(self, attr: Attr) -> Attr:
-        """Attributes as this session must show them: no older than its own writes."""
+    async def _present(self, asked: int, attr: Attr) -> Attr:
+        """Attributes as this session must show them: no older than its own writes and reads."""
         file = self._files.get(attr.ino)
         if file is not None:
             await file.writer.settle()
-        return self._shown.tell(attr, file)
+        return self._shown.tell(asked, attr, file)
 
     async def _layout(self, file: OpenFile) -> FileLayout:
         """The file's layout as of now: one round trip, two when someone has changed the file."""

@@ -38,7 +38,12 @@ class Shown:
             if len(self.known) > KNOWN_MAX:
                 self.known.popitem(last=False)
 
-    def tell(self, attr: Attr, file: OpenFile | None) -> Attr:
+    @property
+    def asked(self) -> int:
+        """To be noted before attributes are asked for that go to `tell`."""
+        return self.atimes.asked
+
+    def tell(self, asked: int, attr: Attr, file: OpenFile | None) -> Attr:
         """Attributes as this session must show them; `file` is what is open here of the inode."""
         known = self.known.get(attr.ino)
         if known is not None and known.version > attr.version:
@@ -52,7 +57,7 @@ class Shown:
             )
         if file is not None:
             attr = _with_dirty(attr, file)
-        return self.atimes.shown(attr)
+        return self.atimes.shown(attr, asked)
 
 
 def _with_dirty(attr: Attr, file: OpenFile) -> Attr:

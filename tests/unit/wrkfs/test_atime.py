@@ -12,6 +12,7 @@ import pytest
 from tests.unit.wrkfs.drive import ME, create
 from wrkfs import atime
 from wrkfs.errors import Unavailable
+from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.unit.wrkfs.drive import Drive
     from wrkfs.fs import Filesystem
-    from wrkfs.types import Ino
+    from wrkfs.types import Attr, Ino
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +127,29 @@ async def test_a_store_that_is_out_loses_them_silently(
     await read(fs, ino)
     await stored(drive, ino)
     assert await read(fs, ino) > 0
+
+
+async def test_an_answer_from_before_it_was_told_is_corrected(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs = await drive.mount()
+    meta, late = drive.metas[0], asyncio.Event()
+    ino = (await create(fs)).ino
+
+    async def answered_late(ino: Ino) -> Attr:
+        attr = await MemoryMeta.getattr(meta, ino)
+        await late.wait()
+        return attr
+
+    with monkeypatch.context() as patch:
+        patch.setattr(meta, "getattr", answered_late)
+        asked = asyncio.create_task(fs.getattr(ino))
+        await asyncio.sleep(0)
+    told = await read(fs, ino)
+    assert await stored(drive, ino) == told
+    late.set()
+    assert (await asked).atime_ns == told
+    # Another session may set it back: what is asked for since shows that.
+    other = await drive.mount()
+    await other.setattr(ino, SetAttr(atime_ns=5))
+    assert (await fs.getattr(ino)).atime_ns == 5
