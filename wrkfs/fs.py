@@ -89,8 +89,7 @@ class Filesystem:
         self._shown = Shown(meta)
         self._rejoin_lock = asyncio.Lock()
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
-        ids = SliceIds(meta)
-        budget = DirtyBudget(limits.dirty)
+        ids, budget = SliceIds(meta), DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
         self._losses = self._crashes = 0
         self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
@@ -209,8 +208,9 @@ class Filesystem:
 
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
         """Another name for a non-directory."""
+        asked = self._shown.asked
         attr = await self._change(lambda: self._meta.link(ino, parent, name))
-        return await self._present(self._shown.asked, attr)
+        return await self._present(asked, attr)
 
     async def unlink(self, parent: Ino, name: bytes) -> None:
         """Removes a name of a non-directory."""
@@ -249,7 +249,7 @@ class Filesystem:
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         """Applies changes, in order with the writes of this session."""
-        file = self._files.get(ino)
+        file, asked = self._files.get(ino), self._shown.asked
         if file is None:
             return await self._setattr(ino, changes)
         if changes.size is not None:
@@ -261,7 +261,7 @@ class Filesystem:
                 file.writer.set_mtime(attr.mtime_ns)
         else:
             attr = await self._setattr(ino, changes)
-        return await self._present(self._shown.asked, attr)
+        return await self._present(asked, attr)
 
     async def readlink(self, ino: Ino) -> bytes:
         """Target of a symbolic link."""
@@ -304,7 +304,7 @@ class Filesystem:
         self, parent: Ino, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Attr, FileHandle]:
         """Creates, or with no O_EXCL opens, a regular file. Exists, IsDirectory, NotFound."""
-        exclusive = bool(flags & os.O_EXCL)
+        exclusive, asked = bool(flags & os.O_EXCL), self._shown.asked
         (file_map, made), epoch = await self._opening(
             lambda: self._meta.create(parent, name, mode, caller, exclusive=exclusive),
             lambda found: self._meta.open(found[0].attr.ino),
@@ -315,7 +315,7 @@ class Filesystem:
         try:
             if not made and flags & os.O_TRUNC:
                 handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
-            return await self._present(self._shown.asked, handle.attr), handle
+            return await self._present(asked, handle.attr), handle
         except BaseException:
             with contextlib.suppress(WrkfsError):
                 await handle.close()
