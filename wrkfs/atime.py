@@ -39,8 +39,9 @@ TOLD_MAX = 8192
 class AccessTimes:
     """Access times of what this session reads.
 
-    What has been shown does not step back: an answer that was asked for before a call was over may
-    be older than what the call told, and is corrected, however late it comes.
+    What has been shown does not step back, unless the call that told it failed: an answer that was
+    asked for before a call was over may be older than what the call told, and is corrected, however
+    late it comes.
 
     Critical sections: `_new` becomes `_telling` in one step, and that `_told` in another; one
     `_tell` runs at a time.

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 PAGE = mmap.PAGESIZE
 REST_WAIT = 0.05
-"""Seconds for which a commit waits for the second piece of a write(2).
+"""Seconds for which a commit by itself waits for the second piece of a write(2).
 
 *Measured* between the two, 129 times, with six busy processes on two processors: 0.4 ms as a rule,
 4.2 ms at most. Together with COMMIT_DELAY it has to stay below the 200 ms of V2.
 """
-REST_LOOKS = 10
-"""Parts of that time, with a look at what came after each."""
+FLUSH_WAIT = 0.01
+"""The same for a commit that somebody waits for who may not be the one that writes."""
+LOOKS = 4
+"""Parts of these times, with a look at what came after each."""
 DIRTY_LIMIT = 128 * 1024 * 1024
 """Bytes written and not yet committed that one Filesystem holds; writers wait above it."""
 
@@ -51,6 +53,10 @@ class DirtyBudget:
                 self.release(size)
             raise
 
+    def take(self, size: int) -> None:
+        """Owns `size` more bytes at once, beyond the limit if need be."""
+        self.used += size
+
     def release(self, size: int) -> None:
         """Gives bytes back and lets waiting writers in."""
         self.used -= size
@@ -73,17 +79,29 @@ class Pieces:
     """Whether the write(2) that came last came as a whole.
 
     The kernel hands over a write that begins within a page it does not hold in two requests, and
-    the first one ends with that page. It holds the inode's lock from the first to the last, so no
-    fsync, no close and no truncation of its own comes in between, but a timer may.
+    the first one ends with that page. (More of them where the caller's memory must be read in
+    first.) It holds the inode's lock from the first to the last, so an fsync and a truncation of
+    its own wait, but neither a timer does nor FLUSH, RELEASE and OPEN with O_TRUNC.
     """
 
     def __init__(self) -> None:
         self._rest: asyncio.Future[None] | None = None
+        self._end = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether the rest of a write may be on its way."""
+        return self._rest is not None
+
+    def awaits(self, offset: int) -> bool:
+        """Whether a request to write at `offset` would be that rest."""
+        return self.pending and offset == self._end
 
     def came(self, offset: int, size: int) -> None:
         """A request to write has been taken in."""
         self.end()
-        if offset % PAGE and not (offset + size) % PAGE:
+        self._end = offset + size
+        if offset % PAGE and not self._end % PAGE:
             self._rest = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
@@ -92,17 +110,21 @@ class Pieces:
         if rest is not None and not rest.done():
             rest.set_result(None)
 
-    async def whole(self) -> None:
-        """Waits for the rest of a write that may have come in part, REST_WAIT at most.
+    async def whole(self, patience: float) -> None:
+        """Waits for the rest of a write that may have come in part, for `patience` seconds.
 
-        It looks several times: when this process has not run for a while, the rest may have come
-        and not been read yet.
+        It looks LOOKS times before it goes on without: when this process has not run for a while,
+        the rest may have come and not been read yet.
         """
-        for _ in range(REST_LOOKS):
-            if self._rest is None:
-                return
-            await asyncio.wait({self._rest}, timeout=REST_WAIT / REST_LOOKS)
-        self.end()
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + patience
+        looks = 0
+        while self._rest is not None:
+            if looks == LOOKS or (looks == 0 and loop.time() > limit):
+                self.end()
+                break
+            came, _ = await asyncio.wait({self._rest}, timeout=patience / LOOKS)
+            looks = 0 if came else looks + 1
 
 
 class Run:

@@ -160,7 +160,7 @@ class Filesystem:
         """
         files = list(self._files.values())
         since = self._losses if since is None else since
-        await asyncio.gather(*(file.writer.publish() for file in files))
+        await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
         await self.sync_names(since)
 
     async def sync_names(self, since: int | None = None) -> None:

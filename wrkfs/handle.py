@@ -146,11 +146,16 @@ class FileHandle:
         return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
 
     async def write(self, offset: int, data: BytesLike) -> int:
-        """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND."""
+        """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND.
+
+        With O_SYNC they are durable then, but for a write that begins within a page and ends with
+        one: an fsync follows from the kernel, which may not have handed over all of it.
+        """
         if not self.writable:
             raise BadDescriptor("not open for writing")
-        await self.file.writer.write(offset, data, append=self._appending)
-        if self._flags & _SYNC_FLAGS:
+        writer, past_pages = self.file.writer, self._flags & (os.O_APPEND | os.O_DIRECT)
+        await writer.write(offset, data, append=self._appending, in_pieces=not past_pages)
+        if self._flags & _SYNC_FLAGS and not writer.pending:
             await self.fsync()
         return len(data)
 
@@ -162,7 +167,7 @@ class FileHandle:
 
     async def fsync(self) -> None:
         """As `flush`, also of a handle that is only read, and of what others wrote before."""
-        await self.file.writer.commit(durable=True, foreign=True)
+        await self.file.writer.commit(durable=True, foreign=True, whole=True)
         self._raise_error()
 
     async def close(self, *, flushed: bool = False) -> None:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wrkfs.data.checksums import sums
-from wrkfs.dirty import Pieces, Run
+from wrkfs.dirty import FLUSH_WAIT, REST_WAIT, Pieces, Run
 from wrkfs.errors import Fenced, FileTooBig, StorageError, WrkfsError
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, SLICE_MAX, block_key
 from wrkfs.types import Commit, Extent, SliceId
@@ -39,8 +39,8 @@ class Writer:
       `_committing` in the same step in which `on_committed` learns the new attributes: at every
       moment each acknowledged byte is either dirty here or in the database.
     - A commit runs in a task of its own: a caller that is cancelled does not tear it.
-    - A commit that comes by itself, or is asked for while somebody may be writing, waits for the
-      rest of a write(2) that came in part (see `Pieces`): no crash and no append of others gets in.
+    - A commit waits for the rest of a write(2) that came in part (see `Pieces`), long enough as a
+      rule, unless who asks knows that nobody is writing: so a crash leaves no half of it.
 
     Bytes belong to the epoch they were written in. When it ends before they are committed they are
     refused and count as lost: others may have changed the file since.
@@ -107,13 +107,25 @@ class Writer:
 
     # -- changes --
 
-    async def write(self, offset: int, data: BytesLike, *, append: bool) -> None:
-        """Takes bytes in; waits while too much is dirty. FileTooBig, Stale (see `fail`)."""
+    @property
+    def pending(self) -> bool:
+        """Whether the rest of a write(2) may be on its way."""
+        return self._pieces.pending
+
+    async def write(
+        self, offset: int, data: BytesLike, *, append: bool, in_pieces: bool = True
+    ) -> None:
+        """Takes bytes in; waits while too much is dirty. FileTooBig, Stale (see `fail`).
+
+        Without `in_pieces` this is a whole write.
+        """
         size = len(data)
         if offset < 0 or offset + size > MAX_FILE_SIZE:
             raise FileTooBig(f"offset {offset} + {size}")
         if size <= SLICE_MAX:
             await self._write(offset, data, append)
+            if not in_pieces:
+                self._pieces.end()
             return
         view = memoryview(data)
         for low in range(0, size, SLICE_MAX):
@@ -125,11 +137,14 @@ class Writer:
             raise self._failure
         if not size:
             return
-        await self._path.budget.acquire(size)
+        if self._pieces.awaits(offset):
+            self._path.budget.take(size)
+        else:
+            await self._path.budget.acquire(size)
         try:
             async with self._gate:
                 while self._must_commit_before(append):
-                    await self.commit(durable=False)
+                    await self.commit(durable=False, whole=True)
                 while not self._path.ids.ready:
                     await self._path.attempt(self._path.ids.refill)
                 if self._failure is not None:
@@ -141,40 +156,40 @@ class Writer:
             raise
         self._held += size
 
-    async def commit(self, *, durable: bool, others: bool = True, foreign: bool = False) -> None:
+    async def commit(
+        self, *, durable: bool, others: bool = True, foreign: bool = False, whole: bool = False
+    ) -> None:
         """Makes all dirty bytes visible, and with `durable` safe from crashes.
 
         Durable is then everything that the Filesystem has answered, names included; without
         `others` no more than the bytes of this file; with `foreign` also what other sessions were
         answered before. Lost bytes are reported through `on_lost`, never raised here.
-        The caller knows that no write(2) is under way: the kernel lets none be while it asks.
+        `whole`: no write(2) is under way, because the kernel lets none be while it asks.
         """
-        self._pieces.end()
+        if whole:
+            self._pieces.end()
         if self.dirty or (durable and (foreign or self._undone(others))):
-            await asyncio.shield(self._spawn(durable, others, foreign))
-
-    async def publish(self) -> None:
-        """Like `commit` without durability, while a write(2) may be under way."""
-        if self.dirty:
-            await asyncio.shield(self._spawn(patient=True))
+            await asyncio.shield(self._spawn(FLUSH_WAIT, durable, others, foreign))
 
     async def settle(self) -> None:
         """Gives appended bytes their place, so that size and reads are exact."""
         if self.appending:
-            await self.publish()
+            await self.commit(durable=False)
 
     @contextlib.asynccontextmanager
     async def resizing(self) -> AsyncIterator[None]:
         """Everything dirty is committed before the body; writes wait until it ends."""
+        await self._pieces.whole(FLUSH_WAIT)
         async with self._gate:
             while self._runs:
-                await self.commit(durable=False)
+                await self.commit(durable=False, whole=True)
             async with self._commit_lock:
                 yield
 
     @contextlib.asynccontextmanager
     async def between_commits(self) -> AsyncIterator[None]:
-        """No commit is under way in the body; what is dirty stays so."""
+        """No commit is under way in the body; what is dirty stays so. For SETATTR: see `commit`."""
+        self._pieces.end()
         async with self._commit_lock:
             yield
 
@@ -217,7 +232,9 @@ class Writer:
 
     def _must_commit_before(self, append: bool) -> bool:
         """Appended and placed bytes are never dirty together; scattered writes are bounded."""
-        return (self.dirty and self._append != append) or len(self._runs) >= 4 * MAX_RUNS
+        if self.dirty and self._append != append:
+            return True
+        return len(self._runs) >= 4 * MAX_RUNS and not self._pieces.pending
 
     def _take(self, offset: int, data: BytesLike, append: bool) -> None:
         """Puts bytes into the newest run that may hold them. No await: see the gate."""
@@ -262,7 +279,7 @@ class Writer:
         """Starts a commit in the background."""
         self._cancel_timer()
         self._kicked = True
-        self._spawn(patient=True)
+        self._spawn(REST_WAIT)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
@@ -271,21 +288,19 @@ class Writer:
 
     def _spawn(
         self,
+        patience: float,
         durable: bool = False,
         others: bool = False,
         foreign: bool = False,
-        *,
-        patient: bool = False,
     ) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._commit(durable, others, foreign, patient))
+        task = asyncio.create_task(self._commit(patience, durable, others, foreign))
         self._path.tasks.add(task)
         task.add_done_callback(self._path.tasks.discard)
         return task
 
-    async def _commit(self, durable: bool, others: bool, foreign: bool, patient: bool) -> None:
+    async def _commit(self, patience: float, durable: bool, others: bool, foreign: bool) -> None:
         async with self._commit_lock:
-            if patient:
-                await self._pieces.whole()
+            await self._pieces.whole(patience)
             self._cancel_timer()
             until = self._path.changes
             try:

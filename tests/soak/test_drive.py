@@ -19,7 +19,7 @@ from tests.harness.leaks import ENDED, listed, missing_objects, rows, stray_obje
 from tests.harness.loop import run
 from tests.soak.workers import Worker, serve
 from wrkfs import gc, trash
-from wrkfs.atime import DUE_MAX
+from wrkfs.atime import DUE_MAX, TOLD_MAX
 from wrkfs.fs import Filesystem
 from wrkfs.shown import KNOWN_MAX
 
@@ -43,7 +43,7 @@ LONG = 20 * 60.0
 """Seconds after which the slope of the memory means something."""
 SLOPE = 1 << 20
 """Bytes an hour."""
-TABLES = max(KNOWN_MAX, DUE_MAX)
+TABLES = max(KNOWN_MAX, DUE_MAX, TOLD_MAX)
 """Inodes that fill every table of a mount."""
 
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.harness.virtual_loop import VirtualLoop
-from wrkfs.dirty import PAGE, REST_WAIT, DirtyBudget, Pieces
+from wrkfs.dirty import LOOKS, PAGE, DirtyBudget, Pieces
 
 
 async def test_writers_wait_while_too_much_is_dirty() -> None:
@@ -40,11 +40,19 @@ async def test_a_cancelled_waiter_gives_its_bytes_back() -> None:
     assert budget.used == 0
 
 
+PATIENCE = 0.05
+
+
 async def waited(pieces: Pieces) -> float:
     """Seconds that `whole` takes."""
     began = asyncio.get_running_loop().time()
-    await pieces.whole()
+    await pieces.whole(PATIENCE)
     return asyncio.get_running_loop().time() - began
+
+
+def stand_still(seconds: float) -> None:
+    """As a process that does not get a processor."""
+    time.sleep(seconds)
 
 
 def test_a_write_that_is_no_first_piece_is_not_waited_for() -> None:
@@ -64,10 +72,10 @@ def test_a_first_piece_is_waited_for_until_the_next_comes_or_time_is_over() -> N
         pieces = Pieces()
         for end in (lambda: pieces.came(PAGE, 7), pieces.end):
             pieces.came(100, PAGE - 100)
-            loop.call_later(REST_WAIT / 2, end)
-            assert await waited(pieces) == pytest.approx(REST_WAIT / 2)
+            loop.call_later(PATIENCE / 2, end)
+            assert await waited(pieces) == pytest.approx(PATIENCE / 2)
         pieces.came(100, PAGE - 100)
-        assert await waited(pieces) == pytest.approx(REST_WAIT)
+        assert await waited(pieces) == pytest.approx(PATIENCE)
         assert await waited(pieces) == 0
 
     VirtualLoop(0).run(play())
@@ -78,11 +86,36 @@ def test_first_pieces_one_after_the_other_do_not_keep_anybody() -> None:
         loop = asyncio.get_running_loop()
         pieces = Pieces()
         for number in range(8):
-            loop.call_later(number * REST_WAIT / 3, pieces.came, 100, PAGE - 100)
-        await asyncio.sleep(REST_WAIT / 6)
-        assert await waited(pieces) <= REST_WAIT
+            loop.call_later(number * PATIENCE / 3, pieces.came, 100, PAGE - 100)
+        await asyncio.sleep(PATIENCE / 6)
+        assert PATIENCE / 2 < await waited(pieces) < 2 * PATIENCE
+        assert not pieces.pending
 
     VirtualLoop(0).run(play())
+
+
+def test_quick_first_pieces_use_up_no_patience() -> None:
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        pieces = Pieces()
+        for number in range(2 * LOOKS):
+            loop.call_later(number * PATIENCE / 100, pieces.came, 100, PAGE - 100)
+        loop.call_later(PATIENCE / 2, pieces.came, PAGE, 5)
+        await asyncio.sleep(0)
+        pieces.came(100, PAGE - 100)
+        assert await waited(pieces) == pytest.approx(PATIENCE / 2)
+
+    VirtualLoop(0).run(play())
+
+
+async def test_what_is_awaited_is_the_continuation() -> None:
+    pieces = Pieces()
+    assert not pieces.awaits(0)
+    pieces.came(100, PAGE - 100)
+    assert pieces.awaits(PAGE)
+    assert not pieces.awaits(100)
+    pieces.came(PAGE, 1)
+    assert not pieces.awaits(PAGE + 1)
 
 
 async def test_a_rest_that_came_while_the_process_stood_still_is_not_passed_over() -> None:
@@ -104,10 +137,10 @@ async def test_a_rest_that_came_while_the_process_stood_still_is_not_passed_over
     try:
         asyncio.get_running_loop().add_reader(reader, readable)
         pieces.came(100, PAGE - 100)
-        waiting = asyncio.create_task(pieces.whole())
+        waiting = asyncio.create_task(pieces.whole(PATIENCE))
         await asyncio.sleep(0)
         os.write(writer, b"x")
-        time.sleep(2 * REST_WAIT)  # noqa: ASYNC251 it stands still
+        stand_still(2 * PATIENCE)
         await waiting
         assert taken.is_set()
     finally:

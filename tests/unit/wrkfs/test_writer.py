@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,15 +12,17 @@ import pytest
 from tests.harness.virtual_loop import VirtualLoop
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import ME, Drive, content, create
-from wrkfs.dirty import PAGE, REST_WAIT
+from wrkfs.dirty import FLUSH_WAIT, PAGE, REST_WAIT
 from wrkfs.errors import Fenced, FileTooBig, Stale, StorageError, Unavailable
-from wrkfs.fs import Filesystem
+from wrkfs.fs import DEFAULT_LIMITS, Filesystem
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
-from wrkfs.writer import COMMIT_DELAY
+from wrkfs.writer import COMMIT_DELAY, MAX_RUNS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from wrkfs.types import Attr, Commit, FileMap, Ino
 
 
@@ -215,26 +218,44 @@ async def test_a_loss_in_the_background_is_told_by_the_next_flush(drive: Drive) 
     await handle.close()
 
 
-def test_nothing_comes_between_the_pieces_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the timer, nor a look at the size of what is appended, nor sync."""
+def committed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each commit of the first session from now on."""
+    meta, through, sizes = drive.metas[0], drive.metas[0].commit, list[int]()
 
-    async def play(flags: int) -> list[int]:
+    async def counted(commit: Commit) -> Attr:
+        sizes.append(sum(extent.length for extent in commit.extents))
+        return await through(commit)
+
+    monkeypatch.setattr(meta, "commit", counted)
+    return sizes
+
+
+def test_nothing_comes_between_the_pieces_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the timer, nor sync, nor the end of another descriptor, nor a truncating open."""
+
+    async def play() -> list[int]:
         drive = Drive()
         fs = await drive.mount()
-        meta, through, sizes = drive.metas[0], drive.metas[0].commit, []
+        handle = await create(fs)
+        sizes = committed(drive, monkeypatch)
 
-        async def counted(commit: Commit) -> Attr:
-            sizes.append(sum(extent.length for extent in commit.extents))
-            return await through(commit)
+        async def nothing() -> None:
+            pass
 
-        monkeypatch.setattr(meta, "commit", counted)
-        handle = await create(fs, flags=os.O_RDWR | flags)
-        for look in (lambda: fs.getattr(handle.ino), fs.sync):
+        async def end_another() -> None:
+            await (await fs.open(handle.ino, os.O_RDWR)).close()
+
+        async def truncate() -> None:
+            await fs.setattr(handle.ino, SetAttr(size=0))
+
+        looks: list[Callable[[], Coroutine[None, None, None]]]
+        looks = [nothing, fs.sync, end_another, handle.flush, truncate]
+        for look in looks:
             await handle.write(10, b"x" * 10)
-            await asyncio.sleep(COMMIT_DELAY - 0.01)
+            await asyncio.sleep(COMMIT_DELAY - FLUSH_WAIT / 2)
             await handle.write(100, b"y" * (PAGE - 100))
             looking = asyncio.ensure_future(look())
-            await asyncio.sleep(REST_WAIT - 0.02)
+            await asyncio.sleep(FLUSH_WAIT * 0.9)
             await handle.write(PAGE, b"y" * 50)
             await looking
             await asyncio.sleep(1)
@@ -242,8 +263,65 @@ def test_nothing_comes_between_the_pieces_of_a_write(monkeypatch: pytest.MonkeyP
         await drive.close()
         return sizes
 
-    for flags in (0, os.O_APPEND):
-        assert VirtualLoop(0).run(play(flags)) == [10 + PAGE - 50] * 2
+    assert VirtualLoop(0).run(play()) == [10 + PAGE - 50] * 5
+
+
+def test_only_the_kernel_syncs_what_may_be_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(flags: int) -> list[int]:
+        drive = Drive()
+        fs = await drive.mount()
+        handle = await create(fs, flags=os.O_RDWR | flags)
+        sizes = committed(drive, monkeypatch)
+        await handle.write(100, b"y" * (PAGE - 100))
+        await handle.write(PAGE, b"y" * 50)
+        await handle.close()
+        await drive.close()
+        return sizes
+
+    assert VirtualLoop(0).run(play(os.O_SYNC)) == [PAGE - 50]
+    for flags in (os.O_APPEND, os.O_DIRECT):
+        assert VirtualLoop(0).run(play(os.O_DSYNC | flags)) == [PAGE - 100, 50]
+
+
+def test_a_rest_is_taken_in_though_too_much_is_dirty() -> None:
+    async def play() -> None:
+        drive = Drive()
+        fs = await drive.mount(limits=replace(DEFAULT_LIMITS, dirty=PAGE))
+        handles = [await create(fs, name) for name in (b"a", b"b")]
+        await handles[0].write(100, b"x" * (PAGE - 100))
+        other = asyncio.create_task(handles[1].write(0, b"z" * PAGE))
+        await asyncio.sleep(0)
+        began = asyncio.get_running_loop().time()
+        await handles[0].write(PAGE, b"x" * 200)
+        assert asyncio.get_running_loop().time() == began
+        assert not other.done()
+        await other
+        for handle in handles:
+            await handle.close()
+        await drive.close()
+
+    VirtualLoop(0).run(play())
+
+
+def test_a_rest_does_not_meet_the_bound_on_scattered_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play() -> list[int]:
+        drive = Drive()
+        fs = await drive.mount()
+        handle = await create(fs)
+        sizes = committed(drive, monkeypatch)
+        async with handle.file.writer.between_commits():
+            for number in range(4 * MAX_RUNS - 1):
+                await handle.write((2 + 2 * number) * PAGE, b"x")
+            await handle.write(100, b"y" * (PAGE - 100))
+            async with asyncio.timeout(REST_WAIT / 2):
+                await handle.write(PAGE, b"y" * 50)
+        await handle.close()
+        await drive.close()
+        return sizes
+
+    assert VirtualLoop(0).run(play()) == [4 * MAX_RUNS - 1 + PAGE - 50]
 
 
 def test_a_write_that_ends_with_a_page_is_visible_in_time_and_safe_at_once() -> None:
