@@ -155,7 +155,7 @@ class FileHandle:
             raise BadDescriptor("not open for writing")
         writer, past_pages = self.file.writer, self._flags & (os.O_APPEND | os.O_DIRECT)
         await writer.write(offset, data, append=self._appending, in_pieces=not past_pages)
-        if self._flags & _SYNC_FLAGS and not writer.pending:
+        if self._flags & _SYNC_FLAGS and (past_pages or not writer.pending):
             await self.fsync()
         return len(data)
 

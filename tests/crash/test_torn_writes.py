@@ -5,6 +5,8 @@ Long writes that begin within pages the kernel does not hold reach the mount in 
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import random
 import shutil
@@ -24,11 +26,12 @@ if TYPE_CHECKING:
     from tests.harness.drive import MountProcess
     from tests.plugins.figures import Figures
 
-WRITERS = 3
 FLAGS = (0, 0, os.O_DSYNC)
 """Of each writer's file."""
 SIZE = 48_000
 """Bytes of one write."""
+START = 512
+"""Where a write begins within its page."""
 GAP = 3000
 """Bytes left out between two writes, at most: few begin where a page does."""
 PAUSE = 0.004
@@ -114,7 +117,7 @@ def test_each_write_is_there_whole_or_not_at_all(
         directory = drive.path / str(number)
         directory.mkdir()
         writers = [
-            Writer(directory / f"w{n}", flags, number * WRITERS + n)
+            Writer(directory / f"w{n}", flags, number * len(FLAGS) + n)
             for n, flags in enumerate(FLAGS)
         ]
         time.sleep(chosen.uniform(*WORK))
@@ -123,8 +126,34 @@ def test_each_write_is_there_whole_or_not_at_all(
             writer.join()
         wait_for_the_dead(drive.config)
         drive.start()
-        if directory.exists():
-            there.extend(writer.verify() for writer in writers)
-            shutil.rmtree(directory)
+        there.extend(writer.verify() for writer in writers)
+        shutil.rmtree(directory)
     print(f"{sum(there)} writes in {len(there)} files")
     assert sum(map(bool, there)) > len(there) / 4, there
+
+
+@pytest.mark.promise("D1")
+@pytest.mark.parametrize("way", [0, os.O_APPEND, os.O_DIRECT])
+@pytest.mark.parametrize("sync", [os.O_SYNC, os.O_DSYNC])
+def test_a_synchronous_write_that_looks_like_a_piece_is_safe(
+    mount: Callable[[], MountProcess], way: int, sync: int
+) -> None:
+    """It begins within a page and ends with one: nobody here knows that no rest follows."""
+    drive = mount()
+    path = drive.path / "file"
+    path.write_bytes(b"a" * START)
+    data = mmap.mmap(-1, mmap.PAGESIZE)  # O_DIRECT asks for memory that begins with a page
+    rest = mmap.PAGESIZE - START
+    data[:rest] = b"b" * rest
+    descriptor = os.open(path, os.O_WRONLY | sync | way)
+    try:
+        with memoryview(data)[:rest] as view:
+            assert os.pwrite(descriptor, view, START) == rest
+        drive.kill()
+    finally:
+        with contextlib.suppress(OSError):  # the mount is dead
+            os.close(descriptor)
+        data.close()
+    wait_for_the_dead(drive.config)
+    drive.start()
+    assert path.read_bytes() == b"a" * START + b"b" * rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from email.utils import formatdate
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 
 from tests.integration.test_api_basics import error_of
 from tests.integration.test_api_wrk_stores import real_drive
+from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO, SetAttr
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from tests.harness.http import Web
     from wrkfs.config import VolumeConfig
+    from wrkfs.types import Ino
 
 CHANGED = 1_600_000_000
 
@@ -166,22 +169,42 @@ async def test_a_file_that_appears_meanwhile_is_looked_at(web: Web) -> None:
     assert (await client.get("/v1/wrk/f")).content == b"known"
 
 
-async def test_a_conditional_delete_never_removes_another_version(
-    volume: VolumeConfig, web: Web
-) -> None:
+async def test_a_conditional_delete_beside_a_put(volume: VolumeConfig, web: Web) -> None:
+    """Whichever is first, the answers say so."""
     await real_drive(web, volume)
     client = web.client()
-    removed = 0
     for round_ in range(40):
         old = await client.put("/v1/wrk/f", content=b"old %d" % round_)
         put, gone = await asyncio.gather(
             client.put("/v1/wrk/f", content=b"new %d" % round_),
             client.delete("/v1/wrk/f", headers={"if-match": old.headers["etag"]}),
         )
-        assert (put.status_code, gone.status_code) in ((201, 204), (204, 412), (204, 204))
-        removed += put.status_code == 201
-        if (put.status_code, gone.status_code) != (204, 204):
-            assert (await client.get("/v1/wrk/f")).content == b"new %d" % round_
-        else:
-            pytest.fail("a file that was replaced was removed as its predecessor")
-    assert removed < 40
+        assert (put.status_code, gone.status_code) in ((201, 204), (204, 412))
+        assert (await client.get("/v1/wrk/f")).content == b"new %d" % round_
+
+
+async def test_a_conditional_delete_never_removes_another_version(
+    volume: VolumeConfig, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is replaced after the condition was checked, before the removal."""
+    fs = await real_drive(web, volume)
+    remove_tree = fs.remove_tree
+    other = await Filesystem.connect(volume, kind="http")
+
+    async def after_another_put(
+        parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
+    ) -> None:
+        handle = await other.open((await other.lookup(parent, name)).ino, os.O_WRONLY)
+        await handle.write(0, b"new")
+        await handle.close()
+        await remove_tree(parent, name, if_version=if_version)
+
+    client = web.client()
+    try:
+        tag = (await client.put("/v1/wrk/f", content=b"old")).headers["etag"]
+        monkeypatch.setattr(fs, "remove_tree", after_another_put)
+        gone = await client.delete("/v1/wrk/f", headers={"if-match": tag})
+        assert gone.status_code == 412
+        assert (await client.get("/v1/wrk/f")).content == b"new"
+    finally:
+        await other.close()
