@@ -7,7 +7,7 @@ raw bytes (Linux names have no encoding).
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag
 from typing import TYPE_CHECKING, NewType, TypeAlias
 
@@ -37,7 +37,8 @@ class Attr:
 
     `mode` holds type and permission bits. `version` grows with each change of the data (commit,
     truncate): equal version means equal bytes. `holes` counts the bytes of a file that were never
-    written: they take no room.
+    written: they take no room. `parent`: the directory above a directory, or of the only name of
+    anything else; 0 where that is not known.
     """
 
     ino: Ino
@@ -52,6 +53,7 @@ class Attr:
     ctime_ns: int
     version: int
     holes: int = 0
+    parent: Ino = field(default=Ino(0), compare=False)
 
     @property
     def held(self) -> int:

@@ -28,7 +28,7 @@ EMPTY = {
     "deleted": 0,
 }
 """Rows of a volume with nothing in it: the root."""
-ENDED = EMPTY | {"session": 0, "op_result": 0, "slice_range": 0, "lease": 0}
+ENDED = EMPTY | {"session": 0, "op_result": 0, "slice_range": 0, "lease": 0, "recall": 0}
 """The same once every session has ended, too, and upkeep was done."""
 
 

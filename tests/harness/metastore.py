@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from wrkfs import fsck
 from wrkfs.config import StoreConfig, VolumeConfig
+from wrkfs.meta.leased import LeasedMeta
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.meta.migrate import create_volume_schema, install_functions
@@ -91,7 +92,7 @@ class InPostgres:
         dsn = urlunsplit(parts._replace(netloc=f"{name}:{password}@{at}"))
         self._admin_dsn = admin_dsn
         self._password = password
-        self._sessions: list[PostgresMeta] = []
+        self._sessions: list[PostgresMeta | LeasedMeta] = []
         self.verify = True
         self.config = VolumeConfig(name, name, dsn, StoreConfig("", "", "", "", "", ""))
 
@@ -183,13 +184,30 @@ async def pg_volume(pg: str) -> AsyncIterator[InPostgres]:
         await volume.drop()
 
 
-@pytest_asyncio.fixture(params=["memory", "postgres"])
+class Leased(InPostgres):
+    """`MetaVolume` whose sessions keep what leases allow."""
+
+    async def session(self) -> PostgresMeta:
+        """See MetaVolume."""
+        meta = LeasedMeta(PostgresMeta(self.config, leases=True))
+        self._sessions.append(meta)
+        await meta.start()
+        return cast("PostgresMeta", meta)  # all that tests use
+
+    async def fence(self, session: MetaStore) -> None:
+        """See MetaVolume."""
+        helper = await InPostgres.session(self)
+        await helper.fence(session.session, force=True)
+
+
+@pytest_asyncio.fixture(params=["memory", "postgres", "leased"])
 async def meta_volume(request: pytest.FixtureRequest) -> AsyncIterator[MetaVolume]:
-    """An empty volume, in memory and then in PostgreSQL."""
+    """An empty volume, in memory, then in PostgreSQL, then with leases."""
     if request.param == "memory":
         yield InMemory()
         return
-    volume = InPostgres(request.getfixturevalue("pg"))
+    kind = Leased if request.param == "leased" else InPostgres
+    volume = kind(request.getfixturevalue("pg"))
     await volume.make()
     try:
         yield volume

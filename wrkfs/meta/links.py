@@ -159,6 +159,11 @@ class Links:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 jitter only
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    async def apart(self) -> asyncpg.Connection:
+        """A connection of its own, for the caller to end. OSError and what asyncpg raises."""
+        async with asyncio.timeout(CONNECT):
+            return await self._open()
+
     async def close(self) -> None:
         """Closes all idle connections; calls in flight close theirs. Idempotent."""
         self._closed = True

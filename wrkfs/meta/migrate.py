@@ -32,6 +32,7 @@ _GRANTS = {
         "xattr",
         "session",
         "lease",
+        "recall",
         "sustained",
         "deleted",
         "slice_range",

@@ -11,6 +11,7 @@ nothing and may be made again; of one that raised `Doubtful` nobody knows.
 
 from __future__ import annotations
 
+import errno
 import stat
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -28,12 +29,13 @@ from wrkfs.errors import (
 from wrkfs.meta import rows, rules
 from wrkfs.meta.handles import OpenFiles
 from wrkfs.meta.links import DEADLINE, Links
+from wrkfs.meta.listener import Listener
 from wrkfs.meta.postgres_upkeep import PostgresUpkeep
 from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
 from wrkfs.types import Ino, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from datetime import timedelta
 
     import asyncpg
@@ -67,10 +69,18 @@ class PostgresMeta(PostgresUpkeep):
         kind: str = "mount",
         connections: int = CONNECTIONS,
         deadline: float = DEADLINE,
+        leases: bool = False,
     ) -> None:
-        """`deadline` is how many seconds of an outage cost latency only."""
+        """`deadline` is how many seconds of an outage cost latency only. `leases`: takes some."""
         self._links = Links(config, connections, deadline)
-        self._session = MountSession(self._links, kind, lambda: self._files.held, self._crashed)
+        self.listener = Listener(self._links) if leases else None
+        self._session = MountSession(
+            self._links,
+            kind,
+            lambda: self._files.held,
+            self._crashed,
+            self.listener.channel if self.listener else None,
+        )
         self._session.tidy = self.tidy
         self._files = OpenFiles()
         self._on_crash: Callable[[bool], None] | None = None
@@ -94,6 +104,8 @@ class PostgresMeta(PostgresUpkeep):
     async def start(self) -> None:
         """Connects and registers. Raises Unavailable after a minute without database."""
         await self._session.register()
+        if self.listener is not None:
+            await self.listener.start()
 
     async def rejoin(self) -> None:
         """Registers a new session with a higher epoch; nothing is open in it."""
@@ -106,6 +118,8 @@ class PostgresMeta(PostgresUpkeep):
         try:
             await self._session.end(deadline)
         finally:
+            if self.listener is not None:
+                await self.listener.close()
             await self._links.close()
 
     def watch(self, on_crash: Callable[[bool], None]) -> None:
@@ -165,19 +179,72 @@ class PostgresMeta(PostgresUpkeep):
             raise by_errno(row[0])
         return row
 
+    # -- leases --
+
+    @property
+    def trusted_until(self) -> float:
+        """See LeaseStore."""
+        return self._session.trusted_until
+
+    @property
+    def can_lease(self) -> bool:
+        """See LeaseStore."""
+        return self.listener is not None and self.listener.ready
+
+    def watch_leases(
+        self,
+        on_recall: Callable[[Sequence[Ino]], None],
+        on_void: Callable[[], None],
+        settle: Callable[[], Awaitable[None]],
+    ) -> None:
+        """See LeaseStore."""
+        self._session.settle = settle
+        if self.listener is not None:
+            self.listener.on_recall = on_recall
+            self.listener.on_loss = on_void
+        self._session.on_lapse = on_void
+
+    async def take_lease(self, ino: Ino) -> bool:
+        """See LeaseStore."""
+        if not self.can_lease:
+            return False
+        args = (self._session.id, self._session.epoch, ino)
+        taken: bool = (await self._links.call("take_lease", args))[0][0]
+        return taken and self.can_lease
+
+    async def give_back(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        await self._links.call("give_back", (self._session.id, list(inos)))
+
     # -- names --
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         """See MetaStore."""
+        attr, _ = await self.find(parent, name)
+        if attr is None:
+            raise NotFound(name)
+        return attr
+
+    async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
+        """See LeaseStore."""
         rules.check_name(name)
-        return rows.attr(await self._read("lookup", parent, name))
+        row = (await self._links.call("lookup", (parent, name)))[0]
+        if row[0] == errno.ENOENT:
+            return None, bool(row[1])
+        if row[0]:
+            raise by_errno(row[0])
+        return rows.attr(row), row[1]
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """See MetaStore."""
+        return (await self.entries(ino, after, limit))[0]
+
+    async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
+        """See LeaseStore."""
         found = await self._links.call("readdir", (ino, after, limit))
         if found and found[0][0]:
             raise by_errno(found[0][0])
-        return [rows.entry(row) for row in found]
+        return [rows.entry(row) for row in found], all(row[16] for row in found)
 
     async def parent(self, ino: Ino) -> Ino:
         """See MetaStore."""
@@ -187,7 +254,12 @@ class PostgresMeta(PostgresUpkeep):
 
     async def getattr(self, ino: Ino) -> Attr:
         """See MetaStore."""
-        return rows.attr(await self._read("getattr", ino))
+        return (await self.stat(ino))[0]
+
+    async def stat(self, ino: Ino) -> tuple[Attr, bool]:
+        """See LeaseStore."""
+        row = await self._read("getattr", ino)
+        return rows.attr(row), row[1]
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         """See MetaStore."""

@@ -24,7 +24,7 @@ _KINDS = frozenset({0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14})
 
 def attr(row: asyncpg.Record) -> Attr:
     """Attributes from a `wrkfs.reply`."""
-    return _attr((*row[2:13], row[14]))
+    return _attr((*row[2:13], row[14], row[13]))
 
 
 def entry(row: asyncpg.Record) -> Dentry:
@@ -34,7 +34,7 @@ def entry(row: asyncpg.Record) -> Dentry:
         raise Corrupt("name of an entry")
     if cookie <= 0:
         raise Corrupt("cookie of an entry")
-    return Dentry(cookie, name, _attr((*row[3:14], row[15])))
+    return Dentry(cookie, name, _attr((*row[3:14], row[15], row[14])))
 
 
 def file_map(row: asyncpg.Record) -> FileMap:
@@ -58,6 +58,7 @@ def _attr(values: tuple[int, ...]) -> Attr:
         or not 0 <= found.gid <= _ID_MAX
         or not 0 <= found.rdev <= _ID_MAX
         or found.ino <= 0
+        or found.parent < 0
     ):
         raise Corrupt("attributes of an inode")
     # Only a count for `du`: a wrong one is no reason to refuse a whole directory.

@@ -103,7 +103,8 @@ CREATE TABLE inode (
     version         bigint NOT NULL,    -- grows with each change of a file's bytes; equal version
                                         -- means equal bytes
     parent          bigint NOT NULL,    -- directories: parent (root: 1); in the trash, whatever the
-                                        -- type: the directory it was removed from; others: 0
+                                        -- type: the directory it was removed from; others with one
+                                        -- link: the directory of its name, or 0; all else: 0
     holes           bigint NOT NULL DEFAULT 0   -- files: bytes below size that no ref covers;
                                         -- others: 0
 ) WITH (fillfactor = 70);
@@ -171,17 +172,28 @@ CREATE TABLE session (
     expires_at      timestamptz NOT NULL,
     suspected_at    timestamptz,        -- first step of reaping; NULL: not suspected
     fenced_at       timestamptz,        -- NULL: alive
-    snapshot_at     timestamptz         -- the session still reads what files consisted of then (an
+    snapshot_at     timestamptz,        -- the session still reads what files consisted of then (an
                                         -- HTTP GET, a dump); NULL: it reads nothing old
+    tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
+    run             timestamptz         -- run of the database (`lease`) that the session knew last;
+                                        -- it keeps nothing by lease from an older one
 ) WITH (fillfactor = 50);
 
--- Read leases on directories, taken by lookup and readdir once mounts cache; none is taken yet. The
--- row (0, 0) names the present run of the database by its expires_at: `survey` writes it.
+-- Read leases of sessions on directories; rules: functions/1_leases.sql. The row (0, 0) names the
+-- present run of the database by its taken_at: `survey` writes it.
 -- UNLOGGED: after a crash of PostgreSQL all leases are void and all mounts drop their caches.
 CREATE UNLOGGED TABLE lease (
-    ino             bigint NOT NULL,    -- the directory, or a file with several links
+    ino             bigint NOT NULL,    -- the directory
     session_id      bigint NOT NULL,
-    expires_at      timestamptz NOT NULL,
+    taken_at        timestamptz NOT NULL,
+    PRIMARY KEY (ino, session_id)
+);
+
+-- Directories that a session is about to change: until then nobody else takes a lease there.
+CREATE UNLOGGED TABLE recall (
+    ino             bigint NOT NULL,
+    session_id      bigint NOT NULL,
+    until           timestamptz NOT NULL,
     PRIMARY KEY (ino, session_id)
 );
 

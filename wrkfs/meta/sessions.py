@@ -43,7 +43,22 @@ _NUMBERS = 4096
 _NUMBERS_END = 1 << 62
 _FENCED = -1
 _AGAIN = 11
+_RECALLED = -2
 _AGAIN_MAX = 60
+TRUST = 5.0
+"""Seconds after the beginning of a heartbeat for which what is kept by lease may be served: one
+less than others wait."""
+RECALL_WAIT = 30.0
+"""Seconds that a change waits for leases of others: a holder that is gone is waited for 6."""
+_RECALL_PAUSES = (0.0004, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
+"""Between two looks whether they have been given back; the last one repeats."""
+_SURVEY_PAUSE = 0.1
+_SURVEY_MAX = 70
+
+
+def boottime() -> float:
+    """Seconds on a clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class MountSession:
@@ -61,9 +76,11 @@ class MountSession:
         kind: str,
         held: Callable[[], list[Ino]] = list,
         on_crash: Callable[[bool], None] = lambda _: None,
+        channel: str | None = None,
     ) -> None:
         """`held` gives the inodes that are open; `on_crash` is told of a crash of the database, and
-        whether it has undone changes that this session had an answer for."""
+        whether it has undone changes that this session had an answer for. `channel`: where recalls
+        of leases are heard; None: it takes none."""
         self._links = links
         self._held = held
         self._on_crash = on_crash
@@ -73,6 +90,16 @@ class MountSession:
         self._survey_lock = asyncio.Lock()
         links.greet = self._survey
         self._kind = kind
+        self._channel = channel
+        self._tenure = 0
+        self._beaten = asyncio.Event()
+        self.trusted_until = 0.0
+        """Until then (CLOCK_BOOTTIME) what is kept by lease may be served."""
+        self.on_lapse: Callable[[], None] = lambda: None
+        """Told that others have taken this session's leases away."""
+        self.settle: Callable[[], Awaitable[None]] | None = None
+        """Awaited after a crash of the database, before others stop waiting for this session."""
+        self._settled: datetime | None = None
         self._id = SessionId(0)
         self._epoch = 0
         self._fenced = False
@@ -109,8 +136,13 @@ class MountSession:
     async def register(self) -> None:
         """Registers a new session and starts its heartbeat. Raises Unavailable."""
         await self._stop_heart()
-        rows = await self._links.call("register", (self._kind, self._epoch + 1, SLOTS))
+        began = boottime()
+        rows = await self._links.call(
+            "register", (self._kind, self._epoch + 1, SLOTS, self._channel, self._run)
+        )
         self._id = SessionId(rows[0][0])
+        self._tenure = 0
+        self.trusted_until = began + TRUST
         self._epoch += 1
         # Slots and numbers of calls that still run for the old session are never mixed in: the
         # queue is a new one and each call puts its slot back where it took it.
@@ -176,7 +208,9 @@ class MountSession:
         self, name: str, head: tuple[int, int, int, int], args: tuple[object, ...]
     ) -> asyncpg.Record:
         """Calls a mutating function until it says that it was applied or refused."""
-        for attempt in range(_AGAIN_MAX):
+        attempt = waits = 0
+        until = 0.0
+        while attempt < _AGAIN_MAX:
             rows, broken = await self._links.tell(name, head + args)
             row = rows[0]
             number = row[0]
@@ -187,10 +221,19 @@ class MountSession:
                 if broken:
                     raise Doubtful("the session was fenced while the answer was lost")
                 raise Fenced
+            if number == _RECALLED:
+                now = time.monotonic()
+                until = until or now + RECALL_WAIT
+                if now > until:
+                    raise Unavailable("others do not give back what they keep of it")
+                await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
+                waits += 1
+                continue
             if number != _AGAIN:
                 raise by_errno(number)
             if attempt > 2:
                 await asyncio.sleep(0.001 * attempt)
+            attempt += 1
         raise StorageError("entries change faster than they can be read")
 
     async def fresh_id(self) -> Ino:
@@ -231,6 +274,12 @@ class MountSession:
             expected = dict(answered)
             args = (self._id, self._epoch, known, self._held())
             row = (await link.fetch("survey", args))[0]
+            for _ in range(_SURVEY_MAX):
+                if not row["cached"]:
+                    break
+                # A change now could make untrue what others still serve.
+                await asyncio.sleep(_SURVEY_PAUSE)
+                row = (await link.fetch("survey", args))[0]
             # Of a session that has been fenced nobody can say what a crash before that undid.
             there = dict(zip(row["slots"] or (), row["seqs"] or (), strict=True))
             undone = [slot for slot, seq in expected.items() if there.get(slot, 0) < seq]
@@ -242,7 +291,9 @@ class MountSession:
                 log.error("the database crashed and has lost changes that no fsync had covered")
             if known not in (None, row["run"]):
                 self._on_crash(bool(undone))
-            self._run = row["run"]
+            if self._run != row["run"]:
+                self._run = row["run"]
+                self._beaten.set()
 
     async def _refill(self) -> None:
         async with self._refill_lock:
@@ -260,7 +311,10 @@ class MountSession:
         beats = 0
         ailing = False
         while not self._fenced:
-            await asyncio.sleep(HEARTBEAT)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT):
+                    await self._beaten.wait()
+            self._beaten.clear()
             beats += 1
             try:
                 await self._beat_once(look=beats % REAP_EVERY == 0)
@@ -276,10 +330,20 @@ class MountSession:
     async def _beat_once(self, *, look: bool) -> None:
         oldest = self.oldest_snapshot()
         age = None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
-        rows = await self._links.call("heartbeat", (self._id, self._epoch, age))
-        if not rows[0][0]:
+        run = self._run
+        if run != self._settled and self.settle is not None:
+            await self.settle()
+        began, epoch = boottime(), self._epoch
+        rows = await self._links.call("heartbeat", (self._id, epoch, age, run))
+        self._settled = run
+        tenure = rows[0][0]
+        if tenure is None:
             self._fenced = True
             raise Fenced
+        if tenure != self._tenure:
+            self._tenure = tenure
+            self.on_lapse()
+        self.trusted_until = began + TRUST
         if look:
             if self.tidy is not None:
                 await self.tidy()

@@ -63,7 +63,7 @@ async def test_the_reference_describes_the_migrated_tables(pg_volume: InPostgres
 def test_every_column_of_the_reference_is_explained_or_constrained() -> None:
     text = (Path(wrkfs.meta.__file__).parent / "schema.sql").read_text(encoding="utf-8")
     tables = re.findall(r"((?:--[^\n]*\n)+)CREATE (?:UNLOGGED )?TABLE (\w+)", text)
-    assert len(tables) == len(re.findall(r"CREATE (?:UNLOGGED )?TABLE", text)) == 17
+    assert len(tables) == len(re.findall(r"CREATE (?:UNLOGGED )?TABLE", text)) == 18
 
 
 async def test_installing_again_changes_nothing(pg_volume: InPostgres) -> None:
@@ -128,6 +128,7 @@ async def test_the_role_has_exactly_the_reviewed_rights(pg_volume: InPostgres) -
         "xattr": every,
         "session": every,
         "lease": every,
+        "recall": every,
         "sustained": every,
         "deleted": every,
         "op_result": every,

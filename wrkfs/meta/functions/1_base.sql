@@ -4,7 +4,8 @@
 -- to its own volume's tables, with its own rights and no others. They return an errno (0: done)
 -- instead of raising, because exception blocks are subtransactions. Values: Linux errno numbers;
 -- 11 (EAGAIN) means that something changed between reading and locking: nothing was done, call
--- again; -1 means that the session is fenced.
+-- again; -1 means that the session is fenced; -2 that leases of others must be given back first
+-- (1_leases.sql): nothing was done, call again soon.
 --
 -- Every mutating function begins with (session, epoch, slot, seq): see op_begin. It either does
 -- everything or changes nothing but times; all refusals come before the first change.
@@ -42,11 +43,12 @@ CREATE TYPE wrkfs.map_reply AS (
     ref_checksums bytea[], ref_inline bytea[]
 );
 
--- One entry of a directory; with an errno it stands alone.
+-- One entry of a directory; with an errno it stands alone. settled: see 1_leases.sql.
 CREATE TYPE wrkfs.entry_reply AS (
     errno integer, cookie bigint, name bytea,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
-    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
+    settled boolean
 );
 
 -- Bytes and inodes that a change gave back to the volume.
@@ -283,7 +285,8 @@ BEGIN
     SELECT i.nlink, i.mode, i.size, i.size - i.holes AS held, i.ctime INTO v
     FROM inode i WHERE i.ino = a_ino;
     IF v.nlink > 1 THEN
-        UPDATE inode i SET nlink = i.nlink - 1, ctime = v_now WHERE i.ino = a_ino;
+        -- Which of its names remains is not looked up: nobody caches it from here on.
+        UPDATE inode i SET nlink = i.nlink - 1, ctime = v_now, parent = 0 WHERE i.ino = a_ino;
         RETURN r;
     END IF;
     PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
@@ -298,7 +301,7 @@ BEGIN
         RETURN r;
     END IF;
     IF NOT v_open THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
-    UPDATE inode i SET nlink = 0, ctime = v_now WHERE i.ino = a_ino;
+    UPDATE inode i SET nlink = 0, ctime = v_now, parent = 0 WHERE i.ino = a_ino;
     RETURN r;
 END $$;
 

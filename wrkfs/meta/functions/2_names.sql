@@ -1,14 +1,17 @@
 -- Names: finding, making and removing entries. Renaming stands in 3_rename.sql.
 
--- Attributes of a name.
+-- Attributes of a name. flag: settled, also that a name is not there.
 CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
-    SELECT 0, false, i.* INTO r FROM dentry d JOIN inode i ON i.ino = d.ino
+    SELECT 0, wrkfs.settled(i.xmax) AND wrkfs.settled(p.xmax), i.* INTO r
+    FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent
     WHERE d.parent = a_parent AND d.name = a_name;
-    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); END IF;
+    IF FOUND THEN RETURN r; END IF;
+    r.errno := wrkfs.why_not(a_parent);
+    SELECT p.nlink > 0 AND wrkfs.settled(p.xmax) INTO r.flag FROM inode p WHERE p.ino = a_parent;
     RETURN r;
 END $$;
 
@@ -18,21 +21,24 @@ RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.entry_reply;
     v_nlink integer;
+    v_settled boolean;
 BEGIN
-    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
+    SELECT i.nlink, wrkfs.settled(i.xmax) INTO v_nlink, v_settled
+    FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN
         r.errno := wrkfs.why_not(a_ino);
         RETURN NEXT r;
         RETURN;
     END IF;
-    RETURN QUERY SELECT 0, d.cookie, d.name, i.* FROM dentry d JOIN inode i ON i.ino = d.ino
+    RETURN QUERY SELECT 0, d.cookie, d.name, i.*, v_settled AND wrkfs.settled(i.xmax)
+        FROM dentry d JOIN inode i ON i.ino = d.ino
         WHERE d.parent = a_ino AND d.cookie > a_after ORDER BY d.cookie LIMIT a_limit;
 END $$;
 
 -- Makes an inode and its name; the part that create, mknod, mkdir and symlink share. A setgid
 -- directory passes on its group, and the bit to directories. The answer's flag is true.
 CREATE FUNCTION wrkfs.add_node(
-    a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
+    a_session bigint, a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
     a_rdev bigint, a_size bigint
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
@@ -44,6 +50,8 @@ DECLARE
 BEGIN
     IF wrkfs.over_quota(0, 1) THEN r.errno := 122; RETURN r; END IF;
     -- From here on concurrent makers in this directory wait for each other.
+    PERFORM 1 FROM inode i WHERE i.ino = a_parent FOR NO KEY UPDATE;
+    IF wrkfs.recalls(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink + v_is_dir
     WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0
     RETURNING i.mode, i.gid INTO v_mode, v_gid;
@@ -60,7 +68,7 @@ BEGIN
     VALUES (a_ino,
         CASE WHEN v_mode & 1024 <> 0 AND v_is_dir = 1 THEN a_mode | 1024 ELSE a_mode END,
         1 + v_is_dir, a_uid, CASE WHEN v_mode & 1024 <> 0 THEN v_gid ELSE a_gid END,
-        a_rdev, a_size, v_now, v_now, v_now, 0, CASE WHEN v_is_dir = 1 THEN a_parent ELSE 0 END)
+        a_rdev, a_size, v_now, v_now, v_now, 0, a_parent)
     RETURNING 0, true, i.* INTO r;
     RETURN r;
 END $$;
@@ -88,7 +96,7 @@ BEGIN
         RETURN wrkfs.file_map(v_ino);
     END IF;
     SELECT n.* INTO r FROM wrkfs.add_node(
-        a_parent, a_name, a_ino, a_mode, a_uid, a_gid, 0, 0) n;
+        a_session, a_parent, a_name, a_ino, a_mode, a_uid, a_gid, 0, 0) n;
     IF r.errno = 0 THEN
         INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session);
         PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 1);
@@ -109,11 +117,17 @@ BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
     IF FOUND THEN r.errno := 17; RETURN r; END IF;
-    r := wrkfs.add_node(a_parent, a_name, a_ino, a_mode, a_uid, a_gid, a_rdev,
+    r := wrkfs.add_node(a_session, a_parent, a_name, a_ino, a_mode, a_uid, a_gid, a_rdev,
         coalesce(octet_length(a_target), 0));
     IF r.errno = 0 THEN
         IF a_target IS NOT NULL THEN
             INSERT INTO symlink (ino, target) VALUES (a_ino, a_target);
+        ELSIF a_mode >> 12 = 4 THEN
+            -- Who makes a directory knows that it is empty.
+            INSERT INTO lease (ino, session_id, taken_at)
+            SELECT a_ino, a_session, clock_timestamp() FROM session s
+            WHERE s.session_id = a_session AND s.channel IS NOT NULL
+                AND s.expires_at > clock_timestamp();
         END IF;
         PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 1);
     END IF;
@@ -131,6 +145,7 @@ DECLARE
     v_now bigint;
     v_mode integer;
     v_nlink integer;
+    v_home bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
@@ -138,14 +153,16 @@ BEGIN
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
     PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
     IF FOUND THEN r.errno := 17; RETURN r; END IF;
-    SELECT i.mode, i.nlink INTO v_mode, v_nlink FROM inode i WHERE i.ino = a_ino;
+    SELECT i.mode, i.nlink, i.parent INTO v_mode, v_nlink, v_home
+    FROM inode i WHERE i.ino = a_ino;
     r.errno := CASE WHEN NOT FOUND THEN 2 WHEN v_mode >> 12 = 4 THEN 1 WHEN v_nlink = 0 THEN 2
         WHEN v_nlink >= 65000 THEN 31 ELSE 0 END;
     IF r.errno <> 0 THEN RETURN r; END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_parent, v_home]) THEN r.errno := -2; RETURN r; END IF;
     v_now := wrkfs.now_ns();
     INSERT INTO dentry (parent, name, ino, cookie) VALUES (a_parent, a_name, a_ino, a_cookie);
     UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_parent;
-    UPDATE inode i SET nlink = i.nlink + 1, ctime = v_now WHERE i.ino = a_ino
+    UPDATE inode i SET nlink = i.nlink + 1, ctime = v_now, parent = 0 WHERE i.ino = a_ino
     RETURNING 0, true, i.* INTO r;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 0);
     RETURN r;
@@ -186,6 +203,11 @@ BEGIN
         PERFORM 1 FROM dentry d WHERE d.parent = v_ino LIMIT 1;
         IF FOUND THEN r.errno := 39; RETURN r; END IF;
     END IF;
+    IF wrkfs.recalls(a_session, CASE WHEN v_is_dir THEN ARRAY[a_parent, v_ino]
+        ELSE ARRAY[a_parent] END) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
     DELETE FROM dentry d USING inode p WHERE d.parent = a_parent AND d.name = a_name
         AND d.ino = v_ino AND p.ino = a_parent AND p.nlink > 0;
     IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
@@ -207,6 +229,8 @@ BEGIN
         v_freed := wrkfs.drop_link(v_ino, a_parent, a_name);
     END IF;
     r.errno := 0;
+    r.ino := v_ino;
+    r.ctime := v_now;           -- of the directory, and its mtime
     r.flag := a_kind = 'tree' AND v_is_dir;
     PERFORM wrkfs.op_end(
         a_session, a_slot, a_seq, 0, r.flag, -v_freed.bytes, -v_freed.inodes);
@@ -320,6 +344,8 @@ BEGIN
         IF NOT FOUND THEN r.flag := false; EXIT; END IF;
         -- Two calls that purge the same tree take turns.
         PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
+        -- Only who stands in the tree has it leased: nobody waits for that, all are told.
+        PERFORM wrkfs.recalls(a_session, ARRAY[v_dir]);
         SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
         FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
               ORDER BY d.cookie LIMIT v_left) e;
@@ -345,7 +371,7 @@ CREATE FUNCTION wrkfs.parent(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql 
 DECLARE
     r wrkfs.reply;
 BEGIN
-    SELECT 0, false, i.parent INTO r FROM inode i
+    SELECT 0, false, i.parent INTO r.errno, r.flag, r.ino FROM inode i
     WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN r.errno := wrkfs.why_not(a_ino); END IF;
     RETURN r;

@@ -85,6 +85,12 @@ BEGIN
         r.errno := wrkfs.check_replace(v_dir, v_target, v_target_dir);
     END IF;
     IF r.errno <> 0 THEN RETURN r; END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_parent, a_new_parent]
+        || CASE WHEN v_dir THEN ARRAY[v_ino] ELSE '{}' END
+        || CASE WHEN v_target_dir THEN ARRAY[v_target] ELSE '{}' END) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
 
     v_now := wrkfs.now_ns();
     IF v_target IS NULL THEN
@@ -107,6 +113,7 @@ BEGIN
             v_freed := wrkfs.drop_link(v_target, a_new_parent, a_new_name);
         END IF;
     END IF;
+    r.ctime := v_now;           -- of both directories, and their mtime
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
     RETURN r;
 END $$;
@@ -127,11 +134,12 @@ BEGIN
         - CASE WHEN i.ino = a_parent THEN v_in ELSE 0 END
         + CASE WHEN i.ino = a_parent AND a_exchange THEN v_out ELSE 0 END
     WHERE i.ino = ANY (ARRAY[a_parent, a_new_parent]);
-    UPDATE inode i SET ctime = a_now, parent = CASE WHEN a_dir THEN a_new_parent ELSE 0 END
+    UPDATE inode i SET ctime = a_now,
+        parent = CASE WHEN a_dir OR i.nlink = 1 THEN a_new_parent ELSE 0 END
     WHERE i.ino = a_ino;
     IF a_exchange THEN
         UPDATE inode i SET ctime = a_now,
-            parent = CASE WHEN a_target_dir THEN a_parent ELSE 0 END
+            parent = CASE WHEN a_target_dir OR i.nlink = 1 THEN a_parent ELSE 0 END
         WHERE i.ino = a_target;
     END IF;
 END $$;
@@ -170,17 +178,18 @@ BEGIN
     END IF;
     r.errno := wrkfs.check_publish(a_ino, v_old, a_if_ino, a_if_version, a_if_absent);
     IF r.errno <> 0 THEN RETURN r; END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_parent]) THEN r.errno := -2; RETURN r; END IF;
 
     IF v_target IS NULL THEN
         INSERT INTO dentry (parent, name, ino, cookie)
         VALUES (a_parent, a_name, a_ino, a_cookie);
-        UPDATE inode i SET nlink = 1, ctime = v_now,
+        UPDATE inode i SET nlink = 1, ctime = v_now, parent = a_parent,
             gid = CASE WHEN v_dir.mode & 1024 <> 0 THEN v_dir.gid ELSE i.gid END
         WHERE i.ino = a_ino RETURNING 0, true, i.* INTO r;
     ELSE
         UPDATE dentry d SET ino = a_ino WHERE d.parent = a_parent AND d.name = a_name;
-        UPDATE inode i SET nlink = 1, ctime = v_now, uid = v_old.uid, gid = v_old.gid,
-            mode = wrkfs.without_set_ids(v_old.mode)
+        UPDATE inode i SET nlink = 1, ctime = v_now, parent = a_parent,
+            uid = v_old.uid, gid = v_old.gid, mode = wrkfs.without_set_ids(v_old.mode)
         WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
         v_freed := wrkfs.drop_link(v_target, a_parent, a_name);
     END IF;

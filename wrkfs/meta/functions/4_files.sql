@@ -72,6 +72,8 @@ BEGIN
     END IF;
     IF r.errno <> 0 THEN RETURN r; END IF;
     IF a_truncate THEN
+        -- The file may stay sustained: the call comes again.
+        IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
         v_growth := v_growth + wrkfs.resize(a_ino, 0);
         -- Unlike truncate(2), O_TRUNC moves the times also when there is nothing to cut.
         v_now := wrkfs.now_ns();
@@ -261,6 +263,7 @@ BEGIN
         r.errno := 122;
         RETURN r;
     END IF;
+    IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
     v_growth := v_holes - v_size;
 
     r.size := v_size;

@@ -1,11 +1,11 @@
 -- Attributes, symbolic links, extended attributes.
 
--- Attributes of an inode.
+-- Attributes of an inode. flag: settled.
 CREATE FUNCTION wrkfs.getattr(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
-    SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
+    SELECT 0, wrkfs.settled(i.xmax), i.* INTO r FROM inode i WHERE i.ino = a_ino;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, r.nlink) AND NOT wrkfs.is_just_gone(a_ino) THEN
         r := NULL;
         r.errno := 2;
@@ -39,6 +39,9 @@ BEGIN
         -- A longer file has a hole at its end: it takes nothing of the quota.
         r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 WHEN v_mode >> 12 <> 8 THEN 22 ELSE 0 END;
         IF r.errno <> 0 THEN RETURN r; END IF;
+    END IF;
+    IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
+    IF a_size IS NOT NULL THEN
         v_growth := wrkfs.resize(a_ino, a_size);
     END IF;
     UPDATE inode i
@@ -67,6 +70,10 @@ BEGIN
     PERFORM 1 FROM op_result o
     WHERE o.session_id = a_session AND o.epoch = a_epoch AND o.slot = 1 FOR KEY SHARE;
     IF NOT FOUND THEN RETURN false; END IF;
+    -- Nobody waits for an access time: others are only told.
+    PERFORM wrkfs.recalls(a_session, ARRAY(
+        SELECT CASE WHEN i.mode >> 12 = 4 THEN i.ino ELSE i.parent END FROM inode i
+        WHERE i.ino = ANY (a_inos) AND i.nlink > 0));
     FOR k IN 1..cardinality(a_inos) LOOP
         UPDATE inode i SET atime = a_atimes[k] WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k];
     END LOOP;
@@ -128,6 +135,7 @@ BEGIN
     r.errno := CASE WHEN FOUND AND a_flags = 1 THEN 17 WHEN NOT FOUND AND a_flags = 2 THEN 61
         ELSE 0 END;
     IF r.errno <> 0 THEN RETURN r; END IF;
+    IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
     IF a_value IS NULL THEN
         DELETE FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
     ELSE

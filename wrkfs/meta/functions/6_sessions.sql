@@ -1,8 +1,11 @@
 -- Sessions: registration, heartbeat, fencing, reclaiming. The rules stand in schema.sql, SESSIONS.
 
 -- Registers a session with a_slots slots for mutating calls and answers its number. Durable: after
--- a crash nobody else may get the number.
-CREATE FUNCTION wrkfs.register(a_kind text, a_epoch bigint, a_slots integer) RETURNS bigint
+-- a crash nobody else may get the number. a_channel: where it hears that leases are recalled; NULL: it
+-- takes none. a_run: the run of the database that it knows.
+CREATE FUNCTION wrkfs.register(
+    a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz
+) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_session bigint;
@@ -11,32 +14,39 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'on', true);
     UPDATE counter c SET next = c.next + 1 WHERE c.kind = 'session'
     RETURNING c.next - 1 INTO v_session;
-    INSERT INTO session (session_id, epoch, kind, started_at, heartbeat_at, expires_at)
-    VALUES (v_session, a_epoch, a_kind, v_now, v_now, v_now + interval '6 s');
+    INSERT INTO session
+        (session_id, epoch, kind, channel, run, started_at, heartbeat_at, expires_at)
+    VALUES
+        (v_session, a_epoch, a_kind, a_channel, a_run, v_now, v_now, v_now + interval '6 s');
     INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
     SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(1, a_slots) n;
     RETURN v_session;
 END $$;
 
 -- What a session asks first on every new connection. run names the present run of the database: it
--- stands in the unlogged table, on inode 0, which no inode has; so a crash or a fail-over takes it
+-- stands in the unlogged table `lease`, on inode 0, which no inode has; so a crash or a fail-over takes it
 -- away, and a clean restart does not. Another run than a_run, which the session knew, means that
 -- asynchronous changes may be undone: seqs tells the last call applied through each of slots, and a
 -- lower number than the session has an answer for is a change that is lost. Its opens may be among
 -- them, so the files that it holds (a_held) are sustained again. A fenced session has no slots.
+-- cached: sessions may rely on leases of an older run for some seconds more; ask again until not.
 CREATE FUNCTION wrkfs.survey(
     a_session bigint, a_epoch bigint, a_run timestamptz, a_held bigint[],
-    OUT run timestamptz, OUT slots integer[], OUT seqs bigint[]
+    OUT run timestamptz, OUT slots integer[], OUT seqs bigint[], OUT cached boolean
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT l.expires_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
+    SELECT l.taken_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
     IF NOT FOUND THEN
-        INSERT INTO lease (ino, session_id, expires_at) VALUES (0, 0, clock_timestamp())
+        INSERT INTO lease (ino, session_id, taken_at) VALUES (0, 0, clock_timestamp())
         ON CONFLICT DO NOTHING;
-        SELECT l.expires_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
+        SELECT l.taken_at INTO run FROM lease l WHERE l.ino = 0 AND l.session_id = 0;
     END IF;
     SELECT array_agg(o.slot), array_agg(o.op_seq) INTO slots, seqs
     FROM op_result o WHERE o.session_id = a_session AND o.epoch = a_epoch;
+    -- The leases of the run before are forgotten, not those who may still rely on them.
+    PERFORM 1 FROM session s WHERE s.session_id <> a_session AND s.channel IS NOT NULL
+        AND s.run < survey.run AND s.expires_at > clock_timestamp();
+    cached := FOUND;
     IF run = a_run OR slots IS NULL OR cardinality(a_held) = 0 THEN RETURN; END IF;
     -- A fence waits for this, or this finds it done.
     PERFORM 1 FROM session s WHERE s.session_id = a_session AND s.epoch = a_epoch
@@ -57,17 +67,20 @@ BEGIN
     INTO inos, doomed FROM sustained s WHERE s.session_id = a_session;
 END $$;
 
--- Keeps a session alive and clears a suspicion. False: it is fenced. a_snapshot: age of the oldest
+-- Keeps a session alive and clears a suspicion; its tenure, NULL: it is fenced. a_snapshot: age of the oldest
 -- snapshot that the session still reads, NULL for none.
-CREATE FUNCTION wrkfs.heartbeat(a_session bigint, a_epoch bigint, a_snapshot interval)
-RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION wrkfs.heartbeat(
+    a_session bigint, a_epoch bigint, a_snapshot interval, a_run timestamptz
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := clock_timestamp();
+    v_tenure bigint;
 BEGIN
     UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + interval '6 s',
-        suspected_at = NULL, snapshot_at = v_now - a_snapshot
-    WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL;
-    RETURN FOUND;
+        suspected_at = NULL, snapshot_at = v_now - a_snapshot, run = a_run
+    WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL
+    RETURNING s.tenure INTO v_tenure;
+    RETURN v_tenure;
 END $$;
 
 -- Fences a session for good: after this returned, none of its calls changes anything. Answers
@@ -88,6 +101,7 @@ BEGIN
     IF NOT FOUND THEN RETURN false; END IF;
     UPDATE session s SET fenced_at = clock_timestamp() WHERE s.session_id = a_session;
     DELETE FROM lease l WHERE l.session_id = a_session;
+    DELETE FROM recall c WHERE c.session_id = a_session;
     -- Waits for the calls in flight; those to come find no slot.
     WITH gone AS (DELETE FROM op_result o WHERE o.session_id = a_session RETURNING o.*)
     SELECT coalesce(sum(g.bytes), 0), coalesce(sum(g.inodes), 0) INTO v_bytes, v_inodes

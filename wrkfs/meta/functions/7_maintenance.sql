@@ -175,6 +175,8 @@ BEGIN
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN r; END IF;
+    -- Who knows the refs by lease finds their objects for as long as garbage waits.
+    IF wrkfs.recalls_of(a_session, a_ino) THEN RETURN r; END IF;
     -- The new ref takes the place in the order of the newest of the refs: above those that remain,
     -- below what came later. A slice has one ref in a chunk at most.
     SELECT s.ord, s.pos, s.length INTO v_top FROM slice s
@@ -370,13 +372,18 @@ BEGIN
         v_inodes := 1;
         IF wrkfs.over_quota(v_bytes, 1) THEN r.errno := 122; RETURN r; END IF;
     END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_parent]
+        || CASE WHEN v_is_dir THEN ARRAY[a_ino] ELSE '{}' END) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
     v_now := wrkfs.now_ns();
     DELETE FROM trash t WHERE t.parent = v.parent AND t.ino = a_ino;
     INSERT INTO dentry (parent, name, ino, cookie) VALUES (a_parent, a_name, a_ino, a_cookie);
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink + v_is_dir::integer
     WHERE i.ino = a_parent;
     UPDATE inode i SET ctime = v_now, nlink = 1 + v_is_dir::integer,
-        parent = CASE WHEN v_is_dir THEN a_parent ELSE 0 END
+        parent = a_parent
     WHERE i.ino = a_ino RETURNING 0, true, i.* INTO r;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, v_bytes, v_inodes);
     RETURN r;

@@ -91,6 +91,7 @@ END $$;
 CREATE FUNCTION wrkfs.repair_parents() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
+    v_more bigint;
 BEGIN
     PERFORM wrkfs.lock_inodes(ARRAY(
         SELECT i.ino FROM inode i JOIN dentry d ON d.ino = i.ino
@@ -99,7 +100,12 @@ BEGIN
     FROM (SELECT e.ino, min(e.parent) AS parent FROM dentry e GROUP BY e.ino HAVING count(*) = 1) d
     WHERE d.ino = i.ino AND i.mode >> 12 = 4 AND i.nlink > 0 AND i.parent <> d.parent;
     GET DIAGNOSTICS v_count = ROW_COUNT;
-    RETURN v_count;
+    -- Of other inodes it may be unknown (0), but not wrong.
+    UPDATE inode i SET parent = 0 FROM dentry d
+    WHERE d.ino = i.ino AND i.mode >> 12 <> 4 AND i.nlink > 0 AND i.parent <> 0
+        AND (i.nlink > 1 OR i.parent <> d.parent);
+    GET DIAGNOSTICS v_more = ROW_COUNT;
+    RETURN v_count + v_more;
 END $$;
 
 -- The directory `lost+found` of the root, made when it is missing; 0 when the root cannot have one.

@@ -1,0 +1,383 @@
+"""What is kept by lease, and the life of the leases: taken, recalled, void. See `leased`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import Doubtful, StorageError, Unavailable, WrkfsError
+from wrkfs.meta.delegate import DelegatingMeta
+from wrkfs.meta.kept import MAP_REFS, Changes, Kept, Mark
+from wrkfs.meta.light import LightOpens
+from wrkfs.meta.sessions import boottime
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+
+    from wrkfs.meta.kept import Change, Key
+    from wrkfs.meta.leases import LeaseStore
+    from wrkfs.types import Attr, FileMap, Ino
+
+ROOM = 200_000
+"""Names and attributes kept at most: about 100 MB."""
+RETAKE = 1.0
+"""Seconds after a recall, or a refusal, before a lease is asked for again."""
+LONGEST = 10.0
+"""Seconds that a kernel is told at most to rely on an answer."""
+SHORTEST = 0.1
+_UNKNOWN = (Unavailable, Doubtful, StorageError)
+
+
+async def _nobody(_directories: Sequence[Ino], _inos: set[Ino]) -> None:
+    return
+
+
+class LeaseKeeping(DelegatingMeta):
+    """The state of a `LeasedMeta`.
+
+    Critical sections: what is kept changes without an await in between. A lease is in `_kept` from
+    the answer of `take_lease` until it is recalled; whoever is told of it meanwhile is told again
+    (`on_drop`) before it is given back.
+    """
+
+    def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
+        """`room`: names and attributes kept at most."""
+        super().__init__(inner)
+        self.on_drop: Callable[[Sequence[Ino], set[Ino]], Awaitable[None]] = _nobody
+        """Awaited before leases of directories are given back: with them, the inodes whose
+        attributes somebody was told to rely on (`attr_validity`)."""
+        self._room = room
+        self._size = 0
+        self._kept: OrderedDict[Ino, Kept] = OrderedDict()
+        self._homes: dict[Ino, Ino] = {}
+        self._tick = 0
+        self._changes = Changes()
+        self._not_before: dict[Ino, float] = {}
+        self._taking: dict[Ino, asyncio.Future[None]] = {}
+        self._light = LightOpens(inner)
+        self._tasks: set[asyncio.Task[None]] = set()
+        inner.watch_leases(self._recalled, self._void, self._settle)
+
+    # -- the life of the store --
+
+    async def start(self) -> None:
+        """See MetaStore."""
+        await self._inner.start()
+        self._light.start()
+
+    async def close(self) -> None:
+        """See MetaStore."""
+        await self._light.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._inner.close()
+
+    async def rejoin(self) -> None:
+        """See MetaStore."""
+        self._light.clear()
+        self._void()
+        await self._inner.rejoin()
+
+    def watch(self, on_crash: Callable[[bool], None]) -> None:
+        """See MetaStore."""
+
+        def crashed(lost: bool) -> None:
+            self._void()
+            on_crash(lost)
+
+        self._inner.watch(crashed)
+
+    # -- what others may rely on --
+
+    def entry_validity(self, parent: Ino, name: bytes, ino: Ino | None) -> float:
+        """Seconds for which a name may be taken to stand for an inode (None: for nothing)."""
+        kept = self._usable(parent)
+        if kept is None or self._changes.touches((parent, name)):
+            return 0.0
+        known = kept.names.get(name)
+        if known is None and name not in kept.names and not kept.whole:
+            return 0.0
+        return self._left() if (known and known.ino) == ino else 0.0
+
+    def attr_validity(self, attr: Attr) -> float:
+        """Seconds for which these attributes may be taken for the inode's; notes who was told."""
+        home = attr.ino if attr.is_dir else self._homes.get(attr.ino)
+        kept = None if home is None else self._usable(home)
+        if kept is None or self._changes.touches(attr.ino):
+            return 0.0
+        if (kept.own if attr.is_dir else kept.attrs.get(attr.ino)) != attr:
+            return 0.0
+        kept.told.add(attr.ino)
+        return self._left()
+
+    # -- keeping --
+
+    def _left(self) -> float:
+        left = min(self._inner.trusted_until - boottime(), LONGEST)
+        return left if left > SHORTEST else 0.0
+
+    def _usable(self, directory: Ino) -> Kept | None:
+        kept = self._kept.get(directory)
+        if kept is None or boottime() > self._inner.trusted_until:
+            return None
+        self._kept.move_to_end(directory)
+        return kept
+
+    def _mark(self) -> Mark | None:
+        stamp = self._changes.mark
+        return None if stamp is None else Mark(stamp, self._tick)
+
+    def _current(self, directory: Ino, mark: Mark | None) -> Kept | None:
+        """Where an answer may be kept whose question was asked at `mark`."""
+        kept = self._kept.get(directory)
+        if kept is None or mark is None or kept.since > mark.tick:
+            return None
+        return kept if self._changes.mark == mark.stamp else None
+
+    def _attr(self, ino: Ino) -> Attr | None:
+        if self._changes.touches(ino):
+            return None
+        home = self._homes.get(ino)
+        if home is not None:
+            kept = self._usable(home)
+            return None if kept is None else kept.attrs.get(ino)
+        kept = self._usable(ino)
+        return None if kept is None else kept.own
+
+    def _keep(self, attr: Attr, mark: Mark | None) -> None:
+        """Keeps settled attributes, where a lease covers them."""
+        if attr.is_dir:
+            kept = self._current(attr.ino, mark)
+            if kept is not None:
+                kept.own = attr
+        elif attr.nlink == 1:
+            kept = self._current(attr.parent, mark)
+            if kept is not None:
+                self._put_attr(kept, attr)
+
+    def _put_attr(self, kept: Kept, attr: Attr) -> None:
+        old = self._homes.get(attr.ino)
+        if old is not None and old != attr.parent:
+            self._lose_attr(attr.ino)
+        known = kept.maps.get(attr.ino)
+        if known is not None and known.attr.version != attr.version:
+            del kept.maps[attr.ino]
+        kept.attrs[attr.ino] = attr
+        self._homes[attr.ino] = attr.parent
+
+    def _lose_attr(self, ino: Ino) -> None:
+        home = self._homes.pop(ino, None)
+        kept = None if home is None else self._kept.get(home)
+        if kept is not None:
+            kept.attrs.pop(ino, None)
+            kept.maps.pop(ino, None)
+
+    def _lose_own(self, ino: Ino) -> None:
+        """The attributes of an inode of any kind are not known any more."""
+        self._lose_attr(ino)
+        kept = self._kept.get(ino)
+        if kept is not None:
+            kept.own = None
+
+    def _lose_below(self, parent: Ino) -> None:
+        """A name in a directory changed, and what it stood for is not known."""
+        for kept in self._kept.values():
+            if kept.own is not None and kept.own.parent == parent:
+                kept.own = None
+        above = self._kept.get(parent)
+        for ino in list(above.attrs) if above is not None else ():
+            self._lose_attr(ino)
+
+    def _map(self, ino: Ino) -> FileMap | None:
+        attr = self._attr(ino)
+        home = self._homes.get(ino)
+        kept = None if home is None or attr is None else self._kept.get(home)
+        found = None if kept is None else kept.maps.get(ino)
+        if found is None or attr is None or found.attr.version != attr.version:
+            return None
+        return found if found.attr is attr else replace(found, attr=attr)
+
+    def _keep_map(self, found: FileMap, mark: Mark | None) -> None:
+        """Maps say nothing about being settled: they are kept beside settled attributes only."""
+        attr = found.attr
+        kept = self._current(attr.parent, mark) if attr.nlink == 1 else None
+        known = None if kept is None else kept.attrs.get(attr.ino)
+        if kept is None or known is None or known.version != attr.version:
+            return
+        if len(found.refs) <= MAP_REFS:
+            kept.maps[attr.ino] = found
+
+    def _made(self, change: Change, parent: Ino, name: bytes, attr: Attr) -> None:
+        """A new inode stands under a name."""
+        kept = self._kept.get(parent)
+        if kept is None:
+            return
+        self._grow(2)
+        if change.clean((parent, name)):
+            kept.put(name, attr.ino, attr.ino)  # a new entry's cookie is its inode's number
+            if not attr.is_dir:
+                self._put_attr(kept, attr)
+        else:
+            kept.forget(name)
+        moved = attr.ctime_ns if change.clean(parent) else None
+        kept.stamp_own(moved, int(attr.is_dir))
+
+    def _changed(self, change: Change, attr: Attr) -> None:
+        """An own change was answered with these attributes."""
+        if attr.is_dir:
+            kept = self._kept.get(attr.ino)
+            if kept is not None:
+                kept.own = attr if change.clean(attr.ino) else None
+            return
+        kept = self._kept.get(attr.parent) if attr.nlink == 1 else None
+        if kept is None or not change.clean(attr.ino):
+            self._lose_attr(attr.ino)
+        else:
+            self._put_attr(kept, attr)
+
+    @asynccontextmanager
+    async def _changing(self, *keys: Key) -> AsyncIterator[Change]:
+        """An own change: nothing that it touches is answered from what is kept meanwhile."""
+        change = self._changes.begin(*keys)
+        try:
+            yield change
+        except BaseException as error:
+            if not isinstance(error, WrkfsError) or isinstance(error, _UNKNOWN):
+                self._forget(keys)
+            raise
+        finally:
+            self._changes.end(change)
+
+    def _forget(self, keys: Iterable[Key]) -> None:
+        """Nobody knows whether a change was made."""
+        for key in keys:
+            if isinstance(key, tuple):
+                kept = self._kept.get(key[0])
+                if kept is not None:
+                    kept.forget(key[1])
+            else:
+                self._lose_own(key)
+
+    # -- leases --
+
+    async def _take(self, directory: Ino) -> None:
+        """Asks for a lease, unless there is one or it was refused just now."""
+        if directory in self._kept or not self._inner.can_lease:
+            return
+        until = self._not_before.get(directory)
+        if until is not None:
+            if time.monotonic() < until:
+                return
+            del self._not_before[directory]
+        pending = self._taking.get(directory)
+        if pending is not None:
+            await asyncio.shield(pending)
+            return
+        pending = self._taking[directory] = asyncio.get_running_loop().create_future()
+        try:
+            tick = self._tick
+            if not await self._inner.take_lease(directory):
+                self._wait_with(directory)
+            elif tick == self._tick and directory not in self._not_before:
+                self._adopt(directory, Kept(self._tick))
+        finally:
+            del self._taking[directory]
+            pending.set_result(None)
+
+    def _adopt(self, directory: Ino, kept: Kept) -> Kept:
+        self._kept[directory] = kept
+        self._grow(1)
+        return kept
+
+    def _wait_with(self, directory: Ino) -> None:
+        now = time.monotonic()
+        if len(self._not_before) > ROOM:
+            self._not_before = {d: at for d, at in self._not_before.items() if at > now}
+        self._not_before[directory] = now + RETAKE
+
+    def _grow(self, count: int) -> None:
+        self._size += count
+        if self._size <= self._room:
+            return
+        self._size = sum(map(len, self._kept.values()))
+        out = []
+        while self._size > self._room * 3 // 4 and len(self._kept) > 1:
+            directory = next(iter(self._kept))
+            self._size -= len(self._kept[directory])
+            out.append((directory, self._pop(directory)))
+        if out:
+            self._spawn(self._surrender(out))
+
+    def _recalled(self, directories: Sequence[Ino]) -> None:
+        """Somebody waits for these leases."""
+        out = []
+        for directory in directories:
+            self._wait_with(directory)
+            out.append((directory, self._pop(directory)))
+        self._spawn(self._surrender(out))
+
+    def _pop(self, directory: Ino) -> tuple[set[Ino], list[Ino]]:
+        """Forgets a directory: the inodes somebody was told of, and the light open files."""
+        kept = self._kept.pop(directory, None)
+        if kept is None:
+            return set(), []
+        light = [ino for ino in kept.attrs if ino in self._light]
+        for ino in kept.attrs:
+            self._homes.pop(ino, None)
+        return kept.told, light
+
+    async def _surrender(self, out: list[tuple[Ino, tuple[set[Ino], list[Ino]]]]) -> None:
+        """Gives leases back when nobody relies on them any more."""
+        told: set[Ino] = set()
+        light: list[Ino] = []
+        for _, (inos, files) in out:
+            told |= inos
+            light += files
+        directories = [directory for directory, _ in out]
+        await asyncio.gather(self._light.sustain(light), self.on_drop(directories, told))
+        await self._inner.give_back(directories)
+
+    def _forget_directory(self, ino: Ino) -> None:
+        """A directory was removed here: nobody can ask for its lease any more."""
+        if ino in self._kept:
+            self._spawn(self._surrender([(ino, self._pop(ino))]))
+
+    def _drop_all(self) -> None:
+        """Forgets everything, and gives it back."""
+        out = [(directory, self._pop(directory)) for directory in list(self._kept)]
+        if out:
+            self._spawn(self._surrender(out))
+
+    def _void(self) -> None:
+        """All leases are gone, or recalls may have been missed."""
+        self._tick += 1
+        told: set[Ino] = set()
+        directories = list(self._kept)
+        for directory in directories:
+            told |= self._pop(directory)[0]
+        self._homes.clear()
+        self._size = 0
+        self._spawn(self._settle())
+        if directories:
+            self._spawn(self.on_drop(directories, told))
+
+    async def _settle(self) -> None:
+        """Tells of all open files: no lease protects them any more."""
+        await self._light.sustain(self._light.all)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except (WrkfsError, asyncio.CancelledError):
+                # Who waits for a lease that could not be given back waits until it expires.
+                return
+
+        task = asyncio.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

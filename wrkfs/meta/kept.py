@@ -1,0 +1,186 @@
+"""What is kept of leased directories, and which own changes are under way. No waiting here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from wrkfs.types import Attr, Dentry, FileMap, Ino
+
+Key: TypeAlias = "tuple[Ino, bytes] | Ino"
+"""What a change touches: a name in a directory, or the attributes of an inode."""
+
+MAP_REFS = 16
+"""Refs of the longest map that is kept."""
+
+
+@dataclass(slots=True)
+class Name:
+    """What a name stands for. `cookie` 0: its place in the listing is not known."""
+
+    ino: Ino
+    cookie: int = 0
+
+
+@dataclass(slots=True)
+class Scan:
+    """A reading of a directory from its beginning. `last`: cookie up to which it got."""
+
+    mark: Mark
+    names: dict[bytes, Name] = field(default_factory=dict)
+    last: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment before a question: see `Changes.mark` and `Kept.since`."""
+
+    stamp: int
+    tick: int
+
+
+class Kept:
+    """One leased directory: `own` are its attributes, `attrs` those of files in it, by number."""
+
+    __slots__ = ("attrs", "maps", "names", "own", "scan", "since", "told", "whole")
+
+    def __init__(self, since: int) -> None:
+        """`since`: tick of the table when the lease had been taken; older answers are not kept."""
+        self.since = since
+        self.names: dict[bytes, Name | None] = {}
+        self.whole = False
+        self.own: Attr | None = None
+        self.attrs: dict[Ino, Attr] = {}
+        self.maps: dict[Ino, FileMap] = {}
+        self.told: set[Ino] = set()
+        self.scan: Scan | None = None
+
+    def __len__(self) -> int:
+        return len(self.names) + len(self.attrs) + 1
+
+    def put(self, name: bytes, ino: Ino, cookie: int = 0) -> None:
+        """The name stands for the inode."""
+        known = self.names.get(name)
+        if known is not None and known.ino == ino and not cookie:
+            return
+        self.names[name] = Name(ino, cookie)
+
+    def forget(self, name: bytes) -> None:
+        """Nobody knows what the name stands for."""
+        self.names.pop(name, None)
+        self.whole = False
+
+    def take_away(self, name: bytes) -> None:
+        """The name stands for nothing."""
+        if self.whole:
+            self.names.pop(name, None)
+        else:
+            self.names[name] = None
+
+    def listing(self, after: int, limit: int) -> list[tuple[int, bytes, Ino]] | None:
+        """Entries behind a cookie; None when they are not all known."""
+        if not self.whole:
+            return None
+        found = []
+        for name, known in self.names.items():
+            if known is None:
+                continue
+            if not known.cookie:
+                return None
+            if known.cookie > after:
+                found.append((known.cookie, name, known.ino))
+        found.sort()
+        return found[:limit]
+
+    def stamp_own(self, at_ns: int | None, subdirectories: int = 0) -> None:
+        """An own change of entries moved the directory's times; None: nobody knows when to."""
+        if self.own is not None and at_ns is not None and self.own.ctime_ns <= at_ns:
+            self.own = replace(
+                self.own, mtime_ns=at_ns, ctime_ns=at_ns, nlink=self.own.nlink + subdirectories
+            )
+        else:
+            self.own = None
+
+    def scanned(self, after: int, entries: list[Dentry], mark: Mark, *, end: bool) -> None:
+        """A settled part of a listing has been read; the last one makes it whole."""
+        scan = self.scan
+        if after == 0:
+            scan = self.scan = Scan(mark)
+        if scan is None or scan.mark != mark or after > scan.last:
+            self.scan = None
+            return
+        for entry in entries:
+            scan.names[entry.name] = Name(entry.attr.ino, entry.cookie)
+        if entries:
+            scan.last = max(scan.last, entries[-1].cookie)
+        if end and scan.names:
+            self.names = dict(scan.names)
+            self.whole = True
+            self.scan = None
+
+
+@dataclass(eq=False, slots=True)
+class Change:
+    """One own change under way; `clashed`: keys that another one touched at the same time."""
+
+    keys: tuple[Key, ...]
+    clashed: set[Key] = field(default_factory=set)
+
+    def clean(self, key: Key) -> bool:
+        """Whether its answer is the last word about a key."""
+        return key not in self.clashed
+
+
+class Changes:
+    """Own changes under way. What is read meanwhile is not kept: it may be from before them."""
+
+    def __init__(self) -> None:
+        self._flying: dict[Key, list[Change]] = {}
+        self._directories: dict[Ino, int] = {}
+        self._busy = 0
+        self._stamp = 0
+
+    @property
+    def mark(self) -> int | None:
+        """To be taken before a question and compared after it; None: changes are under way."""
+        return None if self._busy else self._stamp
+
+    def begin(self, *keys: Key) -> Change:
+        """A change is about to be sent."""
+        change = Change(keys)
+        self._busy += 1
+        self._stamp += 1
+        for key in keys:
+            others = self._flying.setdefault(key, [])
+            for other in others:
+                other.clashed.add(key)
+                change.clashed.add(key)
+            others.append(change)
+            if isinstance(key, tuple):
+                self._directories[key[0]] = self._directories.get(key[0], 0) + 1
+        return change
+
+    def end(self, change: Change) -> None:
+        """It has been answered, or nobody waits for it any more."""
+        self._busy -= 1
+        self._stamp += 1
+        for key in change.keys:
+            others = self._flying[key]
+            others.remove(change)
+            if not others:
+                del self._flying[key]
+            if isinstance(key, tuple):
+                left = self._directories[key[0]] - 1
+                if left:
+                    self._directories[key[0]] = left
+                else:
+                    del self._directories[key[0]]
+
+    def touches(self, key: Key) -> bool:
+        """Whether a change of a name or inode is under way."""
+        return key in self._flying
+
+    def touches_names(self, directory: Ino) -> bool:
+        """Whether a change of any name in a directory is under way."""
+        return directory in self._directories
