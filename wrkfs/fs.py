@@ -1,8 +1,9 @@
 """The drive: `Filesystem`, a POSIX filesystem on inodes.
 
-It knows neither FUSE nor HTTP nor permissions. Names and attributes are answered by the metadata
-store each time, so what one session has done is seen by every other at once; only the dirty bytes
-of files that are open here are known here alone, for at most 200 ms.
+It knows neither FUSE nor HTTP nor permissions. The metadata store answers names and attributes,
+from what leases let it keep or from the database, so what one session has done is seen by every
+other at once; only the dirty bytes of files that are open here are known here alone, for at most
+200 ms.
 """
 
 from __future__ import annotations
@@ -20,11 +21,9 @@ from wrkfs.dirty import DirtyBudget
 from wrkfs.errors import (
     Doubtful,
     Fenced,
-    InvalidArgument,
     Missing,
     NoData,
     NotFound,
-    NotSupported,
     Stale,
     StorageError,
     Unavailable,
@@ -32,7 +31,9 @@ from wrkfs.errors import (
 )
 from wrkfs.handle import FileHandle, OpenFile
 from wrkfs.layout import FileLayout
+from wrkfs.meta.leased import LeasedMeta
 from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.rules import check_namespace
 from wrkfs.reader import BlockReader
 from wrkfs.shown import Shown
 from wrkfs.stores import Stores
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
 UNDONE = "the database crashed and has lost changes that no fsync had covered"
 """What is said of changes that were answered and are gone."""
 DEFAULT_LIMITS = Limits()
-STORED_XATTRS = (b"user.", b"trusted.")
-"""Namespaces of extended attributes that the drive keeps."""
 FILE_CAPABILITIES = b"security.capability"
 """Never set: the drive is mounted nosuid."""
 REJOIN_TRIES = 3
@@ -95,15 +94,23 @@ class Filesystem:
         self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
+        self.leases = meta if isinstance(meta, LeasedMeta) else None
+        """What this session keeps, if it keeps anything."""
         meta.watch(self._crashed)
         meta.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
     async def connect(
-        cls, config: VolumeConfig, *, kind: str = "mount", limits: Limits = DEFAULT_LIMITS
+        cls,
+        config: VolumeConfig,
+        *,
+        kind: str = "mount",
+        limits: Limits = DEFAULT_LIMITS,
+        leases: bool = False,
     ) -> Filesystem:
-        """Registers a session of the volume. Raises Unavailable."""
-        meta = PostgresMeta(config, kind=kind)
+        """Registers a session of the volume; with `leases` it keeps answers. Raises Unavailable."""
+        store = PostgresMeta(config, kind=kind, leases=leases)
+        meta = LeasedMeta(store) if leases else store
         await meta.start()
         disk = await open_cache(config, limits)
         blocks = S3Blocks(config.store)
@@ -366,14 +373,14 @@ class Filesystem:
         if name == FILE_CAPABILITIES:
             # The kernel asks for it before every write(2): answered without a round trip.
             raise NoData
-        _check_namespace(name)
+        check_namespace(name)
         return await self._meta.getxattr(ino, name)
 
     async def setxattr(
         self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
     ) -> None:
         """Sets an attribute. NotSupported for namespaces that are not stored."""
-        _check_namespace(name)
+        check_namespace(name)
         await self._change(lambda: self._meta.setxattr(ino, name, value, flags))
 
     async def listxattr(self, ino: Ino) -> list[bytes]:
@@ -382,7 +389,7 @@ class Filesystem:
 
     async def removexattr(self, ino: Ino, name: bytes) -> None:
         """Removes an attribute. NoData."""
-        _check_namespace(name)
+        check_namespace(name)
         await self._change(lambda: self._meta.removexattr(ino, name))
 
     # -- for FileHandle and Writer --
@@ -591,10 +598,3 @@ class Filesystem:
                 await self._meta.release(file.ino)
                 return
         handle.epoch = self._meta.epoch
-
-
-def _check_namespace(name: bytes) -> None:
-    if name in STORED_XATTRS:
-        raise InvalidArgument("an extended attribute without a name")
-    if not name.startswith(STORED_XATTRS):
-        raise NotSupported(f"extended attribute {name!r}")

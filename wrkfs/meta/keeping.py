@@ -193,6 +193,17 @@ class LeaseKeeping(DelegatingMeta):
         for ino in list(above.attrs) if above is not None else ():
             self._lose_attr(ino)
 
+    async def _uncover(self, *directories: Ino) -> None:
+        """Something may have left these directories: nobody relies on attributes any more that its
+        new place does not cover."""
+        told: set[Ino] = set()
+        for directory in directories:
+            kept = self._kept.get(directory)
+            if kept is not None:
+                told |= kept.told
+                kept.told = set()
+        await self.on_drop((), told)
+
     def _map(self, ino: Ino) -> FileMap | None:
         attr = self._attr(ino)
         home = self._homes.get(ino)

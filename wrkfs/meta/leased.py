@@ -28,6 +28,16 @@ PREFETCH = 2048
 class LeasedMeta(LeaseKeeping):
     """See the module, and `interface.MetaStore` for every method."""
 
+    def holds(self, directory: Ino) -> bool:
+        """Whether the session has a lease on a directory, so that recalls of it are heard."""
+        return directory in self._kept
+
+    def peek(self, parent: Ino, name: bytes) -> Attr | None:
+        """Attributes of a name as far as they are kept."""
+        kept = self._usable(parent)
+        known = None if kept is None else kept.names.get(name)
+        return None if known is None else self._attr(known.ino)
+
     # -- names --
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
@@ -217,6 +227,8 @@ class LeasedMeta(LeaseKeeping):
                 await self._light.sustain(self._under(parent, name))
                 await self._light.sustain(self._under(new_parent, new_name))
                 await self._inner.rename(parent, name, new_parent, new_name, flags)
+            if parent != new_parent:
+                await self._uncover(parent, new_parent)
             for ino in inos:
                 self._lose_attr(ino)
                 moved = self._kept.get(ino)

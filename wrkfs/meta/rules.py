@@ -17,6 +17,7 @@ from wrkfs.errors import (
     NameTooLong,
     NotFound,
     NotPermitted,
+    NotSupported,
     OutOfRange,
 )
 from wrkfs.layout import CHECKSUM_UNIT, CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE, NAME_MAX, PATH_MAX
@@ -172,3 +173,15 @@ def is_kept(attr: Attr, now_ns: int) -> bool:
     return (attr.is_file and attr.size > 0) or (
         (attr.is_file or attr.is_symlink) and attr.ctime_ns < now_ns - TRASH_MIN_AGE_NS
     )
+
+
+STORED_XATTRS = (b"user.", b"trusted.")
+"""Namespaces of extended attributes that the drive keeps."""
+
+
+def check_namespace(name: bytes) -> None:
+    """Refuses extended attributes that are not kept: NotSupported, InvalidArgument."""
+    if name in STORED_XATTRS:
+        raise InvalidArgument("an extended attribute without a name")
+    if not name.startswith(STORED_XATTRS):
+        raise NotSupported(f"extended attribute {name!r}")

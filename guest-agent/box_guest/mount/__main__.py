@@ -22,6 +22,7 @@ import uvloop
 
 from box_guest.mount import loop, status
 from box_guest.mount import mountpoint as mounting
+from box_guest.mount.kernel import Kernel, device_descriptor
 from box_guest.mount.operations import Operations
 from wrkfs import upkeep
 from wrkfs.config import ConfigError, Limits, VolumeConfig
@@ -105,7 +106,7 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
 async def _run(
     config: VolumeConfig, directory: Path, limits: Limits, pace: Pace, socket: Path | None
 ) -> None:
-    fs = await Filesystem.connect(config, limits=limits)
+    fs = await Filesystem.connect(config, limits=limits, leases=True)
     upkeep.start(fs, pace)
     async with status.serving(fs, socket):
         await serve(fs, directory)
@@ -125,6 +126,7 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             raise mounting.MountpointError(
                 f"{directory}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
             ) from None
+        operations.attach(Kernel(device_descriptor()))
         await _until_unmounted(operations, directory, stop)
     finally:
         try:

@@ -1,7 +1,8 @@
 """Protocol adapter only. FUSE requests to `wrkfs.fs.Filesystem`, answers and errnos back.
 
-Every reply has time-outs 0 and no `keep_cache`: the kernel asks again each time, and the metadata
-store answers, so a change made anywhere is seen at once.
+The kernel is told to rely on an answer for as long as a lease covers it, and what it was told is
+taken back (`kernel`) before the lease is given up. What no lease covers has time-outs of 0: the
+kernel asks again each time, and the store answers. So a change made anywhere is seen at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from wrkfs.meta.rules import without_set_ids
 from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
+    from box_guest.mount.kernel import Kernel
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
@@ -111,6 +113,14 @@ class Operations(pyfuse3.Operations):
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
         self._ghosts = Ghosts()
+        self._versions: dict[int, int] = {}
+        self._kernel: Kernel | None = None
+
+    def attach(self, kernel: Kernel) -> None:
+        """The kernel may rely on leased answers from now on. Before the first request."""
+        if self._fs.leases is not None:
+            self._kernel = kernel
+            self._fs.leases.on_drop = kernel.drop
 
     def init(self) -> None:
         """FUSE_INIT: its answer is sent before the event loop goes on."""
@@ -128,50 +138,68 @@ class Operations(pyfuse3.Operations):
             return _entry(await self._fs.getattr(parent))
         if name == b"..":
             return _entry(await self._fs.getattr(await self._fs.parent(parent)))
-        return _entry(self._ghosts.saw(parent, name, await self._fs.lookup(parent, name)))
+        try:
+            attr = self._ghosts.saw(parent, name, await self._fs.lookup(parent, name))
+        except NotFound:
+            valid = self._name_validity(parent, name, None)
+            if not valid:
+                raise
+            absent = pyfuse3.EntryAttributes()
+            absent.st_ino = 0
+            absent.entry_timeout = valid
+            return absent
+        return self._named(parent, name, attr)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """FORGET; inode numbers are never used twice, so nothing is counted."""
         for inode, _ in inode_list:
             self._ghosts.forget(inode)
+            self._versions.pop(inode, None)
 
     @handler
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """MKDIR."""
-        return _entry(await self._fs.mkdir(Ino(parent_inode), name, mode, _caller(ctx)))
+        parent = Ino(parent_inode)
+        return self._named(parent, name, await self._fs.mkdir(parent, name, mode, _caller(ctx)))
 
     @handler
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """MKNOD."""
-        return _entry(await self._fs.mknod(Ino(parent_inode), name, mode, rdev, _caller(ctx)))
+        parent = Ino(parent_inode)
+        attr = await self._fs.mknod(parent, name, mode, rdev, _caller(ctx))
+        return self._named(parent, name, attr)
 
     @handler
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """SYMLINK."""
-        return _entry(await self._fs.symlink(Ino(parent_inode), name, target, _caller(ctx)))
+        parent = Ino(parent_inode)
+        return self._named(parent, name, await self._fs.symlink(parent, name, target, _caller(ctx)))
 
     @of_inode
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, _ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """LINK."""
-        return _entry(await self._fs.link(Ino(inode), Ino(new_parent_inode), new_name))
+        parent = Ino(new_parent_inode)
+        return self._named(parent, new_name, await self._fs.link(Ino(inode), parent, new_name))
 
     @handler
     async def unlink(self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """UNLINK."""
+        self._look(Ino(parent_inode), name)
         await self._fs.unlink(Ino(parent_inode), name)
         self._ghosts.removed(parent_inode, name)
 
     @handler
     async def rmdir(self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext) -> None:
         """RMDIR."""
+        self._look(Ino(parent_inode), name)
         await self._fs.rmdir(Ino(parent_inode), name)
         self._ghosts.removed(parent_inode, name)
 
@@ -188,9 +216,13 @@ class Operations(pyfuse3.Operations):
         """RENAME2."""
         if flags & ~(RenameFlags.NOREPLACE | RenameFlags.EXCHANGE):
             raise InvalidArgument("unknown flags of rename")
-        await self._fs.rename(
-            Ino(parent_inode_old), name_old, Ino(parent_inode_new), name_new, RenameFlags(flags)
-        )
+        old, new, leases = Ino(parent_inode_old), Ino(parent_inode_new), self._fs.leases
+        self._look(new, name_new)
+        await self._fs.rename(old, name_old, new, name_new, RenameFlags(flags))
+        covered = leases is not None and leases.holds(old) and leases.holds(new)
+        if self._kernel is not None and not covered:
+            # The kernel goes on to rely on the name, where it is now.
+            self._kernel.drop_names()
         self._ghosts.removed(parent_inode_new, name_new)
 
     # -- inodes --
@@ -199,7 +231,7 @@ class Operations(pyfuse3.Operations):
     async def getattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """GETATTR."""
         try:
-            return _entry(await self._fs.getattr(Ino(inode)))
+            return self._described(await self._fs.getattr(Ino(inode)))
         except NotFound:
             ghost = self._ghosts.find(Ino(inode))
             if ghost is None:
@@ -224,7 +256,7 @@ class Operations(pyfuse3.Operations):
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
         )
-        return _entry(await self._fs.setattr(Ino(inode), changes))
+        return self._described(await self._fs.setattr(Ino(inode), changes))
 
     @of_inode
     async def readlink(self, inode: int, _ctx: pyfuse3.RequestContext) -> bytes:
@@ -245,8 +277,9 @@ class Operations(pyfuse3.Operations):
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """CREATE: lookup, mknod and open in one."""
-        attr, handle = await self._fs.create(Ino(parent_inode), name, mode, flags, _caller(ctx))
-        return self._opened(handle, flags), _entry(attr)
+        parent = Ino(parent_inode)
+        attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
+        return self._opened(handle, flags), self._named(parent, name, attr)
 
     # The buffer may be a memoryview where pyfuse3 declares bytes: it asks for the buffer protocol.
     @handler
@@ -293,6 +326,8 @@ class Operations(pyfuse3.Operations):
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
         """READDIRPLUS."""
         cursor = self._directories[fh]
+        if self._kernel is not None:
+            self._kernel.taken_over(fh)
         entries = await cursor.after(start_id)
         if start_id < 1 and not _reply(token, b".", cursor.ino, 1):
             return
@@ -301,15 +336,20 @@ class Operations(pyfuse3.Operations):
         taken = 0
         for entry in entries:
             cookie = entry.cookie + DOT_COOKIES
-            if not pyfuse3.readdir_reply(token, entry.name, _entry(entry.attr), cookie):
+            shown = self._named(cursor.ino, entry.name, entry.attr)
+            if not pyfuse3.readdir_reply(token, entry.name, shown, cookie):
                 break
             taken += 1
         cursor.took(taken, len(entries))
+        if taken and self._kernel is not None:
+            self._kernel.listed(fh, cursor.ino)
 
     @handler
     async def releasedir(self, fh: int) -> None:
         """RELEASEDIR."""
         self._directories.pop(fh)
+        if self._kernel is not None:
+            self._kernel.taken_over(fh)
 
     @handler
     async def fsyncdir(self, fh: int, _datasync: bool) -> None:
@@ -381,7 +421,48 @@ class Operations(pyfuse3.Operations):
         appends = flags & os.O_APPEND and handle.writable
         set_id = handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
         direct = bool(appends and (handle.readable or not set_id))
-        return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=False, direct_io=direct)
+        keep = self._keeps_pages(handle)
+        return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=keep, direct_io=direct)
+
+    def _keeps_pages(self, handle: FileHandle) -> bool:
+        """Whether the kernel's pages are of the version that is opened: equal version, equal bytes.
+
+        Known only of what was opened alone: a page that another handle reads may come late.
+        """
+        if self._kernel is None:
+            return False
+        ino, version = handle.ino, handle.attr.version
+        alone = len(handle.file.handles) == 1
+        keeps = alone and self._versions.get(ino) == version
+        if alone and not handle.writable:
+            self._versions[ino] = version
+        else:
+            self._versions.pop(ino, None)
+        return keeps
+
+    def _named(self, parent: Ino, name: bytes, attr: Attr) -> pyfuse3.EntryAttributes:
+        """An answer with a name."""
+        entry = self._described(attr)
+        entry.entry_timeout = self._name_validity(parent, name, attr.ino)
+        return entry
+
+    def _described(self, attr: Attr) -> pyfuse3.EntryAttributes:
+        """An answer with attributes."""
+        entry = _entry(attr)
+        if self._kernel is not None and self._fs.leases is not None:
+            entry.attr_timeout = self._fs.leases.attr_validity(attr)
+        return entry
+
+    def _name_validity(self, parent: Ino, name: bytes, ino: Ino | None) -> float:
+        if self._kernel is None or self._fs.leases is None or not self._kernel.forgets_names:
+            return 0
+        return self._fs.leases.entry_validity(parent, name, ino)
+
+    def _look(self, parent: Ino, name: bytes) -> None:
+        """Notes what a name stands for that is about to go: the kernel may know it for long."""
+        attr = None if self._fs.leases is None else self._fs.leases.peek(parent, name)
+        if attr is not None:
+            self._ghosts.saw(parent, name, attr)
 
 
 def _caller(ctx: pyfuse3.RequestContext) -> Caller:
