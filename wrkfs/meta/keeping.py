@@ -140,14 +140,17 @@ class LeaseKeeping(DelegatingMeta):
         return kept if self._changes.mark == mark.stamp else None
 
     def _attr(self, ino: Ino) -> Attr | None:
-        if self._changes.touches(ino):
+        if self._changes.touches(ino) or self._usable(self._homes.get(ino, ino)) is None:
             return None
+        return self._known(ino)
+
+    def _known(self, ino: Ino) -> Attr | None:
+        """What is kept of an inode, whether it may be served now or not."""
         home = self._homes.get(ino)
-        if home is not None:
-            kept = self._usable(home)
-            return None if kept is None else kept.attrs.get(ino)
-        kept = self._usable(ino)
-        return None if kept is None else kept.own
+        kept = self._kept.get(ino if home is None else home)
+        if kept is None:
+            return None
+        return kept.own if home is None else kept.attrs.get(ino)
 
     def _keep(self, attr: Attr, mark: Mark | None) -> None:
         """Keeps settled attributes, where a lease covers them."""

@@ -6,6 +6,7 @@ database (`light`). Rules: functions/1_leases.sql.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import NotFound
@@ -56,6 +57,8 @@ class LeasedMeta(LeaseKeeping):
                 raise NotFound(name)
         await self._take(parent)
         mark = self._mark()
+        if mark is None or parent not in self._kept:
+            return await self._inner.lookup(parent, name)
         attr, settled = await self._inner.find(parent, name)
         kept = self._current(parent, mark) if settled else None
         if kept is not None:
@@ -78,10 +81,12 @@ class LeasedMeta(LeaseKeeping):
         if after == 0:
             await self._take(ino)
         mark = self._mark()
-        many = max(limit, PREFETCH) if ino in self._kept and after == 0 else limit
+        if mark is None or ino not in self._kept:
+            return await self._inner.readdir(ino, after, limit)
+        many = limit if after else max(limit, PREFETCH)
         entries, settled = await self._inner.entries(ino, after, many)
         kept = self._current(ino, mark) if settled else None
-        if kept is not None and mark is not None:
+        if kept is not None:
             self._grow(2 * len(entries))
             for entry in entries:
                 kept.put(entry.name, entry.attr.ino, entry.cookie)
@@ -286,9 +291,10 @@ class LeasedMeta(LeaseKeeping):
         if attr.is_dir and ino not in self._kept:
             # Somebody is about to look into it, and its own lease covers its attributes.
             await self._take(ino)
-            mark = self._mark()
-            attr, settled = await self._inner.stat(ino)
-        if settled and mark is not None:
+            if ino in self._kept:
+                mark = self._mark()
+                attr, settled = await self._inner.stat(ino)
+        if settled:
             self._keep(attr, mark)
         return attr
 
@@ -301,13 +307,12 @@ class LeasedMeta(LeaseKeeping):
 
     async def touch(self, atimes: Mapping[Ino, int]) -> None:
         """See MetaStore."""
-        async with self._changing(*atimes):
+        async with self._changing(*atimes) as change:
             await self._inner.touch(atimes)
-            for ino in atimes:
-                self._lose_attr(ino)
-                kept = self._kept.get(ino)
-                if kept is not None:
-                    kept.own = None
+            for ino, at_ns in atimes.items():
+                attr = self._known(ino)
+                if attr is not None:
+                    self._changed(change, replace(attr, atime_ns=max(attr.atime_ns, at_ns)))
 
     async def setxattr(
         self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
@@ -338,6 +343,8 @@ class LeasedMeta(LeaseKeeping):
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         """See MetaStore. A file of a leased directory, with its map kept, costs nothing."""
         if not truncate:
+            if self._light.allowed and self._kept and self._attr(ino) is None:
+                await self.getattr(ino)
             if self._is_covered(ino):
                 found = await self.file_map(ino)
                 if self._is_covered(ino):

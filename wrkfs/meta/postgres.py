@@ -220,15 +220,13 @@ class PostgresMeta(PostgresUpkeep):
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
         """See MetaStore."""
-        attr, _ = await self.find(parent, name)
-        if attr is None:
-            raise NotFound(name)
-        return attr
+        rules.check_name(name)
+        return rows.attr(await self._read("lookup", parent, name))
 
     async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
         """See LeaseStore."""
         rules.check_name(name)
-        row = (await self._links.call("lookup", (parent, name)))[0]
+        row = (await self._links.call("find", (parent, name)))[0]
         if row[0] == errno.ENOENT:
             return None, bool(row[1])
         if row[0]:
@@ -237,11 +235,16 @@ class PostgresMeta(PostgresUpkeep):
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """See MetaStore."""
-        return (await self.entries(ino, after, limit))[0]
+        return (await self._list(ino, after, limit, keep=False))[0]
 
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
         """See LeaseStore."""
-        found = await self._links.call("readdir", (ino, after, limit))
+        return await self._list(ino, after, limit, keep=True)
+
+    async def _list(
+        self, ino: Ino, after: int, limit: int, *, keep: bool
+    ) -> tuple[list[Dentry], bool]:
+        found = await self._links.call("readdir", (ino, after, limit, keep))
         if found and found[0][0]:
             raise by_errno(found[0][0])
         return [rows.entry(row) for row in found], all(row[16] for row in found)
@@ -254,11 +257,11 @@ class PostgresMeta(PostgresUpkeep):
 
     async def getattr(self, ino: Ino) -> Attr:
         """See MetaStore."""
-        return (await self.stat(ino))[0]
+        return rows.attr(await self._read("getattr", ino))
 
     async def stat(self, ino: Ino) -> tuple[Attr, bool]:
         """See LeaseStore."""
-        row = await self._read("getattr", ino)
+        row = await self._read("stat", ino)
         return rows.attr(row), row[1]
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:

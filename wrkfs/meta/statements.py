@@ -14,9 +14,11 @@ OPERATION = 4
 
 STATEMENTS: dict[str, str] = {
     "lookup": _call("lookup", 2),
-    "readdir": _call("readdir", 3),
+    "find": _call("find", 2),
+    "readdir": _call("readdir", 4),
     "parent": _call("parent", 1),
     "getattr": _call("getattr", 1),
+    "stat": _call("stat", 1),
     "readlink": _call("readlink", 1),
     "getxattr": _call("getxattr", 2),
     "listxattr": _call("listxattr", 1),

@@ -26,10 +26,10 @@ from wrkfs.meta.rules import without_set_ids
 from wrkfs.types import Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
-    from box_guest.mount.kernel import Kernel
     from collections.abc import Callable, Coroutine, Sequence
     from typing import Any
 
+    from box_guest.mount.kernel import Kernel
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
     from wrkfs.types import Attr

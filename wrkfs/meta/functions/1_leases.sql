@@ -6,8 +6,11 @@
 --
 --  * Taking: `take_lease` inserts the row and commits. What is read by a call that begins afterwards
 --    and is *settled* may be kept.
---  * Settled means that no transaction under way had locked or changed the inode's row when the
---    call's snapshot was taken. Who changes entries of a directory locks the directory's inode row.
+--  * Settled means that no other transaction under way had locked or changed the inode's row when
+--    the snapshot was taken. Who changes entries of a directory locks the directory's inode row.
+--    The row's xmax is 0 then, or the reading call locks it FOR SHARE first and reads it again: a
+--    lock that has ended leaves its number there as well. (pg_current_snapshot would tell, but also
+--    what runs in other volumes.)
 --  * Changing: a function first locks the rows of all inodes that it changes, and then looks for
 --    leases of others (`recalls`). If it finds one it changes nothing, tells the holders, and
 --    answers -2; the client calls again.
@@ -21,11 +24,17 @@
 --  * Who recalls a lease is not overtaken by its next taker: for a second nobody else takes one
 --    there (`recall`).
 
--- Had no transaction under way touched a row with this xmax at the snapshot of the calling query?
-CREATE FUNCTION wrkfs.settled(a_xmax xid) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN a_xmax = '0'::xid THEN true
-        ELSE age(a_xmax) > age(pg_snapshot_xmin(pg_current_snapshot())::xid) END
+-- Is a row with this xmax settled, for a query after `settle`, or without it?
+CREATE FUNCTION wrkfs.settled(a_xmax xid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+    SELECT a_xmax = '0'::xid OR a_xmax = pg_current_xact_id_if_assigned()::xid
 $$;
+
+-- Keeps others from changing these inodes until the call ends, where that needs no waiting.
+CREATE FUNCTION wrkfs.settle(a_inos bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = ANY (a_inos) AND i.xmax <> '0'::xid
+    FOR SHARE SKIP LOCKED;
+END $$;
 
 -- Takes a lease on a directory, before what it covers is read. False: not now.
 CREATE FUNCTION wrkfs.take_lease(a_session bigint, a_epoch bigint, a_ino bigint) RETURNS boolean

@@ -1,28 +1,52 @@
 -- Names: finding, making and removing entries. Renaming stands in 3_rename.sql.
 
--- Attributes of a name. flag: settled, also that a name is not there.
+-- Attributes of a name.
 CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
-    SELECT 0, wrkfs.settled(i.xmax) AND wrkfs.settled(p.xmax), i.* INTO r
-    FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent
+    SELECT 0, false, i.* INTO r FROM dentry d JOIN inode i ON i.ino = d.ino
     WHERE d.parent = a_parent AND d.name = a_name;
-    IF FOUND THEN RETURN r; END IF;
-    r.errno := wrkfs.why_not(a_parent);
-    SELECT p.nlink > 0 AND wrkfs.settled(p.xmax) INTO r.flag FROM inode p WHERE p.ino = a_parent;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); END IF;
     RETURN r;
 END $$;
 
--- Entries with a cookie beyond a_after, in the order of cookies.
-CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
-RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
+-- The same for who has a lease on the directory. flag: settled, also that a name is not there.
+CREATE FUNCTION wrkfs.find(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
+LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    FOR again IN 0..1 LOOP
+        SELECT 0, wrkfs.settled(i.xmax) AND wrkfs.settled(p.xmax), i.* INTO r
+        FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent
+        WHERE d.parent = a_parent AND d.name = a_name;
+        IF NOT FOUND THEN
+            SELECT 2, p.nlink > 0 AND wrkfs.settled(p.xmax) INTO r.errno, r.flag
+            FROM inode p WHERE p.ino = a_parent AND p.mode >> 12 = 4;
+            IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+        END IF;
+        EXIT WHEN r.flag OR again = 1;
+        PERFORM wrkfs.settle(ARRAY[a_parent, r.ino]);
+    END LOOP;
+    RETURN r;
+END $$;
+
+-- Entries with a cookie beyond a_after, in the order of cookies. a_keep: the session has a lease on
+-- the directory.
+CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer, a_keep boolean)
+RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.entry_reply;
     v_nlink integer;
     v_settled boolean;
 BEGIN
+    IF a_keep THEN
+        PERFORM wrkfs.settle(a_ino || ARRAY(
+            SELECT d.ino FROM dentry d WHERE d.parent = a_ino AND d.cookie > a_after
+            ORDER BY d.cookie LIMIT a_limit));
+    END IF;
     SELECT i.nlink, wrkfs.settled(i.xmax) INTO v_nlink, v_settled
     FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN
