@@ -5,6 +5,7 @@ The order matters: numbers first, then sessions and leftovers, names, links, byt
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from wrkfs.meta.snapshot import connected
@@ -30,6 +31,11 @@ STEPS = (
     "use",
 )
 """Functions `wrkfs.repair_<step>`, each one transaction."""
+RECALL = """
+    SELECT wrkfs.recall_leases(0, ARRAY(SELECT DISTINCT l.ino FROM lease l WHERE l.ino > 0))
+"""
+RECALLS, RECALL_PAUSE = 400, 0.02
+"""Times, and seconds in between: together longer than the lease of a mount that is gone."""
 
 
 async def repair(
@@ -47,4 +53,9 @@ async def repair(
                 mended[step] = count
             if progress is not None:
                 progress(done, len(STEPS))
+        for _ in range(RECALLS):
+            # What mounts keep by lease may be from before.
+            if not await connection.fetchval(RECALL):
+                break
+            await asyncio.sleep(RECALL_PAUSE)
     return mended

@@ -60,7 +60,8 @@ class LeaseKeeping(DelegatingMeta):
         self._taking: dict[Ino, asyncio.Future[None]] = {}
         self._light = LightOpens(inner)
         self._tasks: set[asyncio.Task[None]] = set()
-        inner.watch_leases(self._recalled, self._void, self._settle)
+        self._drops: set[asyncio.Task[None]] = set()
+        inner.watch_leases(self._recalled, self._void, self._forget_all, lambda: self._light.all)
 
     # -- the life of the store --
 
@@ -376,15 +377,22 @@ class LeaseKeeping(DelegatingMeta):
             told |= self._pop(directory)[0]
         self._homes.clear()
         self._size = 0
-        self._spawn(self._settle())
         if directories:
-            self._spawn(self.on_drop(directories, told))
+            drop = self._spawn(self.on_drop(directories, told))
+            self._drops.add(drop)
+            drop.add_done_callback(self._drops.discard)
+        self._spawn(self._settle())
+
+    async def _forget_all(self) -> None:
+        """Returns when nothing is kept, and nobody relies on what was."""
+        self._void()
+        await asyncio.gather(*self._drops, return_exceptions=True)
 
     async def _settle(self) -> None:
         """Tells of all open files: no lease protects them any more."""
         await self._light.sustain(self._light.all)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         async def run() -> None:
             try:
                 await work
@@ -395,3 +403,4 @@ class LeaseKeeping(DelegatingMeta):
         task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

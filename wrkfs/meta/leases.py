@@ -36,12 +36,14 @@ class LeaseStore(MetaStore, Protocol):
         self,
         on_recall: Callable[[Sequence[Ino]], None],
         on_void: Callable[[], None],
-        settle: Callable[[], Awaitable[None]],
+        forget: Callable[[], Awaitable[None]],
+        held: Callable[[], Sequence[Ino]],
     ) -> None:
         """Says who is told of recalls, with the directories, and that all leases are void.
 
         After a recall the holder forgets what it keeps of these directories and calls `give_back`;
-        somebody waits for it. After a crash of the database others wait until `settle` is done.
+        somebody waits for it. After a crash of the database `forget` returns when nothing is kept,
+        and the files that `held` gives are sustained before anybody changes anything.
         """
         ...
 

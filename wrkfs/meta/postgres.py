@@ -77,7 +77,7 @@ class PostgresMeta(PostgresUpkeep):
         self._session = MountSession(
             self._links,
             kind,
-            lambda: self._files.held,
+            lambda: [*self._files.held, *self._lightly_held()],
             self._crashed,
             self.listener.channel if self.listener else None,
         )
@@ -85,6 +85,7 @@ class PostgresMeta(PostgresUpkeep):
         self._files = OpenFiles()
         self._on_crash: Callable[[bool], None] | None = None
         self._slices = range(0)
+        self._lightly_held: Callable[[], Sequence[Ino]] = tuple
 
     @property
     def session(self) -> SessionId:
@@ -195,10 +196,12 @@ class PostgresMeta(PostgresUpkeep):
         self,
         on_recall: Callable[[Sequence[Ino]], None],
         on_void: Callable[[], None],
-        settle: Callable[[], Awaitable[None]],
+        forget: Callable[[], Awaitable[None]],
+        held: Callable[[], Sequence[Ino]],
     ) -> None:
         """See LeaseStore."""
-        self._session.settle = settle
+        self._session.forget = forget
+        self._lightly_held = held
         if self.listener is not None:
             self.listener.on_recall = on_recall
             self.listener.on_loss = on_void

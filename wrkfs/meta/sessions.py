@@ -92,14 +92,12 @@ class MountSession:
         self._kind = kind
         self._channel = channel
         self._tenure = 0
-        self._beaten = asyncio.Event()
         self.trusted_until = 0.0
         """Until then (CLOCK_BOOTTIME) what is kept by lease may be served."""
         self.on_lapse: Callable[[], None] = lambda: None
         """Told that others have taken this session's leases away."""
-        self.settle: Callable[[], Awaitable[None]] | None = None
-        """Awaited after a crash of the database, before others stop waiting for this session."""
-        self._settled: datetime | None = None
+        self.forget: Callable[[], Awaitable[None]] | None = None
+        """Awaited after a crash of the database: returns when nothing is kept by lease any more."""
         self._id = SessionId(0)
         self._epoch = 0
         self._fenced = False
@@ -274,12 +272,6 @@ class MountSession:
             expected = dict(answered)
             args = (self._id, self._epoch, known, self._held())
             row = (await link.fetch("survey", args))[0]
-            for _ in range(_SURVEY_MAX):
-                if not row["cached"]:
-                    break
-                # A change now could make untrue what others still serve.
-                await asyncio.sleep(_SURVEY_PAUSE)
-                row = (await link.fetch("survey", args))[0]
             # Of a session that has been fenced nobody can say what a crash before that undid.
             there = dict(zip(row["slots"] or (), row["seqs"] or (), strict=True))
             undone = [slot for slot, seq in expected.items() if there.get(slot, 0) < seq]
@@ -291,9 +283,17 @@ class MountSession:
                 log.error("the database crashed and has lost changes that no fsync had covered")
             if known not in (None, row["run"]):
                 self._on_crash(bool(undone))
-            if self._run != row["run"]:
-                self._run = row["run"]
-                self._beaten.set()
+            self._run = row["run"]
+            if known not in (None, row["run"]) and self.forget is not None:
+                await self.forget()
+                # Others need not wait for this session to notice.
+                await link.fetch("heartbeat", (self._id, self._epoch, self._age, self._run))
+            for _ in range(_SURVEY_MAX):
+                if not row["cached"]:
+                    break
+                # A change now could make untrue what others still serve.
+                await asyncio.sleep(_SURVEY_PAUSE)
+                row = (await link.fetch("survey", (self._id, self._epoch, self._run, [])))[0]
 
     async def _refill(self) -> None:
         async with self._refill_lock:
@@ -311,10 +311,7 @@ class MountSession:
         beats = 0
         ailing = False
         while not self._fenced:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT):
-                    await self._beaten.wait()
-            self._beaten.clear()
+            await asyncio.sleep(HEARTBEAT)
             beats += 1
             try:
                 await self._beat_once(look=beats % REAP_EVERY == 0)
@@ -328,14 +325,8 @@ class MountSession:
                 ailing = True
 
     async def _beat_once(self, *, look: bool) -> None:
-        oldest = self.oldest_snapshot()
-        age = None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
-        run = self._run
-        if run != self._settled and self.settle is not None:
-            await self.settle()
         began, epoch = boottime(), self._epoch
-        rows = await self._links.call("heartbeat", (self._id, epoch, age, run))
-        self._settled = run
+        rows = await self._links.call("heartbeat", (self._id, epoch, self._age, self._run))
         tenure = rows[0][0]
         if tenure is None:
             self._fenced = True
@@ -348,6 +339,11 @@ class MountSession:
             if self.tidy is not None:
                 await self.tidy()
             await self.reap(SILENCE, PATIENCE)
+
+    @property
+    def _age(self) -> timedelta | None:
+        oldest = self.oldest_snapshot()
+        return None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
 
     async def _stop_heart(self) -> None:
         heart, self._heart = self._heart, None

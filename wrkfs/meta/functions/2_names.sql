@@ -368,8 +368,12 @@ BEGIN
         IF NOT FOUND THEN r.flag := false; EXIT; END IF;
         -- Two calls that purge the same tree take turns.
         PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
-        -- Only who stands in the tree has it leased: nobody waits for that, all are told.
-        PERFORM wrkfs.recalls(a_session, ARRAY[v_dir]);
+        -- Only who stands in the tree has it leased. What was done so far is kept.
+        IF wrkfs.recalls(a_session, ARRAY[v_dir]) THEN
+            EXIT WHEN v_left < a_limit;
+            r.errno := -2;
+            RETURN r;
+        END IF;
         SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
         FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
               ORDER BY d.cookie LIMIT v_left) e;
