@@ -80,6 +80,10 @@ class AccessTimes:
             self._due.pop(ino, None)
         return attr
 
+    def is_due(self, ino: Ino) -> bool:
+        """Whether the next read moves the time."""
+        return ino in self._due
+
     def read(self, ino: Ino) -> None:
         """The inode has been read: file, directory or symbolic link."""
         if ino not in self._due or self._closed:

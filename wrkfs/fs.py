@@ -85,7 +85,10 @@ class Filesystem:
         self._meta = meta
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
-        self._shown = Shown(meta)
+        self.leases = meta if isinstance(meta, LeasedMeta) else None
+        """What this session keeps, if it keeps anything."""
+        self._shown = Shown(meta, self.leases.known if self.leases else lambda _: None)
+        self.note_read, self.is_read_due = self._shown.note_read, self._shown.is_read_due
         self._rejoin_lock = asyncio.Lock()
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
         ids, budget = SliceIds(meta), DirtyBudget(limits.dirty)
@@ -94,8 +97,6 @@ class Filesystem:
         self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
-        self.leases = meta if isinstance(meta, LeasedMeta) else None
-        """What this session keeps, if it keeps anything."""
         meta.watch(self._crashed)
         meta.watch_snapshots(self.stores.holds.oldest)
 
@@ -187,7 +188,7 @@ class Filesystem:
         """Entries with cookie > `after`, without `.` and `..`; [] at the end."""
         asked = self._shown.asked
         entries = await self._meta.readdir(ino, after, limit)
-        self._shown.atimes.read(ino)
+        self.note_read(ino)
         for number, entry in enumerate(entries):
             if entry.attr.ino in self._files:
                 attr = await self._present(asked, entry.attr)
@@ -273,7 +274,7 @@ class Filesystem:
     async def readlink(self, ino: Ino) -> bytes:
         """Target of a symbolic link."""
         target = await self._meta.readlink(ino)
-        self._shown.atimes.read(ino)
+        self.note_read(ino)
         return target
 
     # -- files --
@@ -465,10 +466,6 @@ class Filesystem:
             except Fenced:
                 # The epoch has ended, and all its open files with it.
                 return
-
-    def note_read(self, ino: Ino) -> None:
-        """A file was read: its access time may have to move."""
-        self._shown.atimes.read(ino)
 
     def learn(self, attr: Attr) -> None:
         """Keeps the attributes after an own change, unless newer ones are known."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from wrkfs.atime import AccessTimes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wrkfs.handle import OpenFile
     from wrkfs.meta.interface import MetaStore
     from wrkfs.types import Attr, Ino
@@ -25,7 +27,9 @@ class Shown:
     and arrives after it is corrected.
     """
 
-    def __init__(self, meta: MetaStore) -> None:
+    def __init__(self, meta: MetaStore, kept: Callable[[Ino], Attr | None]) -> None:
+        """`kept` gives attributes that somebody may rely on without asking here."""
+        self._kept = kept
         self.known: OrderedDict[Ino, Attr] = OrderedDict()
         self.atimes = AccessTimes(meta)
 
@@ -37,6 +41,18 @@ class Shown:
             self.known.move_to_end(attr.ino)
             if len(self.known) > KNOWN_MAX:
                 self.known.popitem(last=False)
+
+    def note_read(self, ino: Ino) -> None:
+        """Something was read: its access time may have to move."""
+        self.is_read_due(ino)
+        self.atimes.read(ino)
+
+    def is_read_due(self, ino: Ino) -> bool:
+        """Whether the next read moves the access time, as far as is known here."""
+        attr = self._kept(ino)
+        if attr is not None:
+            self.tell(self.asked, attr, None)
+        return self.atimes.is_due(ino)
 
     @property
     def asked(self) -> int:

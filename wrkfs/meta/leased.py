@@ -33,6 +33,10 @@ class LeasedMeta(LeaseKeeping):
         """Whether the session has a lease on a directory, so that recalls of it are heard."""
         return directory in self._kept
 
+    def known(self, ino: Ino) -> Attr | None:
+        """Attributes of an inode as far as they are kept."""
+        return self._known(ino)
+
     def peek(self, parent: Ino, name: bytes) -> Attr | None:
         """Attributes of a name as far as they are kept."""
         kept = self._usable(parent)
@@ -343,13 +347,9 @@ class LeasedMeta(LeaseKeeping):
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         """See MetaStore. A file of a leased directory, with its map kept, costs nothing."""
         if not truncate:
-            if self._light.allowed and self._kept and self._attr(ino) is None:
-                await self.getattr(ino)
-            if self._is_covered(ino):
-                found = await self.file_map(ino)
-                if self._is_covered(ino):
-                    self._light.add(ino)
-                    return found
+            light = await self._open_lightly(ino)
+            if light is not None:
+                return light
             mark = self._mark()
             found = await self._inner.open(ino)
             self._keep_map(found, mark)
@@ -357,6 +357,23 @@ class LeasedMeta(LeaseKeeping):
         async with self._changing(ino) as change:
             found = await self._inner.open(ino, truncate=True)
             self._changed(change, found.attr)
+        return found
+
+    async def _open_lightly(self, ino: Ino) -> FileMap | None:
+        """Opens a file that a lease covers; None: the database must be told."""
+        if not self._light.allowed or not self._kept:
+            return None
+        try:
+            if self._attr(ino) is None:
+                await self.getattr(ino)
+            if not self._is_covered(ino):
+                return None
+            found = await self.file_map(ino)
+        except NotFound:
+            return None  # only just gone: `open` has it for a moment longer
+        if not self._is_covered(ino):
+            return None
+        self._light.add(ino)
         return found
 
     def _is_covered(self, ino: Ino) -> bool:

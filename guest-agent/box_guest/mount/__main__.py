@@ -126,8 +126,9 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             raise mounting.MountpointError(
                 f"{directory}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
             ) from None
-        operations.attach(Kernel(device_descriptor()))
-        await _until_unmounted(operations, directory, stop)
+        kernel = Kernel(device_descriptor())
+        operations.attach(kernel)
+        await _until_unmounted(operations, kernel, directory, stop)
     finally:
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -136,7 +137,9 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             raise Unavailable("bytes that were not closed could not be committed") from None
 
 
-async def _until_unmounted(operations: Operations, directory: Path, stop: asyncio.Event) -> None:
+async def _until_unmounted(
+    operations: Operations, kernel: Kernel, directory: Path, stop: asyncio.Event
+) -> None:
     """Serves until `stop` is set or someone unmounts the directory."""
     served = asyncio.create_task(pyfuse3.main(max_tasks=MAX_TASKS))
     stopped = asyncio.create_task(stop.wait())
@@ -159,6 +162,7 @@ async def _until_unmounted(operations: Operations, directory: Path, stop: asynci
         for task in (stopped, served):
             task.cancel()
         await asyncio.gather(stopped, served, return_exceptions=True)
+        kernel.close()
         pyfuse3.close(unmount=mounting.device(directory) is not None)
 
 

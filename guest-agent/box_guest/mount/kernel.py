@@ -58,6 +58,10 @@ class Kernel:
         """False: names must not be given to rely on."""
         self._listings: dict[int, tuple[Ino, float]] = {}
 
+    def close(self) -> None:
+        """The mount ends: nothing is sent any more."""
+        self._descriptor = -1
+
     def drop_names(self) -> None:
         """The kernel asks again for every name before it uses it."""
         if self.forgets_names:
@@ -99,6 +103,8 @@ class Kernel:
 
     def _send(self, code: int, payload: bytes) -> bool:
         """False: the kernel does not know the message."""
+        if self._descriptor < 0:
+            return True
         message = _HEADER.pack(_HEADER.size + len(payload), code, 0) + payload
         try:
             os.write(self._descriptor, message)

@@ -433,7 +433,7 @@ class Operations(pyfuse3.Operations):
             return False
         ino, version = handle.ino, handle.attr.version
         alone = len(handle.file.handles) == 1
-        keeps = alone and self._versions.get(ino) == version
+        keeps = alone and self._versions.get(ino) == version and not self._fs.is_read_due(ino)
         if alone and not handle.writable:
             self._versions[ino] = version
         else:

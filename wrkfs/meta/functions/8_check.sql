@@ -206,7 +206,6 @@ BEGIN
     WHERE i.ino < 1 OR i.mode >> 12 NOT IN (1, 2, 4, 6, 8, 10, 12) OR i.nlink < 0
         OR i.uid NOT BETWEEN 0 AND 4294967295 OR i.gid NOT BETWEEN 0 AND 4294967295
         OR i.size < 0 OR i.version < 0 OR i.parent < 0 OR i.rdev < 0
-        OR i.mode >> 12 <> 4 AND i.nlink > 1 AND i.parent <> 0
         OR i.mode >> 12 NOT IN (8, 10) AND i.size <> 0
         OR i.holes NOT BETWEEN 0 AND CASE WHEN i.mode >> 12 = 8 THEN i.size ELSE 0 END
     UNION ALL

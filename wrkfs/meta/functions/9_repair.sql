@@ -100,10 +100,10 @@ BEGIN
     FROM (SELECT e.ino, min(e.parent) AS parent FROM dentry e GROUP BY e.ino HAVING count(*) = 1) d
     WHERE d.ino = i.ino AND i.mode >> 12 = 4 AND i.nlink > 0 AND i.parent <> d.parent;
     GET DIAGNOSTICS v_count = ROW_COUNT;
-    -- Of other inodes it may be unknown (0), but not wrong.
+    -- Of what has one name it may be unknown (0), but not wrong.
     UPDATE inode i SET parent = 0 FROM dentry d
     WHERE d.ino = i.ino AND i.mode >> 12 <> 4 AND i.nlink > 0 AND i.parent <> 0
-        AND (i.nlink > 1 OR i.parent <> d.parent);
+        AND i.parent <> d.parent;
     GET DIAGNOSTICS v_more = ROW_COUNT;
     RETURN v_count + v_more;
 END $$;
