@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from wrkfs.bench.crew import Crew, TooSlow
-from wrkfs.bench.place import Material, Place, Size, WorkFailed
+from wrkfs.bench.place import THOUSAND, Material, Place, Size, WorkFailed
 from wrkfs.bench.works import ALL, Work
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Plan:
     """Seconds after which a step is given up."""
     label: str = "one"
     """Names the directories of this plan's clients."""
+    inside: bool = False
+    """Work among the entries that are listed, not in directories that are empty at first."""
 
 
 def measure(targets: Sequence[Target], plan: Plan, tell: Callable[[str], None]) -> Found:
@@ -65,6 +67,12 @@ def measure(targets: Sequence[Target], plan: Plan, tell: Callable[[str], None]) 
 
 def places(root: Path, plan: Plan, turn: int) -> list[Place]:
     """Where each client works."""
+    if plan.inside:
+        stem = f"{plan.label}{turn}-"
+        return [
+            Place(root / THOUSAND, root, plan.size, plan.material, f"{stem}{number}-")
+            for number in range(plan.clients)
+        ]
     mine = [root / f"{plan.label}-client{number}" for number in range(plan.clients)]
     return [
         Place(path / f"turn{turn}", path / "lasting", plan.size, plan.material) for path in mine

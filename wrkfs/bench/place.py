@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+THOUSAND = "thousand"
+"""The directory that is listed, below `Place.lasting`."""
+
 
 class WorkFailed(Exception):
     """A work could not be done in a directory."""

@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import THOUSAND, WorkFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,9 +51,9 @@ def open_read_again(place: Place) -> int:
 
 def readdir(place: Place) -> int:
     """The entries of a directory with their attributes."""
-    with os.scandir(place.lasting / "thousand") as entries:
+    with os.scandir(place.lasting / THOUSAND) as entries:
         found = len([entry.stat() for entry in entries])
-    if found != place.size.entries:
+    if found < place.size.entries:
         raise WorkFailed(f"{found} entries of {place.size.entries}")
     return found
 
@@ -95,7 +95,7 @@ def have_folders(place: Place) -> None:
 
 def have_thousand(place: Place) -> None:
     """Fills the directory that is listed."""
-    folder = place.lasting / "thousand"
+    folder = place.lasting / THOUSAND
     folder.mkdir(exist_ok=True)
     _missing([str(folder / f"entry{n}") for n in range(place.size.entries)], _create)
 
