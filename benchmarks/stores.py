@@ -22,7 +22,7 @@ from boxd.workspaces.provision import Provisioner
 from wrkfs.config import StoreConfig, VolumeConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Iterator, Sequence
     from pathlib import Path
 
     from boxd.embedded.objectstore import ObjectEndpoint
@@ -55,9 +55,9 @@ class Stores:
         """A new prefix in the object store, and keys that open only it."""
         return self.run(self._credential())
 
-    def database(self, name: str) -> str:
-        """A new role with a database for a peer; `postgres://...`."""
-        return self.run(self._database(name))
+    def database(self, name: str, statements: Sequence[str] = ()) -> str:
+        """A new role with a database for a peer, after the statements; `postgres://...`."""
+        return self.run(self._database(name, statements))
 
     def close(self) -> None:
         """Stops both servers."""
@@ -92,11 +92,13 @@ class Stores:
         key, secret = await self._objects.issue(prefix)
         return StoreConfig(url, bucket, prefix, region, key, secret.reveal())
 
-    async def _database(self, name: str) -> str:
+    async def _database(self, name: str, statements: Sequence[str]) -> str:
         password = secrets.token_hex(16)
         dsn = self._postgres.dsn()
         await _execute(dsn, f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
         await _execute(dsn, f"CREATE DATABASE {name} OWNER {name}")
+        for statement in statements:
+            await _execute(dsn, statement, database=name)
         return f"postgres://{name}:{password}@{self._address}/{name}"
 
 
@@ -123,8 +125,8 @@ async def _listen_on_loopback(postgres: EmbeddedPostgres) -> str:
     return f"127.0.0.1:{await _execute(dsn, 'SHOW port')}"
 
 
-async def _execute(dsn: str, statement: str) -> object:
-    connection = await asyncpg.connect(dsn)
+async def _execute(dsn: str, statement: str, *, database: str | None = None) -> object:
+    connection = await asyncpg.connect(dsn, database=database)
     try:
         return await connection.fetchval(statement)
     finally:

@@ -41,7 +41,7 @@ class S3fs(Mounted):
         """See Mounted."""
         store = self._store
         options = [f"passwd_file={self._passwords}", f"url={store.endpoint}"]
-        options += ["use_path_request_style", "sigv4", f"endpoint={store.region}", "compat_dir"]
+        options += ["use_path_request_style", "sigv4", f"endpoint={store.region}", "dbglevel=info", "curldbg=body"]
         bucket = f"{store.bucket}:/{store.prefix}"
         return [self._program, bucket, str(self.path), "-f", "-o", ",".join(options)]
 

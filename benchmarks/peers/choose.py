@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from benchmarks.peers.buckets import Rclone, S3fs
-from benchmarks.peers.juicefs import JuiceFS, format_volume
+from benchmarks.peers.juicefs import MEND, JuiceFS, format_volume
 from benchmarks.peers.limits import Disk, Passthrough
 from benchmarks.peers.mounted import NotHere
 from benchmarks.peers.ours import Ours
@@ -97,7 +97,7 @@ class Peers:
 
     def _format(self) -> Callable[[str], Peer]:
         # The program takes the driver's name off and hands the rest on as a URL.
-        meta = f"postgres://{self._stores.database('juicefs')}?sslmode=disable"
+        meta = f"postgres://{self._stores.database('juicefs', MEND)}?sslmode=disable"
         store = self._stores.credential()
         format_volume(meta, store)
         return lambda name: JuiceFS(meta, store, self._directory, name)

@@ -18,6 +18,8 @@ UNMOUNT_TIMEOUT = 30.0
 POLL = 0.02
 LAST_WORDS = 300
 """Characters of a log that an error tells."""
+BARE = {"PATH": os.defpath, "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
+"""The environment of programs: nobody's settings."""
 
 
 class NotHere(Exception):
@@ -45,7 +47,7 @@ class Mounted:
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """What it finds there beside our own."""
+        """What it needs there beside the least."""
         return {}
 
     def before_mount(self) -> None:
@@ -60,7 +62,7 @@ class Mounted:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | self.environment(),
+                env=BARE | self.environment(),
             )
         deadline = time.monotonic() + MOUNT_TIMEOUT
         while not self.path.is_mount():
