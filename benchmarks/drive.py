@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 REPEAT, QUICK_REPEAT = 5, 2
 ROUNDS, QUICK_ROUNDS = 1000, 40
 """Of the ping-pong."""
-LIMIT, QUICK_LIMIT = 1800.0, 20.0
+LIMIT, QUICK_LIMIT = 1800.0, 40.0
 """Seconds after which a step of a work is given up."""
 US, THEM = "ours", "juicefs"
 

@@ -55,6 +55,12 @@ class Stores:
         """A new prefix in the object store, and keys that open only it."""
         return self.run(self._credential())
 
+    def whole_bucket(self) -> StoreConfig:
+        """The administrator's keys, which open all of it."""
+        at = self._endpoint
+        assert at is not None
+        return StoreConfig(at.url, at.bucket, "", at.region, at.access_key, at.secret.reveal())
+
     def database(self, name: str, statements: Sequence[str] = ()) -> str:
         """A new role with a database for a peer, after the statements; `postgres://...`."""
         return self.run(self._database(name, statements))

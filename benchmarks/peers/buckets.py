@@ -25,7 +25,7 @@ def _installed(program: str) -> str:
 
 
 class S3fs(Mounted):
-    """s3fs with its defaults."""
+    """s3fs with its defaults; it asks for the whole bucket at its start, so it gets it."""
 
     skips = SKIPS
 
@@ -41,15 +41,14 @@ class S3fs(Mounted):
         """See Mounted."""
         store = self._store
         options = [f"passwd_file={self._passwords}", f"url={store.endpoint}"]
-        options += ["use_path_request_style", "sigv4", f"endpoint={store.region}", "dbglevel=info", "curldbg=body"]
-        bucket = f"{store.bucket}:/{store.prefix}"
-        return [self._program, bucket, str(self.path), "-f", "-o", ",".join(options)]
+        options += ["use_path_request_style", "sigv4", f"endpoint={store.region}"]
+        return [self._program, store.bucket, str(self.path), "-f", "-o", ",".join(options)]
 
 
 class Rclone(Mounted):
     """rclone mount; it needs its cache of writes, without which it cannot write in the middle.
 
-    It answers fsync before anything is stored: its write speeds are those of its cache.
+    What is written is stored at close, not later; fsync stores nothing, whatever it answers.
     """
 
     skips = SKIPS
@@ -70,5 +69,5 @@ class Rclone(Mounted):
     def command(self) -> Sequence[str]:
         """See Mounted."""
         words = ["--config", str(self._settings), "--cache-dir", str(self._cache)]
-        words += ["--vfs-cache-mode", "writes"]
+        words += ["--vfs-cache-mode", "writes", "--vfs-write-back", "0s"]
         return [self._program, "mount", self._remote, str(self.path), *words]

@@ -92,8 +92,9 @@ class Peers:
             return Passthrough(directory)
         if name == "disk":
             return Disk(directory)
-        bucket = {"s3fs": S3fs, "rclone": Rclone}[name]
-        return bucket(self._stores.credential(), directory)
+        if name == "s3fs":
+            return S3fs(self._stores.whole_bucket(), directory)
+        return Rclone(self._stores.credential(), directory)
 
     def _format(self) -> Callable[[str], Peer]:
         # The program takes the driver's name off and hands the rest on as a URL.

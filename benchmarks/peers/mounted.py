@@ -62,7 +62,7 @@ class Mounted:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=BARE | self.environment(),
+                env={**BARE, **self.environment()},
             )
         deadline = time.monotonic() + MOUNT_TIMEOUT
         while not self.path.is_mount():
