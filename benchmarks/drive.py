@@ -81,7 +81,7 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     wanted = set(arguments.peer or NAMES) | {US}
     cache = CACHE.expanduser()
     limit = QUICK_LIMIT if quick else LIMIT
-    one = Plan(size, prepare(cache, size), repeat, works, limit=limit)
+    one = Plan(size, prepare(cache, size, works), repeat, works, limit=limit)
     whole = peers.mounted([name for name in FULL_SIZE if name in wanted])
     found = measure(whole, one, _tell)
     buckets = peers.mounted([name for name in BUCKETS if name in wanted])
@@ -96,7 +96,7 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     }
     if not arguments.no_parallel:
         each = size.shared_by(CLIENTS)
-        plan = replace(one, size=each, material=prepare(cache, each), clients=CLIENTS)
+        plan = replace(one, size=each, material=prepare(cache, each, works), clients=CLIENTS)
         plan = replace(plan, label="four", repeat=1 if quick else repeat)
         pair = [peer for peer in whole if peer.name in {US, THEM}]
         result["parallel"] = {
@@ -122,7 +122,8 @@ def _beside(
 ) -> dict[str, dict[str, Any]]:
     """The figures of many clients with the ratio that is wanted of them: that of one client."""
     for name, figures in together.items():
-        figures["goal"] = alone[name]["ratio"]
+        if alone[name]["ratio"] is not None:
+            figures["goal"] = alone[name]["ratio"]
     return together
 
 

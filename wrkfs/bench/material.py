@@ -16,11 +16,15 @@ from wrkfs.bench.place import Material, Size, WorkFailed
 from wrkfs.bench.tools import LINES, git, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wrkfs.bench.works import Work
 
 CACHE = Path("~/.cache/wrkfs-bench")
 LARGEST = 256 * 1024
 """Source files above this size are left out."""
+FROM_TREE = {"untar", "rm_rf", "git_clone_status"}
+FROM_WHEELS = {"pip_install"}
 WHEELS = (
     "rich==15.0.0",
     "pygments==2.21.0",
@@ -46,17 +50,22 @@ WHEELS = (
 """Pure Python, so that the same set serves every machine; the first ones are taken first."""
 
 
-def prepare(cache: Path, size: Size) -> Material:
-    """The material of a size; what the cache already has costs nothing. WorkFailed."""
+def prepare(cache: Path, size: Size, works: Sequence[Work]) -> Material:
+    """What the works need; what the cache already has costs nothing. WorkFailed, OSError."""
     cache.mkdir(parents=True, exist_ok=True)
+    names = {work.name for work in works}
     archive, repository = cache / f"tree-{size.tree}.tar", cache / f"tree-{size.tree}.git"
-    if not archive.exists():
-        _whole(archive, lambda path: _make_archive(path, size.tree))
-    files = _count(archive)
-    if not repository.exists():
-        _whole(repository, lambda path: _make_repository(path, archive))
-    pins = WHEELS[: size.wheels]
-    wheels, problem = _wheels(cache / "wheels", pins)
+    files = 0
+    if names & FROM_TREE:
+        if not archive.exists():
+            _whole(archive, lambda path: _make_archive(path, size.tree))
+        if not repository.exists():
+            _whole(repository, lambda path: _make_repository(path, archive))
+        files = _count(archive)
+    wheels: list[Path] = []
+    problem = "not asked for"
+    if names & FROM_WHEELS:
+        wheels, problem = _wheels(cache / "wheels", WHEELS[: size.wheels])
     return Material(
         archive=str(archive),
         repository=str(repository),

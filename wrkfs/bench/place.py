@@ -44,7 +44,7 @@ class Size:
 
 
 FULL = Size(files=1000, entries=1000, mib=1024, fsyncs=200, tree=5000, wheels=20)
-QUICK = Size(files=60, entries=1000, mib=32, fsyncs=15, tree=120, wheels=1)
+QUICK = Size(files=40, entries=250, mib=16, fsyncs=10, tree=80, wheels=1)
 
 
 @dataclass(frozen=True, slots=True)

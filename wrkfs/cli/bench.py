@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for path in dict.fromkeys([arguments.directory, *arguments.peer])
             ]
             works = tuple(w for w in ALL if not arguments.work or w.name in arguments.work)
-            material = prepare(arguments.cache.expanduser(), size)
+            material = prepare(arguments.cache.expanduser(), size, works)
             plan = Plan(size, material, repeat, works, arguments.clients)
             found = measure(targets, plan, _tell)
     except (OSError, WorkFailed) as error:
