@@ -81,6 +81,11 @@ def places(root: Path, plan: Plan, turn: int) -> list[Place]:
 
 def _attempt(crew: Crew, work: Work, target: Target, plan: Plan, turn: int, series: Series) -> None:
     try:
+        try:
+            target.check()
+        except WorkFailed:
+            # An earlier work may have cost it its mount.
+            target.cool()
         series.rates.append(crew.rate(work, target, places(target.path, plan, turn)))
     except (WorkFailed, OSError) as error:
         series.errors.append(str(error))
