@@ -12,7 +12,10 @@ MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
 
-.PHONY: help up down setup setup-dev check format test unit long long-status bench bench-drive bench-boxes clean
+# What a killed benchmark leaves behind, servers and mounts, ends with it.
+CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
+
+.PHONY: help up down setup setup-dev setup-bench check format test unit long long-status bench bench-drive bench-growth bench-boxes clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,6 +32,9 @@ setup: ## Debian packages and virtual environment, for serving
 
 setup-dev: ## the same, and what checks and tests need
 	@scripts/setup dev
+
+setup-bench: ## the same, and who the drive is measured beside
+	@scripts/setup bench
 
 check: setup-dev ## format, lint, types, import contracts, file sizes
 	$(BIN)/ruff format --check $(CODE)
@@ -55,10 +61,13 @@ long: setup-dev ## the long figures of the reliability catalogue (PART="CR-1 VI-
 long-status: ## what the long runs have reached
 	@$(BIN)/python -m tests.plugins.figures
 
-bench: bench-drive bench-boxes ## all benchmarks (nothing else should run on the machine)
+bench: bench-drive bench-growth bench-boxes ## all benchmarks (nothing else should run on the machine)
 
-bench-drive: setup-dev ## drive against JuiceFS on the same stores -> benchmarks/results/drive.json
-	$(BIN)/python -m benchmarks.drive
+bench-drive: setup-bench ## drive beside JuiceFS and others on the same stores -> benchmarks/results/drive.* (FLAGS=--quick)
+	$(CONTAINED) $(BIN)/python -m benchmarks.drive $(FLAGS)
+
+bench-growth: setup-bench ## what an operation costs in large drives -> benchmarks/results/growth.* (FLAGS=--quick)
+	$(CONTAINED) $(BIN)/python -m benchmarks.growth $(FLAGS)
 
 bench-boxes: setup-dev ## box create, exec and ssh latencies -> benchmarks/results/boxes.json
 	$(BIN)/python -m benchmarks.boxes

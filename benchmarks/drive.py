@@ -1,122 +1,199 @@
-"""The drive against JuiceFS: the same work, on the same stores, interleaved in one run.
+"""The drive against its peers: the same works, on the same stores, interleaved in one run.
 
-`python -m benchmarks.drive [--quick] [--repeat N]` writes `benchmarks/results/drive.json`
-(`{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`, medians of rates: a higher ratio is
-better) and `drive.md`. Nothing else should run on the machine.
+`python -m benchmarks.drive [--quick] [--repeat N] [--work NAME] [--peer NAME] [--no-parallel]
+[--growth] [--out DIR]` writes `drive.json` (`{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`,
+medians of rates: a higher ratio is better), `drive.md` and `drive.svg` into `benchmarks/results`.
+Nothing else should run on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
-import io
-import statistics
 import sys
-import tarfile
 import tempfile
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers import JuiceFS, Ours
-from benchmarks.report import machine, save
+from benchmarks import growth
+from benchmarks.chart import chart
+from benchmarks.goals import CLIENTS, GOALS, HAND_OFF_MS
+from benchmarks.peers.choose import BUCKETS, FULL_SIZE, NAMES, Peers
+from benchmarks.pingpong import ping_pong
+from benchmarks.report import RESULTS, machine, markdown, revision, write
 from benchmarks.stores import stores
-from benchmarks.works import FULL, QUICK, WORKS, Run, clean
+from wrkfs.bench.figures import shown, summary, table
+from wrkfs.bench.material import CACHE, prepare
+from wrkfs.bench.measure import Plan, measure
+from wrkfs.bench.place import FULL, QUICK
+from wrkfs.bench.works import ALL, BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from benchmarks.peers import Peer
-    from benchmarks.works import Size
+    from wrkfs.bench.place import Size
+
+REPEAT, QUICK_REPEAT = 5, 2
+ROUNDS, QUICK_ROUNDS = 1000, 40
+"""Of the ping-pong."""
+LIMIT, QUICK_LIMIT = 1800.0, 40.0
+"""Seconds after which a step of a work is given up."""
+US, THEM = "ours", "juicefs"
 
 
-async def main() -> None:
+def main() -> None:
     """Measures and reports."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive")
-    parser.add_argument("--quick", action="store_true", help="less work and 2 repetitions")
-    parser.add_argument("--repeat", type=int, help="repetitions (default 5)")
-    arguments = parser.parse_args()
-    size = QUICK if arguments.quick else FULL
-    repeat = arguments.repeat or (2 if arguments.quick else 5)
+    arguments = _arguments()
+    found: dict[str, Any] = {"machine": machine(), **revision(), "quick": arguments.quick}
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
         directory = Path(name)
-        async with stores(directory / "stores") as where:
-            peers: list[Peer] = [Ours(where, directory), JuiceFS(where, directory)]
-            found = await asyncio.to_thread(measure, peers, size, repeat, directory)
-    report(found, size, repeat)
+        with stores(directory / "stores") as where:
+            with Peers(where, directory) as peers:
+                found |= run(peers, arguments)
+            if arguments.growth:
+                (directory / "growth").mkdir()
+                cases = growth.run(where, directory / "growth", quick=arguments.quick)
+                found["growth"] = cases
+    ratios = {work: figures.get("ratio") for work, figures in found["works"].items()}
+    title = "Drive: ours / JuiceFS, one client"
+    write(arguments.out, "drive", lines(found), found, chart(title, ratios, GOALS))
 
 
-def measure(
-    peers: list[Peer], size: Size, repeat: int, directory: Path
-) -> dict[str, dict[str, list[float]]]:
-    """Rates by work and peer; A B, B A, A B ... so that a drift hits both alike."""
-    archive = make_archive(directory / "tree.tar", size.files)
-    found: dict[str, dict[str, list[float]]] = {
-        work.__name__: {peer.name: [] for peer in peers} for work in WORKS
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive")
+    add = parser.add_argument
+    add("--quick", action="store_true", help=f"little work, {QUICK_REPEAT} repetitions")
+    add("--repeat", type=int, help=f"repetitions (default {REPEAT})")
+    add("--work", action="append", choices=sorted(BY_NAME), help="only these")
+    add("--peer", action="append", choices=NAMES, help="only these; ours is always measured")
+    add("--no-parallel", action="store_true", help=f"leave the works of {CLIENTS} clients out")
+    add("--growth", action="store_true", help="also what `python -m benchmarks.growth` measures")
+    add("--out", type=Path, default=RESULTS, help="where the results go")
+    return parser.parse_args()
+
+
+def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
+    """All parts of the run but growth."""
+    quick = arguments.quick
+    size, repeat = (QUICK, QUICK_REPEAT) if quick else (FULL, REPEAT)
+    repeat = arguments.repeat or repeat
+    works = tuple(work for work in ALL if not arguments.work or work.name in arguments.work)
+    wanted = set(arguments.peer or NAMES) | {US}
+    cache = CACHE.expanduser()
+    limit = QUICK_LIMIT if quick else LIMIT
+    one = Plan(size, prepare(cache, size, works), repeat, works, limit=limit)
+    whole = peers.mounted([name for name in FULL_SIZE if name in wanted])
+    found = measure(whole, one, _tell)
+    buckets = peers.mounted([name for name in BUCKETS if name in wanted])
+    # Their part: what they do not do has no row in it.
+    small = replace(one, size=_part(one), repeat=1 if quick else repeat, label="bucket")
+    for work, series in measure(buckets, small, _tell).items():
+        found[work] |= series
+    result: dict[str, Any] = {
+        "repeat": repeat,
+        "size": asdict(size),
+        "works": summary(found, US, THEM, GOALS),
     }
-    with contextlib.ExitStack() as stack:
-        for peer in peers:
-            peer.mount()
-            stack.callback(peer.unmount)
-        for turn in range(repeat):
-            runs = [Run(peer, peer.path / f"turn{turn}", size, archive) for peer in peers]
-            for run in runs:
-                run.directory.mkdir()
-            for number, work in enumerate(WORKS):
-                for run in runs if (turn + number) % 2 == 0 else reversed(runs):
-                    found[work.__name__][run.peer.name].append(attempt(work, run))
-                print(f"{turn + 1}/{repeat} {work.__name__}", file=sys.stderr, flush=True)
-            for run in runs:
-                clean(run)
-    return found
-
-
-def attempt(work: Callable[[Run], float], run: Run) -> float:
-    """The rate, or 0 when the peer answers with an error, which the table then says."""
-    try:
-        return work(run)
-    except OSError as error:
-        print(f"{run.peer.name} {work.__name__}: {error}", file=sys.stderr)
-        return 0.0
-
-
-def make_archive(path: Path, files: int) -> Path:
-    """A tar of small files in folders of twenty, as source trees are."""
-    with tarfile.open(path, "w") as tar:
-        for number in range(files):
-            data = b"%d\n" % number * (20 + number % 400)
-            member = tarfile.TarInfo(f"tree/folder{number // 20}/file{number}")
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return path
-
-
-def report(found: dict[str, dict[str, list[float]]], size: Size, repeat: int) -> None:
-    """Prints the table and writes both files."""
-    works: dict[str, dict[str, float | None]] = {}
-    rows: list[tuple[str, ...]] = [("work", "ours", "JuiceFS", "ratio", "spread of the ratio")]
-    for name, rates in found.items():
-        ours, theirs = (statistics.median(rates[peer]) for peer in ("ours", "juicefs"))
-        if 0.0 in (*rates["ours"], *rates["juicefs"]):
-            works[name] = {"ours": ours or None, "juicefs": theirs or None, "ratio": None}
-            cells = (f"{figure:,.0f}" if figure else "fails" for figure in (ours, theirs))
-            rows.append((name, *cells, "-", "-"))
-            continue
-        ratios = [a / b for a, b in zip(rates["ours"], rates["juicefs"], strict=True)]
-        low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
-        works[name] = {
-            "ours": ours,
-            "juicefs": theirs,
-            "ratio": middle,
-            "ratio_min": low,
-            "ratio_max": high,
+    if not arguments.no_parallel:
+        each = size.shared_by(CLIENTS)
+        plan = replace(one, size=each, material=prepare(cache, each, works), clients=CLIENTS)
+        plan = replace(plan, label="four", repeat=1 if quick else repeat)
+        pair = [peer for peer in whole if peer.name in {US, THEM}]
+        result["parallel"] = {
+            "clients": CLIENTS,
+            "works": _beside(result["works"], summary(measure(pair, plan, _tell), US, THEM)),
         }
-        spread = f"{low:.2f} - {high:.2f}"
-        rows.append((name, f"{ours:,.0f}", f"{theirs:,.0f}", f"{middle:.2f}", spread))
-    unit = f"operations (sequential: MiB) a second; {size.files} files, {size.mib} MiB"
-    title = f"Drive and JuiceFS 0.14.2 on the same stores: medians of {repeat}, {unit}"
-    save("drive", title, rows, {"machine": machine(), "repeat": repeat, "works": works})
+    result["ping_pong"] = {
+        peer.name: _ping_pong(peers, peer.name, peer.path, QUICK_ROUNDS if quick else ROUNDS)
+        for peer in whole
+        if peer.name in {US, THEM}
+    }
+    result["peers"] = [peer.name for peer in [*whole, *buckets]]
+    result["missing"] = peers.missing
+    return result
+
+
+def _part(plan: Plan) -> Size:
+    return replace(plan.size, files=min(plan.size.files, 100), entries=100, mib=plan.size.mib // 4)
+
+
+def _beside(
+    alone: dict[str, dict[str, Any]], together: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The figures of many clients with the ratio that is wanted of them: that of one client."""
+    for name, figures in together.items():
+        if alone[name]["ratio"] is not None:
+            figures["goal"] = alone[name]["ratio"]
+    return together
+
+
+def _ping_pong(peers: Peers, name: str, path: Path, rounds: int) -> dict[str, Any]:
+    other = peers.second(name)
+    if other is None:
+        return {"fails": peers.missing[f"{name}-second"]}
+    try:
+        return ping_pong(path, other.path, rounds)
+    except OSError as error:
+        return {"fails": str(error)}
+    finally:
+        other.unmount()
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The report for people."""
+    about = found["machine"]
+    size = found["size"]
+    text = [
+        "# Drive",
+        "",
+        f"Medians of {found['repeat']} interleaved repetitions on the same PostgreSQL and object "
+        f"server; ratio: ours / JuiceFS. {size['files']} files, trees of {size['tree']} files, "
+        f"{size['mib']} MiB. `-`: not measured there.",
+        "",
+        f"{about['cpus']} x {about['cpu']}, {about['memory']}, {about['system']}, kernel "
+        f"{about['kernel']}; load before {about['load_before']}; commit {found['commit'][:12]}, "
+        f"{found['date']}.",
+        "",
+    ]
+    text += [f"Missing: {name} ({why})." for name, why in found["missing"].items()]
+    text += ["", *markdown(table(found["works"], found["peers"], ratio=True), left=2)]
+    text += ["", "![ratios](drive.svg)"]
+    if "parallel" in found:
+        both = [name for name in (US, THEM) if name in found["peers"]]
+        text += ["", f"## {found['parallel']['clients']} clients that share the same work", ""]
+        text += ["The goal is the ratio of one client.", ""]
+        text += markdown(table(found["parallel"]["works"], both, ratio=True), left=2)
+    text += ["", "## Ping-pong: one mount creates, the other looks", ""]
+    text += [f"Goal: a hand-off (creation and look) takes {HAND_OFF_MS:g} ms or less, none stale."]
+    text += ["", *markdown(_ping_pong_rows(found["ping_pong"]))]
+    text += _failures(found["works"])
+    if "growth" in found:
+        text += ["", *growth.lines(found["growth"])]
+    return text
+
+
+def _ping_pong_rows(found: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    keys = ("create_p50_ms", "stat_p50_ms", "hand_off_p50_ms", "hand_off_p95_ms", "stale", "rounds")
+    rows: list[tuple[str, ...]] = [("mounts", *keys)]
+    rows += [
+        (name, *(shown(figures.get(key, "fails")) for key in keys))
+        for name, figures in found.items()
+    ]
+    return rows
+
+
+def _failures(works: dict[str, dict[str, Any]]) -> Sequence[str]:
+    found = [
+        f"- {work} on {peer}: {text}"
+        for work, figures in works.items()
+        for peer, text in figures.get("errors", {}).items()
+    ]
+    return ["", "## What failed", "", *found] if found else []
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,10 +1,12 @@
-"""How results are kept: JSON for programs, a Markdown table for people."""
+"""How results are kept: JSON for programs, a Markdown table for people, a chart to look at."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,21 +20,66 @@ def machine() -> dict[str, object]:
     """What the figures were taken on."""
     return {
         "cpus": os.cpu_count(),
+        "cpu": _field(Path("/proc/cpuinfo"), "model name"),
+        "memory": _field(Path("/proc/meminfo"), "MemTotal"),
+        "system": platform.freedesktop_os_release().get("PRETTY_NAME", ""),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_before": round(os.getloadavg()[0], 2),
     }
 
 
-def save(
-    name: str, title: str, rows: Sequence[tuple[str, ...]], result: Mapping[str, object]
-) -> None:
-    """Prints the table and writes `results/NAME.json` and `results/NAME.md`."""
+def revision() -> dict[str, object]:
+    """Commit (with "+" where files were changed since) and date."""
+    return {
+        "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table whose first columns are text and whose others are figures."""
     head, *body = rows
-    lines = [title, "", "| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    lines += ["| " + " | ".join(row) + " |" for row in body]
+    rule = "|" + "---|" * left + "---:|" * (len(head) - left)
+    return [_line(head), rule, *(_line(row) for row in body)]
+
+
+def save(
+    name: str,
+    title: str,
+    rows: Sequence[tuple[str, ...]],
+    result: Mapping[str, object],
+) -> None:
+    """Prints one table and writes `results/NAME.json` and `results/NAME.md`."""
+    write(RESULTS, name, [title, "", *markdown(rows)], result)
+
+
+def write(
+    directory: Path, name: str, lines: Sequence[str], result: Mapping[str, object], svg: str = ""
+) -> None:
+    """Prints the lines and writes `NAME.json`, `NAME.md` and, where there is one, `NAME.svg`."""
     text = "\n".join(lines) + "\n"
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{name}.md").write_text(text, encoding="utf-8")
+    (directory / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    if svg:
+        (directory / f"{name}.svg").write_text(svg, encoding="utf-8")
     print(text)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _field(path: Path, name: str) -> str:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return ""
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,15 +1,18 @@
 """One PostgreSQL and one object server for everybody who is measured in a run.
 
 The cluster is the embedded one with its own settings; for the run it also listens on loopback,
-because JuiceFS 0.14 cannot use a socket directory. Ours goes through loopback as well.
+because JuiceFS 0.14 cannot use a socket directory. Ours goes through loopback as well. Both are
+processes of their own; what starts and stops them runs in a thread, so that a measurement does
+not have to know of it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 
@@ -19,45 +22,101 @@ from boxd.workspaces.provision import Provisioner
 from wrkfs.config import StoreConfig, VolumeConfig
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Coroutine, Iterator, Sequence
     from pathlib import Path
 
+    from boxd.embedded.objectstore import ObjectEndpoint
 
-@dataclass(frozen=True, slots=True)
+Answer = TypeVar("Answer")
+
+
 class Stores:
     """Where a run keeps metadata and data."""
 
-    volume: VolumeConfig
-    juicefs_meta: str
-    juicefs_store: StoreConfig
+    def __init__(self, directory: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="stores", daemon=True)
+        self._thread.start()
+        self._postgres = EmbeddedPostgres(directory / "postgres")
+        self._objects = EmbeddedObjectServer(directory / "objects")
+        self._provisioner: Provisioner | None = None
+        self._address = ""
+        self._endpoint: ObjectEndpoint | None = None
+
+    def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Does it in the thread of the stores."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def volume(self) -> VolumeConfig:
+        """A new volume of ours."""
+        return self.run(self._volume())
+
+    def credential(self) -> StoreConfig:
+        """A new prefix in the object store, and keys that open only it."""
+        return self.run(self._credential())
+
+    def whole_bucket(self) -> StoreConfig:
+        """The administrator's keys, which open all of it."""
+        at = self._endpoint
+        assert at is not None
+        return StoreConfig(at.url, at.bucket, "", at.region, at.access_key, at.secret.reveal())
+
+    def database(self, name: str, statements: Sequence[str] = ()) -> str:
+        """A new role with a database for a peer, after the statements; `postgres://...`."""
+        return self.run(self._database(name, statements))
+
+    def close(self) -> None:
+        """Stops both servers."""
+        self.run(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def start(self) -> None:
+        """Starts both servers, with the catalogue of ours."""
+        self._address = await _listen_on_loopback(self._postgres)
+        self._endpoint = await self._objects.start()
+        self._provisioner = Provisioner(self._postgres.dsn())
+        await self._provisioner.prepare()
+
+    async def _stop(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self._postgres.stop)
+            stack.push_async_callback(self._objects.stop)
+
+    async def _volume(self) -> VolumeConfig:
+        assert self._provisioner is not None
+        role, password = await self._provisioner.create()
+        dsn = f"postgresql://{role}:{password.reveal()}@{self._address}/boxd"
+        store = await self._credential()
+        return VolumeConfig(volume=role, schema=role, meta_dsn=dsn, store=store)
+
+    async def _credential(self) -> StoreConfig:
+        assert self._endpoint is not None
+        url, bucket, region = self._endpoint.url, self._endpoint.bucket, self._endpoint.region
+        prefix = f"v{secrets.token_hex(16)}"
+        key, secret = await self._objects.issue(prefix)
+        return StoreConfig(url, bucket, prefix, region, key, secret.reveal())
+
+    async def _database(self, name: str, statements: Sequence[str]) -> str:
+        password = secrets.token_hex(16)
+        dsn = self._postgres.dsn()
+        await _execute(dsn, f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+        await _execute(dsn, f"CREATE DATABASE {name} OWNER {name}")
+        for statement in statements:
+            await _execute(dsn, statement, database=name)
+        return f"postgres://{name}:{password}@{self._address}/{name}"
 
 
-@contextlib.asynccontextmanager
-async def stores(directory: Path) -> AsyncIterator[Stores]:
-    """Starts both, makes a volume for each side, and stops both afterwards."""
-    postgres = EmbeddedPostgres(directory / "postgres")
-    objects = EmbeddedObjectServer(directory / "objects")
-    async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(postgres.stop)
-        address = await _listen_on_loopback(postgres)
-        endpoint = await objects.start()
-        stack.push_async_callback(objects.stop)
-
-        async def credential() -> StoreConfig:
-            prefix = f"v{secrets.token_hex(16)}"
-            key, secret = await objects.issue(prefix)
-            return StoreConfig(
-                endpoint.url, endpoint.bucket, prefix, endpoint.region, key, secret.reveal()
-            )
-
-        provisioner = Provisioner(postgres.dsn())
-        await provisioner.prepare()
-        role, password = await provisioner.create()
-        dsn = f"postgresql://{role}:{password.reveal()}@{address}/boxd"
-        volume = VolumeConfig(volume=role, schema=role, meta_dsn=dsn, store=await credential())
-        peer = await _juicefs_database(postgres.dsn())
-        # JuiceFS names its objects below the volume's name, which is given as the prefix.
-        yield Stores(volume, f"postgres://{peer}@{address}/juicefs", await credential())
+@contextlib.contextmanager
+def stores(directory: Path) -> Iterator[Stores]:
+    """Starts both, and stops both afterwards."""
+    made = Stores(directory)
+    try:
+        made.run(made.start())
+        yield made
+    finally:
+        made.close()
 
 
 async def _listen_on_loopback(postgres: EmbeddedPostgres) -> str:
@@ -72,16 +131,8 @@ async def _listen_on_loopback(postgres: EmbeddedPostgres) -> str:
     return f"127.0.0.1:{await _execute(dsn, 'SHOW port')}"
 
 
-async def _juicefs_database(dsn: str) -> str:
-    """A role and its database; gives `user:password`."""
-    password = secrets.token_hex(16)
-    await _execute(dsn, f"CREATE ROLE juicefs LOGIN PASSWORD '{password}'")
-    await _execute(dsn, "CREATE DATABASE juicefs OWNER juicefs")
-    return f"juicefs:{password}"
-
-
-async def _execute(dsn: str, statement: str) -> object:
-    connection = await asyncpg.connect(dsn)
+async def _execute(dsn: str, statement: str, *, database: str | None = None) -> object:
+    connection = await asyncpg.connect(dsn, database=database)
     try:
         return await connection.fetchval(statement)
     finally:

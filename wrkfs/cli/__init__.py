@@ -1,4 +1,4 @@
-"""`wrkfs`: a volume seen from outside, with nothing but its credential file."""
+"""`wrkfs`: a volume seen from outside, with nothing but its credential file; and `wrkfs bench`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wrkfs.cli import df, dump, fsck, gc, load, stat, trash
+from wrkfs.cli import bench, df, dump, fsck, gc, load, stat, trash
 from wrkfs.config import ConfigError, VolumeConfig
 from wrkfs.errors import WrkfsError
 
@@ -30,6 +30,12 @@ COMMANDS: dict[str, Command] = {
 def main() -> int:
     """Entry point. Exit status: 0 done, 1 an error (fsck: something found), 2 a wrong call."""
     arguments = _parser().parse_args()
+    if arguments.command == "bench":
+        try:
+            return bench.run(arguments)
+        except KeyboardInterrupt:
+            sys.stderr.write("wrkfs: interrupted\n")
+            return 130
     command = COMMANDS[arguments.command]
     try:
         config = VolumeConfig.from_file(arguments.credentials)
@@ -60,4 +66,5 @@ def _parser() -> argparse.ArgumentParser:
         )
         one.add_argument("--json", action="store_true", help="print one JSON document")
         command.declare(one)
+    bench.declare(commands.add_parser("bench", help=bench.HELP, description=bench.__doc__))
     return parser

@@ -1,0 +1,1 @@
+"""Who is measured: each can mount its volume, drop its caches, and unmount."""

@@ -1,0 +1,104 @@
+"""All who are measured, each with stores of its own on the same servers."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from benchmarks.peers.buckets import Rclone, S3fs
+from benchmarks.peers.juicefs import MEND, JuiceFS, format_volume
+from benchmarks.peers.limits import Disk, Passthrough
+from benchmarks.peers.mounted import NotHere
+from benchmarks.peers.ours import Ours
+from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from benchmarks.stores import Stores
+
+FULL_SIZE = ("ours", "juicefs", "passthrough", "disk")
+"""Who does the whole of each work."""
+BUCKETS = ("s3fs", "rclone")
+"""Who does a part of it, because each file costs several requests."""
+NAMES = FULL_SIZE + BUCKETS
+
+
+class Peer(Target, Protocol):
+    """A target that is mounted and unmounted."""
+
+    def mount(self) -> None:
+        """WorkFailed."""
+        ...
+
+    def unmount(self) -> None:
+        """Also after a failure; leaves nothing behind."""
+        ...
+
+
+class Peers:
+    """Mounts them one by one, and unmounts all at the end of the context."""
+
+    def __init__(self, stores: Stores, directory: Path) -> None:
+        self._stores = stores
+        self._directory = directory
+        self._stack = ExitStack()
+        self._volume = stores.volume()
+        self._juicefs: Callable[[str], Peer] | None = None
+        self.missing: dict[str, str] = {}
+        """Who is not there, and why."""
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def mounted(self, names: Sequence[str]) -> list[Peer]:
+        """Those that can be had."""
+        found = []
+        for name in names:
+            peer = self._attempt(name, partial(self._make, name))
+            if peer is not None:
+                found.append(peer)
+        return found
+
+    def second(self, name: str) -> Peer | None:
+        """Another mount of the same volume, of ours or of JuiceFS."""
+        return self._attempt(f"{name}-second", lambda: self._make(name, f"{name}-second"))
+
+    def _attempt(self, name: str, make: Callable[[], Peer]) -> Peer | None:
+        try:
+            peer = make()
+            self._stack.callback(peer.unmount)
+            peer.mount()
+        except (NotHere, WorkFailed, OSError) as error:
+            self.missing[name] = str(error)
+            return None
+        return peer
+
+    def _make(self, name: str, called: str = "") -> Peer:
+        directory = self._directory
+        if name == "ours":
+            return Ours(self._volume, directory, called or name)
+        if name == "juicefs":
+            if self._juicefs is None:
+                self._juicefs = self._format()
+            return self._juicefs(called or name)
+        if name == "passthrough":
+            return Passthrough(directory)
+        if name == "disk":
+            return Disk(directory)
+        if name == "s3fs":
+            return S3fs(self._stores.whole_bucket(), directory)
+        return Rclone(self._stores.credential(), directory)
+
+    def _format(self) -> Callable[[str], Peer]:
+        # The program takes the driver's name off and hands the rest on as a URL.
+        meta = f"postgres://{self._stores.database('juicefs', MEND)}?sslmode=disable"
+        store = self._stores.credential()
+        format_volume(meta, store)
+        return lambda name: JuiceFS(meta, store, self._directory, name)

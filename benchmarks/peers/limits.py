@@ -1,0 +1,71 @@
+"""What cannot be beaten: libfuse's C example on the local disk, and the local disk itself."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.mounted import LAST_WORDS, Mounted, NotHere
+from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.target import Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SOURCE = Path("/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c")
+
+
+class Passthrough(Mounted):
+    """libfuse's `passthrough_ll`: what FUSE costs when the filesystem behind it costs nothing.
+
+    A remount makes the kernel cold, not the disk below.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, "passthrough")
+        self._program = directory / "passthrough_ll"
+        self._below = directory / "passthrough-below"
+        self._below.mkdir()
+        if not SOURCE.exists():
+            raise NotHere(f"no {SOURCE.name}; install libfuse3-dev with its examples")
+        found = ["pkg-config", "--cflags", "--libs", "fuse3"]
+        flags = shlex.split(
+            subprocess.run(found, capture_output=True, text=True, check=True).stdout
+        )
+        done = subprocess.run(
+            ["gcc", "-O2", "-o", str(self._program), str(SOURCE), *flags],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise NotHere(f"gcc: {done.stderr.decode(errors='replace')[-LAST_WORDS:]}")
+
+    def command(self) -> Sequence[str]:
+        """See Mounted."""
+        options = f"source={self._below},cache=always,allow_other"
+        return [str(self._program), "-f", "-o", options, str(self.path)]
+
+
+class Disk(Directory):
+    """A directory of the local disk."""
+
+    skips = frozenset({"stat_cold", "open_read_4k_cold", "readdir_1000", "seq_read_cold"})
+    """Dropping its caches would chill the stores of all the others."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / "disk"
+        path.mkdir()
+        super().__init__(path)
+        self.name = "disk"
+
+    def mount(self) -> None:
+        """It is there."""
+
+    def unmount(self) -> None:
+        """It stays."""
+
+    def cool(self) -> None:
+        """See `skips`."""
+        raise WorkFailed("the caches of the disk are those of the stores")

@@ -1,0 +1,111 @@
+"""A program that serves a mount in the foreground."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wrkfs.bench.place import WorkFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MOUNT_TIMEOUT = 60.0
+UNMOUNT_TIMEOUT = 30.0
+POLL = 0.02
+LAST_WORDS = 300
+"""Characters of a log that an error tells."""
+BARE = {"PATH": os.defpath, "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
+"""The environment of programs: nobody's settings."""
+
+
+class NotHere(Exception):
+    """A peer cannot be had on this machine."""
+
+
+class Mounted:
+    """Mounts at `path`; `cool` is a remount: neither the kernel nor the program keeps a cache.
+
+    What a program keeps on disk from one mount to the next is removed by `before_mount`.
+    """
+
+    name: str
+    skips: frozenset[str] = frozenset()
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name = name
+        self.path = directory / name
+        self.path.mkdir()
+        self._log = directory / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        """What is started; ends when it is unmounted."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """What it needs there beside the least."""
+        return {}
+
+    def before_mount(self) -> None:
+        """Clears what would make it warm."""
+
+    def mount(self) -> None:
+        """Starts the program and waits until it serves. WorkFailed."""
+        self.before_mount()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**BARE, **self.environment()},
+            )
+        deadline = time.monotonic() + MOUNT_TIMEOUT
+        while not self.path.is_mount():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                words = self._log.read_text(errors="replace")[-LAST_WORDS:]
+                raise WorkFailed(f"{self.name} does not mount: {words}")
+            time.sleep(POLL)
+
+    def end(self, _process: subprocess.Popen[bytes]) -> None:
+        """Asks for the end. What it has not written yet it writes now."""
+        # After a work that failed a file may still be open there.
+        if not self._umount() and self.is_there():
+            self._umount("-l")
+
+    def unmount(self) -> None:
+        """Ends the program, by force where it does not obey; leaves no mount behind."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        self.end(process)
+        try:
+            process.wait(UNMOUNT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if self.is_there():
+            self._umount("-l")
+
+    def _umount(self, *words: str) -> bool:
+        done = subprocess.run(["umount", *words, str(self.path)], check=False, capture_output=True)
+        return done.returncode == 0
+
+    def is_there(self) -> bool:
+        """Whether it is mounted, served or not."""
+        with Path("/proc/self/mountinfo").open() as lines:
+            return any(line.split()[4] == str(self.path) for line in lines)
+
+    def check(self) -> None:
+        """See Target."""
+        if self._process is None or self._process.poll() is not None or not self.is_there():
+            raise WorkFailed(f"{self.name} is not mounted")
+
+    def cool(self) -> None:
+        """See Target."""
+        self.unmount()
+        self.mount()

@@ -1,0 +1,37 @@
+"""The mount process of this project."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.mounted import Mounted
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from wrkfs.config import VolumeConfig
+
+OPTIONS: tuple[str, ...] = ()
+"""How our mount is started beside where and on what: nothing but its defaults."""
+
+
+class Ours(Mounted):
+    """One mount of a volume; a volume may have several."""
+
+    def __init__(self, volume: VolumeConfig, directory: Path, name: str = "ours") -> None:
+        super().__init__(directory, name)
+        self._credentials = directory / f"{name}.credentials"
+        self._credentials.touch(mode=0o600)
+        self._credentials.write_text(volume.to_json(), encoding="utf-8")
+
+    def command(self) -> Sequence[str]:
+        """See Mounted."""
+        module = [sys.executable, "-m", "box_guest.mount"]
+        return [*module, *OPTIONS, "--credentials", str(self._credentials), str(self.path)]
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGTERM flushes and unmounts."""
+        process.terminate()

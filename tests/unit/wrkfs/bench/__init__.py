@@ -1,0 +1,1 @@
+"""The works that a drive is measured by."""

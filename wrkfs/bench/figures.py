@@ -1,0 +1,95 @@
+"""From repetitions to figures: medians, ratios with their spread, and a table."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from wrkfs.bench.works import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wrkfs.bench.measure import Found, Series
+
+FAILS = "fails"
+
+
+def summary(
+    found: Found, subject: str, reference: str | None, goals: Mapping[str, float] | None = None
+) -> dict[str, dict[str, Any]]:
+    """By work: each target's median or "fails", and the subject's ratio to the reference.
+
+    The ratio is the median of the ratios of the repetitions, because those of one repetition
+    were taken beside one another; None where there is none.
+    """
+    works = {}
+    for name, by_target in found.items():
+        figures: dict[str, Any] = {"unit": BY_NAME[name].unit}
+        figures |= {target: _figure(series) for target, series in by_target.items()}
+        figures["spread"] = {
+            target: [min(series.rates), max(series.rates)]
+            for target, series in by_target.items()
+            if series.rates
+        }
+        errors = {target: series.errors[0] for target, series in by_target.items() if series.errors}
+        if errors:
+            figures["errors"] = errors
+        if reference is not None:
+            ratios = _ratios(by_target.get(subject), by_target.get(reference))
+            figures["ratio"] = statistics.median(ratios) if ratios else None
+            if ratios:
+                figures |= {"ratio_min": min(ratios), "ratio_max": max(ratios)}
+            if goals is not None and name in goals:
+                figures["goal"] = goals[name]
+        works[name] = figures
+    return works
+
+
+def table(
+    works: Mapping[str, Mapping[str, Any]], targets: Sequence[str], *, ratio: bool
+) -> list[tuple[str, ...]]:
+    """A head and a row for each work, as text."""
+    goals = any("goal" in figures for figures in works.values())
+    head = ["work", "unit", *targets]
+    head += ["ratio", "from - to"] if ratio else []
+    rows = [(*head, "goal") if goals else tuple(head)]
+    for name, figures in works.items():
+        row = [name, str(figures["unit"]), *(shown(figures.get(target)) for target in targets)]
+        if ratio:
+            row.append(shown(figures["ratio"]))
+            known = "ratio_min" in figures
+            row.append(f"{figures['ratio_min']:.2f} - {figures['ratio_max']:.2f}" if known else "-")
+        if goals:
+            row.append(f"{figures['goal']:g}" if "goal" in figures else "-")
+        rows.append(tuple(row))
+    return rows
+
+
+def shown(figure: object) -> str:
+    """One figure as people read it."""
+    if isinstance(figure, float):
+        return f"{figure:,.0f}" if figure >= 100 else f"{figure:.2f}"
+    return "-" if figure is None else str(figure)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The table as lines for a terminal."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _figure(series: Series) -> float | str:
+    return FAILS if series.errors or not series.rates else statistics.median(series.rates)
+
+
+def _ratios(subject: Series | None, reference: Series | None) -> list[float]:
+    if subject is None or reference is None or subject.errors or reference.errors:
+        return []
+    return [a / b for a, b in zip(subject.rates, reference.rates, strict=True)]
