@@ -106,6 +106,7 @@ class PostgresMeta(PostgresUpkeep):
         """Connects and registers. Raises Unavailable after a minute without database."""
         await self._session.register()
         if self.listener is not None:
+            await self._session.fence_dead()
             await self.listener.start()
 
     async def rejoin(self) -> None:

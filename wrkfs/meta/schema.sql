@@ -175,8 +175,10 @@ CREATE TABLE session (
     snapshot_at     timestamptz,        -- the session still reads what files consisted of then (an
                                         -- HTTP GET, a dump); NULL: it reads nothing old
     tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
-    run             timestamptz         -- run of the database (`lease`) that the session knew last;
+    run             timestamptz,        -- run of the database (`lease`) that the session knew last;
                                         -- it keeps nothing by lease from an older one
+    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others of
+                                        -- its host fence it when that process is dead
 ) WITH (fillfactor = 50);
 
 -- Read leases of sessions on directories; rules: functions/1_leases.sql. The row (0, 0) names the

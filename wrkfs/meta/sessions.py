@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
+from wrkfs.meta.hosts import identity, is_dead
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class MountSession:
         links.greet = self._survey
         self._kind = kind
         self._channel = channel
+        self._process = None if channel is None else identity()
         self._tenure = 0
         self.trusted_until = 0.0
         """Until then (CLOCK_BOOTTIME) what is kept by lease may be served."""
@@ -136,7 +138,8 @@ class MountSession:
         await self._stop_heart()
         began = boottime()
         rows = await self._links.call(
-            "register", (self._kind, self._epoch + 1, SLOTS, self._channel, self._run)
+            "register",
+            (self._kind, self._epoch + 1, SLOTS, self._channel, self._run, self._process),
         )
         self._id = SessionId(rows[0][0])
         self._tenure = 0
@@ -150,6 +153,12 @@ class MountSession:
             self._slots.put_nowait(slot)
         self._fenced = False
         self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
+
+    async def fence_dead(self) -> None:
+        """Fences sessions whose processes were of this host and are dead: nobody waits for them."""
+        for session, process in await self._links.call("processes", (self._id,)):
+            if is_dead(process):
+                await self._links.call("fence", (session, True))
 
     async def end(self, deadline: float) -> None:
         """Lets go of everything held and ends the session.

@@ -26,7 +26,7 @@ NO_TIME = timedelta(0)
 
 async def silent_session(volume: InPostgres, *, minutes: int = 10) -> SessionId:
     """A registered session without heartbeat, last heard of long ago."""
-    rows = await volume.rows("SELECT wrkfs.register('mount', 1, 2, NULL, NULL)")
+    rows = await volume.rows("SELECT wrkfs.register('mount', 1, 2, NULL, NULL, NULL)")
     session = SessionId(rows[0][0])
     await backdate(volume, session, minutes)
     return session

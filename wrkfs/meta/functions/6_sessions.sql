@@ -2,9 +2,10 @@
 
 -- Registers a session with a_slots slots for mutating calls and answers its number. Durable: after
 -- a crash nobody else may get the number. a_channel: where it hears that leases are recalled; NULL: it
--- takes none. a_run: the run of the database that it knows.
+-- takes none. a_run: the run of the database that it knows. a_process: whose session it is.
 CREATE FUNCTION wrkfs.register(
-    a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz
+    a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz,
+    a_process text
 ) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,9 +16,10 @@ BEGIN
     UPDATE counter c SET next = c.next + 1 WHERE c.kind = 'session'
     RETURNING c.next - 1 INTO v_session;
     INSERT INTO session
-        (session_id, epoch, kind, channel, run, started_at, heartbeat_at, expires_at)
+        (session_id, epoch, kind, channel, run, process, started_at, heartbeat_at, expires_at)
     VALUES
-        (v_session, a_epoch, a_kind, a_channel, a_run, v_now, v_now, v_now + interval '6 s');
+        (v_session, a_epoch, a_kind, a_channel, a_run, a_process, v_now, v_now,
+        v_now + interval '6 s');
     INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
     SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(1, a_slots) n;
     RETURN v_session;
@@ -110,6 +112,15 @@ BEGIN
     DELETE FROM session s WHERE s.session_id = a_session
         AND NOT EXISTS (SELECT 1 FROM sustained h WHERE h.session_id = a_session);
     RETURN true;
+END $$;
+
+-- Sessions that tell whose they are, but for a_session.
+CREATE FUNCTION wrkfs.processes(a_session bigint) RETURNS TABLE (session bigint, process text)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY SELECT s.session_id, s.process FROM session s
+        WHERE s.process IS NOT NULL AND s.fenced_at IS NULL AND s.session_id <> a_session
+        ORDER BY s.session_id DESC LIMIT 1000;
 END $$;
 
 -- Lets go of up to about a_limit inodes that session a_owner holds. flag: more is left; when

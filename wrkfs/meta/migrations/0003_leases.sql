@@ -14,3 +14,4 @@ CREATE UNLOGGED TABLE recall (
 
 ALTER TABLE session ADD COLUMN tenure bigint NOT NULL DEFAULT 0;
 ALTER TABLE session ADD COLUMN run timestamptz;
+ALTER TABLE session ADD COLUMN process text CHECK (octet_length(process) <= 120);
