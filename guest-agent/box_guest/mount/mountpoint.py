@@ -52,6 +52,8 @@ def prepare(mountpoint: Path) -> Path:
         try:
             path.mkdir(parents=True, exist_ok=True)
             path = path.resolve(strict=True)
+            # The kernel may still know the root's attributes: this asks the process in any case.
+            os.statvfs(path)
         except OSError as error:
             if error.errno not in (errno.ENOTCONN, errno.EIO, errno.EEXIST):
                 raise MountpointError(f"{path}: {error.strerror}") from None
