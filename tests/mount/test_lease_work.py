@@ -3,7 +3,6 @@ and what is left of leases at the end."""
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import mmap
 import os
@@ -15,11 +14,13 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from tests.harness.drive import until
 from tests.harness.histories import together
 from tests.harness.leaks import rows
+from tests.harness.loop import run
 from tests.harness.truth import stat_of, truth_of
 from tests.harness.visibility import Times, keep
 from wrkfs.meta.postgres import PostgresMeta
@@ -351,7 +352,7 @@ def test_ended_sessions_leave_no_leases_and_no_recalls(
     assert mounts[0].stop() == 0
     mounts[1].kill()
     mounts[1].clean()
-    asyncio.run(reap_all(volume))
+    run(reap_all(volume))
     assert rows(volume, ["session", "lease", "recall"]) == {"session": 0, "lease": 0, "recall": 0}
 
 
@@ -365,3 +366,41 @@ async def reap_all(volume: VolumeConfig) -> None:
         await meta.reap(SILENCE, timedelta(0))
     finally:
         await meta.close()
+
+
+@pytest.mark.promise("V1")
+def test_a_lease_is_not_taken_again_while_it_is_given_back(
+    pair: tuple[Path, Path], truth: Truth, volume: VolumeConfig
+) -> None:
+    here, there = pair
+    (here / "d").mkdir()
+    for number in range(BIG):
+        os.mknod(here / "d" / f"n{number}")
+    until(
+        lambda: os.listdir(there / "d") and truth.mounts()[1] in truth.holders(ino_of(here / "d"))
+    )
+    ino = ino_of(here / "d")
+    with os.scandir(there / "d") as entries:
+        # Whose lease is recalled waits for this listing, for two seconds.
+        first = next(entries).name
+        # Somebody asks for the lease and does not come back, as who was killed.
+        assert run(recall(volume, ino))
+        end = time.monotonic() + 3.0
+        while time.monotonic() < end:
+            (there / "d" / first).stat()
+            assert not (there / "d/new").exists()
+            time.sleep(0.02)
+        (here / "d" / first).unlink()
+        (here / "d/new").touch()
+        assert look(there / "d" / first) is None
+        assert (there / "d/new").exists()
+
+
+async def recall(volume: VolumeConfig, ino: int) -> bool:
+    """Asks once for the leases of a directory, for nobody."""
+    connection = await asyncpg.connect(volume.meta_dsn)
+    try:
+        told: bool = await connection.fetchval("SELECT wrkfs.recalls(0, ARRAY[$1::bigint])", ino)
+        return told
+    finally:
+        await connection.close()
