@@ -187,6 +187,34 @@ def test_a_holder_that_stops_to_listen_shows_nothing_stale(
             compare(windows)
 
 
+def test_a_holder_that_cannot_listen_any_more_holds_nobody_up(
+    mount: Callable[[], MountProcess], volume: VolumeConfig, truth: Truth, drive_database: str
+) -> None:
+    here, there = mount().path, mount().path
+    furnish(here / "r", random.Random(0))
+    limit = f"ALTER ROLE {volume.schema} CONNECTION LIMIT"
+    with looking([there], "r", truth, 1) as windows:
+        run(execute(drive_database, f"{limit} 0"))
+        try:
+            assert run(end_listening(drive_database, volume.schema)) >= 2
+            began = time.monotonic()
+            (here / "r/d/f").write_bytes(bytes(77))
+            change_more(here / "r")
+            assert time.monotonic() - began < LONGEST
+        finally:
+            run(execute(drive_database, f"{limit} -1"))
+        compare(windows)
+
+
+async def execute(dsn: str, statement: str) -> None:
+    """By the superuser."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
 async def end_listening(dsn: str, user: str) -> int:
     """Ends the connections that listen; the probe of a listener is its last query, too."""
     connection = await asyncpg.connect(dsn)
