@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from wrkfs.errors import Doubtful, StorageError, Unavailable, WrkfsError
 from wrkfs.meta.delegate import DelegatingMeta
@@ -29,6 +29,8 @@ RETAKE = 1.0
 LONGEST = 10.0
 """Seconds that a kernel is told at most to rely on an answer."""
 SHORTEST = 0.1
+Popped: TypeAlias = "tuple[Ino, tuple[set[Ino], list[Ino]]]"
+"""A directory that is not kept any more, and what `_pop` answered of it."""
 _UNKNOWN = (Unavailable, Doubtful, StorageError)
 
 
@@ -41,7 +43,8 @@ class LeaseKeeping(DelegatingMeta):
 
     Critical sections: what is kept changes without an await in between. A lease is in `_kept` from
     the answer of `take_lease` until it is recalled; whoever is told of it meanwhile is told again
-    (`on_drop`) before it is given back.
+    (`on_drop`) before it is given back. It is in `_leaving` from then until `give_back` was
+    answered, and is not taken meanwhile: giving back would end the new one unnoticed.
     """
 
     def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
@@ -58,6 +61,7 @@ class LeaseKeeping(DelegatingMeta):
         self._changes = Changes()
         self._not_before: dict[Ino, float] = {}
         self._taking: dict[Ino, asyncio.Future[None]] = {}
+        self._leaving: Counter[Ino] = Counter()
         self._light = LightOpens(inner)
         self._tasks: set[asyncio.Task[None]] = set()
         inner.watch_leases(self._recalled, self._void, self._settle)
@@ -281,7 +285,7 @@ class LeaseKeeping(DelegatingMeta):
 
     async def _take(self, directory: Ino) -> None:
         """Asks for a lease, unless there is one or it was refused just now."""
-        if directory in self._kept or not self._inner.can_lease:
+        if directory in self._kept or directory in self._leaving or not self._inner.can_lease:
             return
         until = self._not_before.get(directory)
         if until is not None:
@@ -325,7 +329,7 @@ class LeaseKeeping(DelegatingMeta):
             self._size -= len(self._kept[directory])
             out.append((directory, self._pop(directory)))
         if out:
-            self._spawn(self._surrender(out))
+            self._surrender(out)
 
     def _recalled(self, directories: Sequence[Ino]) -> None:
         """Somebody waits for these leases."""
@@ -333,7 +337,7 @@ class LeaseKeeping(DelegatingMeta):
         for directory in directories:
             self._wait_with(directory)
             out.append((directory, self._pop(directory)))
-        self._spawn(self._surrender(out))
+        self._surrender(out)
 
     def _pop(self, directory: Ino) -> tuple[set[Ino], list[Ino]]:
         """Forgets a directory: the inodes somebody was told of, and the light open files."""
@@ -345,27 +349,34 @@ class LeaseKeeping(DelegatingMeta):
             self._homes.pop(ino, None)
         return kept.told, light
 
-    async def _surrender(self, out: list[tuple[Ino, tuple[set[Ino], list[Ino]]]]) -> None:
+    def _surrender(self, out: list[Popped]) -> None:
         """Gives leases back when nobody relies on them any more."""
+        self._leaving.update(directory for directory, _ in out)
+        self._spawn(self._give_back(out))
+
+    async def _give_back(self, out: list[Popped]) -> None:
         told: set[Ino] = set()
         light: list[Ino] = []
         for _, (inos, files) in out:
             told |= inos
             light += files
         directories = [directory for directory, _ in out]
-        await asyncio.gather(self._light.sustain(light), self.on_drop(directories, told))
-        await self._inner.give_back(directories)
+        try:
+            await asyncio.gather(self._light.sustain(light), self.on_drop(directories, told))
+            await self._inner.give_back(directories)
+        finally:
+            self._leaving -= Counter(directories)
 
     def _forget_directory(self, ino: Ino) -> None:
         """A directory was removed here: nobody can ask for its lease any more."""
         if ino in self._kept:
-            self._spawn(self._surrender([(ino, self._pop(ino))]))
+            self._surrender([(ino, self._pop(ino))])
 
     def _drop_all(self) -> None:
         """Forgets everything, and gives it back."""
         out = [(directory, self._pop(directory)) for directory in list(self._kept)]
         if out:
-            self._spawn(self._surrender(out))
+            self._surrender(out)
 
     def _void(self) -> None:
         """All leases are gone, or recalls may have been missed."""
