@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -260,8 +260,24 @@ WAYS = (
 )
 
 
+@pytest.fixture
+def no_trash(drive_database: str, volume: VolumeConfig) -> None:
+    """What is removed is freed at once: nothing but an open file keeps its bytes."""
+    run(end_trash(drive_database, volume.schema))
+
+
+async def end_trash(dsn: str, schema: str) -> None:
+    """By the superuser."""
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": schema})
+    try:
+        await connection.execute("UPDATE volume SET trash_seconds = 0")
+    finally:
+        await connection.close()
+
+
 @pytest.mark.promise("V5")
 @pytest.mark.figure("RA-3")
+@pytest.mark.usefixtures("no_trash")
 def test_a_file_that_was_opened_by_lease_keeps_its_bytes_until_it_is_closed(
     pair: tuple[Path, Path], http_drive: HttpDrive, truth: Truth, figures: Figures
 ) -> None:
@@ -296,6 +312,32 @@ def test_a_file_that_was_opened_by_lease_keeps_its_bytes_until_it_is_closed(
         shutil.rmtree(here / name, ignore_errors=True)
     # On a busy machine a file may be told before it is looked at: see `light.SETTLE`.
     assert any(light)
+
+
+@pytest.mark.promise("V5")
+@pytest.mark.usefixtures("no_trash")
+def test_many_files_that_were_opened_by_lease_keep_their_bytes(
+    pair: tuple[Path, Path], http_drive: HttpDrive
+) -> None:
+    here, there = pair
+    for number in range(6):
+        folder, names = f"d{number}", [f"f{index}" for index in range(60)]
+        (here / folder).mkdir()
+        for name in names:
+            (here / folder / name).write_bytes(name.encode())
+        os.listdir(there / folder)
+        with ExitStack() as stack:
+            held = {name: stack.enter_context(opened(there / folder / name)) for name in names}
+            # The one that is told of last goes first.
+            if number % 2:
+                assert http_drive.delete(f"{folder}/{names[-1]}")
+                assert http_drive.delete(folder)
+            else:
+                for name in reversed(names):
+                    (here / folder / name).unlink()
+            for name, descriptor in held.items():
+                assert os.pread(descriptor, 10, 0) == name.encode()
+                assert os.fstat(descriptor).st_nlink == 0
 
 
 @contextmanager
