@@ -44,7 +44,8 @@ class LeaseKeeping(DelegatingMeta):
     Critical sections: what is kept changes without an await in between. A lease is in `_kept` from
     the answer of `take_lease` until it is recalled; whoever is told of it meanwhile is told again
     (`on_drop`) before it is given back. It is in `_leaving` from then until `give_back` was
-    answered, and is not taken meanwhile: giving back would end the new one unnoticed.
+    answered, and is not taken meanwhile: giving back would end the new one unnoticed. Light files
+    that it covered are in `_owed` until the database knows them: nothing is given back before.
     """
 
     def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
@@ -62,6 +63,7 @@ class LeaseKeeping(DelegatingMeta):
         self._not_before: dict[Ino, float] = {}
         self._taking: dict[Ino, asyncio.Future[None]] = {}
         self._leaving: Counter[Ino] = Counter()
+        self._owed: set[Ino] = set()
         self._light = LightOpens(inner)
         self._tasks: set[asyncio.Task[None]] = set()
         inner.watch_leases(self._recalled, self._void, self._settle)
@@ -336,8 +338,11 @@ class LeaseKeeping(DelegatingMeta):
         out = []
         for directory in directories:
             self._wait_with(directory)
-            out.append((directory, self._pop(directory)))
-        self._surrender(out)
+            # Who waits asks again and again.
+            if directory not in self._leaving:
+                out.append((directory, self._pop(directory)))
+        if out:
+            self._surrender(out)
 
     def _pop(self, directory: Ino) -> tuple[set[Ino], list[Ino]]:
         """Forgets a directory: the inodes somebody was told of, and the light open files."""
@@ -351,18 +356,19 @@ class LeaseKeeping(DelegatingMeta):
 
     def _surrender(self, out: list[Popped]) -> None:
         """Gives leases back when nobody relies on them any more."""
-        self._leaving.update(directory for directory, _ in out)
-        self._spawn(self._give_back(out))
-
-    async def _give_back(self, out: list[Popped]) -> None:
         told: set[Ino] = set()
-        light: list[Ino] = []
         for _, (inos, files) in out:
             told |= inos
-            light += files
+            self._owed.update(files)
         directories = [directory for directory, _ in out]
+        self._leaving.update(directories)
+        self._spawn(self._give_back(directories, told))
+
+    async def _give_back(self, directories: list[Ino], told: set[Ino]) -> None:
+        owed = list(self._owed)
         try:
-            await asyncio.gather(self._light.sustain(light), self.on_drop(directories, told))
+            await asyncio.gather(self._light.sustain(owed), self.on_drop(directories, told))
+            self._owed.difference_update(owed)
             await self._inner.give_back(directories)
         finally:
             self._leaving -= Counter(directories)
