@@ -301,9 +301,12 @@ class LeaseKeeping(DelegatingMeta):
         pending = self._taking[directory] = asyncio.get_running_loop().create_future()
         try:
             tick = self._tick
-            if not await self._inner.take_lease(directory):
+            taken = await self._inner.take_lease(directory)
+            if tick != self._tick:
+                self._surrender([(directory, self._pop(directory))])
+            elif not taken:
                 self._wait_with(directory)
-            elif tick == self._tick and directory not in self._not_before:
+            elif directory not in self._not_before:
                 self._adopt(directory, Kept(self._tick))
         finally:
             del self._taking[directory]
@@ -387,15 +390,13 @@ class LeaseKeeping(DelegatingMeta):
     def _void(self) -> None:
         """All leases are gone, or recalls may have been missed."""
         self._tick += 1
-        told: set[Ino] = set()
-        directories = list(self._kept)
-        for directory in directories:
-            told |= self._pop(directory)[0]
+        out = [(directory, self._pop(directory)) for directory in list(self._kept)]
         self._homes.clear()
         self._size = 0
         self._spawn(self._settle())
-        if directories:
-            self._spawn(self.on_drop(directories, told))
+        if out:
+            # The database may know them still, and nobody listens for who waits for them.
+            self._surrender(out)
 
     async def _settle(self) -> None:
         """Tells of all open files: no lease protects them any more."""
