@@ -353,6 +353,8 @@ class LeaseKeeping(DelegatingMeta):
         if kept is None:
             return set(), []
         light = [ino for ino in kept.attrs if ino in self._light]
+        # Where a file is whose attributes were forgotten is not known.
+        light += [ino for ino in self._light.fresh if ino not in self._homes]
         for ino in kept.attrs:
             self._homes.pop(ino, None)
         return kept.told, light

@@ -66,6 +66,11 @@ class LightOpens:
         return list(self._counts)
 
     @property
+    def fresh(self) -> list[Ino]:
+        """Those of which the database may know nothing yet."""
+        return list(self._since)
+
+    @property
     def allowed(self) -> bool:
         """Whether a handle may be light now; see `barred`."""
         return not self._barred
