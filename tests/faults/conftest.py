@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 
 from tests.harness.fault_proxy import StoreProxy
+from tests.harness.frozen import Frozen
+from tests.harness.truth import truth_of
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta.postgres import PostgresMeta
@@ -16,6 +18,7 @@ from wrkfs.meta.postgres import PostgresMeta
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from tests.harness.truth import Truth
     from wrkfs.config import VolumeConfig
 
 
@@ -27,6 +30,23 @@ def store(volume: VolumeConfig) -> Iterator[StoreProxy]:
         yield proxy
     finally:
         proxy.close()
+
+
+@pytest.fixture
+def frozen() -> Iterator[Frozen]:
+    """Stops processes."""
+    made = Frozen()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def truth(volume: VolumeConfig) -> Iterator[Truth]:
+    """A session of the volume without caches."""
+    with truth_of(volume) as made:
+        yield made
 
 
 @pytest_asyncio.fixture

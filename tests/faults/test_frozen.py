@@ -5,63 +5,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import signal
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from tests.harness.drive import until
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.meta.sessions import PATIENCE, SILENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.harness.drive import MountProcess
+    from tests.harness.frozen import Frozen
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 
 TRIALS = 20
 """Freezings, of which one must come before a commit in the background."""
-
-
-class Frozen:
-    """Stops a mount's process, and lets it go on at the latest when the test ends."""
-
-    def __init__(self) -> None:
-        self._pids: set[int] = set()
-
-    def stop(self, mount: MountProcess) -> None:
-        """SIGSTOP; returns when the process stands still."""
-        self._pids.add(mount.pid)
-        os.kill(mount.pid, signal.SIGSTOP)
-        status = Path(f"/proc/{mount.pid}/stat")
-        until(lambda: status.read_text().rpartition(")")[2].split()[0] in "Tt")
-
-    def go_on(self, mount: MountProcess) -> None:
-        """SIGCONT."""
-        os.kill(mount.pid, signal.SIGCONT)
-        self._pids.discard(mount.pid)
-
-    def close(self) -> None:
-        """Everybody goes on."""
-        for pid in self._pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
-@pytest.fixture
-def frozen() -> Iterator[Frozen]:
-    """Stops processes."""
-    made = Frozen()
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 async def living(volume: VolumeConfig) -> set[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from wrkfs.meta.light import LightOpens
 from wrkfs.meta.sessions import boottime
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from wrkfs.meta.kept import Change, Key
     from wrkfs.meta.leases import LeaseStore
@@ -41,7 +41,8 @@ class LeaseKeeping(DelegatingMeta):
 
     Critical sections: what is kept changes without an await in between. A lease is in `_kept` from
     the answer of `take_lease` until it is recalled; whoever is told of it meanwhile is told again
-    (`on_drop`) before it is given back.
+    (`on_drop`) before it is given back. While it is (`_leaving`) it is not taken, and who recalls
+    it once more waits for that (`_again`): what was asked last must not end what came later.
     """
 
     def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
@@ -58,6 +59,9 @@ class LeaseKeeping(DelegatingMeta):
         self._changes = Changes()
         self._not_before: dict[Ino, float] = {}
         self._taking: dict[Ino, asyncio.Future[None]] = {}
+        self._listeners: list[set[Ino]] = []
+        self._leaving: set[Ino] = set()
+        self._again: set[Ino] = set()
         self._light = LightOpens(inner)
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: set[asyncio.Task[None]] = set()
@@ -282,7 +286,7 @@ class LeaseKeeping(DelegatingMeta):
 
     async def _take(self, directory: Ino) -> None:
         """Asks for a lease, unless there is one or it was refused just now."""
-        if directory in self._kept or not self._inner.can_lease:
+        if directory in self._kept or directory in self._leaving or not self._inner.can_lease:
             return
         until = self._not_before.get(directory)
         if until is not None:
@@ -296,13 +300,27 @@ class LeaseKeeping(DelegatingMeta):
         pending = self._taking[directory] = asyncio.get_running_loop().create_future()
         try:
             tick = self._tick
-            if not await self._inner.take_lease(directory):
+            with self._listening() as heard:
+                taken = await self._inner.take_lease(directory)
+            if not taken:
                 self._wait_with(directory)
-            elif tick == self._tick and directory not in self._not_before:
+            elif tick == self._tick and directory not in heard:
                 self._adopt(directory, Kept(self._tick))
+            else:
+                self._let_go([directory])
         finally:
             del self._taking[directory]
             pending.set_result(None)
+
+    @contextmanager
+    def _listening(self) -> Iterator[set[Ino]]:
+        """The directories that are recalled in the body: an answer may come after its recall."""
+        heard: set[Ino] = set()
+        self._listeners.append(heard)
+        try:
+            yield heard
+        finally:
+            self._listeners = [one for one in self._listeners if one is not heard]
 
     def _adopt(self, directory: Ino, kept: Kept) -> Kept:
         self._kept[directory] = kept
@@ -320,53 +338,74 @@ class LeaseKeeping(DelegatingMeta):
         if self._size <= self._room:
             return
         self._size = sum(map(len, self._kept.values()))
+        told: set[Ino] = set()
         out = []
         while self._size > self._room * 3 // 4 and len(self._kept) > 1:
             directory = next(iter(self._kept))
             self._size -= len(self._kept[directory])
-            out.append((directory, self._pop(directory)))
+            told |= self._pop(directory)
+            out.append(directory)
         if out:
-            self._spawn(self._surrender(out))
+            self._leave(out, told)
 
     def _recalled(self, directories: Sequence[Ino]) -> None:
         """Somebody waits for these leases."""
-        out = []
+        for heard in self._listeners:
+            heard.update(directories)
         for directory in directories:
             self._wait_with(directory)
-            out.append((directory, self._pop(directory)))
-        self._spawn(self._surrender(out))
+        self._let_go(directories)
 
-    def _pop(self, directory: Ino) -> tuple[set[Ino], list[Ino]]:
-        """Forgets a directory: the inodes somebody was told of, and the light open files."""
+    def _let_go(self, directories: Iterable[Ino]) -> None:
+        """Forgets directories and gives their leases back; once more if that is under way."""
+        told: set[Ino] = set()
+        out = []
+        for directory in directories:
+            if directory in self._leaving:
+                self._again.add(directory)
+                continue
+            told |= self._pop(directory)
+            out.append(directory)
+        if out:
+            self._leave(out, told)
+
+    def _pop(self, directory: Ino) -> set[Ino]:
+        """Forgets a directory: the inodes whose attributes somebody was told of."""
         kept = self._kept.pop(directory, None)
         if kept is None:
-            return set(), []
-        light = [ino for ino in kept.attrs if ino in self._light]
+            return set()
         for ino in kept.attrs:
             self._homes.pop(ino, None)
-        return kept.told, light
+        return kept.told
 
-    async def _surrender(self, out: list[tuple[Ino, tuple[set[Ino], list[Ino]]]]) -> None:
-        """Gives leases back when nobody relies on them any more."""
-        told: set[Ino] = set()
-        light: list[Ino] = []
-        for _, (inos, files) in out:
-            told |= inos
-            light += files
-        directories = [directory for directory, _ in out]
-        await asyncio.gather(self._light.sustain(light), self.on_drop(directories, told))
-        await self._inner.give_back(directories)
+    def _leave(self, directories: list[Ino], told: set[Ino]) -> None:
+        self._leaving.update(directories)
+        self._spawn(self._surrender(directories, told))
+
+    async def _surrender(self, directories: list[Ino], told: set[Ino]) -> None:
+        """Gives leases back when nobody relies on them any more.
+
+        No file is open then that neither a lease covers nor the database knows of.
+        """
+        try:
+            bare = [ino for ino in self._light.all if ino not in self._homes]
+            await asyncio.gather(self._light.sustain(bare), self.on_drop(directories, told))
+            await self._inner.give_back(directories)
+        finally:
+            self._leaving.difference_update(directories)
+        again = self._again.intersection(directories)
+        if again:
+            self._again -= again
+            self._let_go(again)
 
     def _forget_directory(self, ino: Ino) -> None:
         """A directory was removed here: nobody can ask for its lease any more."""
         if ino in self._kept:
-            self._spawn(self._surrender([(ino, self._pop(ino))]))
+            self._let_go([ino])
 
     def _drop_all(self) -> None:
         """Forgets everything, and gives it back."""
-        out = [(directory, self._pop(directory)) for directory in list(self._kept)]
-        if out:
-            self._spawn(self._surrender(out))
+        self._let_go(list(self._kept))
 
     def _void(self) -> None:
         """All leases are gone, or recalls may have been missed."""
@@ -374,13 +413,15 @@ class LeaseKeeping(DelegatingMeta):
         told: set[Ino] = set()
         directories = list(self._kept)
         for directory in directories:
-            told |= self._pop(directory)[0]
+            told |= self._pop(directory)
         self._homes.clear()
         self._size = 0
         if directories:
             drop = self._spawn(self.on_drop(directories, told))
             self._drops.add(drop)
             drop.add_done_callback(self._drops.discard)
+            # The database may know them still, and nobody listens for who waits for them.
+            self._let_go(directories)
         self._spawn(self._settle())
 
     async def _forget_all(self) -> None:

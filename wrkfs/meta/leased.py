@@ -129,14 +129,15 @@ class LeasedMeta(LeaseKeeping):
         """See MetaStore."""
         async with self._changing((parent, name), parent) as change:
             tick = self._tick
-            attr = await self._inner.mkdir(parent, name, mode, caller)
+            with self._listening() as heard:
+                attr = await self._inner.mkdir(parent, name, mode, caller)
             self._made(change, parent, name, attr)
             # It came with a lease, see `wrkfs.make`, unless that has been recalled or is void.
             if (
                 tick == self._tick
                 and self._inner.can_lease
                 and boottime() < self._inner.trusted_until
-                and attr.ino not in self._not_before
+                and attr.ino not in heard
             ):
                 self._adopt(attr.ino, Kept(self._tick)).whole = True
                 self._kept[attr.ino].own = attr

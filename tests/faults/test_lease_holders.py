@@ -1,0 +1,264 @@
+"""Who holds leases and does not hear that they are recalled holds nobody up, and shows nothing
+stale: frozen, without its listening connection, or after a restart of PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+import asyncpg
+import pytest
+
+from tests.harness.drive import MountProcess, until
+from tests.harness.fsck import fsck_clean
+from tests.harness.loop import run
+from tests.harness.rooms import MountWindow, furnish
+from tests.harness.truth import truth_of
+from tests.harness.visibility import Times, keep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tests.harness.cluster import Cluster
+    from tests.harness.frozen import Frozen
+    from tests.harness.httpdrive import HttpDrive
+    from tests.harness.objectserver import ObjectServer
+    from tests.harness.truth import Truth
+    from tests.plugins.figures import Figures
+    from wrkfs.config import VolumeConfig
+
+    Windows: TypeAlias = Sequence[MountWindow]
+
+LONGEST = 20.0
+"""Seconds after which a change was held up: 7 are promised, and the machine may be busy."""
+STAT_LOOP = """
+import os, sys, time
+while True:
+    began = time.monotonic()
+    try:
+        size = os.stat(sys.argv[1]).st_size
+    except FileNotFoundError:
+        size = -1
+    print(began, size, flush=True)
+    time.sleep(0.002)
+"""
+
+pytestmark = [pytest.mark.promise("V1"), pytest.mark.timeout(300)]
+
+
+class Watch:
+    """A program of its own that asks for the size of a file again and again."""
+
+    def __init__(self, path: Path, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", STAT_LOOP, str(path)], stdout=out
+            )
+
+    def sizes(self, since: float = 0.0) -> list[int]:
+        """What was answered to questions asked after `since` (monotonic)."""
+        lines = self._log.read_text().splitlines(keepends=True)
+        found = [line.split() for line in lines if line.endswith("\n")]
+        return [int(size) for began, size in found if float(began) > since]
+
+    def close(self) -> None:
+        """Ends it, also while it waits for an answer."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(30)
+
+
+@contextmanager
+def watching(path: Path, log: Path) -> Iterator[Watch]:
+    """A watch while the context lasts."""
+    made = Watch(path, log)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def looking(rooms: Sequence[Path], name: str, truth: Truth, first: int) -> Iterator[Windows]:
+    """Windows on one room, by the mounts from the `first` on, all of which have leased it."""
+    sessions = truth.mounts()[first:]
+    windows = [
+        MountWindow(room / name, name, truth, session)
+        for room, session in zip(rooms, sessions, strict=True)
+    ]
+    try:
+        until(lambda: all(one.warm(random.Random(name)) for one in windows), 3 * LONGEST)
+        yield windows
+    finally:
+        for one in windows:
+            one.close()
+
+
+def change_more(room: Path) -> None:
+    """One of each kind, where nobody has to be waited for any more."""
+    (room / "d/g").unlink()
+    (room / "d/h").rename(room / "e/x")
+    (room / "d/empty").rmdir()
+    (room / "d/sub").rename(room / "d/new")
+    (room / "d").chmod(0o711)
+
+
+def compare(windows: Windows) -> None:
+    """Looks in every way."""
+    for window in windows:
+        window.compare([look() for look in window.looks(random.Random(1))])
+
+
+@pytest.mark.figure("RA-6")
+@pytest.mark.parametrize("way", ["mount", "http"])
+def test_a_frozen_holder_is_waited_for_until_it_expires_and_shows_nothing_stale(
+    mount: Callable[[], MountProcess],
+    http_drive: HttpDrive,
+    truth: Truth,
+    frozen: Frozen,
+    figures: Figures,
+    tmp_path: Path,
+    way: str,
+) -> None:
+    other, holder, times = mount(), mount(), Times()
+
+    def play(name: str) -> None:
+        path = other.path / name / "d/f"
+        with (
+            looking([holder.path], name, truth, 1) as windows,
+            watching(holder.path / name / "d/f", tmp_path / name) as watch,
+        ):
+            try:
+                # What is open is told by then: nobody else keeps it for who stands still.
+                until(lambda: windows[0].has_told("d/g"))
+                until(watch.sizes)
+                until(lambda: windows[0].warm(random.Random(name)))
+                frozen.stop(holder)
+                if way == "http":
+                    times.measured("change", partial(put, http_drive, f"{name}/d/f"))
+                else:
+                    times.measured("change", partial(write, path))
+                changed = time.monotonic()
+                times.measured("more", partial(change_more, other.path / name))
+                time.sleep(0.3)
+            finally:
+                frozen.close()
+            compare(windows)
+            until(lambda: watch.sizes(changed))
+            assert set(watch.sizes(changed)) == {77}
+
+    for number in figures(ci=1, long=100):
+        furnish(other.path / f"r{number}", random.Random(number))
+        play(f"r{number}")
+    keep(f"RA-6-frozen-holder-{way}", times)
+    print(times.table())
+    assert max(times.by_verb["change"] + times.by_verb["more"]) < LONGEST
+
+
+def put(drive: HttpDrive, path: str) -> None:
+    """A change over HTTP."""
+    drive.put(path, bytes(77))
+
+
+def write(path: Path) -> None:
+    """The same on a mount."""
+    path.write_bytes(bytes(77))
+
+
+def test_a_holder_that_stops_to_listen_shows_nothing_stale(
+    mount: Callable[[], MountProcess], volume: VolumeConfig, truth: Truth, drive_database: str
+) -> None:
+    here, there = mount().path, mount().path
+    for number in range(4):
+        name = f"r{number}"
+        furnish(here / name, random.Random(number))
+        with looking([there], name, truth, 1) as windows:
+            assert run(end_listening(drive_database, volume.schema)) >= 2
+            (here / name / "d/f").write_bytes(bytes(77))
+            change_more(here / name)
+            compare(windows)
+
+
+def test_a_holder_that_cannot_listen_any_more_holds_nobody_up(
+    mount: Callable[[], MountProcess], volume: VolumeConfig, truth: Truth, drive_database: str
+) -> None:
+    here, there = mount().path, mount().path
+    furnish(here / "r", random.Random(0))
+    limit = f"ALTER ROLE {volume.schema} CONNECTION LIMIT"
+    with looking([there], "r", truth, 1) as windows:
+        run(execute(drive_database, f"{limit} 0"))
+        try:
+            assert run(end_listening(drive_database, volume.schema)) >= 2
+            began = time.monotonic()
+            (here / "r/d/f").write_bytes(bytes(77))
+            change_more(here / "r")
+            assert time.monotonic() - began < LONGEST
+        finally:
+            run(execute(drive_database, f"{limit} -1"))
+        compare(windows)
+
+
+async def execute(dsn: str, statement: str) -> None:
+    """By the superuser."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def end_listening(dsn: str, user: str) -> int:
+    """Ends the connections that listen; the probe of a listener is its last query, too."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        rows = await connection.fetch(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE usename = $1 AND (query LIKE 'LISTEN %' OR query = 'SELECT 1')",
+            user,
+        )
+        return len(rows)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("end", ["kill", "stop", "kill_postmaster"])
+def test_after_a_restart_of_the_database_nothing_is_stale(
+    cluster: Cluster,
+    objectserver: ObjectServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    end: str,
+) -> None:
+    volume = cluster.volume(objectserver.volume())
+    mounts = []
+    try:
+        for _ in range(2):
+            mounts.append(MountProcess(volume, tmp_path_factory.mktemp("mount")))  # noqa: PERF401 - each is to be cleaned
+        here, there = (one.path for one in mounts)
+        with truth_of(volume) as truth:
+            for number in range(2):
+                name = f"r{number}"
+                furnish(here / name, random.Random(number))
+                os.sync()
+                with looking([here, there], name, truth, 0) as windows:
+                    # Durable, whatever the end is like.
+                    (here / name / "d/g").chmod(0o600)
+                    (here / name / "d/f").write_bytes(bytes(10))
+                    getattr(cluster, end)()
+                    cluster.start()
+                    (here / name / "d/f").write_bytes(bytes(77))
+                    change_more(here / name)
+                    compare(windows)
+                (there / name / "e/new").mkdir()
+                assert (here / name / "e/new").is_dir()
+    finally:
+        for one in mounts:
+            one.clean()
+    fsck_clean(volume)

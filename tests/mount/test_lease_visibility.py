@@ -1,0 +1,147 @@
+"""VI-1 with leases: what is kept of a directory is right at once after each kind of change."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.rooms import (
+    HTTP_CHANGES,
+    HttpWindow,
+    MountChanges,
+    MountWindow,
+    furnish,
+)
+from tests.harness.truth import truth_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.harness.drive import MountProcess
+    from tests.harness.httpdrive import HttpDrive
+    from tests.harness.truth import Truth
+    from tests.plugins.figures import Figures
+    from wrkfs.config import VolumeConfig
+
+BATCH = 20
+"""Rooms that are made before the first of them is looked at: making one recalls leases above it."""
+SETTLED = 1.5
+"""Seconds in which access times are told, and after which leases are given again."""
+LEASED = 0.75
+"""Share of the rounds that must have found a lease: the others a busy machine may have cost."""
+
+pytestmark = [pytest.mark.promise("V1"), pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def truth(volume: VolumeConfig) -> Iterator[Truth]:
+    """A session without caches."""
+    with truth_of(volume) as made:
+        yield made
+
+
+@pytest.fixture
+def pair(mount: Callable[[], MountProcess]) -> tuple[Path, Path]:
+    """Two mounts of one fresh drive."""
+    return mount().path, mount().path
+
+
+class Rooms:
+    """Gives each round a room; makes them in batches, by the mount that does not look."""
+
+    def __init__(self, makers: tuple[Path, ...]) -> None:
+        self._makers = makers
+        self._made: dict[str, Path] = {}
+        self._batches = 0
+
+    def take(self) -> tuple[str, int]:
+        """A room's path, and which mount made it."""
+        if not self._made:
+            self.clear()
+            self._batches += 1
+            top = self._makers[self._batches % len(self._makers)] / f"t{self._batches}"
+            for number in range(BATCH):
+                furnish(top / f"r{number}", random.Random(number))
+                self._made[f"{top.name}/r{number}"] = top
+            # The first reading moves access times, which recalls leases; the next ones do not.
+            for folder, _, files in os.walk(top):
+                for file in files:
+                    if not os.path.islink(os.path.join(folder, file)):
+                        Path(folder, file).read_bytes()
+            time.sleep(SETTLED)
+        name = next(iter(self._made))
+        del self._made[name]
+        return name, self._batches % len(self._makers)
+
+    def clear(self) -> None:
+        """Removes the batch."""
+        if self._batches:
+            shutil.rmtree(self._makers[self._batches % len(self._makers)] / f"t{self._batches}")
+
+
+def test_a_mount_with_leases_sees_another_mount(
+    pair: tuple[Path, Path], truth: Truth, figures: Figures
+) -> None:
+    rooms, changes, leased = Rooms(pair), MountChanges(), list[bool]()
+    verbs, sessions = changes.all(), truth.mounts()
+    for number in figures(ci=len(verbs), long=10_000):
+        rng = random.Random(number)
+        name, maker = rooms.take()
+        window = MountWindow(pair[1 - maker] / name, name, truth, sessions[1 - maker])
+        try:
+            leased.append(window.warm(rng))
+            verbs[number % len(verbs)](pair[maker] / name, rng)
+            window.compare([look() for look in window.looks(rng)])
+        finally:
+            window.close()
+            changes.close()
+    rooms.clear()
+    print(f"{sum(leased)} of {len(leased)} rounds with a lease")
+    assert sum(leased) >= LEASED * len(leased)
+
+
+def test_a_mount_with_leases_sees_http(
+    pair: tuple[Path, Path], http_drive: HttpDrive, truth: Truth, figures: Figures
+) -> None:
+    rooms, leased, sessions = Rooms(pair), list[bool](), truth.mounts()
+    for number in figures(ci=2 * len(HTTP_CHANGES), long=10_000):
+        rng = random.Random(number)
+        name, _ = rooms.take()
+        windows = [
+            MountWindow(path / name, name, truth, session)
+            for path, session in zip(pair, sessions, strict=True)
+        ]
+        try:
+            leased.append([window.warm(rng) for window in windows][-1])
+            HTTP_CHANGES[number % len(HTTP_CHANGES)](http_drive.below(name), rng)
+            for window in rng.sample(windows, 2):
+                window.compare([look() for look in window.looks(rng)])
+        finally:
+            for window in windows:
+                window.close()
+    rooms.clear()
+    print(f"{sum(leased)} of {len(leased)} rounds with a lease")
+    assert sum(leased) >= LEASED * len(leased)
+
+
+def test_http_sees_a_mount_with_leases(
+    pair: tuple[Path, Path], http_drive: HttpDrive, truth: Truth, figures: Figures
+) -> None:
+    rooms, changes = Rooms(pair[:1]), MountChanges()
+    verbs = changes.all()
+    for number in figures(ci=len(verbs), long=10_000):
+        rng = random.Random(number)
+        name, _ = rooms.take()
+        window = HttpWindow(http_drive.below(name), name, truth)
+        try:
+            verbs[number % len(verbs)](pair[0] / name, rng)
+            window.compare([look() for look in window.looks(rng)])
+        finally:
+            changes.close()
+    rooms.clear()
