@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from wrkfs.config import VolumeConfig
 
-OPTIONS: tuple[str, ...] = ()
-"""How our mount is started beside where and on what: nothing but its defaults."""
+OPTIONS: tuple[str, ...] = ("--leases",)
+"""How our mount is started beside where and on what."""
 
 
 class Ours(Mounted):

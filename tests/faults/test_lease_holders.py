@@ -51,7 +51,7 @@ while True:
     time.sleep(0.002)
 """
 
-pytestmark = [pytest.mark.promise("V1"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.leases, pytest.mark.timeout(300)]
 
 
 class Watch:

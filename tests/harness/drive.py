@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import asyncpg
 import pytest
@@ -30,14 +30,28 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 30.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--leases`: all mounts of the run keep what leases allow."""
+    parser.addoption("--leases", action="store_true", help="mount with leases in all tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See `pytest_addoption`."""
+    if config.getoption("--leases"):
+        MountProcess.ALWAYS = ("--leases",)
+
+
 class MountProcess:
     """A mount process of a test."""
 
     PROGRAM: tuple[str, ...] = ("-m", "box_guest.mount")
 
+    ALWAYS: ClassVar[tuple[str, ...]] = ()
+    """Options of every mount of this run."""
+
     def __init__(self, config: VolumeConfig, directory: Path, *options: str) -> None:
         self.config = config
-        self._options = options
+        self._options = (*self.ALWAYS, *options)
         self.path = directory / "mnt"
         self.log = directory / "log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,14 +167,18 @@ def fresh_volume(drive_database: str, objectserver: ObjectServer) -> Iterator[Vo
 
 @pytest.fixture
 def mount(
-    volume: VolumeConfig, tmp_path_factory: pytest.TempPathFactory
+    volume: VolumeConfig, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Callable[[], MountProcess]]:
-    """Makes mounts of `volume`; each call is another mount process of the same drive."""
+    """Makes mounts of `volume`; each call is another mount process of the same drive.
+
+    In tests marked `leases` they keep what leases allow.
+    """
     mounts: list[MountProcess] = []
+    options = ("--leases",) if request.node.get_closest_marker("leases") else ()
 
     def make() -> MountProcess:
         directory = tmp_path_factory.mktemp("mount")
-        mounts.append(MountProcess(volume, directory))
+        mounts.append(MountProcess(volume, directory, *options))
         return mounts[-1]
 
     try:

@@ -36,7 +36,7 @@ SETTLED = 1.5
 LEASED = 0.75
 """Share of the rounds that must have found a lease: the others a busy machine may have cost."""
 
-pytestmark = [pytest.mark.promise("V1"), pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.leases, pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ PAGE = 4096
 BIG = 1200
 """Entries of a directory whose listing takes several requests."""
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.leases, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

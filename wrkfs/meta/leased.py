@@ -141,6 +141,8 @@ class LeasedMeta(LeaseKeeping):
             ):
                 self._adopt(attr.ino, Kept(self._tick)).whole = True
                 self._kept[attr.ino].own = attr
+            else:
+                self._let_go([attr.ino])
         return attr
 
     async def symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attr:

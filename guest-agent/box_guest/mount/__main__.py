@@ -16,6 +16,7 @@ import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyfuse3
 import uvloop
@@ -29,6 +30,9 @@ from wrkfs.config import ConfigError, Limits, VolumeConfig
 from wrkfs.errors import Unavailable, WrkfsError
 from wrkfs.fs import Filesystem
 from wrkfs.upkeep import PACE, Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 log = logging.getLogger("box_guest.mount")
 
@@ -71,6 +75,11 @@ def main() -> int:
         metavar="S",
         help="seconds that garbage stays in the store; more than the longest read takes",
     )
+    option(
+        "--leases",
+        action="store_true",
+        help="keep names and attributes, and let the kernel rely on them, until others change them",
+    )
     parser.add_argument("mountpoint", type=Path)
     arguments = parser.parse_args()
     logging.basicConfig(
@@ -84,7 +93,8 @@ def main() -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limits = Limits(disk=arguments.cache_size, cache_dir=arguments.cache_dir)
             pace = Pace(arguments.upkeep, timedelta(seconds=arguments.grace))
-            runner.run(_run(config, directory, limits, pace, arguments.status))
+            fs = Filesystem.connect(config, limits=limits, leases=arguments.leases)
+            runner.run(_run(fs, directory, pace, arguments.status))
             return 0
     except (ConfigError, mounting.MountpointError, WrkfsError) as error:
         sys.stderr.write(f"box_guest.mount: {error}\n")
@@ -104,9 +114,9 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
 
 
 async def _run(
-    config: VolumeConfig, directory: Path, limits: Limits, pace: Pace, socket: Path | None
+    connecting: Awaitable[Filesystem], directory: Path, pace: Pace, socket: Path | None
 ) -> None:
-    fs = await Filesystem.connect(config, limits=limits, leases=True)
+    fs = await connecting
     upkeep.start(fs, pace)
     async with status.serving(fs, socket):
         await serve(fs, directory)
