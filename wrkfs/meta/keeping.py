@@ -60,7 +60,7 @@ class LeaseKeeping(DelegatingMeta):
         self._not_before: dict[Ino, float] = {}
         self._taking: dict[Ino, asyncio.Future[None]] = {}
         self._listeners: list[set[Ino]] = []
-        self._leaving: set[Ino] = set()
+        self._leaving: dict[Ino, asyncio.Task[None]] = {}
         self._again: set[Ino] = set()
         self._light = LightOpens(inner)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -202,15 +202,25 @@ class LeaseKeeping(DelegatingMeta):
             self._lose_attr(ino)
 
     async def _uncover(self, *directories: Ino) -> None:
-        """Something may have left these directories: nobody relies on attributes any more that its
-        new place does not cover."""
+        """Something is about to leave these directories: nobody relies on attributes any more that
+        its new place does not cover."""
         told: set[Ino] = set()
         for directory in directories:
             kept = self._kept.get(directory)
             if kept is not None:
                 told |= kept.told
                 kept.told = set()
+        # Those of directories that have just been recalled may still be relied on.
+        leaving = set(self._leaving.values())
+        if leaving:
+            await asyncio.wait(leaving)
         await self.on_drop((), told)
+
+    async def _uncover_inode(self, ino: Ino) -> None:
+        """An inode is about to be covered by no lease."""
+        homes = [directory for directory, kept in self._kept.items() if ino in kept.told]
+        if homes or self._leaving:
+            await self._uncover(*homes)
 
     def _map(self, ino: Ino) -> FileMap | None:
         attr = self._attr(ino)
@@ -379,8 +389,8 @@ class LeaseKeeping(DelegatingMeta):
         return kept.told
 
     def _leave(self, directories: list[Ino], told: set[Ino]) -> None:
-        self._leaving.update(directories)
-        self._spawn(self._surrender(directories, told))
+        task = self._spawn(self._surrender(directories, told))
+        self._leaving.update(dict.fromkeys(directories, task))
 
     async def _surrender(self, directories: list[Ino], told: set[Ino]) -> None:
         """Gives leases back when nobody relies on them any more.
@@ -392,7 +402,8 @@ class LeaseKeeping(DelegatingMeta):
             await asyncio.gather(self._light.sustain(bare), self.on_drop(directories, told))
             await self._inner.give_back(directories)
         finally:
-            self._leaving.difference_update(directories)
+            for directory in directories:
+                del self._leaving[directory]
         again = self._again.intersection(directories)
         if again:
             self._again -= again

@@ -157,6 +157,7 @@ class LeasedMeta(LeaseKeeping):
         async with self._changing((parent, name), parent, ino) as change:
             with self._light.barred():
                 await self._light.sustain([ino])
+                await self._uncover_inode(ino)
                 attr = await self._inner.link(ino, parent, name)
             self._lose_attr(ino)
             kept = self._kept.get(parent)
@@ -238,21 +239,28 @@ class LeasedMeta(LeaseKeeping):
                 # What is moved may come to where no lease covers it.
                 await self._light.sustain(self._under(parent, name))
                 await self._light.sustain(self._under(new_parent, new_name))
+                if parent != new_parent:
+                    self._lose_unknown(parent, name)
+                    self._lose_unknown(new_parent, new_name)
+                    await self._uncover(parent, new_parent)
                 await self._inner.rename(parent, name, new_parent, new_name, flags)
-            if parent != new_parent:
-                await self._uncover(parent, new_parent)
             for ino in inos:
                 self._lose_attr(ino)
                 moved = self._kept.get(ino)
                 if moved is not None:
                     moved.own = None
             for at, what in ((parent, name), (new_parent, new_name)):
+                self._lose_unknown(at, what)
                 kept = self._kept.get(at)
-                if kept is None or (what not in kept.names and not kept.whole):
-                    self._lose_below(at)
                 if kept is not None:
                     kept.forget(what)
                     kept.stamp_own(None)
+
+    def _lose_unknown(self, parent: Ino, name: bytes) -> None:
+        """A name changes: what it stands for is not known any more, whatever that is."""
+        kept = self._kept.get(parent)
+        if kept is None or (name not in kept.names and not kept.whole):
+            self._lose_below(parent)
 
     async def publish(
         self,
