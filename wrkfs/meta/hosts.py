@@ -37,5 +37,7 @@ def is_dead(other: str) -> bool:
         return False
     try:
         return identity(int(parts[2])) != other
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
+    except OSError:
+        return False

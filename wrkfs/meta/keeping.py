@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from wrkfs.errors import Doubtful, StorageError, Unavailable, WrkfsError
 from wrkfs.meta.delegate import DelegatingMeta
-from wrkfs.meta.kept import MAP_REFS, Changes, Kept, Mark
+from wrkfs.meta.kept import MAP_BYTES, MAP_REFS, NAME_BYTES, Changes, Kept, Mark
 from wrkfs.meta.light import LightOpens
 from wrkfs.meta.sessions import boottime
 
@@ -55,7 +55,7 @@ class LeaseKeeping(DelegatingMeta):
         self._size = 0
         self._kept: OrderedDict[Ino, Kept] = OrderedDict()
         self._homes: dict[Ino, Ino] = {}
-        self._tick = 0
+        self._tick = self._voids = 0
         self._changes = Changes()
         self._not_before: dict[Ino, float] = {}
         self._taking: dict[Ino, asyncio.Future[None]] = {}
@@ -99,6 +99,10 @@ class LeaseKeeping(DelegatingMeta):
 
     # -- what others may rely on --
 
+    def holds(self, directory: Ino) -> bool:
+        """Whether the session has a lease on a directory, so that recalls of it are heard."""
+        return directory in self._kept
+
     def entry_validity(self, parent: Ino, name: bytes, ino: Ino | None) -> float:
         """Seconds for which a name may be taken to stand for an inode (None: for nothing)."""
         kept = self._usable(parent)
@@ -113,12 +117,14 @@ class LeaseKeeping(DelegatingMeta):
         """Seconds for which these attributes may be taken for the inode's; notes who was told."""
         home = attr.ino if attr.is_dir else self._homes.get(attr.ino)
         kept = None if home is None else self._usable(home)
-        if kept is None or self._changes.touches(attr.ino):
+        if home is None or kept is None or self._changes.touches(attr.ino):
             return 0.0
         if (kept.own if attr.is_dir else kept.attrs.get(attr.ino)) != attr:
             return 0.0
-        kept.told.add(attr.ino)
-        return self._left()
+        if attr.ino not in kept.told:
+            kept.told.add(attr.ino)
+            self._grow(1)
+        return self._left() if self.holds(home) else 0.0
 
     # -- keeping --
 
@@ -238,12 +244,21 @@ class LeaseKeeping(DelegatingMeta):
         known = None if kept is None else kept.attrs.get(attr.ino)
         if kept is None or known is None or known.version != attr.version:
             return
-        if len(found.refs) <= MAP_REFS:
+        size = sum(len(ref.inline) for ref in found.refs if ref.inline is not None)
+        if len(found.refs) <= MAP_REFS and size <= MAP_BYTES:
             kept.maps[attr.ino] = found
+            weight = 1 + (len(found.refs) * NAME_BYTES + size) // NAME_BYTES
+            kept.extra += weight
+            self._grow(weight)
+
+    def _answered(self, change: Change, directory: Ino) -> Kept | None:
+        """Where the answer of a change may be kept: a lease that was here before it was sent."""
+        kept = self._kept.get(directory)
+        return None if kept is None or kept.since > change.tick else kept
 
     def _made(self, change: Change, parent: Ino, name: bytes, attr: Attr) -> None:
         """A new inode stands under a name."""
-        kept = self._kept.get(parent)
+        kept = self._answered(change, parent)
         if kept is None:
             return
         self._grow(2)
@@ -259,11 +274,11 @@ class LeaseKeeping(DelegatingMeta):
     def _changed(self, change: Change, attr: Attr) -> None:
         """An own change was answered with these attributes."""
         if attr.is_dir:
-            kept = self._kept.get(attr.ino)
+            kept = self._answered(change, attr.ino)
             if kept is not None:
                 kept.own = attr if change.clean(attr.ino) else None
             return
-        kept = self._kept.get(attr.parent) if attr.nlink == 1 else None
+        kept = self._answered(change, attr.parent) if attr.nlink == 1 else None
         if kept is None or not change.clean(attr.ino):
             self._lose_attr(attr.ino)
         else:
@@ -272,7 +287,7 @@ class LeaseKeeping(DelegatingMeta):
     @asynccontextmanager
     async def _changing(self, *keys: Key) -> AsyncIterator[Change]:
         """An own change: nothing that it touches is answered from what is kept meanwhile."""
-        change = self._changes.begin(*keys)
+        change = self._changes.begin(self._tick, *keys)
         try:
             yield change
         except BaseException as error:
@@ -309,13 +324,13 @@ class LeaseKeeping(DelegatingMeta):
             return
         pending = self._taking[directory] = asyncio.get_running_loop().create_future()
         try:
-            tick = self._tick
+            voids = self._voids
             with self._listening() as heard:
                 taken = await self._inner.take_lease(directory)
             if not taken:
                 self._wait_with(directory)
-            elif tick == self._tick and directory not in heard:
-                self._adopt(directory, Kept(self._tick))
+            elif voids == self._voids and directory not in heard:
+                self._adopt(directory)
             else:
                 self._let_go([directory])
         finally:
@@ -332,8 +347,10 @@ class LeaseKeeping(DelegatingMeta):
         finally:
             self._listeners = [one for one in self._listeners if one is not heard]
 
-    def _adopt(self, directory: Ino, kept: Kept) -> Kept:
-        self._kept[directory] = kept
+    def _adopt(self, directory: Ino) -> Kept:
+        kept = self._kept[directory] = Kept()
+        self._tick += 1
+        kept.since = self._tick
         self._grow(1)
         return kept
 
@@ -350,7 +367,7 @@ class LeaseKeeping(DelegatingMeta):
         self._size = sum(map(len, self._kept.values()))
         told: set[Ino] = set()
         out = []
-        while self._size > self._room * 3 // 4 and len(self._kept) > 1:
+        while self._size > self._room * 3 // 4 and self._kept:
             directory = next(iter(self._kept))
             self._size -= len(self._kept[directory])
             told |= self._pop(directory)
@@ -420,7 +437,7 @@ class LeaseKeeping(DelegatingMeta):
 
     def _void(self) -> None:
         """All leases are gone, or recalls may have been missed."""
-        self._tick += 1
+        self._voids += 1
         told: set[Ino] = set()
         directories = list(self._kept)
         for directory in directories:

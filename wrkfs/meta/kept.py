@@ -13,6 +13,10 @@ Key: TypeAlias = "tuple[Ino, bytes] | Ino"
 
 MAP_REFS = 16
 """Refs of the longest map that is kept."""
+MAP_BYTES = 8192
+"""Bytes of small files that are kept with a map."""
+NAME_BYTES = 200
+"""So many of these weigh as much as a name."""
 
 
 @dataclass(slots=True)
@@ -43,11 +47,13 @@ class Mark:
 class Kept:
     """One leased directory: `own` are its attributes, `attrs` those of files in it, by number."""
 
-    __slots__ = ("attrs", "maps", "names", "own", "scan", "since", "told", "whole")
+    __slots__ = ("attrs", "extra", "maps", "names", "own", "scan", "since", "told", "whole")
 
-    def __init__(self, since: int) -> None:
-        """`since`: tick of the table when the lease had been taken; older answers are not kept."""
-        self.since = since
+    def __init__(self) -> None:
+        self.since = 0
+        """Tick of the table since which the lease is here; older answers are not kept."""
+        self.extra = 0
+        """What the maps that were kept weigh, in names."""
         self.names: dict[bytes, Name | None] = {}
         self.whole = False
         self.own: Attr | None = None
@@ -57,7 +63,7 @@ class Kept:
         self.scan: Scan | None = None
 
     def __len__(self) -> int:
-        return len(self.names) + len(self.attrs) + 1
+        return len(self.names) + len(self.attrs) + len(self.told) + self.extra + 1
 
     def put(self, name: bytes, ino: Ino, cookie: int = 0) -> None:
         """The name stands for the inode."""
@@ -125,6 +131,7 @@ class Change:
     """One own change under way; `clashed`: keys that another one touched at the same time."""
 
     keys: tuple[Key, ...]
+    tick: int
     clashed: set[Key] = field(default_factory=set)
 
     def clean(self, key: Key) -> bool:
@@ -146,9 +153,9 @@ class Changes:
         """To be taken before a question and compared after it; None: changes are under way."""
         return None if self._busy else self._stamp
 
-    def begin(self, *keys: Key) -> Change:
-        """A change is about to be sent."""
-        change = Change(keys)
+    def begin(self, tick: int, *keys: Key) -> Change:
+        """A change is about to be sent; `tick`: leases that are newer do not cover its answer."""
+        change = Change(keys, tick)
         self._busy += 1
         self._stamp += 1
         for key in keys:

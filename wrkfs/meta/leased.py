@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from wrkfs.errors import NotFound
 from wrkfs.meta import rules
 from wrkfs.meta.keeping import LeaseKeeping
-from wrkfs.meta.kept import Kept
 from wrkfs.meta.sessions import boottime
 from wrkfs.types import Dentry, Ino, RenameFlags, XattrFlags
 
@@ -28,10 +27,6 @@ PREFETCH = 2048
 
 class LeasedMeta(LeaseKeeping):
     """See the module, and `interface.MetaStore` for every method."""
-
-    def holds(self, directory: Ino) -> bool:
-        """Whether the session has a lease on a directory, so that recalls of it are heard."""
-        return directory in self._kept
 
     def known(self, ino: Ino) -> Attr | None:
         """Attributes of an inode as far as they are kept."""
@@ -128,19 +123,20 @@ class LeasedMeta(LeaseKeeping):
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
         """See MetaStore."""
         async with self._changing((parent, name), parent) as change:
-            tick = self._tick
+            voids = self._voids
             with self._listening() as heard:
                 attr = await self._inner.mkdir(parent, name, mode, caller)
             self._made(change, parent, name, attr)
             # It came with a lease, see `wrkfs.make`, unless that has been recalled or is void.
             if (
-                tick == self._tick
+                voids == self._voids
                 and self._inner.can_lease
                 and boottime() < self._inner.trusted_until
                 and attr.ino not in heard
             ):
-                self._adopt(attr.ino, Kept(self._tick)).whole = True
-                self._kept[attr.ino].own = attr
+                made = self._adopt(attr.ino)
+                made.whole = True
+                made.own = attr
             else:
                 self._let_go([attr.ino])
         return attr
@@ -160,7 +156,7 @@ class LeasedMeta(LeaseKeeping):
                 await self._uncover_inode(ino)
                 attr = await self._inner.link(ino, parent, name)
             self._lose_attr(ino)
-            kept = self._kept.get(parent)
+            kept = self._answered(change, parent)
             if kept is not None:
                 if change.clean((parent, name)):
                     kept.put(name, ino)
@@ -205,11 +201,14 @@ class LeasedMeta(LeaseKeeping):
                 await self._light.sustain(self._under(parent, name))
                 await call()
             if known is None:
+                await self._uncover(parent)
                 self._lose_below(parent)
             else:
+                # Open files are covered by nothing any more.
+                await self.on_drop((), {known.ino})
                 self._lose_attr(known.ino)
                 self._forget_directory(known.ino)
-            kept = self._kept.get(parent)
+            kept = self._answered(change, parent)
             if kept is not None:
                 if change.clean((parent, name)):
                     kept.take_away(name)

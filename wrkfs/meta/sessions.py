@@ -7,6 +7,7 @@ import logging
 import time
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
@@ -55,6 +56,10 @@ _RECALL_PAUSES = (0.0004, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """Between two looks whether they have been given back; the last one repeats."""
 _SURVEY_PAUSE = 0.1
 _SURVEY_MAX = 70
+
+
+class _RecalledError(Exception):
+    """Leases of others have been recalled; nothing was done."""
 
 
 def boottime() -> float:
@@ -180,6 +185,18 @@ class MountSession:
         Raises Fenced when it was not applied, Doubtful when that is unknown, the WrkfsError of the
         errno it answers, and what `Links.call` raises.
         """
+        until = time.monotonic() + RECALL_WAIT
+        for pause in chain(_RECALL_PAUSES, repeat(_RECALL_PAUSES[-1])):
+            try:
+                return await self._mutate(name, args)
+            except _RecalledError:
+                # Without a slot: those who give leases back here need some as well.
+                if time.monotonic() > until:
+                    raise Unavailable("others do not give back what they keep of it") from None
+                await asyncio.sleep(pause)
+        raise AssertionError("unreachable")
+
+    async def _mutate(self, name: str, args: tuple[object, ...]) -> asyncpg.Record:
         self.check()
         # The slots of a session are its own: who waited for one while the session was replaced
         # still calls for the old one.
@@ -192,6 +209,8 @@ class MountSession:
             row = await self._apply(name, head, args)
             answered[slot] = head[-1]
             return row
+        except _RecalledError:
+            raise  # no sending of it is on its way
         except BaseException:
             # A sending of it may still be on its way; also when it was refused, for an earlier
             # sending may have broken. The next call in the slot that is applied ends that.
@@ -216,7 +235,6 @@ class MountSession:
     ) -> asyncpg.Record:
         """Calls a mutating function until it says that it was applied or refused."""
         attempt = waits = 0
-        until = 0.0
         while attempt < _AGAIN_MAX:
             rows, broken = await self._links.tell(name, head + args)
             row = rows[0]
@@ -229,12 +247,13 @@ class MountSession:
                     raise Doubtful("the session was fenced while the answer was lost")
                 raise Fenced
             if number == _RECALLED:
-                now = time.monotonic()
-                until = until or now + RECALL_WAIT
-                if now > until:
-                    raise Unavailable("others do not give back what they keep of it")
-                await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
                 waits += 1
+                if not broken:
+                    raise _RecalledError
+                # An earlier sending may still come: only this slot keeps it from being a second.
+                if waits * _RECALL_PAUSES[-1] > RECALL_WAIT:
+                    raise Doubtful("others do not give back what they keep of it")
+                await asyncio.sleep(_RECALL_PAUSES[-1])
                 continue
             if number != _AGAIN:
                 raise by_errno(number)

@@ -82,24 +82,31 @@ class Kernel:
 
     async def drop(self, directories: Sequence[Ino], inos: set[Ino]) -> None:
         """Returns when the kernel relies on nothing of these directories and inodes any more."""
+        if directories:
+            self.drop_names()
+        self.drop_attributes(inos)
+        before = {
+            handle: listing
+            for handle, listing in self._listings.items()
+            if listing[0] in directories
+        }
+        if not before:
+            return
+        # What is listed from now on tells nothing to rely on: the lease is gone.
+        while True:
+            if not self._under_way(before):
+                break
+            await asyncio.sleep(_LISTING_PAUSE)
         self.drop_names()
         self.drop_attributes(inos)
-        waited = False
-        while self._under_way(directories):
-            waited = True
-            await asyncio.sleep(_LISTING_PAUSE)
-        if waited:
-            self.drop_names()
-            self.drop_attributes(inos)
 
-    def _under_way(self, directories: Sequence[Ino]) -> bool:
-        if not self._listings:
-            return False
-        before = time.monotonic() - LISTING_AGE
-        for handle, (_, since) in list(self._listings.items()):
-            if since < before:
-                del self._listings[handle]
-        return any(directory in directories for directory, _ in self._listings.values())
+    def _under_way(self, before: dict[int, tuple[Ino, float]]) -> bool:
+        """Whether an answer of these may not have been taken over yet."""
+        old = time.monotonic() - LISTING_AGE
+        return any(
+            listing[1] > old and self._listings.get(handle) is listing
+            for handle, listing in before.items()
+        )
 
     def _send(self, code: int, payload: bytes) -> bool:
         """False: the kernel does not know the message."""

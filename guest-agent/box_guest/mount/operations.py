@@ -219,8 +219,8 @@ class Operations(pyfuse3.Operations):
         old, new, leases = Ino(parent_inode_old), Ino(parent_inode_new), self._fs.leases
         self._look(new, name_new)
         await self._fs.rename(old, name_old, new, name_new, RenameFlags(flags))
-        covered = leases is not None and leases.holds(old) and leases.holds(new)
-        if self._kernel is not None and not covered:
+        covered = leases is not None and leases.holds(old)
+        if self._kernel is not None and not (covered and old == new):
             # The kernel goes on to rely on the name, where it is now.
             self._kernel.drop_names()
         self._ghosts.removed(parent_inode_new, name_new)
@@ -333,15 +333,16 @@ class Operations(pyfuse3.Operations):
             return
         if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
             return
-        taken = 0
+        taken, relied = 0, False
         for entry in entries:
             cookie = entry.cookie + DOT_COOKIES
             shown = self._named(cursor.ino, entry.name, entry.attr)
             if not pyfuse3.readdir_reply(token, entry.name, shown, cookie):
                 break
             taken += 1
+            relied = relied or shown.entry_timeout > 0
         cursor.took(taken, len(entries))
-        if taken and self._kernel is not None:
+        if relied and self._kernel is not None:
             self._kernel.listed(fh, cursor.ino)
 
     @handler

@@ -26,7 +26,7 @@
 
 -- Is a row with this xmax settled, for a query after `settle`, or without it?
 CREATE FUNCTION wrkfs.settled(a_xmax xid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
-    SELECT a_xmax = '0'::xid OR a_xmax = pg_current_xact_id_if_assigned()::xid
+    SELECT (a_xmax = '0'::xid OR a_xmax = pg_current_xact_id_if_assigned()::xid) IS TRUE
 $$;
 
 -- Keeps others from changing these inodes until the call ends, where that needs no waiting.

@@ -19,14 +19,14 @@ DECLARE
     r wrkfs.reply;
 BEGIN
     FOR again IN 0..1 LOOP
-        SELECT 0, wrkfs.settled(i.xmax) AND wrkfs.settled(p.xmax), i.* INTO r
-        FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent
-        WHERE d.parent = a_parent AND d.name = a_name;
-        IF NOT FOUND THEN
-            SELECT 2, p.nlink > 0 AND wrkfs.settled(p.xmax) INTO r.errno, r.flag
-            FROM inode p WHERE p.ino = a_parent AND p.mode >> 12 = 4;
-            IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
-        END IF;
+        -- One statement, so that one snapshot tells what is there and whether that is settled.
+        SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
+            p.nlink > 0 AND wrkfs.settled(p.xmax) AND (i.ino IS NULL OR wrkfs.settled(i.xmax)),
+            i.* INTO r
+        FROM inode p LEFT JOIN dentry d ON d.parent = p.ino AND d.name = a_name
+            LEFT JOIN inode i ON i.ino = d.ino
+        WHERE p.ino = a_parent AND p.mode >> 12 = 4;
+        IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); r.flag := false; RETURN r; END IF;
         EXIT WHEN r.flag OR again = 1;
         PERFORM wrkfs.settle(ARRAY[a_parent, r.ino]);
     END LOOP;
@@ -368,20 +368,21 @@ BEGIN
         IF NOT FOUND THEN r.flag := false; EXIT; END IF;
         -- Two calls that purge the same tree take turns.
         PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
-        -- Only who stands in the tree has it leased. What was done so far is kept.
-        IF wrkfs.recalls(a_session, ARRAY[v_dir]) THEN
+        SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
+        FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
+              ORDER BY d.cookie LIMIT v_left) e;
+        PERFORM wrkfs.lock_inodes(v_inos);
+        -- Only who stands in the tree has it leased, which may be this session. What was done so
+        -- far is kept.
+        IF wrkfs.recalls(0, ARRAY[v_dir]) THEN
             EXIT WHEN v_left < a_limit;
             r.errno := -2;
             RETURN r;
         END IF;
-        SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
-        FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
-              ORDER BY d.cookie LIMIT v_left) e;
         IF v_inos IS NULL THEN
             v_freed := wrkfs.end_doomed(a_owner, v_dir);
             v_left := v_left - 1;
         ELSE
-            PERFORM wrkfs.lock_inodes(v_inos);
             v_freed := wrkfs.purge_children(a_owner, v_dir, v_last);
             DELETE FROM dentry d WHERE d.parent = v_dir AND d.cookie <= v_last;
             v_left := v_left - cardinality(v_inos);
