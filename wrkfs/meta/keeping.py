@@ -200,6 +200,7 @@ class LeaseKeeping(DelegatingMeta):
 
     def _lose_below(self, parent: Ino) -> None:
         """A name in a directory changed, and what it stood for is not known."""
+        self._changes.confuse()
         for kept in self._kept.values():
             if kept.own is not None and kept.own.parent == parent:
                 kept.own = None

@@ -184,6 +184,13 @@ class Changes:
                 else:
                     del self._directories[key[0]]
 
+    def confuse(self) -> None:
+        """No answer of those under way is the last word about an inode: its name may be gone."""
+        for key, changes in self._flying.items():
+            if not isinstance(key, tuple):
+                for change in changes:
+                    change.clashed.add(key)
+
     def touches(self, key: Key) -> bool:
         """Whether a change of a name or inode is under way."""
         return key in self._flying
