@@ -240,7 +240,8 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
     mounts = []
     try:
         for _ in range(2):
-            mounts.append(MountProcess(volume, tmp_path_factory.mktemp("mount")))  # noqa: PERF401 - each is to be cleaned
+            directory = tmp_path_factory.mktemp("mount")
+            mounts.append(MountProcess(volume, directory, "--leases"))
         here, there = (one.path for one in mounts)
         with truth_of(volume) as truth:
             for number in range(2):

@@ -1,0 +1,290 @@
+"""A session on a `lease_store.Database`: what `LeasedMeta` sees of PostgreSQL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tests.model.lease_store import Request
+from wrkfs.errors import WrkfsError
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.types import Attr, Dentry, FileMap, Ino, RenameFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+    from tests.model.lease_store import Database
+    from wrkfs.types import Caller, Commit, SetAttr
+
+T = TypeVar("T")
+
+TRUST = 5.0
+EXPIRY = 6.0
+"""See sessions.TRUST; others wait so long."""
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits")
+
+
+class LeaseSession(MemoryMeta):
+    """A session that asks through the wires of a `Database`."""
+
+    def __init__(self, database: Database, *, listens: bool) -> None:
+        """`listens`: it may have leases."""
+        super().__init__(database.volume)
+        at_once(self.start())
+        self.database = database
+        self.listens = listens
+        self.number = int(self._session)
+        self.expires = database.now + EXPIRY
+        self.trusted_until = database.now + TRUST
+        self.db_tenure = self._tenure = 0
+        self.inbox: list[list[Ino]] = []
+        self.heard = self._asked = 0
+        self._on_recall: Callable[[Sequence[Ino]], None] = lambda _: None
+        self._on_void: Callable[[], None] = lambda: None
+        database.sessions[self.number] = self
+
+    @property
+    def can_lease(self) -> bool:
+        """See LeaseStore."""
+        return self.listens
+
+    def watch_leases(
+        self,
+        on_recall: Callable[[Sequence[Ino]], None],
+        on_void: Callable[[], None],
+        _forget: Callable[[], Awaitable[None]],
+        _held: Callable[[], Sequence[Ino]],
+    ) -> None:
+        """See LeaseStore."""
+        self._on_recall, self._on_void = on_recall, on_void
+
+    def hear(self) -> None:
+        """The next notification arrives."""
+        self.heard += 1
+        self._on_recall(self.inbox.pop(0))
+
+    async def ask(self, kind: str, *args: object) -> Any:  # noqa: ANN401 each call has its own answer
+        """Sends a call and waits for its answer."""
+        self._asked += 1
+        request = Request(self, self._asked, kind, args)
+        self.database.requests.append(request)
+        return await request.future
+
+    async def beat(self) -> None:
+        """A heartbeat; see sessions.MountSession."""
+        began = self.database.now
+        tenure = await self.ask("beat")
+        if tenure != self._tenure:
+            self._tenure = tenure
+            self._on_void()
+        self.trusted_until = began + TRUST
+
+    # -- in the database --
+
+    def answer(self, request: Request) -> None:
+        """What is committed now."""
+        try:
+            request.answered(getattr(self, f"_do_{request.kind}")(*request.args))
+        except WrkfsError as error:
+            request.answered(error=error)
+
+    def apply(self, request: Request) -> None:
+        """A change is committed."""
+        try:
+            answer = at_once(self._meaning(request.kind, request.args))
+        except WrkfsError as error:
+            request.answered(error=error)
+            return
+        database, args = self.database, request.args
+        if request.kind == "link":
+            database.homes[args[0]] = Ino(0)
+        elif request.kind == "rename":
+            self._moved(*args)
+        if isinstance(answer, tuple):
+            if answer[1]:
+                database.homes[answer[0].attr.ino] = args[0]
+            answer = (self._shown_map(answer[0]), answer[1])
+        elif isinstance(answer, FileMap):
+            answer = self._shown_map(answer)
+        elif isinstance(answer, Attr):
+            answer = database.shown(answer)
+        if request.kind == "mkdir" and self.listens and self.expires > database.now:
+            database.leases.add((answer.ino, self.number))
+        request.answered(answer)
+
+    def _meaning(self, kind: str, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
+        if kind == "create":
+            return super().create(*args[:-1], exclusive=args[-1])
+        work: Coroutine[Any, Any, Any] = getattr(super(), kind)(*args)
+        return work
+
+    def _moved(self, _parent: Ino, _name: bytes, goal: Ino, new: bytes) -> None:
+        node = self._volume.nodes[self._volume.nodes[goal].entries[new].ino]
+        if not node.attr.is_dir:
+            self.database.homes[node.attr.ino] = goal if node.attr.nlink == 1 else Ino(0)
+
+    def _shown_map(self, found: FileMap) -> FileMap:
+        return replace(found, attr=self.database.shown(found.attr))
+
+    def _do_take_lease(self, ino: Ino) -> bool:
+        database = self.database
+        if self.expires < database.now or ino not in database.volume.nodes:
+            return False
+        if any(at == ino and who != self.number for at, who in database.recalls):
+            return False
+        database.leases.add((ino, self.number))
+        return True
+
+    def _do_give_back(self, inos: Sequence[Ino]) -> None:
+        self.database.leases -= {(ino, self.number) for ino in inos}
+
+    def _do_beat(self) -> int:
+        self.expires = self.database.now + EXPIRY
+        return self.db_tenure
+
+    def _do_find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
+        if name not in self._volume.directory(parent).entries:
+            return None, not self.database.locked(parent)
+        attr = self._do_lookup(parent, name)
+        return attr, not self.database.locked(parent, attr.ino)
+
+    def _do_lookup(self, parent: Ino, name: bytes) -> Attr:
+        return self.database.shown(at_once(super().lookup(parent, name)))
+
+    def _do_stat(self, ino: Ino) -> tuple[Attr, bool]:
+        return self._do_getattr(ino), not self.database.locked(ino)
+
+    def _do_getattr(self, ino: Ino) -> Attr:
+        return self.database.shown(at_once(super().getattr(ino)))
+
+    def _do_readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        entries = at_once(super().readdir(ino, after, limit))
+        return [replace(entry, attr=self.database.shown(entry.attr)) for entry in entries]
+
+    def _do_entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
+        entries = self._do_readdir(ino, after, limit)
+        rows = [ino, *(entry.attr.ino for entry in entries)]
+        return entries, not entries or not self.database.locked(*rows)
+
+    def _do_parent(self, ino: Ino) -> Ino:
+        return at_once(super().parent(ino))
+
+    def _do_file_map(self, ino: Ino) -> FileMap:
+        return self._shown_map(at_once(super().file_map(ino)))
+
+    # -- what is asked --
+
+    async def take_lease(self, ino: Ino) -> bool:
+        """See LeaseStore."""
+        return bool(await self.ask("take_lease", ino))
+
+    async def give_back(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        await self.ask("give_back", tuple(inos))
+
+    async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
+        """See LeaseStore."""
+        found: tuple[Attr | None, bool] = await self.ask("find", parent, name)
+        return found
+
+    async def stat(self, ino: Ino) -> tuple[Attr, bool]:
+        """See LeaseStore."""
+        found: tuple[Attr, bool] = await self.ask("stat", ino)
+        return found
+
+    async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
+        """See LeaseStore."""
+        found: tuple[list[Dentry], bool] = await self.ask("entries", ino, after, limit)
+        return found
+
+    async def lookup(self, parent: Ino, name: bytes) -> Attr:
+        """See MetaStore."""
+        found: Attr = await self.ask("lookup", parent, name)
+        return found
+
+    async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        """See MetaStore."""
+        found: list[Dentry] = await self.ask("readdir", ino, after, limit)
+        return found
+
+    async def parent(self, ino: Ino) -> Ino:
+        """See MetaStore."""
+        return Ino(await self.ask("parent", ino))
+
+    async def getattr(self, ino: Ino) -> Attr:
+        """See MetaStore."""
+        found: Attr = await self.ask("getattr", ino)
+        return found
+
+    async def file_map(self, ino: Ino) -> FileMap:
+        """See MetaStore."""
+        found: FileMap = await self.ask("file_map", ino)
+        return found
+
+    async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        """See MetaStore."""
+        found: Attr = await self.ask("setattr", ino, changes)
+        return found
+
+    async def commit(self, commit: Commit) -> Attr:
+        """See MetaStore."""
+        found: Attr = await self.ask("commit", commit)
+        return found
+
+    async def create(
+        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+    ) -> tuple[FileMap, bool]:
+        """See MetaStore."""
+        found: tuple[FileMap, bool] = await self.ask(
+            "create", parent, name, mode, caller, exclusive
+        )
+        return found
+
+    async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
+        """See MetaStore."""
+        found: Attr = await self.ask("mkdir", parent, name, mode, caller)
+        return found
+
+    async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """See MetaStore."""
+        found: Attr = await self.ask("link", ino, parent, name)
+        return found
+
+    async def unlink(self, parent: Ino, name: bytes) -> None:
+        """See MetaStore."""
+        await self.ask("unlink", parent, name)
+
+    async def rmdir(self, parent: Ino, name: bytes) -> None:
+        """See MetaStore."""
+        await self.ask("rmdir", parent, name)
+
+    async def rename(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: RenameFlags = RenameFlags.NONE,
+    ) -> None:
+        """See MetaStore. Without flags only."""
+        assert not flags
+        await self.ask("rename", parent, name, new_parent, new_name)
+
+    async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
+        """See MetaStore. Without truncating only."""
+        assert not truncate
+        found: FileMap = await self.ask("open", ino)
+        return found
+
+    async def release(self, ino: Ino) -> None:
+        """See MetaStore."""
+        await self.ask("release", ino)
