@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CALLS = 8
 """Calls of one client in one history."""
 NAMES = ("a", "b", "c")
+ON_MOUNTS = 4
+"""Clients on mounts, the even ones on the first and the odd ones on the second."""
 
 
 class OnMount:
@@ -129,7 +131,7 @@ class Group:
         (self._mounts[0] / name).mkdir()
         for file in ("register", "log"):
             (self._mounts[0] / name / file).touch()
-        on_mounts = [OnMount(self._mounts[n % 2] / name, n) for n in range(4)]
+        on_mounts = [OnMount(self._mounts[n % 2] / name, n) for n in range(ON_MOUNTS)]
         below = self._http.below(name)
         return on_mounts, [OverHttp(below) for _ in range(2)]
 
@@ -188,6 +190,25 @@ def lines(value: bytes | None) -> object:
             return ("torn", line[:40], len(line))
         tokens.append(token)
     return tuple(tokens)
+
+
+def without_known_gap(history: list[Call]) -> list[Call]:
+    """Without reads beside an append of the same host.
+
+    The kernel may throw the size away that such a read has asked for; see "Known gaps" of
+    GUARANTEES.md. Reads over HTTP, and of a host that does not append at that moment, remain.
+    """
+
+    def beside(read: Call) -> bool:
+        return read.client < ON_MOUNTS and any(
+            call.verb == "append"
+            and call.client % 2 == read.client % 2
+            and call.began < read.ended
+            and read.began < call.ended
+            for call in history
+        )
+
+    return [call for call in history if call.verb != "read" or not beside(call)]
 
 
 def append_and_read(
@@ -255,6 +276,8 @@ def test_histories_are_linearisable(group: Group, kind: str, figures: Figures) -
             ]
         )
         history = Names.twins(recorder.history())
+        if kind == "append":
+            history = without_known_gap(history)
         if not is_linearisable(history, model()):
             pytest.fail(shown(history))
         group.remove(name)
@@ -279,6 +302,11 @@ def test_the_check_refuses_what_cannot_be() -> None:
     assert is_linearisable(Names.twins([one, *renames]), Names())
     late = call(1, "rename", ("a", "b"), True, 20)
     assert not is_linearisable(Names.twins([one, renames[0], late]), Names())
+    cut = call(2, "read", (), ("torn", b"", 1), 12)
+    assert without_known_gap([two[1], cut]) == [two[1]]
+    for client, at in ((3, 12), (5, 12), (2, 16)):
+        elsewhere = call(client, "read", (), (), at)
+        assert without_known_gap([two[1], elsewhere]) == [two[1], elsewhere]
     back = [
         call(0, "write", (b"1",), None, 0),
         call(0, "write", (b"2",), None, 10),

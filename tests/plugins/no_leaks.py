@@ -54,6 +54,10 @@ class Opened:
     """Whether the test uses one of ours, also one that it asked for by name while it ran."""
 
 
+NAMESPACES_MOUNT = "/run/netns"
+"""Made once on a machine by the first `ip netns add`, where namespaces stay."""
+
+
 class Worker(Protocol):
     """What xdist tells of a worker that ended; `workeroutput` is missing when it crashed."""
 
@@ -77,7 +81,8 @@ class HostObjects:
         return cls(
             mounts=frozenset(
                 line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()
-            ),
+            )
+            - {NAMESPACES_MOUNT},
             namespaces=frozenset(_names(Path("/run/netns"))),
             interfaces=frozenset(_names(Path("/sys/class/net"))),
             cgroups=frozenset(
