@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.model.lease_store import Request
+from tests.model.lease_request import Request
 from wrkfs.errors import WrkfsError
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import Attr, Dentry, FileMap, Ino, RenameFlags
@@ -100,7 +100,7 @@ class LeaseSession(MemoryMeta):
     def apply(self, request: Request) -> None:
         """A change is committed."""
         try:
-            answer = at_once(self._meaning(request.kind, request.args))
+            answer = at_once(self.meaning(request.kind, request.args))
         except WrkfsError as error:
             request.answered(error=error)
             return
@@ -121,7 +121,8 @@ class LeaseSession(MemoryMeta):
             database.leases.add((answer.ino, self.number))
         request.answered(answer)
 
-    def _meaning(self, kind: str, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
+    def meaning(self, kind: str, args: tuple[Any, ...]) -> Coroutine[Any, Any, Any]:
+        """What `MemoryMeta` makes of a call."""
         if kind == "create":
             return super().create(*args[:-1], exclusive=args[-1])
         work: Coroutine[Any, Any, Any] = getattr(super(), kind)(*args)
@@ -145,7 +146,7 @@ class LeaseSession(MemoryMeta):
         return True
 
     def _do_give_back(self, inos: Sequence[Ino]) -> None:
-        self.database.leases -= {(ino, self.number) for ino in inos}
+        self.database.end_leases({(ino, self.number) for ino in inos})
 
     def _do_beat(self) -> int:
         self.expires = self.database.now + EXPIRY

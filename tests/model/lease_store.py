@@ -9,10 +9,10 @@ what `MemoryMeta` makes of them.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.model.lease_request import VISIBLE, Request
 from tests.model.schedules import Event
 from wrkfs.errors import Exists, NotEmpty, NotFound, WrkfsError
 from wrkfs.meta.memory_volume import MemoryVolume
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
     from tests.model.lease_session import LeaseSession
     from wrkfs.types import Attr
-
-VISIBLE = ("create", "mkdir", "link", "unlink", "rmdir", "rename", "setattr", "commit")
-"""Changes that others may see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +42,6 @@ class Plan:
     error: WrkfsError | None = None
 
 
-class Request:
-    """One call of a session on its way."""
-
-    def __init__(
-        self, session: LeaseSession, number: int, kind: str, args: tuple[Any, ...]
-    ) -> None:
-        self.session, self.number, self.kind, self.args = session, number, kind, args
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.stage = "lock" if kind in (*VISIBLE, "open", "release") else "do"
-        self.rows: set[Ino] = set()
-        self.homes: set[Ino] = set()
-        self.found: set[tuple[Ino, int]] = set()
-        self.ended: set[int] = set()
-        self.impatience = session.database.impatience
-        self.answer: Any = None
-        self.error: BaseException | None = None
-
-    def answered(self, answer: object = None, error: BaseException | None = None) -> None:
-        """The answer is on its way."""
-        self.stage, self.answer, self.error = "deliver", answer, error
-
-
 class Database:
     """The shared state, and all calls under way."""
 
@@ -78,6 +53,8 @@ class Database:
         self.look_first = look_first
         self.now = 100.0
         self.leases: set[tuple[Ino, int]] = set()
+        self.ended: dict[tuple[Ino, int], int] = {}
+        """How many leases of a session on a directory have ended."""
         self.recalls: set[tuple[Ino, int]] = set()
         self.locks: dict[Ino, Request] = {}
         self.homes: dict[Ino, Ino] = {}
@@ -196,7 +173,7 @@ class Database:
             return None
         reads: set[Hashable] = set()
         if request.found:
-            if self.foreign(request) == request.found and not request.impatience:
+            if self.numbered(self.foreign(request)) == request.seen and not request.impatience:
                 return None
             reads = {("lease", ino, n) for ino in request.homes for n in self.sessions}
         rows = frozenset(("row", ino) for ino in plan.rows)
@@ -246,10 +223,20 @@ class Database:
         me = request.session.number
         return {one for one in self.leases if one[0] in request.homes and one[1] != me}
 
+    def numbered(self, leases: set[tuple[Ino, int]]) -> set[tuple[Ino, int, int]]:
+        """The same, told from those that were given back before."""
+        return {(*lease, self.ended.get(lease, 0)) for lease in leases}
+
+    def end_leases(self, leases: set[tuple[Ino, int]]) -> None:
+        """Removes rows, if they are there."""
+        for lease in leases & self.leases:
+            self.ended[lease] = self.ended.get(lease, 0) + 1
+        self.leases -= leases
+
     # -- their effects --
 
     def _lock(self, request: Request) -> None:
-        if request.found and self.foreign(request) == request.found:
+        if request.found and self.numbered(self.foreign(request)) == request.seen:
             request.impatience -= 1
         plan = self.plan(request.kind, request.args)
         if plan.error is not None:
@@ -267,11 +254,12 @@ class Database:
         found = self.foreign(request)
         request.ended = {n for _, n in found if self.sessions[n].expires < self.now}
         request.found = {one for one in found if one[1] not in request.ended}
+        request.seen = self.numbered(request.found)
         request.stage = "commit"
 
     def _commit(self, request: Request) -> None:
         for number in request.ended:
-            self.leases = {one for one in self.leases if one[1] != number}
+            self.end_leases({one for one in self.leases if one[1] == number})
             self.sessions[number].db_tenure += 1
         request.ended = set()
         for ino in [ino for ino, owner in self.locks.items() if owner is request]:
