@@ -33,7 +33,7 @@ BATCH = 20
 """Rooms that are made before the first of them is looked at: making one recalls leases above it."""
 SETTLED = 1.5
 """Seconds in which access times are told, and after which leases are given again."""
-LEASED = 0.75
+LEASED = 0.25
 """Share of the rounds that must have found a lease: the others a busy machine may have cost."""
 
 pytestmark = [pytest.mark.leases, pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
