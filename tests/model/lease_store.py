@@ -205,8 +205,12 @@ class Database:
             writes = {("session", number)}
         else:
             reads = {("row", ino) for ino in self._read_rows(request)}
-        run = lambda: request.session.answer(request)  # noqa: E731 a name for one line
-        return Event(key, run, reads=frozenset(reads), writes=frozenset(writes))
+        return Event(
+            key,
+            lambda: request.session.answer(request),
+            reads=frozenset(reads),
+            writes=frozenset(writes),
+        )
 
     def _read_rows(self, request: Request) -> set[Ino]:
         ino: Ino = request.args[0]

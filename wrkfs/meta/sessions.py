@@ -7,7 +7,6 @@ import logging
 import time
 from contextlib import suppress
 from datetime import timedelta
-from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
@@ -185,16 +184,19 @@ class MountSession:
         Raises Fenced when it was not applied, Doubtful when that is unknown, the WrkfsError of the
         errno it answers, and what `Links.call` raises.
         """
-        until = time.monotonic() + RECALL_WAIT
-        for pause in chain(_RECALL_PAUSES, repeat(_RECALL_PAUSES[-1])):
+        waits = 0
+        until = 0.0
+        while True:
             try:
                 return await self._mutate(name, args)
             except _RecalledError:
-                # Without a slot: those who give leases back here need some as well.
-                if time.monotonic() > until:
+                now = time.monotonic()
+                until = until or now + RECALL_WAIT
+                if now > until:
                     raise Unavailable("others do not give back what they keep of it") from None
-                await asyncio.sleep(pause)
-        raise AssertionError("unreachable")
+            # Without a slot: those who give leases back here need some as well.
+            await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
+            waits += 1
 
     async def _mutate(self, name: str, args: tuple[object, ...]) -> asyncpg.Record:
         self.check()

@@ -136,9 +136,9 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             raise mounting.MountpointError(
                 f"{directory}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
             ) from None
-        kernel = Kernel(device_descriptor())
-        operations.attach(kernel)
-        await _until_unmounted(operations, kernel, directory, stop)
+        if fs.leases is not None:
+            operations.attach(Kernel(device_descriptor()))
+        await _until_unmounted(operations, directory, stop)
     finally:
         try:
             async with asyncio.timeout(DRAIN_TIMEOUT):
@@ -147,9 +147,7 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             raise Unavailable("bytes that were not closed could not be committed") from None
 
 
-async def _until_unmounted(
-    operations: Operations, kernel: Kernel, directory: Path, stop: asyncio.Event
-) -> None:
+async def _until_unmounted(operations: Operations, directory: Path, stop: asyncio.Event) -> None:
     """Serves until `stop` is set or someone unmounts the directory."""
     served = asyncio.create_task(pyfuse3.main(max_tasks=MAX_TASKS))
     stopped = asyncio.create_task(stop.wait())
@@ -172,7 +170,7 @@ async def _until_unmounted(
         for task in (stopped, served):
             task.cancel()
         await asyncio.gather(stopped, served, return_exceptions=True)
-        kernel.close()
+        operations.detach()
         pyfuse3.close(unmount=mounting.device(directory) is not None)
 
 

@@ -122,6 +122,11 @@ class Operations(pyfuse3.Operations):
             self._kernel = kernel
             self._fs.leases.on_drop = kernel.drop
 
+    def detach(self) -> None:
+        """The mount ends: nothing is sent to the kernel any more."""
+        if self._kernel is not None:
+            self._kernel.close()
+
     def init(self) -> None:
         """FUSE_INIT: its answer is sent before the event loop goes on."""
         self.initialised.set()

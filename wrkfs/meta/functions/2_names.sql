@@ -62,8 +62,8 @@ END $$;
 -- Makes an inode and its name; the part that create, mknod, mkdir and symlink share. A setgid
 -- directory passes on its group, and the bit to directories. The answer's flag is true.
 CREATE FUNCTION wrkfs.add_node(
-    a_session bigint, a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
-    a_rdev bigint, a_size bigint
+    a_session bigint, a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint,
+    a_gid bigint, a_rdev bigint, a_size bigint
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.reply;

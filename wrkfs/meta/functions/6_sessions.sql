@@ -1,8 +1,8 @@
 -- Sessions: registration, heartbeat, fencing, reclaiming. The rules stand in schema.sql, SESSIONS.
 
 -- Registers a session with a_slots slots for mutating calls and answers its number. Durable: after
--- a crash nobody else may get the number. a_channel: where it hears that leases are recalled; NULL: it
--- takes none. a_run: the run of the database that it knows. a_process: whose session it is.
+-- a crash nobody else may get the number. a_channel: where it hears that leases are recalled;
+-- NULL: it takes none. a_run: the run of the database that it knows. a_process: whose session it is.
 CREATE FUNCTION wrkfs.register(
     a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz,
     a_process text
@@ -26,8 +26,8 @@ BEGIN
 END $$;
 
 -- What a session asks first on every new connection. run names the present run of the database: it
--- stands in the unlogged table `lease`, on inode 0, which no inode has; so a crash or a fail-over takes it
--- away, and a clean restart does not. Another run than a_run, which the session knew, means that
+-- stands in the unlogged table `lease`, on inode 0, which no inode has; so a crash or a fail-over
+-- takes it away, and a clean restart does not. Another run than a_run, which the session knew, means that
 -- asynchronous changes may be undone: seqs tells the last call applied through each of slots, and a
 -- lower number than the session has an answer for is a change that is lost. Its opens may be among
 -- them, so the files that it holds (a_held) are sustained again. A fenced session has no slots.
@@ -69,8 +69,8 @@ BEGIN
     INTO inos, doomed FROM sustained s WHERE s.session_id = a_session;
 END $$;
 
--- Keeps a session alive and clears a suspicion; its tenure, NULL: it is fenced. a_snapshot: age of the oldest
--- snapshot that the session still reads, NULL for none.
+-- Keeps a session alive and clears a suspicion; its tenure, NULL: it is fenced. a_snapshot: age of
+-- the oldest snapshot that the session still reads, NULL for none.
 CREATE FUNCTION wrkfs.heartbeat(
     a_session bigint, a_epoch bigint, a_snapshot interval, a_run timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
