@@ -313,13 +313,16 @@ class Filesystem:
     ) -> tuple[Attr, FileHandle]:
         """Creates, or with no O_EXCL opens, a regular file. Exists, IsDirectory, NotFound."""
         exclusive, asked = bool(flags & os.O_EXCL), self._shown.asked
+        durable, until = self._path.makes_empty, self._path.changes
         (file_map, made), epoch = await self._opening(
-            lambda: self._meta.create(parent, name, mode, caller, exclusive=exclusive),
+            lambda: self._meta.create(
+                parent, name, mode, caller, exclusive=exclusive, durable=durable
+            ),
             lambda found: self._meta.open(found[0].attr.ino),
         )
         handle = self._handle(file_map, flags, epoch)
         if made:
-            self._path.note_change()
+            handle.file.writer.made(durable_until=until if durable else None)
         try:
             if not made and flags & os.O_TRUNC:
                 handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))

@@ -86,6 +86,16 @@ class Dentry:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """What a rename did to its directories."""
+
+    at_ns: int
+    """Their new mtime and ctime."""
+    cookie: int
+    """Of the new name; 0: that of the name which it replaced."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetAttr:
     """Changes for `setattr`; None leaves a field as it is. `*_now` takes the database's clock."""
 

@@ -101,6 +101,9 @@ class WritePath:
     durable: int = 0
     """The value of `changes` up to which everything survives a database crash."""
 
+    makes_empty: bool = False
+    """Whether the last file that was made was closed empty. The next one is likely to be as well:
+    made durably at once, it needs no `sync` when it is closed."""
     stored_at: float = 0.0
     """When an upload succeeded last, on the loop's clock."""
     given_up: dict[SliceId, int] = field(default_factory=dict)

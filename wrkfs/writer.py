@@ -69,6 +69,8 @@ class Writer:
         self._mtime_ns = 0
         self._kicked = False
         self._failure: WrkfsError | None = None
+        self._new = False
+        """From `made` to the first durable commit."""
 
     # -- what is dirty --
 
@@ -168,6 +170,9 @@ class Writer:
         """
         if whole:
             self._pieces.end()
+        if self._new and durable:
+            self._new = False
+            self._path.makes_empty = not self.dirty and not self._committed_at
         if self.dirty or (durable and (foreign or self._undone(others))):
             await asyncio.shield(self._spawn(FLUSH_WAIT, durable, others, foreign))
 
@@ -192,6 +197,14 @@ class Writer:
         self._pieces.end()
         async with self._commit_lock:
             yield
+
+    def made(self, durable_until: int | None) -> None:
+        """The file was made just now; durably, when `changes` was that before."""
+        self._new = True
+        if durable_until is None:
+            self._path.note_change()
+        else:
+            self._path.note_durable(durable_until)
 
     def set_mtime(self, mtime_ns: int) -> None:
         """The user chose the time: the commit of earlier writes keeps it."""

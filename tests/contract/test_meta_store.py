@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.metastore import let_go
 from wrkfs import errors
 from wrkfs.layout import MAX_FILE_SIZE
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, XattrFlags
@@ -470,5 +471,5 @@ async def test_quota_of_inodes_is_exact(meta_volume: MetaVolume, meta: MetaStore
         await meta.create_unlinked(0o600, ME)
     use = await meta.statfs()
     assert (use.inodes_used, use.inodes_limit) == (3, 3)
-    await meta.release(file)
+    await let_go(meta, file)
     await meta.mkdir(ROOT_INO, b"x", 0o700, ME)

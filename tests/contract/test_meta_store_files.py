@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.extents import Objects
+from tests.harness.metastore import let_go
 from wrkfs import errors
 from wrkfs.layout import CHUNK_SIZE, INLINE_MAX, KIB, MIB
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, Ino, SetAttr, SliceId
@@ -312,11 +313,11 @@ async def test_an_open_file_outlives_its_name(
     await other.open(file)
     await other.unlink(ROOT_INO, b"f")
     assert (await meta.getattr(file)).nlink == 0
-    await meta.release(file)
+    await let_go(meta, file)
     assert objects.read(await other.file_map(file)) == b"kept"
     await put(other, file, objects.inline(4, b" and written"))
     assert (await meta.statfs()).bytes_used == 16
-    await other.release(file)
+    await let_go(other, file)
     with pytest.raises(errors.NotFound):
         await other.getattr(file)
     with pytest.raises(errors.NotFound):
@@ -334,12 +335,12 @@ async def test_handles_are_counted(meta: MetaStore, objects: Objects) -> None:
     await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=False)
     await meta.unlink(ROOT_INO, b"f")
     for _ in range(2):
-        await meta.release(file)
+        await let_go(meta, file)
         assert objects.read(await meta.file_map(file)) == b"x"
-    await meta.release(file)
+    await let_go(meta, file)
     with pytest.raises(errors.NotFound):
         await meta.file_map(file)
-    await meta.release(file)
+    await let_go(meta, file)
 
 
 async def test_opens_and_releases_at_once(meta: MetaStore) -> None:
@@ -350,15 +351,15 @@ async def test_opens_and_releases_at_once(meta: MetaStore) -> None:
             await meta.open(file)
         else:
             await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=False)
-        await meta.release(file)
+        await let_go(meta, file)
 
-    await meta.release(file)
+    await let_go(meta, file)
     for _ in range(10):
         await asyncio.gather(*(use(n) for n in range(10)))
     await asyncio.gather(meta.open(file), *(use(n) for n in range(9)))
     await meta.unlink(ROOT_INO, b"f")
     assert (await meta.getattr(file)).nlink == 0
-    await meta.release(file)
+    await let_go(meta, file)
     with pytest.raises(errors.NotFound):
         await meta.getattr(file)
 
@@ -368,7 +369,7 @@ async def test_a_replaced_file_lives_while_open(meta: MetaStore, other: MetaStor
     await meta.mknod(ROOT_INO, b"new", 0o600, 0, ME)
     await other.rename(ROOT_INO, b"new", ROOT_INO, b"old")
     assert (await meta.getattr(file)).nlink == 0
-    await meta.release(file)
+    await let_go(meta, file)
     with pytest.raises(errors.NotFound):
         await meta.getattr(file)
 
@@ -428,7 +429,7 @@ async def test_publish_gives_a_name(meta: MetaStore, other: MetaStore, objects: 
     assert await meta.publish(file, ROOT_INO, b"p")
     found = await other.lookup(ROOT_INO, b"p")
     assert (found.ino, found.nlink, found.uid, found.mode & 0o7777) == (file, 1, 1000, 0o640)
-    await meta.release(file)
+    await let_go(meta, file)
     assert objects.read(await other.file_map(file)) == b"body"
     with pytest.raises(errors.InvalidArgument):
         await meta.publish(file, ROOT_INO, b"q")
@@ -445,7 +446,7 @@ async def test_publish_replaces_a_file_and_keeps_its_owner(
     found = await other.lookup(ROOT_INO, b"p")
     assert (found.ino, found.uid, found.gid, found.mode & 0o7777) == (file, 7, 8, 0o751)
     assert (await other.getattr(old)).nlink == 0
-    await other.release(old)
+    await let_go(other, old)
     with pytest.raises(errors.NotFound):
         await other.getattr(old)
 
@@ -529,5 +530,5 @@ async def test_quota_of_bytes_is_exact(
     assert (await other.statfs()).bytes_used == 50
     await meta.close()
     await other.unlink(ROOT_INO, b"h")
-    await other.release(second)
+    await let_go(other, second)
     assert (await other.statfs()).bytes_used == 10

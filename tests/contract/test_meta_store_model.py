@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.harness.extents import Objects
 from tests.harness.loop import run
-from tests.harness.metastore import InMemory, InPostgres
+from tests.harness.metastore import InMemory, InPostgres, let_go
 from wrkfs import errors
 from wrkfs.types import ROOT_INO, Attr, Caller, Commit, Ino, RenameFlags, SetAttr, XattrFlags
 
@@ -149,7 +149,7 @@ class Player:
         return self._seen(found.attr), self._objects.read(found)
 
     async def _release(self, meta: MetaStore, a: int, _b: int, _c: int, _: int) -> None:
-        await meta.release(self._file(a))
+        await let_go(meta, self._file(a))
 
     async def _commit(self, meta: MetaStore, a: int, b: int, c: int, d: int) -> object:
         return await self._put(meta, a, b, c, d, append=False)

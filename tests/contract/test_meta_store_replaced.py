@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.metastore import let_go
 from wrkfs.errors import NotFound
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent
 
@@ -24,7 +25,7 @@ async def make(meta: MetaStore, name: bytes) -> Ino:
     ino = found.attr.ino
     extent = Extent(0, await meta.reserve_slices(1), SIZE, b"", b"12345")
     await meta.commit(Commit(ino, (extent,)))
-    await meta.release(ino)
+    await let_go(meta, ino)
     return ino
 
 
@@ -47,9 +48,9 @@ async def test_it_can_be_opened_and_counts_as_use_while_it_is_open(
         opened = await session.open(ino)
         assert (opened.attr.size, len(opened.refs)) == (SIZE, 1)
     assert await use(meta) == (2 * SIZE, 2)
-    await meta.release(ino)
+    await let_go(meta, ino)
     assert await use(meta) == (2 * SIZE, 2)
-    await other.release(ino)
+    await let_go(other, ino)
     assert await use(meta) == (SIZE, 1)
 
 
@@ -59,7 +60,7 @@ async def test_it_can_be_cut_when_it_is_opened(meta: MetaStore, meta_volume: Met
     await meta.unlink(ROOT_INO, b"old")
     assert (await meta.open(ino, truncate=True)).attr.size == 0
     assert await use(meta) == (0, 1)
-    await meta.release(ino)
+    await let_go(meta, ino)
     assert await use(meta) == (0, 0)
 
 

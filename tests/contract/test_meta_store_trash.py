@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.extents import Objects
+from tests.harness.metastore import let_go
 from wrkfs import errors
 from wrkfs.types import ROOT_INO, Caller, Commit, Ino, SetAttr
 
@@ -39,7 +40,7 @@ async def file(
     ino = (await meta.create(parent, name, 0o640, ME, exclusive=True))[0].attr.ino
     if data:
         await meta.commit(Commit(ino, (objects.stored(0, data),), durable=False))
-    await meta.release(ino)
+    await let_go(meta, ino)
     return ino
 
 
@@ -108,9 +109,9 @@ async def test_an_open_file_is_counted_until_its_last_close(
     assert await use(meta) == (5, 1)
     await meta.commit(Commit(ino, (objects.stored(5, b" world"),)))
     assert objects.read(await other.file_map(ino)) == b"hello world"
-    await meta.release(ino)
+    await let_go(meta, ino)
     assert await use(meta) == (11, 1)
-    await other.release(ino)
+    await let_go(other, ino)
     assert await use(meta) == (0, 0)
     assert [entry.size for entry in await meta.list_trash(None, 10)] == [11]
     assert await meta_volume.freed_slices() == set()
@@ -129,7 +130,7 @@ async def test_an_open_file_can_be_restored_and_purged(
     await meta.unlink(ROOT_INO, b"f")
     assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
     assert objects.read(await meta.file_map(ino)) == b"hello"
-    await meta.release(ino)
+    await let_go(meta, ino)
     assert await use(meta) == (0, 0)
     assert len(await meta_volume.freed_slices()) == 1
 
@@ -220,7 +221,7 @@ async def test_a_removed_tree_goes_to_the_trash(
     assert found[b"below"].parent == top
     assert found[b"top"].parent == ROOT_INO
     assert await use(meta) == (4 + 1, 2)
-    await meta.release(held)
+    await let_go(meta, held)
     assert await use(meta) == (4, 1)
     assert await meta_volume.freed_slices() == set()
     assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 100) == 7

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.metastore import let_go
 from wrkfs import errors
 from wrkfs.types import ROOT_INO, Caller, Ino, RenameFlags
 
@@ -173,7 +174,7 @@ async def test_remove_tree(meta: MetaStore, other: MetaStore) -> None:
         with pytest.raises(errors.NotFound):
             await other.getattr(gone)
     assert (await other.statfs()).inodes_used == 4
-    await other.release(opened.attr.ino)
+    await let_go(other, opened.attr.ino)
     assert (await other.statfs()).inodes_used == 3
     await meta.remove_tree(ROOT_INO, b"outside")
     await meta.remove_tree(ROOT_INO, b"e")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.extents import Objects
+from tests.harness.metastore import let_go
 from wrkfs import errors
 from wrkfs.layout import CHUNK_SIZE
 from wrkfs.types import (
@@ -339,7 +340,7 @@ async def test_a_file_that_is_gone_is_not_compacted(meta: MetaStore, objects: Ob
     ino = await opened(meta)
     before = await put(meta, ino, objects.stored(0, b"aaaa"), objects.stored(2, b"bbbb"))
     await meta.unlink(ROOT_INO, b"f")
-    await meta.release(ino)
+    await let_go(meta, ino)
     assert not await meta.compact(
         stretch(ino, await copied(meta, objects, 0, b"aabbbb"), before.refs)
     )

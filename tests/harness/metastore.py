@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pytest
 
     from wrkfs.meta.interface import MetaStore
+    from wrkfs.types import Ino
 
 
 class MetaVolume(Protocol):
@@ -225,3 +226,9 @@ async def meta(meta_volume: MetaVolume) -> MetaStore:
 async def other(meta_volume: MetaVolume) -> MetaStore:
     """Another session on `meta_volume`."""
     return await meta_volume.session()
+
+
+async def let_go(meta: MetaStore, ino: Ino) -> None:
+    """Releases an inode and waits until the database knows: what counts use sends it first."""
+    await meta.release(ino)
+    await meta.statfs()

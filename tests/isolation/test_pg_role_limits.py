@@ -13,6 +13,7 @@ import pytest
 
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.watchdog import LIMIT, TICK, DatabaseWatchdog, Ended
+from tests.harness.metastore import let_go
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.meta.postgres import PostgresMeta
@@ -314,7 +315,7 @@ async def test_what_is_counted_is_what_fsck_counts(roles: tuple[str, str, str]) 
             assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
         await meta.unlink(ROOT_INO, b"f")
         assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
-        await meta.release(ino)
+        await let_go(meta, ino)
         assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
     finally:
         await meta.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.model.lease_request import Request
 from wrkfs.errors import WrkfsError
 from wrkfs.meta.memory import MemoryMeta
-from wrkfs.types import Attr, Dentry, FileMap, Ino, RenameFlags
+from wrkfs.types import Attr, Dentry, FileMap, Ino, Moved, RenameFlags
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -99,6 +99,7 @@ class LeaseSession(MemoryMeta):
 
     def apply(self, request: Request) -> None:
         """A change is committed."""
+        removed = self.database.removed(request)
         try:
             answer = at_once(self.meaning(request.kind, request.args))
         except WrkfsError as error:
@@ -117,6 +118,7 @@ class LeaseSession(MemoryMeta):
             answer = self._shown_map(answer)
         elif isinstance(answer, Attr):
             answer = database.shown(answer)
+        self.database.end_leases({(ino, self.number) for ino in removed})
         if request.kind == "mkdir" and self.listens and self.expires > database.now:
             database.leases.add((answer.ino, self.number))
         request.answered(answer)
@@ -242,7 +244,14 @@ class LeaseSession(MemoryMeta):
         return found
 
     async def create(
-        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
     ) -> tuple[FileMap, bool]:
         """See MetaStore."""
         found: tuple[FileMap, bool] = await self.ask(
@@ -260,13 +269,15 @@ class LeaseSession(MemoryMeta):
         found: Attr = await self.ask("link", ino, parent, name)
         return found
 
-    async def unlink(self, parent: Ino, name: bytes) -> None:
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        await self.ask("unlink", parent, name)
+        moved_ns: int | None = await self.ask("unlink", parent, name)
+        return moved_ns
 
-    async def rmdir(self, parent: Ino, name: bytes) -> None:
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        await self.ask("rmdir", parent, name)
+        moved_ns: int | None = await self.ask("rmdir", parent, name)
+        return moved_ns
 
     async def rename(
         self,
@@ -275,10 +286,11 @@ class LeaseSession(MemoryMeta):
         new_parent: Ino,
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
-    ) -> None:
+    ) -> Moved | None:
         """See MetaStore. Without flags only."""
         assert not flags
-        await self.ask("rename", parent, name, new_parent, new_name)
+        moved: Moved | None = await self.ask("rename", parent, name, new_parent, new_name)
+        return moved
 
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         """See MetaStore. Without truncating only."""

@@ -183,6 +183,8 @@ class Database:
         writes: set[Hashable] = {("row", ino) for ino in request.rows}
         writes |= {("session", number) for number in request.ended}
         writes |= {("lease", i, number) for i, number in self.leases if number in request.ended}
+        if request.kind == "rmdir":
+            writes |= {("lease", ino, request.session.number) for ino in request.homes}
         if request.found:
             writes |= {("recalled", ino) for ino in request.homes}
             writes |= {("inbox", number) for _, number in request.found}
@@ -221,6 +223,10 @@ class Database:
         elif request.kind in ("readdir", "entries") and ino in self.volume.nodes:
             rows |= {entry.ino for entry in self.volume.nodes[ino].entries.values()}
         return rows
+
+    def removed(self, request: Request) -> set[Ino]:
+        """The directory that a change is about to remove."""
+        return request.homes - {request.args[0]} if request.kind == "rmdir" else set()
 
     def foreign(self, request: Request) -> set[tuple[Ino, int]]:
         """Leases of others where a change looks."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Dentry,
         FileMap,
         Ino,
+        Moved,
         Place,
         SessionId,
         SetAttr,
@@ -89,10 +90,19 @@ class DelegatingMeta:
         return await self._inner.readlink(ino)
 
     async def create(
-        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
     ) -> tuple[FileMap, bool]:
         """See MetaStore."""
-        return await self._inner.create(parent, name, mode, caller, exclusive=exclusive)
+        return await self._inner.create(
+            parent, name, mode, caller, exclusive=exclusive, durable=durable
+        )
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
         """See MetaStore."""
@@ -110,13 +120,13 @@ class DelegatingMeta:
         """See MetaStore."""
         return await self._inner.link(ino, parent, name)
 
-    async def unlink(self, parent: Ino, name: bytes) -> None:
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        await self._inner.unlink(parent, name)
+        return await self._inner.unlink(parent, name)
 
-    async def rmdir(self, parent: Ino, name: bytes) -> None:
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        await self._inner.rmdir(parent, name)
+        return await self._inner.rmdir(parent, name)
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
@@ -131,9 +141,9 @@ class DelegatingMeta:
         new_parent: Ino,
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
-    ) -> None:
+    ) -> Moved | None:
         """See MetaStore."""
-        await self._inner.rename(parent, name, new_parent, new_name, flags)
+        return await self._inner.rename(parent, name, new_parent, new_name, flags)
 
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         """See MetaStore."""

@@ -1,7 +1,7 @@
 """Which files a session holds open: counted here, registered once in the database.
 
 The database keeps one row per (inode, session). The first open of a file makes it, the last release
-removes it; what is in between costs no write.
+removes it, together with others a moment later; what is in between costs no write.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wrkfs.types import Ino
 
 DOUBT = 120.0
@@ -27,6 +29,7 @@ class OpenFiles:
     def __init__(self) -> None:
         self._counts: dict[Ino, int] = {}
         self._registered: set[Ino] = set()
+        self._waiting: set[Ino] = set()
         self._releasing: dict[Ino, asyncio.Future[None]] = {}
         self._creates = 0
         self._released: set[Ino] = set()
@@ -47,8 +50,11 @@ class OpenFiles:
             await asyncio.shield(pending)
 
     def add(self, ino: Ino) -> None:
-        """Counts a handle before its registration is sent."""
+        """Counts a handle before its registration is sent; a release that waits is not sent."""
         self._counts[ino] = self._counts.get(ino, 0) + 1
+        if ino in self._waiting:
+            self._waiting.discard(ino)
+            self._registered.add(ino)
 
     def confirm(self, ino: Ino) -> None:
         """Notes that the database has the row."""
@@ -64,19 +70,35 @@ class OpenFiles:
         self._registered.discard(ino)
         return self._counts.pop(ino, None) is not None
 
-    def begin_release(self, ino: Ino) -> asyncio.Future[None]:
-        """Announces that the row's removal is about to be sent."""
+    def wait(self, ino: Ino) -> int:
+        """The release of an inode with no handle left is to be sent; how many are."""
+        self._waiting.add(ino)
+        return len(self._waiting)
+
+    def take_waiting(self) -> list[Ino]:
+        """What `wait` was told of, once."""
+        taken, self._waiting = list(self._waiting), set()
+        return taken
+
+    def begin_release(self, inos: Iterable[Ino]) -> asyncio.Future[None]:
+        """Announces that the removal of rows is about to be sent."""
         if self._creates:
-            self._released.add(ino)
+            self._released.update(inos)
         future = asyncio.get_running_loop().create_future()
-        self._releasing[ino] = future
+        self._releasing.update(dict.fromkeys(inos, future))
         return future
 
-    def end_release(self, ino: Ino, future: asyncio.Future[None]) -> None:
+    def end_release(self, inos: Iterable[Ino], future: asyncio.Future[None]) -> None:
         """Ends what `begin_release` announced, however it went."""
-        if self._releasing.get(ino) is future:
-            del self._releasing[ino]
+        for ino in inos:
+            if self._releasing.get(ino) is future:
+                del self._releasing[ino]
         future.set_result(None)
+
+    def crashed(self) -> None:
+        """The database came back from a crash: what waits may have no row, or one without end."""
+        self._waiting.clear()
+        self.doubt()
 
     def doubt(self) -> None:
         """Of some call nobody knows whether it was applied, or still will be."""
@@ -92,7 +114,7 @@ class OpenFiles:
 
         The row of a create under way may look like one: see `end_create`.
         """
-        return ino not in self._counts and ino not in self._releasing
+        return not any(ino in some for some in (self._counts, self._releasing, self._waiting))
 
     def begin_create(self) -> None:
         """A create that may open an existing inode, not yet known which, is on its way."""

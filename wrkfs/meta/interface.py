@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Dentry,
         FileMap,
         Ino,
+        Moved,
         SessionId,
         SetAttr,
         SliceId,
@@ -116,12 +117,20 @@ class MetaStore(UpkeepStore, Protocol):
         ...
 
     async def create(
-        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
     ) -> tuple[FileMap, bool]:
         """Creates a regular file and opens it (see `open`); True when it was made just now.
 
         An existing regular file is opened as it is unless `exclusive` (Exists). A setgid directory
-        passes on its group. Exists, IsDirectory, NotFound, QuotaExceeded.
+        passes on its group. `durable`: as `sync`, in the same step. Exists, IsDirectory, NotFound,
+        QuotaExceeded.
         """
         ...
 
@@ -144,12 +153,15 @@ class MetaStore(UpkeepStore, Protocol):
         """Another name for a non-directory. NotPermitted (directory), TooManyLinks, Exists."""
         ...
 
-    async def unlink(self, parent: Ino, name: bytes) -> None:
-        """Removes a name of a non-directory; the inode lives on while sustained anywhere."""
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
+        """Removes a name of a non-directory; the inode lives on while sustained anywhere.
+
+        Answers the directory's new mtime and ctime (ns), None where they are not known.
+        """
         ...
 
-    async def rmdir(self, parent: Ino, name: bytes) -> None:
-        """Removes an empty directory. NotEmpty, NotDirectory."""
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
+        """Removes an empty directory; answers as `unlink`. NotEmpty, NotDirectory."""
         ...
 
     async def remove_tree(
@@ -169,8 +181,11 @@ class MetaStore(UpkeepStore, Protocol):
         new_parent: Ino,
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
-    ) -> None:
-        """Moves a name, replacing the target as rename(2) does. InvalidArgument for loops."""
+    ) -> Moved | None:
+        """Moves a name, replacing the target as rename(2) does. InvalidArgument for loops.
+
+        None: nothing was moved, or it is not known when.
+        """
         ...
 
     # -- files --
@@ -180,7 +195,7 @@ class MetaStore(UpkeepStore, Protocol):
         ...
 
     async def release(self, ino: Ino) -> None:
-        """Drops one handle; the last one of an unlinked inode anywhere frees it."""
+        """Drops one handle; the last one of an unlinked inode anywhere frees it, soon."""
         ...
 
     async def file_map(self, ino: Ino) -> FileMap:

@@ -241,7 +241,13 @@ class LeaseKeeping(DelegatingMeta):
     def _keep_map(self, found: FileMap, mark: Mark | None) -> None:
         """Maps say nothing about being settled: they are kept beside settled attributes only."""
         attr = found.attr
-        kept = self._current(attr.parent, mark) if attr.nlink == 1 else None
+        if attr.nlink == 1 and self._current(attr.parent, mark) is not None:
+            self._put_map(found)
+
+    def _put_map(self, found: FileMap) -> None:
+        """Keeps a map beside the attributes of the same version."""
+        attr = found.attr
+        kept = self._kept.get(attr.parent)
         known = None if kept is None else kept.attrs.get(attr.ino)
         if kept is None or known is None or known.version != attr.version:
             return

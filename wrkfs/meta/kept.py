@@ -47,7 +47,19 @@ class Mark:
 class Kept:
     """One leased directory: `own` are its attributes, `attrs` those of files in it, by number."""
 
-    __slots__ = ("attrs", "extra", "maps", "names", "own", "scan", "since", "told", "whole")
+    __slots__ = (
+        "asked",
+        "attrs",
+        "extra",
+        "maps",
+        "names",
+        "own",
+        "reads_at",
+        "scan",
+        "since",
+        "told",
+        "whole",
+    )
 
     def __init__(self) -> None:
         self.since = 0
@@ -61,6 +73,10 @@ class Kept:
         self.maps: dict[Ino, FileMap] = {}
         self.told: set[Ino] = set()
         self.scan: Scan | None = None
+        self.asked = 0
+        """Questions about single names that the database had to answer."""
+        self.reads_at = 8
+        """Where `asked` has to get for some entries to be read ahead."""
 
     def __len__(self) -> int:
         return len(self.names) + len(self.attrs) + len(self.told) + self.extra + 1

@@ -6,27 +6,54 @@ database (`light`). Rules: functions/1_leases.sql.
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import NotFound
+from wrkfs.errors import NotFound, WrkfsError
 from wrkfs.meta import rules
-from wrkfs.meta.keeping import LeaseKeeping
+from wrkfs.meta.keeping import ROOM, LeaseKeeping
 from wrkfs.meta.sessions import boottime
-from wrkfs.types import Dentry, Ino, RenameFlags, XattrFlags
+from wrkfs.types import Dentry, FileMap, Ino, RenameFlags, SliceRef, XattrFlags
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from wrkfs.meta.kept import Key
-    from wrkfs.types import Attr, Caller, Commit, FileMap, SetAttr, Stretch
+    from wrkfs.meta.kept import Change, Kept, Key
+    from wrkfs.meta.leases import LeaseStore
+    from wrkfs.types import Attr, Caller, Commit, Moved, SetAttr, Stretch
 
 PREFETCH = 2048
 """Entries read at once of a directory that is leased."""
+TICK = 0.004
+"""Seconds: the clock by which Linux moves times of files. Two changes within one need not differ in
+ctime, and programs that unpack set owner, mode and times one after the other."""
+AHEAD = 8
+"""Entries read ahead for each question about a single name; see `LeasedMeta._read_on`."""
+
+
+def filled(before: FileMap, commit: Commit, attr: Attr) -> FileMap | None:
+    """The map of an empty file after a first commit, answered with these attributes.
+
+    None: not known. One version more is this commit of one ref, and no other. Later commits may
+    be merged with what is there.
+    """
+    if before.refs or len(commit.extents) != 1 or attr.version != before.attr.version + 1:
+        return None
+    one = commit.extents[0]
+    ref = SliceRef(one.pos, one.slice_id, one.length, 0, one.length, one.checksums, one.inline)
+    return FileMap(attr, (ref,))
 
 
 class LeasedMeta(LeaseKeeping):
     """See the module, and `interface.MetaStore` for every method."""
+
+    def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
+        """See LeaseKeeping."""
+        super().__init__(inner, room=room)
+        self._just_changed: tuple[Ino, int] | None = None
+        self._just_changed_until = 0.0
 
     def known(self, ino: Ino) -> Attr | None:
         """Attributes of an inode as far as they are kept."""
@@ -68,6 +95,7 @@ class LeasedMeta(LeaseKeeping):
                 self._grow(1)
                 kept.put(name, attr.ino)
                 self._keep(attr, mark)
+            await self._read_on(parent, kept)
         if attr is None:
             raise NotFound(name)
         return attr
@@ -79,10 +107,29 @@ class LeasedMeta(LeaseKeeping):
             return found
         if after == 0:
             await self._take(ino)
+        many = limit if after else max(limit, PREFETCH)
+        entries = await self._entries(ino, after, many)
+        return entries[:limit]
+
+    async def _read_on(self, directory: Ino, kept: Kept) -> None:
+        """After many single questions about a directory some of its entries are read at once.
+
+        Many of them are likely to be asked for next. So many are read as keep the cost of a walk
+        small, and that of questions here and there in a large directory bounded.
+        """
+        kept.asked += 1
+        if kept.whole or kept.asked < kept.reads_at:
+            return
+        kept.reads_at *= 2
+        after = 0 if kept.scan is None else kept.scan.last
+        with suppress(WrkfsError):  # asked again when somebody wants it
+            await self._entries(directory, after, min(PREFETCH, AHEAD * kept.asked))
+
+    async def _entries(self, ino: Ino, after: int, many: int) -> list[Dentry]:
+        """Entries from the database; they are kept where a lease covers them."""
         mark = self._mark()
         if mark is None or ino not in self._kept:
-            return await self._inner.readdir(ino, after, limit)
-        many = limit if after else max(limit, PREFETCH)
+            return await self._inner.readdir(ino, after, many)
         entries, settled = await self._inner.entries(ino, after, many)
         kept = self._current(ino, mark) if settled else None
         if kept is not None:
@@ -91,7 +138,7 @@ class LeasedMeta(LeaseKeeping):
                 kept.put(entry.name, entry.attr.ino, entry.cookie)
                 self._keep(entry.attr, mark)
             kept.scanned(after, entries, mark, end=len(entries) < many)
-        return entries[:limit]
+        return entries
 
     def _listed(self, ino: Ino, after: int, limit: int) -> list[Dentry] | None:
         kept = self._usable(ino)
@@ -104,7 +151,7 @@ class LeasedMeta(LeaseKeeping):
                 return None
             entries.append(Dentry(cookie, name, attr))
         # Whether a directory has become empty, or was never read, is left to the database.
-        return entries or None
+        return entries if entries or after else None
 
     async def parent(self, ino: Ino) -> Ino:
         """See MetaStore."""
@@ -165,32 +212,36 @@ class LeasedMeta(LeaseKeeping):
                 kept.stamp_own(None)
         return attr
 
-    async def unlink(self, parent: Ino, name: bytes) -> None:
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        await self._removing(parent, name, lambda: self._inner.unlink(parent, name))
+        return await self._removing(parent, name, lambda: self._inner.unlink(parent, name))
 
-    async def rmdir(self, parent: Ino, name: bytes) -> None:
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        await self._removing(parent, name, lambda: self._inner.rmdir(parent, name))
+        return await self._removing(parent, name, lambda: self._inner.rmdir(parent, name), -1)
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
     ) -> None:
         """See MetaStore. What was kept of the tree is forgotten."""
+
+        async def remove() -> None:
+            await self._inner.remove_tree(parent, name, if_version=if_version)
+
         try:
             with self._light.barred():
                 await self._light.sustain(self._light.all)
-                await self._removing(
-                    parent,
-                    name,
-                    lambda: self._inner.remove_tree(parent, name, if_version=if_version),
-                )
+                await self._removing(parent, name, remove)
         finally:
             self._drop_all()
 
     async def _removing(
-        self, parent: Ino, name: bytes, call: Callable[[], Awaitable[None]]
-    ) -> None:
+        self,
+        parent: Ino,
+        name: bytes,
+        call: Callable[[], Awaitable[int | None]],
+        subdirectories: int = 0,
+    ) -> int | None:
         kept = self._kept.get(parent)
         known = None if kept is None else kept.names.get(name)
         keys: list[Key] = [(parent, name), parent]
@@ -199,7 +250,7 @@ class LeasedMeta(LeaseKeeping):
         async with self._changing(*keys) as change:
             with self._light.barred():
                 await self._light.sustain(self._under(parent, name))
-                await call()
+                moved_ns = await call()
             if known is None:
                 await self._uncover(parent)
                 self._lose_below(parent)
@@ -207,14 +258,16 @@ class LeasedMeta(LeaseKeeping):
                 # Open files are covered by nothing any more.
                 await self.on_drop((), {known.ino})
                 self._lose_attr(known.ino)
-                self._forget_directory(known.ino)
+                # The lease of a directory went with it.
+                self._pop(known.ino)
             kept = self._answered(change, parent)
             if kept is not None:
                 if change.clean((parent, name)):
                     kept.take_away(name)
                 else:
                     kept.forget(name)
-                kept.stamp_own(None)
+                kept.stamp_own(moved_ns if change.clean(parent) else None, subdirectories)
+        return moved_ns
 
     async def rename(
         self,
@@ -223,7 +276,7 @@ class LeasedMeta(LeaseKeeping):
         new_parent: Ino,
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
-    ) -> None:
+    ) -> Moved | None:
         """See MetaStore."""
         inos: list[Ino] = []
         keys: set[Key] = {(parent, name), (new_parent, new_name), parent, new_parent}
@@ -233,7 +286,7 @@ class LeasedMeta(LeaseKeeping):
             if known is not None:
                 keys.add(known.ino)
                 inos.append(known.ino)
-        async with self._changing(*keys):
+        async with self._changing(*keys) as change:
             with self._light.barred():
                 # What is moved may come to where no lease covers it.
                 await self._light.sustain(self._under(parent, name))
@@ -242,18 +295,50 @@ class LeasedMeta(LeaseKeeping):
                     self._lose_unknown(parent, name)
                     self._lose_unknown(new_parent, new_name)
                     await self._uncover(parent, new_parent)
-                await self._inner.rename(parent, name, new_parent, new_name, flags)
+                moved = await self._inner.rename(parent, name, new_parent, new_name, flags)
+            within = parent == new_parent and not flags & RenameFlags.EXCHANGE
+            if (
+                moved is not None
+                and within
+                and self._renamed(change, parent, name, new_name, moved)
+            ):
+                return moved
             for ino in inos:
-                self._lose_attr(ino)
-                moved = self._kept.get(ino)
-                if moved is not None:
-                    moved.own = None
+                self._lose_own(ino)
             for at, what in ((parent, name), (new_parent, new_name)):
                 self._lose_unknown(at, what)
                 kept = self._kept.get(at)
                 if kept is not None:
                     kept.forget(what)
                     kept.stamp_own(None)
+        return moved
+
+    def _renamed(
+        self, change: Change, directory: Ino, name: bytes, new_name: bytes, moved: Moved
+    ) -> bool:
+        """A name was moved within a directory: keeps what is known of it. False: too little is."""
+        kept = self._answered(change, directory)
+        if kept is None or not all(change.clean((directory, one)) for one in (name, new_name)):
+            return False
+        known, target = kept.names.get(name), kept.names.get(new_name)
+        if known is None or (target is None and new_name not in kept.names and not kept.whole):
+            return False
+        cookie = moved.cookie
+        if target is not None:
+            if target.ino not in self._homes:
+                return False
+            self._lose_attr(target.ino)
+            cookie = cookie or target.cookie
+        kept.take_away(name)
+        kept.take_away(new_name)
+        kept.put(new_name, known.ino, cookie)
+        attr = kept.attrs.get(known.ino)
+        if attr is not None and change.clean(known.ino):
+            self._put_attr(kept, replace(attr, ctime_ns=moved.at_ns))
+        else:
+            self._lose_own(known.ino)
+        kept.stamp_own(moved.at_ns if change.clean(directory) else None)
+        return True
 
     def _lose_unknown(self, parent: Ino, name: bytes) -> None:
         """A name changes: what it stands for is not known any more, whatever that is."""
@@ -313,10 +398,20 @@ class LeasedMeta(LeaseKeeping):
         return attr
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
-        """See MetaStore."""
+        """See MetaStore. What `changes_little` costs no round trip."""
+        known = self._attr(ino)
+        if (
+            known is not None
+            and self._just_changed == (ino, known.ctime_ns)
+            and time.monotonic() < self._just_changed_until
+            and rules.changes_little(known, changes)
+        ):
+            return known
         async with self._changing(ino) as change:
             attr = await self._inner.setattr(ino, changes)
             self._changed(change, attr)
+            self._just_changed = ino, attr.ctime_ns
+            self._just_changed_until = time.monotonic() + TICK
         return attr
 
     async def touch(self, atimes: Mapping[Ino, int]) -> None:
@@ -345,13 +440,23 @@ class LeasedMeta(LeaseKeeping):
     # -- files --
 
     async def create(
-        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
     ) -> tuple[FileMap, bool]:
         """See MetaStore."""
         async with self._changing((parent, name), parent) as change:
-            found, made = await self._inner.create(parent, name, mode, caller, exclusive=exclusive)
+            found, made = await self._inner.create(
+                parent, name, mode, caller, exclusive=exclusive, durable=durable
+            )
             if made:
                 self._made(change, parent, name, found.attr)
+                self._put_map(found)
         return found, made
 
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
@@ -407,9 +512,13 @@ class LeasedMeta(LeaseKeeping):
 
     async def commit(self, commit: Commit) -> Attr:
         """See MetaStore."""
+        before = self._map(commit.ino)
         async with self._changing(commit.ino) as change:
             attr = await self._inner.commit(commit)
             self._changed(change, attr)
+            made = None if before is None else filled(before, commit, attr)
+            if made is not None and change.clean(commit.ino):
+                self._put_map(made)
         return attr
 
     async def compact(self, stretch: Stretch) -> bool:

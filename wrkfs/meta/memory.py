@@ -35,6 +35,7 @@ from wrkfs.types import (
     Dentry,
     FileMap,
     Ino,
+    Moved,
     RenameFlags,
     SessionId,
     SetAttr,
@@ -171,7 +172,14 @@ class MemoryMeta(MemoryUpkeep):
         return node.target
 
     async def create(
-        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
     ) -> tuple[FileMap, bool]:
         """See MetaStore."""
         volume = self._alive()
@@ -254,7 +262,7 @@ class MemoryMeta(MemoryUpkeep):
         volume.touch(directory)
         return node.change(nlink=node.attr.nlink + 1)
 
-    async def unlink(self, parent: Ino, name: bytes) -> None:
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
         volume = self._alive()
         directory, node = volume.entry(parent, name)
@@ -263,8 +271,9 @@ class MemoryMeta(MemoryUpkeep):
         del directory.entries[name]
         volume.touch(directory)
         volume.drop_link(node, parent, name)
+        return directory.attr.ctime_ns
 
-    async def rmdir(self, parent: Ino, name: bytes) -> None:
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
         volume = self._alive()
         directory, node = volume.entry(parent, name)
@@ -275,6 +284,7 @@ class MemoryMeta(MemoryUpkeep):
         del directory.entries[name]
         volume.touch(directory, -1)
         volume.drop_directory(node, parent, name)
+        return directory.attr.ctime_ns
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
@@ -306,7 +316,7 @@ class MemoryMeta(MemoryUpkeep):
         new_parent: Ino,
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
-    ) -> None:
+    ) -> Moved | None:
         """See MetaStore."""
         volume = self._alive()
         rules.check_rename(flags)
@@ -320,15 +330,16 @@ class MemoryMeta(MemoryUpkeep):
             raise Exists
         target = None if entry is None else volume.nodes[entry.ino]
         if target is node:
-            return
+            return None
         self._refuse_loop(node, goal)
         if target is not None and flags & RenameFlags.EXCHANGE:
             self._refuse_loop(target, source)
             self._exchange(source, name, node, goal, new_name, target)
-            return
+            return Moved(goal.attr.ctime_ns, 0)
         if target is not None:
             self._refuse_replacing(node, target)
         self._move(source, name, node, goal, new_name, target)
+        return Moved(goal.attr.ctime_ns, goal.entries[new_name].cookie if target is None else 0)
 
     def _refuse_loop(self, node: Node, goal: Node) -> None:
         """A directory cannot go below itself."""
@@ -387,7 +398,7 @@ class MemoryMeta(MemoryUpkeep):
         volume.touch(goal, moved)
         if node.attr.is_dir:
             node.parent = goal.attr.ino
-        node.change()
+        node.change(ctime_ns=goal.attr.ctime_ns)
 
     # -- files --
 

@@ -13,49 +13,38 @@ from __future__ import annotations
 
 import errno
 import stat
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import (
     Doubtful,
     Fenced,
     InvalidArgument,
-    NotFound,
-    StorageError,
-    Unavailable,
-    WrkfsError,
     by_errno,
 )
 from wrkfs.meta import rows, rules
 from wrkfs.meta.handles import OpenFiles
 from wrkfs.meta.links import DEADLINE, Links
 from wrkfs.meta.listener import Listener
-from wrkfs.meta.postgres_upkeep import PostgresUpkeep
+from wrkfs.meta.postgres_files import PURGE_LIMIT, PostgresFiles
 from wrkfs.meta.sessions import CLOSE_DEADLINE, MountSession
-from wrkfs.types import Ino, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
+from wrkfs.types import Ino, Moved, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import timedelta
 
-    import asyncpg
-
     from wrkfs.config import VolumeConfig
-    from wrkfs.types import Attr, Caller, Commit, Dentry, FileMap, SetAttr
+    from wrkfs.types import Attr, Caller, Commit, Dentry, SetAttr
 
 CONNECTIONS = 4
 """Calls to the database at once."""
 _SLICES = 1024
 """Slice ids fetched at once."""
 _SLICES_MAX = 1 << 20
-_PURGE_LIMIT = 2000
-"""Entries removed in one call of `remove_tree`: about 50 ms of locks."""
-_REOPENS = 10
-_UNKNOWN = (Unavailable, Doubtful, StorageError)
-"""Errors after which nobody knows whether the call was applied."""
 
 
-class PostgresMeta(PostgresUpkeep):
+class PostgresMeta(PostgresFiles):
     """One session on a volume's schema; see `interface.MetaStore` for every method.
 
     Critical sections: none beyond those of `Links`, `MountSession` and `OpenFiles`; `_slices`
@@ -72,6 +61,7 @@ class PostgresMeta(PostgresUpkeep):
         leases: bool = False,
     ) -> None:
         """`deadline` is how many seconds of an outage cost latency only. `leases`: takes some."""
+        super().__init__()
         self._links = Links(config, connections, deadline)
         self.listener = Listener(self._links) if leases else None
         self._session = MountSession(
@@ -82,7 +72,6 @@ class PostgresMeta(PostgresUpkeep):
             self.listener.channel if self.listener else None,
         )
         self._session.tidy = self.tidy
-        self._files = OpenFiles()
         self._on_crash: Callable[[bool], None] | None = None
         self._slices = range(0)
         self._lightly_held: Callable[[], Sequence[Ino]] = tuple
@@ -118,6 +107,7 @@ class PostgresMeta(PostgresUpkeep):
     async def close(self, *, deadline: float = CLOSE_DEADLINE) -> None:
         """Ends the session within `deadline` seconds, also in an outage. Idempotent."""
         try:
+            await self._end_releases()
             await self._session.end(deadline)
         finally:
             if self.listener is not None:
@@ -129,7 +119,7 @@ class PostgresMeta(PostgresUpkeep):
         self._on_crash = on_crash
 
     def _crashed(self, lost: bool) -> None:
-        self._files.doubt()
+        self._files.crashed()
         if self._on_crash is not None:
             self._on_crash(lost)
 
@@ -146,40 +136,6 @@ class PostgresMeta(PostgresUpkeep):
     async def reap(self, silence: timedelta, patience: timedelta) -> None:
         """Looks after sessions that went away; the heartbeat does it by itself now and then."""
         await self._session.reap(silence, patience)
-
-    async def tidy(self) -> None:
-        """Lets go of what the database says is held here and nobody holds; the heart calls it.
-
-        Such rows are left by opens and releases whose end is unknown, also by releases that a crash
-        of the database has undone, and by removals of trees that ended early.
-        """
-        files = self._files
-        if not files.doubted:
-            return
-        with self._doubting(files):
-            found = await self._links.call("held", (self._session.id,))
-            for number in found[0]["inos"] or ():
-                if files is self._files and files.stray(Ino(number)):
-                    await self._send_release(files, Ino(number))
-            more = found[0]["doomed"]
-            while more and files is self._files:
-                more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
-
-    @contextmanager
-    def _doubting(self, files: OpenFiles) -> Iterator[None]:
-        """In the body is a call that leaves a row behind when nobody learns its end."""
-        try:
-            yield
-        except BaseException as error:
-            if not isinstance(error, WrkfsError) or isinstance(error, _UNKNOWN):
-                files.doubt()
-            raise
-
-    async def _read(self, name: str, *args: object) -> asyncpg.Record:
-        row = (await self._links.call(name, args))[0]
-        if row[0]:
-            raise by_errno(row[0])
-        return row
 
     # -- leases --
 
@@ -298,37 +254,6 @@ class PostgresMeta(PostgresUpkeep):
         target: bytes = (await self._read("readlink", ino))[1]
         return target
 
-    async def create(
-        self, parent: Ino, name: bytes, mode: int, caller: Caller, *, exclusive: bool
-    ) -> tuple[FileMap, bool]:
-        """See MetaStore."""
-        rules.check_name(name)
-        mode = stat.S_IFREG | stat.S_IMODE(mode)
-        for _ in range(_REOPENS):
-            files, ino = self._files, None
-            new = await self._session.fresh_id()
-            files.begin_create()
-            try:
-                with self._doubting(files):
-                    row = await self._session.mutate(
-                        "create", parent, name, new, mode, caller.uid, caller.gid, exclusive
-                    )
-                ino = Ino(row[2])
-                files.add(ino)
-            finally:
-                doubtful = files.end_create(ino)
-            if not doubtful:
-                files.confirm(ino)
-                return rows.file_map(row), row[1]
-            # A release of the same file was on its way and may have removed what create relied on.
-            try:
-                return await self._register(ino), row[1]
-            except NotFound:
-                continue
-            except Fenced:
-                raise Doubtful("fenced between creating and opening") from None
-        raise StorageError("the file is replaced faster than it can be opened")
-
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
         """See MetaStore."""
         mode = rules.node_mode(mode)
@@ -356,7 +281,7 @@ class PostgresMeta(PostgresUpkeep):
     ) -> Attr:
         rules.check_name(name)
         new = await self._session.fresh_id()
-        row = await self._session.mutate(
+        row = await self._growing(
             "make", parent, name, new, mode, caller.uid, caller.gid, rdev, target
         )
         return rows.attr(row)
@@ -367,28 +292,34 @@ class PostgresMeta(PostgresUpkeep):
         cookie = await self._session.fresh_id()
         return rows.attr(await self._session.mutate("link", ino, parent, name, cookie))
 
-    async def unlink(self, parent: Ino, name: bytes) -> None:
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
-        rules.check_name(name)
-        await self._session.mutate("remove", parent, name, "file", None, None)
+        return await self._remove(parent, name, "file")
 
-    async def rmdir(self, parent: Ino, name: bytes) -> None:
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
         """See MetaStore."""
+        return await self._remove(parent, name, "empty")
+
+    async def _remove(self, parent: Ino, name: bytes, kind: str) -> int | None:
         rules.check_name(name)
-        await self._session.mutate("remove", parent, name, "empty", None, None)
+        self._release_now()  # a file that is closed here and removed goes at once
+        row = await self._session.mutate("remove", parent, name, kind, None, None)
+        moved: int | None = row["ctime"]
+        return moved
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
     ) -> None:
         """See MetaStore. If it ends early, the rest goes when this session ends."""
         rules.check_name(name)
+        self._release_now()
         demanded = (None, None) if if_version is None else if_version
         with self._doubting(self._files):
             more = (await self._session.mutate("remove", parent, name, "tree", *demanded))[1]
         # The name is gone: what a fence leaves of the tree is reclaimed with the session.
         with suppress(Fenced, Doubtful), self._doubting(self._files):
             while more:
-                more = (await self._session.mutate("purge", self._session.id, _PURGE_LIMIT))[1]
+                more = (await self._session.mutate("purge", self._session.id, PURGE_LIMIT))[1]
 
     async def rename(
         self,
@@ -397,61 +328,19 @@ class PostgresMeta(PostgresUpkeep):
         new_parent: Ino,
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
-    ) -> None:
+    ) -> Moved | None:
         """See MetaStore."""
         rules.check_rename(flags)
         rules.check_name(name)
         rules.check_name(new_name)
         cookie = await self._session.fresh_id()
-        await self._session.mutate("rename", parent, name, new_parent, new_name, int(flags), cookie)
+        row = await self._session.mutate(
+            "rename", parent, name, new_parent, new_name, int(flags), cookie
+        )
+        at_ns: int | None = row["ctime"]
+        return None if at_ns is None else Moved(at_ns, cookie if row["flag"] else 0)
 
     # -- files --
-
-    async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
-        """See MetaStore."""
-        self._session.check()
-        files = self._files
-        await files.settled(ino)
-        files.add(ino)
-        if not truncate and files.registered(ino):
-            try:
-                return await self.file_map(ino)
-            except BaseException:
-                files.drop(ino)
-                raise
-        return await self._register(ino, truncate)
-
-    async def _register(self, ino: Ino, truncate: bool = False) -> FileMap:
-        """Makes the database hold an inode that has just been counted."""
-        files = self._files
-        try:
-            await files.settled(ino)
-            with self._doubting(files):
-                row = await self._session.mutate("open", ino, truncate)
-        except BaseException:
-            files.drop(ino)
-            raise
-        files.confirm(ino)
-        return rows.file_map(row)
-
-    async def release(self, ino: Ino) -> None:
-        """See MetaStore."""
-        files = self._files
-        if files.drop(ino):
-            await self._send_release(files, ino)
-
-    async def _send_release(self, files: OpenFiles, ino: Ino) -> None:
-        """Removes the row of an inode that nobody holds here; `tidy` tries again if this fails."""
-        pending = files.begin_release(ino)
-        try:
-            with self._doubting(files):
-                await self._session.mutate("release", ino)
-        finally:
-            files.end_release(ino, pending)
-
-    async def file_map(self, ino: Ino) -> FileMap:
-        """See MetaStore."""
-        return rows.file_map(await self._read("file_map", ino))
 
     async def reserve_slices(self, count: int) -> SliceId:
         """See MetaStore. Usually answered from a range fetched before."""
@@ -470,7 +359,7 @@ class PostgresMeta(PostgresUpkeep):
         """See MetaStore."""
         rules.check_commit(commit)
         extents = commit.extents
-        row = await self._session.mutate(
+        row = await self._growing(
             "commit",
             commit.ino,
             [extent.pos for extent in extents],
@@ -483,23 +372,6 @@ class PostgresMeta(PostgresUpkeep):
             commit.mtime_ns,
         )
         return rows.attr(row)
-
-    async def create_unlinked(self, mode: int, caller: Caller) -> FileMap:
-        """See MetaStore."""
-        new = await self._session.fresh_id()
-        mode = stat.S_IFREG | stat.S_IMODE(mode)
-        files = self._files
-        files.add(new)
-        try:
-            with self._doubting(files):
-                row = await self._session.mutate(
-                    "create_unlinked", new, mode, caller.uid, caller.gid
-                )
-        except BaseException:
-            files.drop(new)
-            raise
-        files.confirm(new)
-        return rows.file_map(row)
 
     async def publish(
         self,
@@ -522,6 +394,7 @@ class PostgresMeta(PostgresUpkeep):
 
     async def statfs(self) -> StatFs:
         """See MetaStore."""
+        await self._release_waiting()
         return StatFs(*(await self._links.call("statfs", ()))[0])
 
     async def sync(self) -> None:

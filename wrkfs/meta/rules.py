@@ -7,6 +7,7 @@ what the database's own integrity depends on.
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import (
@@ -21,12 +22,12 @@ from wrkfs.errors import (
     OutOfRange,
 )
 from wrkfs.layout import CHECKSUM_UNIT, CHUNK_SIZE, INLINE_MAX, MAX_FILE_SIZE, NAME_MAX, PATH_MAX
-from wrkfs.types import RenameFlags, XattrFlags
+from wrkfs.types import RenameFlags, SetAttr, XattrFlags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from wrkfs.types import Attr, Commit, Extent, SetAttr
+    from wrkfs.types import Attr, Commit, Extent
 
 XATTR_VALUE_MAX = 64 * 1024
 """Longest value of an extended attribute, bytes (Linux)."""
@@ -76,6 +77,18 @@ def node_device(mode: int, rdev: int) -> int:
     if not 0 <= rdev <= _ID_MAX:
         raise InvalidArgument("device number")
     return rdev
+
+
+def changes_little(attr: Attr, changes: SetAttr) -> bool:
+    """Whether nothing would move but the ctime: mode and owner are set to what they are."""
+    same = SetAttr(
+        mode=changes.mode if changes.mode is None else stat.S_IMODE(attr.mode),
+        uid=changes.uid if changes.uid is None else attr.uid,
+        gid=changes.gid if changes.gid is None else attr.gid,
+    )
+    mode = changes.mode if changes.mode is None else stat.S_IMODE(changes.mode)
+    # A new owner takes the set-id bits, also if it is the old one.
+    return replace(changes, mode=mode) == same and without_set_ids(attr.mode) == attr.mode
 
 
 def without_set_ids(mode: int) -> int:

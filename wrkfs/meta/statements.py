@@ -24,7 +24,7 @@ STATEMENTS: dict[str, str] = {
     "listxattr": _call("listxattr", 1),
     "file_map": _call("file_map", 1),
     "statfs": _call("statfs", 0),
-    "create": _call("create", OPERATION + 7),
+    "create": _call("create", OPERATION + 8),
     "make": _call("make", OPERATION + 8),
     "link": _call("link", OPERATION + 4),
     "remove": _call("remove", OPERATION + 5),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.harness.extents import Objects
 from tests.harness.logs import provoked
+from tests.harness.metastore import let_go
 from wrkfs import errors
 from wrkfs.types import ROOT_INO, Caller, Commit, SessionId
 
@@ -160,7 +161,7 @@ async def test_reaping_frees_what_a_dead_session_held(pg_volume: InPostgres) -> 
     assert (use.inodes_used, use.bytes_used) == (1, 0)
     assert await state(pg_volume, dead.session) is None
     assert (await meta.getattr(shared)).nlink == 0
-    await meta.release(shared)
+    await let_go(meta, shared)
 
 
 async def test_a_fence_waits_for_the_call_in_flight(pg_volume: InPostgres) -> None:

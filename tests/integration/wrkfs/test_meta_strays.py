@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.harness.metastore import let_go
 from tests.harness.wait import DEADLINE
 from tests.harness.wire import Wire
 from wrkfs import errors
@@ -75,13 +76,13 @@ async def test_a_release_that_failed_is_made_up_for(
     kept, left = await unlinked(meta), await unlinked(meta)
     await wire.down()
     with pytest.raises(errors.Unavailable):
-        await meta.release(left)
+        await let_go(meta, left)
     await wire.up()
     await meta.tidy()
     assert await held(pg_volume) == {kept}
     assert (await meta.statfs()).inodes_used == 1
     # Found again and again: a sending that is under way may still come.
-    await meta.release(kept)
+    await let_go(meta, kept)
     await meta.tidy()
     assert await held(pg_volume) == set()
 
@@ -90,7 +91,7 @@ async def test_an_open_that_was_applied_without_an_answer_is_undone(
     pg_volume: InPostgres, meta: PostgresMeta
 ) -> None:
     ino = (await meta.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
-    await meta.release(ino)
+    await let_go(meta, ino)
     admin = await pg_volume.admin()
     try:
         lock = admin.transaction()
@@ -112,7 +113,7 @@ async def test_a_call_that_is_under_way_is_left_alone(
     ino = await unlinked(meta)
     await wire.down()
     with pytest.raises(errors.Unavailable):
-        await meta.release(ino)
+        await let_go(meta, ino)
     await wire.up()
     made, _ = await asyncio.gather(
         asyncio.gather(*(unlinked(meta) for _ in range(50))),
@@ -127,6 +128,6 @@ async def test_the_heart_makes_up_for_it(
     ino = await unlinked(meta)
     await wire.down()
     with pytest.raises(errors.Unavailable):
-        await meta.release(ino)
+        await let_go(meta, ino)
     await wire.up()
     await eventually(pg_volume, set())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.metastore import let_go
 from tests.unit.wrkfs.drive import ME, content, create
 from wrkfs import compact, gc, upkeep
 from wrkfs.errors import Corrupt, Fenced, Unavailable
@@ -40,7 +41,7 @@ async def scattered(fs: Filesystem, pages: list[int], size: int = PAGE) -> Ino:
     ino = (await fs.stores.meta.create(ROOT_INO, b"file", 0o644, ME, exclusive=True))[0].attr.ino
     for number, page in enumerate(pages):
         await put(fs, ino, page * PAGE, bytes([number % 251 + 1]) * size)
-    await fs.stores.meta.release(ino)
+    await let_go(fs.stores.meta, ino)
     return ino
 
 

@@ -97,17 +97,20 @@ BEGIN
     RETURN r;
 END $$;
 
--- Creates a regular file, or opens an existing one, and sustains it. flag: made just now.
+-- Creates a regular file, or opens an existing one, and sustains it; durably, if asked to. flag:
+-- made just now.
 CREATE FUNCTION wrkfs.create(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
-    a_exclusive boolean
+    a_exclusive boolean, a_durable boolean
 ) RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.map_reply;
-    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_state integer;
     v_ino bigint;
 BEGIN
+    IF a_durable THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
+    v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
     SELECT d.ino INTO v_ino FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
     IF FOUND THEN
@@ -238,6 +241,10 @@ BEGIN
     v_now := wrkfs.now_ns();
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer
     WHERE i.ino = a_parent;
+    IF v_is_dir THEN
+        -- What remains is the caller's own.
+        DELETE FROM lease l WHERE l.ino = v_ino;
+    END IF;
     IF a_kind = 'tree' AND v_is_dir THEN
         UPDATE inode i SET nlink = 0, ctime = v_now,
             parent = CASE WHEN v.trash_seconds > 0 THEN a_parent ELSE 0 END

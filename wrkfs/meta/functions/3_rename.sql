@@ -29,7 +29,8 @@ BEGIN
     RETURN CASE WHEN FOUND THEN 39 ELSE 0 END;
 END $$;
 
--- renameat2(2). a_flags: 0, 1 (NOREPLACE) or 2 (EXCHANGE); a_cookie: for a name that is new.
+-- renameat2(2). a_flags: 0, 1 (NOREPLACE) or 2 (EXCHANGE); a_cookie: for a name that is new, which
+-- flag tells.
 CREATE FUNCTION wrkfs.rename(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_new_parent bigint, a_new_name bytea, a_flags integer,
@@ -114,6 +115,7 @@ BEGIN
         END IF;
     END IF;
     r.ctime := v_now;           -- of both directories, and their mtime
+    r.flag := v_target IS NULL;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
     RETURN r;
 END $$;

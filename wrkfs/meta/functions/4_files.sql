@@ -83,24 +83,25 @@ BEGIN
     RETURN wrkfs.file_map(a_ino);
 END $$;
 
--- Drops a session's hold on a file; frees it when it has no name and no other holder.
+-- Drops a session's hold on files; frees those that have no name and no other holder.
 CREATE FUNCTION wrkfs.release(
-    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_inos bigint[]
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.reply;
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     v_freed wrkfs.freed := (0, 0);
-    v_nlink integer;
+    v_free bigint[];
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    -- The lock keeps an unlink from looking for holders while this one leaves.
-    SELECT i.nlink INTO v_nlink FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
-    DELETE FROM sustained s WHERE s.ino = a_ino AND s.session_id = a_session AND NOT s.doomed;
-    IF v_nlink = 0 THEN
-        PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
-        IF NOT FOUND THEN v_freed := wrkfs.let_go(ARRAY[a_ino]); END IF;
-    END IF;
+    -- The locks keep an unlink from looking for holders while this one leaves.
+    PERFORM wrkfs.lock_inodes(a_inos);
+    DELETE FROM sustained s
+    WHERE s.ino = ANY (a_inos) AND s.session_id = a_session AND NOT s.doomed;
+    SELECT array_agg(i.ino) INTO v_free FROM inode i
+    WHERE i.ino = ANY (a_inos) AND i.nlink = 0
+        AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
+    IF v_free IS NOT NULL THEN v_freed := wrkfs.let_go(v_free); END IF;
     r.errno := 0;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
     RETURN r;

@@ -32,11 +32,11 @@ async def test_a_confirmation_after_the_last_release_counts_for_nothing() -> Non
 
 async def test_an_open_waits_for_a_release_on_its_way() -> None:
     files = OpenFiles()
-    pending = files.begin_release(FILE)
+    pending = files.begin_release([FILE])
     opening = asyncio.create_task(files.settled(FILE))
     await asyncio.sleep(0)
     assert not opening.done()
-    files.end_release(FILE, pending)
+    files.end_release([FILE], pending)
     await opening
     await files.settled(FILE)
 
@@ -44,13 +44,13 @@ async def test_an_open_waits_for_a_release_on_its_way() -> None:
 async def test_a_create_is_doubtful_when_a_release_crossed_it() -> None:
     files = OpenFiles()
     files.begin_create()
-    files.end_release(FILE, files.begin_release(FILE))
+    files.end_release([FILE], files.begin_release([FILE]))
     assert files.end_create(FILE)
     files.begin_create()
     assert not files.end_create(FILE)
-    pending = files.begin_release(FILE)
+    pending = files.begin_release([FILE])
     files.begin_create()
     assert files.end_create(FILE)
-    files.end_release(FILE, pending)
+    files.end_release([FILE], pending)
     files.begin_create()
     assert not files.end_create(None)
