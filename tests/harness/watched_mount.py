@@ -58,6 +58,8 @@ class Told:
     """The most that was kept after any request, with `--room`."""
     leased: int = 0
     """Directories."""
+    names: int = 0
+    """Names that are kept."""
     homes: int = 0
     """Files whose place is known."""
 
@@ -155,6 +157,7 @@ class Watch:
         told = self._told
         assert self._keeping is not None
         told.leased, told.homes = len(self._keeping._kept), len(self._keeping._homes)
+        told.names = sum(len(kept.names) for kept in self._keeping._kept.values())
         told.forgets_names = None if self._kernel is None else self._kernel.forgets_names
         part = self._answer.with_name("told.part")
         part.write_text(json.dumps(vars(told)))
