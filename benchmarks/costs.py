@@ -94,7 +94,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         f"microseconds; sums of {found['repeat']} repetitions, `us`: the median of them. "
         f"{size['files']} files, trees of {size['tree']} files. Requests run beside one another "
         "and wait for one another, so their times do not add up. PostgreSQL: processor time of "
-        "all its processes. Switches: the mount waited; preemptions: it had to.",
+        "all its processes. Switches: the mount waited; preemptions: it had to. What a mount does "
+        "by itself meanwhile, heartbeats and upkeep, is among it.",
         "",
         f"{about['cpus']} x {about['cpu']}, {about['memory']}, {about['system']}, kernel "
         f"{about['kernel']}; load before {about['load_before']}; commit {found['commit'][:12]}, "
