@@ -33,13 +33,14 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     for number in range(FILES):
         (counted.path / f"f{number}").write_bytes(b"bytes")
     found = counted.take()
-    for kind, name in (("fuse", "create"), ("fuse", "flush"), ("database", "commit")):
+    for kind, name in (("fuse", "create"), ("fuse", "flush"), ("database", "create")):
         assert len(found["calls"][kind][name]) == FILES, name
     assert found["calls"]["database"]["(prepare)"]
+    assert found["calls"]["database"]["commit"]
     assert found["used"]["user_s"] > 0
     assert found["used"]["switches"] > 0
     (counted.path / "large").write_bytes(bytes(1 << 20))
-    assert len(counted.take()["calls"]["objects"]["PUT"]) == 1
+    assert counted.take()["calls"]["objects"]["PUT"]
     counted.cool()
     assert (counted.path / "large").read_bytes() == bytes(1 << 20)
     assert counted.take()["calls"]["objects"]["GET"]
