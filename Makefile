@@ -15,7 +15,7 @@ CODE := wrkfs guest-agent daemon tests benchmarks
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check format test unit long long-status bench bench-drive bench-growth bench-boxes clean
+.PHONY: help up down setup setup-dev setup-bench check format test unit long long-status bench bench-drive bench-growth bench-boxes bench-budget clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ bench-drive: setup-bench ## drive beside JuiceFS and others on the same stores -
 
 bench-growth: setup-bench ## what an operation costs in large drives -> benchmarks/results/growth.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.growth $(FLAGS)
+
+bench-budget: setup-dev ## what an operation of our mount is made of -> benchmarks/results/budget.* (FLAGS=--quick)
+	$(CONTAINED) $(BIN)/python -m benchmarks.budget $(FLAGS)
 
 bench-boxes: setup-dev ## box create, exec and ssh latencies -> benchmarks/results/boxes.json
 	$(BIN)/python -m benchmarks.boxes

@@ -18,6 +18,7 @@ import asyncpg
 
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
+from boxd.embedded.process import processes_in
 from boxd.workspaces.provision import Provisioner
 from wrkfs.config import StoreConfig, VolumeConfig
 
@@ -64,6 +65,10 @@ class Stores:
     def database(self, name: str, statements: Sequence[str] = ()) -> str:
         """A new role with a database for a peer, after the statements; `postgres://...`."""
         return self.run(self._database(name, statements))
+
+    def database_pids(self) -> list[int]:
+        """The processes of PostgreSQL."""
+        return processes_in(self._postgres.data, "postgres")
 
     def close(self) -> None:
         """Stops both servers."""

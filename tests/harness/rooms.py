@@ -10,16 +10,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import random
 import shutil
 import stat
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.harness.drive import until
 from tests.harness.truth import stat_of
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.harness.httpdrive import HttpDrive
     from tests.harness.truth import Seen, Truth
@@ -39,6 +40,8 @@ GONE = "gone"
 """What is shown of a directory that was removed elsewhere: ESTALE, or that it has no name."""
 EXCHANGE = 2
 AT_FDCWD = -100
+BATCH = 20
+"""Rooms that are made before the first of them is looked at: making one recalls leases above it."""
 
 
 def furnish(room: Path, rng: random.Random) -> None:
@@ -431,3 +434,40 @@ def _stat(found: Seen | None) -> object:
 def _brief(shown: object) -> str:
     text = repr(shown)
     return text if len(text) < 300 else f"{text[:300]}... ({len(text)})"
+
+
+class Rooms:
+    """Gives each round a room; makes them in batches, by the mount that does not look."""
+
+    def __init__(self, makers: tuple[Path, ...]) -> None:
+        self._makers = makers
+        self._made: dict[str, Path] = {}
+        self._batches = 0
+
+    def take(self) -> tuple[str, int]:
+        """A room's path, and which mount made it."""
+        if not self._made:
+            self.clear()
+            self._batches += 1
+            top = self._makers[self._batches % len(self._makers)] / f"t{self._batches}"
+            for number in range(BATCH):
+                furnish(top / f"r{number}", random.Random(number))
+                self._made[f"{top.name}/r{number}"] = top
+            # The first reading moves access times, which recalls leases; later ones do not.
+            for folder, _, files in os.walk(top):
+                for file in files:
+                    if not os.path.islink(os.path.join(folder, file)):
+                        Path(folder, file).read_bytes()
+        name = next(iter(self._made))
+        del self._made[name]
+        return name, self._batches % len(self._makers)
+
+    def clear(self) -> None:
+        """Removes the batch."""
+        if self._batches:
+            shutil.rmtree(self._makers[self._batches % len(self._makers)] / f"t{self._batches}")
+
+
+def warm(windows: list[MountWindow], seed: int) -> None:
+    """Looks until all that the windows show is kept under a lease."""
+    until(lambda: all(window.warm(random.Random(seed)) for window in windows), 60)

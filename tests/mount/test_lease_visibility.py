@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import until
 from tests.harness.rooms import (
     HTTP_CHANGES,
     HttpWindow,
     MountChanges,
     MountWindow,
-    furnish,
+    Rooms,
+    warm,
 )
 from tests.harness.truth import truth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.harness.drive import MountProcess
     from tests.harness.httpdrive import HttpDrive
     from tests.harness.truth import Truth
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
-
-BATCH = 20
-"""Rooms that are made before the first of them is looked at: making one recalls leases above it."""
 
 pytestmark = [pytest.mark.leases, pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
 
@@ -46,43 +41,6 @@ def truth(volume: VolumeConfig) -> Iterator[Truth]:
 def pair(mount: Callable[[], MountProcess]) -> tuple[Path, Path]:
     """Two mounts of one fresh drive."""
     return mount().path, mount().path
-
-
-class Rooms:
-    """Gives each round a room; makes them in batches, by the mount that does not look."""
-
-    def __init__(self, makers: tuple[Path, ...]) -> None:
-        self._makers = makers
-        self._made: dict[str, Path] = {}
-        self._batches = 0
-
-    def take(self) -> tuple[str, int]:
-        """A room's path, and which mount made it."""
-        if not self._made:
-            self.clear()
-            self._batches += 1
-            top = self._makers[self._batches % len(self._makers)] / f"t{self._batches}"
-            for number in range(BATCH):
-                furnish(top / f"r{number}", random.Random(number))
-                self._made[f"{top.name}/r{number}"] = top
-            # The first reading moves access times, which recalls leases; later ones do not.
-            for folder, _, files in os.walk(top):
-                for file in files:
-                    if not os.path.islink(os.path.join(folder, file)):
-                        Path(folder, file).read_bytes()
-        name = next(iter(self._made))
-        del self._made[name]
-        return name, self._batches % len(self._makers)
-
-    def clear(self) -> None:
-        """Removes the batch."""
-        if self._batches:
-            shutil.rmtree(self._makers[self._batches % len(self._makers)] / f"t{self._batches}")
-
-
-def warm(windows: list[MountWindow], seed: int) -> None:
-    """Looks until all that the windows show is kept under a lease."""
-    until(lambda: all(window.warm(random.Random(seed)) for window in windows), 60)
 
 
 def test_a_mount_with_leases_sees_another_mount(

@@ -1,0 +1,173 @@
+"""The budget of an operation: what our mount does and uses for one unit of each small work.
+
+`python -m benchmarks.budget [--quick] [--repeat N] [--work NAME ...] [--out DIR]` writes
+`budget.json` and `budget.md` into `benchmarks/results`: FUSE requests, round trips to PostgreSQL by
+function, requests of objects, processor time and context switches of the mount process, each per
+unit of work. Counted by `benchmarks.counted`. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.costs import Cost, lines
+from benchmarks.counters import ASK
+from benchmarks.peers.ours import OPTIONS, Ours
+from benchmarks.report import RESULTS, machine, revision, write
+from benchmarks.stores import stores
+from wrkfs.bench.client import answer
+from wrkfs.bench.material import CACHE, prepare
+from wrkfs.bench.measure import Plan, places
+from wrkfs.bench.place import Size, WorkFailed, place_values
+from wrkfs.bench.works import ALL, Caches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.stores import Stores
+    from wrkfs.bench.place import Place
+    from wrkfs.bench.works import Work
+
+LARGE = {"seq_write_fsync", "seq_read_cold", "seq_read_warm"}
+"""Works whose unit is a MiB: what they cost is bandwidth."""
+WORKS = tuple(work for work in ALL if work.name not in LARGE)
+SIZE = Size(files=1000, entries=1000, mib=64, fsyncs=200, tree=1000, wheels=5)
+QUICK = Size(files=100, entries=250, mib=4, fsyncs=20, tree=80, wheels=1)
+REPEAT, QUICK_REPEAT = 3, 1
+HAND_OVER = 30.0
+"""Seconds for the counters to come."""
+POLL = 0.002
+ROOT = Path(__file__).parents[1]
+
+
+class Counted(Ours):
+    """Our mount, counting."""
+
+    def command(self) -> Sequence[str]:
+        """See Mounted."""
+        words = list(super().command())
+        at = words.index("box_guest.mount")
+        words[at : at + 1] = ["benchmarks.counted", str(self._counts)]
+        return words
+
+    def environment(self) -> Mapping[str, str]:
+        """See Mounted."""
+        return {**super().environment(), "PYTHONPATH": str(ROOT)}
+
+    def take(self) -> dict[str, Any]:
+        """What was counted since the last time, or since it was mounted. WorkFailed."""
+        self.check()
+        assert self._process is not None
+        self._counts.unlink(missing_ok=True)
+        self._process.send_signal(ASK)
+        deadline = time.monotonic() + HAND_OVER
+        while not self._counts.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise WorkFailed(f"{self.name} does not tell what it counted")
+            time.sleep(POLL)
+        found: dict[str, Any] = json.loads(self._counts.read_text())
+        return found
+
+    @property
+    def _counts(self) -> Path:
+        return self._log.with_suffix(".counts")
+
+
+def main() -> None:
+    """Measures and reports."""
+    arguments = _arguments()
+    quick = arguments.quick
+    size, repeat = (QUICK, QUICK_REPEAT) if quick else (SIZE, REPEAT)
+    repeat = arguments.repeat or repeat
+    works = tuple(work for work in WORKS if not arguments.work or work.name in arguments.work)
+    plan = Plan(size, prepare(CACHE.expanduser(), size, works), repeat, works, label="budget")
+    about = {"machine": machine(), **revision(), "quick": quick, "repeat": repeat}
+    about |= {"size": asdict(size), "options": list(OPTIONS)}
+    with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
+        directory = Path(name)
+        with stores(directory / "stores") as where:
+            costs = measure(where, directory, plan, _tell)
+    found = {**about, "works": {work: cost.figures() for work, cost in costs.items()}}
+    write(arguments.out, "budget", lines(found), found)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.budget")
+    add = parser.add_argument
+    names = [work.name for work in WORKS]
+    add("--quick", action="store_true", help=f"little work, {QUICK_REPEAT} repetition")
+    add("--repeat", type=int, help=f"repetitions (default {REPEAT})")
+    add("--work", action="extend", nargs="+", choices=names, metavar="NAME", help="only these")
+    add("--out", type=Path, default=RESULTS, help="where the results go")
+    return parser.parse_args()
+
+
+def measure(
+    where: Stores, directory: Path, plan: Plan, tell: Callable[[str], None]
+) -> dict[str, Cost]:
+    """What each work costs in a mount of its own volume; what fails stops nothing."""
+    costs = {work.name: Cost(work.unit) for work in plan.works}
+    mount = Counted(where.volume(), directory)
+    mount.mount()
+    try:
+        for turn in range(plan.repeat):
+            for work in plan.works:
+                tell(f"{turn + 1}/{plan.repeat} {work.name}")
+                place = places(mount.path, plan, turn)[0]
+                try:
+                    _once(where, mount, work, place, costs[work.name])
+                except (WorkFailed, OSError) as error:
+                    costs[work.name].errors.append(str(error))
+                    mount.cool()
+    finally:
+        mount.unmount()
+    return costs
+
+
+def _once(where: Stores, mount: Counted, work: Work, place: Place, cost: Cost) -> None:
+    """One repetition of one work."""
+    _step("have", work, place)
+    if work.caches is Caches.COLD:
+        mount.cool()
+    elif work.caches is Caches.WARM:
+        _step("do", work, place)
+    mount.take()
+    before = _processor_time(where)
+    done = _step("do", work, place)
+    after = _processor_time(where)
+    found = mount.take()
+    # Of a process that ended meanwhile nothing is known any more.
+    served = sum(spent - before.get(pid, 0) for pid, spent in after.items())
+    cost.add(done["count"], done["end"] - done["start"], served / 1e9, found)
+
+
+def _step(step: str, work: Work, place: Place) -> dict[str, Any]:
+    done = answer({"step": step, "work": work.name, "place": place_values(place)})
+    if "error" in done:
+        raise WorkFailed(done["error"])
+    return done
+
+
+def _processor_time(where: Stores) -> dict[int, int]:
+    """Nanoseconds that each process of PostgreSQL has run."""
+    found = {}
+    for pid in where.database_pids():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[pid] = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    return found
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
