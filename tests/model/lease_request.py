@@ -28,9 +28,15 @@ class Request:
         self.seen: set[tuple[Ino, int, int]] = set()
         self.ended: set[int] = set()
         self.impatience = session.database.impatience
+        self.is_cut = False
         self.answer: Any = None
         self.error: BaseException | None = None
 
     def answered(self, answer: object = None, error: BaseException | None = None) -> None:
         """The answer is on its way."""
         self.stage, self.answer, self.error = "deliver", answer, error
+
+    def cut(self, error: BaseException) -> None:
+        """Its sender hears no answer; what is on its way may still be applied."""
+        self.is_cut = True
+        self.future.set_exception(error)

@@ -11,10 +11,10 @@ from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import Attr, Dentry, FileMap, Ino, RenameFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from tests.model.lease_store import Database
-    from wrkfs.types import Caller, Commit, SetAttr
+    from wrkfs.types import Caller, Commit, SetAttr, SliceId
 
 T = TypeVar("T")
 
@@ -183,6 +183,10 @@ class LeaseSession(MemoryMeta):
         return self._shown_map(at_once(super().file_map(ino)))
 
     # -- what is asked --
+
+    async def give_up(self, _slices: Mapping[SliceId, int]) -> None:
+        """See UpkeepStore."""
+        await self.ask("settle")
 
     async def take_lease(self, ino: Ino) -> bool:
         """See LeaseStore."""

@@ -88,10 +88,10 @@ def test_a_late_answer_is_no_lease() -> None:
 def leave_early(patch: pytest.MonkeyPatch) -> None:
     """The lease is given back before the kernel has forgotten."""
 
-    async def surrender(self: LeasedMeta, directories: list[Ino], told: set[Ino]) -> None:
+    async def surrender(self: LeasedMeta, directories: list[Ino], drop: Awaitable[None]) -> None:
         await self._inner.give_back(directories)
         await self._light.sustain(self._light.all)
-        await self.on_drop(directories, told)
+        await drop
         for directory in directories:
             del self._leaving[directory]
 
