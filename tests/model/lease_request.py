@@ -21,7 +21,7 @@ class Request:
     ) -> None:
         self.session, self.number, self.kind, self.args = session, number, kind, args
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.stage = "lock" if kind in (*VISIBLE, "open", "release") else "do"
+        self.stage = "lock" if kind in (*VISIBLE, "open", "release", "sustain") else "do"
         self.rows: set[Ino] = set()
         self.homes: set[Ino] = set()
         self.found: set[tuple[Ino, int]] = set()

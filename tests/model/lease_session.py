@@ -125,8 +125,15 @@ class LeaseSession(MemoryMeta):
         """What `MemoryMeta` makes of a call."""
         if kind == "create":
             return super().create(*args[:-1], exclusive=args[-1])
+        if kind == "sustain":
+            return self._open_all(args[0])
         work: Coroutine[Any, Any, Any] = getattr(super(), kind)(*args)
         return work
+
+    async def _open_all(self, inos: Sequence[Ino]) -> None:
+        for ino in inos:
+            if ino in self._volume.nodes:
+                await super().open(ino)
 
     def _moved(self, _parent: Ino, _name: bytes, goal: Ino, new: bytes) -> None:
         node = self._volume.nodes[self._volume.nodes[goal].entries[new].ino]
@@ -289,6 +296,10 @@ class LeaseSession(MemoryMeta):
         assert not truncate
         found: FileMap = await self.ask("open", ino)
         return found
+
+    async def sustain(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        await self.ask("sustain", tuple(inos))
 
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""

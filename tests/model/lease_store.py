@@ -106,6 +106,8 @@ class Database:
             gone = ino not in self.volume.nodes and kind != "release"
             homes = self._home(ino) if kind in VISIBLE else set()
             return Plan({ino}, homes, NotFound() if gone else None)
+        if kind == "sustain":
+            return Plan(set(args[0]))
         if kind == "rename":
             return self._plan_rename(*args)
         parent, name = args[1:3] if kind == "link" else args[:2]

@@ -159,7 +159,9 @@ class PostgresMeta(PostgresUpkeep):
         with self._doubting(files):
             found = await self._links.call("held", (self._session.id,))
             for number in found[0]["inos"] or ():
-                if files is self._files and files.stray(Ino(number)):
+                # What is open lightly may have been told after a crash, see `survey`.
+                light = number in self._lightly_held()
+                if files is self._files and files.stray(Ino(number)) and not light:
                     await self._send_release(files, Ino(number))
             more = found[0]["doomed"]
             while more and files is self._files:
@@ -433,6 +435,26 @@ class PostgresMeta(PostgresUpkeep):
             raise
         files.confirm(ino)
         return rows.file_map(row)
+
+    async def sustain(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        self._session.check()
+        files, added = self._files, list[Ino]()
+        try:
+            for ino in inos:
+                await files.settled(ino)
+                files.add(ino)
+                added.append(ino)
+            unknown = [ino for ino in inos if not files.registered(ino)]
+            if unknown:
+                await self._session.mutate("sustain_all", unknown)
+        except BaseException:
+            for ino in added:
+                files.drop(ino)
+            files.doubt()
+            raise
+        for ino in unknown:
+            files.confirm(ino)
 
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""
