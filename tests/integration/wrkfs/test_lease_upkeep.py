@@ -15,6 +15,7 @@ from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import Unavailable
 from wrkfs.fs import Filesystem
 from wrkfs.layout import INLINE_MAX
+from wrkfs.meta.recall import recall
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent
 
 if TYPE_CHECKING:
@@ -109,10 +110,10 @@ async def test_a_repair_tells_who_gives_nothing_back(leased: Leased) -> None:
     admin = await leased.admin()
     try:
         with pytest.raises(Unavailable, match=f"sessions {meta.session} do not give back"):
-            await repair.recall(admin, patience=0.5)
+            await recall(admin, patience=0.5)
         assert int(meta.session) in await holders(leased, home)
         ended.set()
-        await repair.recall(admin)
+        await recall(admin)
         assert await holders(leased, home) == set()
     finally:
         await admin.close()
@@ -125,7 +126,7 @@ async def test_leases_that_are_younger_than_the_repair_stay(leased: Leased) -> N
     await leased.rows(later, home)
     admin = await leased.admin()
     try:
-        await repair.recall(admin)
+        await recall(admin)
     finally:
         await admin.close()
     assert await holders(leased, home) == {int(meta.session)}
