@@ -14,13 +14,14 @@ from wrkfs.meta.delegate import DelegatingMeta
 from wrkfs.meta.kept import MAP_BYTES, MAP_REFS, Changes, Kept, Mark, inline_bytes, weight
 from wrkfs.meta.light import LightOpens
 from wrkfs.meta.sessions import boottime
+from wrkfs.types import Ino
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from wrkfs.meta.kept import Change, Key
     from wrkfs.meta.leases import LeaseStore
-    from wrkfs.types import Attr, FileMap, Ino
+    from wrkfs.types import Attr, FileMap
 
 ROOM = 200_000
 """Names and attributes kept at most: about 100 MB."""
@@ -410,12 +411,24 @@ class LeaseKeeping(DelegatingMeta):
             self._leave(out, told)
 
     def _recalled(self, directories: Sequence[Ino]) -> None:
-        """Somebody waits for these leases."""
+        """Somebody waits for these leases; of negative numbers: see `_touched`."""
+        touched = {Ino(-ino) for ino in directories if ino < 0}
+        if touched:
+            self._touched(touched)
+            directories = [ino for ino in directories if ino > 0]
         for heard in self._listeners:
             heard.update(directories)
         for directory in directories:
             self._wait_with(directory)
         self._let_go(directories)
+
+    def _touched(self, inos: set[Ino]) -> None:
+        """Somebody has moved access times: what was read before is not served any more."""
+        self._changes.disturb()
+        self._changes.confuse()
+        for ino in inos:
+            self._lose_own(ino)
+        self._spawn(self.on_drop((), inos))
 
     def _let_go(self, directories: Iterable[Ino]) -> None:
         """Forgets directories and gives their leases back; once more if that is under way."""

@@ -130,3 +130,39 @@ async def test_leases_that_are_younger_than_the_repair_stay(leased: Leased) -> N
     finally:
         await admin.close()
     assert await holders(leased, home) == {int(meta.session)}
+
+
+async def test_an_access_time_reaches_others_and_leaves_them_their_leases(leased: Leased) -> None:
+    meta, other = await session(leased), await session(leased)
+    home = (await meta.mkdir(ROOT_INO, b"d", 0o755, ME)).ino
+    names = [b"f%d" % number for number in range(700)]  # more than one message names
+    inos = []
+    for name in names:
+        found, _ = await meta.create(home, name, 0o644, ME, exclusive=True)
+        inos.append(found.attr.ino)
+        await meta.release(found.attr.ino)
+    await warm(other, home, names[0])
+    seen = {entry.attr.ino: entry.attr for entry in await other.readdir(home, 0, 1000)}
+    assert await other.getattr(home) == other.known(home)
+    dropped: set[Ino] = set()
+
+    async def drop(_directories: object, gone: set[Ino]) -> None:
+        dropped.update(gone)
+
+    other.on_drop = drop
+    query = "SELECT ino, session_id, taken_at FROM lease WHERE ino > 0 AND session_id = $1"
+    before = await leased.rows(query, other.session)
+    times = {ino: attr.atime_ns + 1000 for ino, attr in seen.items()}
+    times[home] = (await other.getattr(home)).atime_ns + 1000
+    assert set(times) == {*inos, home}
+    await meta.touch(times)
+    async with asyncio.timeout(DEADLINE):
+        for ino, wanted in times.items():
+            while (await other.getattr(ino)).atime_ns != wanted:  # noqa: ASYNC110 no event
+                await asyncio.sleep(0.01)
+    assert {entry.attr.atime_ns for entry in await other.readdir(home, 0, 1000)} == {
+        times[ino] for ino in inos
+    }
+    assert set(times) <= dropped
+    assert other.holds(home)
+    assert await leased.rows(query, other.session) == before
