@@ -5,9 +5,9 @@ The order matters: numbers first, then sessions and leftovers, names, links, byt
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from wrkfs.meta.recall import recall
 from wrkfs.meta.snapshot import connected
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ STEPS = (
     "use",
 )
 """Functions `wrkfs.repair_<step>`, each one transaction."""
-RECALL = """
-    SELECT wrkfs.recall_leases(0, ARRAY(SELECT DISTINCT l.ino FROM lease l WHERE l.ino > 0))
-"""
-RECALLS, RECALL_PAUSE = 400, 0.02
-"""Times, and seconds in between: together longer than the lease of a mount that is gone."""
 
 
 async def repair(
@@ -43,7 +38,8 @@ async def repair(
 ) -> dict[str, int]:
     """How many rows each step mended; steps that mended none are left out.
 
-    Mounts may be at work: they wait for locks at most. Unavailable, StorageError.
+    Mounts may be at work: they wait for locks at most, and give back what they keep from before.
+    Unavailable, also when one does not; StorageError.
     """
     mended: dict[str, int] = {}
     async with connected(config) as connection:
@@ -53,9 +49,5 @@ async def repair(
                 mended[step] = count
             if progress is not None:
                 progress(done, len(STEPS))
-        for _ in range(RECALLS):
-            # What mounts keep by lease may be from before.
-            if not await connection.fetchval(RECALL):
-                break
-            await asyncio.sleep(RECALL_PAUSE)
+        await recall(connection)
     return mended

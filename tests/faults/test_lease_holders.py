@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 LONGEST = 20.0
 """Seconds after which a change was held up: 7 are promised, and the machine may be busy."""
+NO_TRASH = "UPDATE volume SET trash_seconds = 0"
 STAT_LOOP = """
 import os, sys, time
 while True:
@@ -171,6 +172,35 @@ def put(drive: HttpDrive, path: str) -> None:
 def write(path: Path) -> None:
     """The same on a mount."""
     path.write_bytes(bytes(77))
+
+
+@pytest.mark.promise("V5")
+def test_what_a_frozen_holder_has_open_keeps_its_bytes(
+    mount: Callable[[], MountProcess],
+    volume: VolumeConfig,
+    truth: Truth,
+    frozen: Frozen,
+    drive_database: str,
+) -> None:
+    # What is removed is freed at once: nothing but an open file keeps its bytes.
+    run(execute(drive_database, f"SET search_path = {volume.schema}; {NO_TRASH}"))
+    other, holder = mount(), mount()
+    (other.path / "d").mkdir()
+    (other.path / "d/f").write_bytes(b"kept")
+    home, ino = (other.path / "d").stat().st_ino, (other.path / "d/f").stat().st_ino
+    until(
+        lambda: os.listdir(holder.path / "d") and truth.mounts()[1] in truth.holders(home),
+        3 * LONGEST,
+    )
+    with (holder.path / "d/f").open("rb") as file:
+        until(lambda: truth.sustainers(ino))
+        try:
+            frozen.stop(holder)
+            (other.path / "d/f").unlink()
+        finally:
+            frozen.close()
+        assert file.read() == b"kept"
+    until(lambda: not truth.sustainers(ino))
 
 
 def test_a_holder_that_stops_to_listen_shows_nothing_stale(

@@ -21,16 +21,22 @@ class Request:
     ) -> None:
         self.session, self.number, self.kind, self.args = session, number, kind, args
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.stage = "lock" if kind in (*VISIBLE, "open", "release") else "do"
+        self.stage = "lock" if kind in (*VISIBLE, "open", "release", "sustain") else "do"
         self.rows: set[Ino] = set()
         self.homes: set[Ino] = set()
         self.found: set[tuple[Ino, int]] = set()
         self.seen: set[tuple[Ino, int, int]] = set()
         self.ended: set[int] = set()
         self.impatience = session.database.impatience
+        self.is_cut = False
         self.answer: Any = None
         self.error: BaseException | None = None
 
     def answered(self, answer: object = None, error: BaseException | None = None) -> None:
         """The answer is on its way."""
         self.stage, self.answer, self.error = "deliver", answer, error
+
+    def cut(self, error: BaseException) -> None:
+        """Its sender hears no answer; what is on its way may still be applied."""
+        self.is_cut = True
+        self.future.set_exception(error)

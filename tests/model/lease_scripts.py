@@ -179,7 +179,7 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "no-room": {
         "programs": [(1, [("look", E, b"x"), LOOK]), (HTTP, [("unlink", D, b"f")])],
         "warm": WARM[:1],
-        "room": 4,
+        "room": 5,
     },
     "taken-while-given-back": {
         "programs": [
@@ -197,6 +197,38 @@ SCRIPTS: dict[str, dict[str, Any]] = {
             (HTTP, [("chmod", D, 0o700)]),
             (0, [("pause",)]),
         ],
+    },
+    # Found: changes of which nobody knows whether they were made, and which were made later.
+    "cut-chmod": {
+        "programs": [
+            (1, [("chmod", F, 0o600), ("stat", F), ("stat", F)]),
+            (1, [LOOK]),
+            (0, [("cut", 1)]),
+        ],
+        "warm": WARM,
+    },
+    "cut-cold-chmod": {
+        "programs": [(1, [("chmod", F, 0o600), LOOK, LOOK]), (0, [("cut", 1)])],
+    },
+    "cut-unlink": {
+        "programs": [(1, [("unlink", D, b"f"), LOOK, ("list", D)]), (0, [("cut", 1)])],
+        "warm": WARM,
+    },
+    "cut-unknown-rename": {
+        "programs": [
+            (1, [("rename", ROOT_INO, b"e", D, b"e"), ("stat", E), ("list", D)]),
+            (0, [("cut", 1)]),
+        ],
+        "warm": [(1, ("list", E)), (1, ("stat", E)), (1, ("look", D, b"f"))],
+    },
+    "cut-mkdir": {
+        "programs": [
+            (1, [("mkdir", E, b"n"), ("list", E), ("stat", E)]),
+            (HTTP, [("chmod", E, 0o700)]),
+            (0, [("cut", 1)]),
+        ],
+        "warm": [(1, ("list", E)), (1, ("stat", E))],
+        "voids": True,
     },
     # Sessions that expire.
     "frozen": {
@@ -229,6 +261,10 @@ def generated(chance: random.Random) -> dict[str, Any]:
     programs = [(one, chance.choices(OPS, k=chance.randrange(1, 4))) for one in clients]
     if chance.random() < 0.3:
         programs.append((0, [("pause",)]))
+    cuts = chance.random() < 0.2
+    if cuts:
+        programs.append((0, [("cut", chance.choice((1, 2)))]))
     warm = [(chance.choice((1, 2)), chance.choice(OPS)) for _ in range(chance.randrange(5))]
-    room = chance.choice((0, 0, 0, 3))
-    return {"programs": programs, "warm": warm, "impatience": chance.randrange(2), "room": room}
+    room = chance.choice((0, 0, 0, 5))
+    found = {"programs": programs, "warm": warm, "impatience": chance.randrange(2), "room": room}
+    return {**found, "voids": True} if cuts else found  # the lease of a directory may be unknown

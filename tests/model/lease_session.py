@@ -11,10 +11,10 @@ from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import Attr, Dentry, FileMap, Ino, Moved, RenameFlags
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from tests.model.lease_store import Database
-    from wrkfs.types import Caller, Commit, SetAttr
+    from wrkfs.types import Caller, Commit, SetAttr, SliceId
 
 T = TypeVar("T")
 
@@ -127,8 +127,15 @@ class LeaseSession(MemoryMeta):
         """What `MemoryMeta` makes of a call."""
         if kind == "create":
             return super().create(*args[:-1], exclusive=args[-1])
+        if kind == "sustain":
+            return self._open_all(args[0])
         work: Coroutine[Any, Any, Any] = getattr(super(), kind)(*args)
         return work
+
+    async def _open_all(self, inos: Sequence[Ino]) -> None:
+        for ino in inos:
+            if ino in self._volume.nodes:
+                await super().open(ino)
 
     def _moved(self, _parent: Ino, _name: bytes, goal: Ino, new: bytes) -> None:
         node = self._volume.nodes[self._volume.nodes[goal].entries[new].ino]
@@ -185,6 +192,10 @@ class LeaseSession(MemoryMeta):
         return self._shown_map(at_once(super().file_map(ino)))
 
     # -- what is asked --
+
+    async def give_up(self, _slices: Mapping[SliceId, int]) -> None:
+        """See UpkeepStore."""
+        await self.ask("settle")
 
     async def take_lease(self, ino: Ino) -> bool:
         """See LeaseStore."""
@@ -297,6 +308,10 @@ class LeaseSession(MemoryMeta):
         assert not truncate
         found: FileMap = await self.ask("open", ino)
         return found
+
+    async def sustain(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        await self.ask("sustain", tuple(inos))
 
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""

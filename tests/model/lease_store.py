@@ -3,8 +3,9 @@
 It has the granularity of functions/1_leases.sql. A change is four events: it locks its rows (and
 waits for who has them), looks for leases of others, commits (the change, or recalls and their
 notifications), and its answer arrives. A question reads what is committed in one event and its
-answer arrives in another. Notifications arrive in order, but at any time. What the changes mean is
-what `MemoryMeta` makes of them.
+answer arrives in another. Notifications arrive in order, but at any time. A change may be cut off
+from its sender, and be applied later, until the session settles what failed (`give_up`). What the
+changes mean is what `MemoryMeta` makes of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.model.lease_request import VISIBLE, Request
 from tests.model.schedules import Event
-from wrkfs.errors import Exists, NotEmpty, NotFound, WrkfsError
+from wrkfs.errors import Exists, NotEmpty, NotFound, Unavailable, WrkfsError
 from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import Ino
 
@@ -105,6 +106,8 @@ class Database:
             gone = ino not in self.volume.nodes and kind != "release"
             homes = self._home(ino) if kind in VISIBLE else set()
             return Plan({ino}, homes, NotFound() if gone else None)
+        if kind == "sustain":
+            return Plan(set(args[0]))
         if kind == "rename":
             return self._plan_rename(*args)
         parent, name = args[1:3] if kind == "link" else args[:2]
@@ -152,6 +155,11 @@ class Database:
     def _event(self, request: Request) -> Event | None:
         key = (request.kind, request.session.number, request.number, request.stage)
         stage = request.stage
+        if request.kind == "settle" and stage == "do":
+            # Waits for what is being made.
+            if any(other.stage in ("look", "commit") for other in self._late(request.session)):
+                return None
+            return Event(key, lambda: self._settle(request), request.session.number, alone=True)
         if stage == "deliver":
             roles = frozenset({"end"})
             return Event(key, lambda: self._deliver(request), request.session.number, roles=roles)
@@ -165,6 +173,24 @@ class Database:
         if stage == "commit":
             return self._commit_event(key, request)
         return self._simple_event(key, request)
+
+    def _late(self, session: LeaseSession) -> list[Request]:
+        """Changes that a session has heard no answer of, and that may still be applied."""
+        return [one for one in self.requests if one.is_cut and one.session is session]
+
+    def cut(self, session: LeaseSession) -> None:
+        """The changes of a session are cut off from it."""
+        for request in list(self.requests):
+            if request.session is session and request.kind in VISIBLE and not request.is_cut:
+                request.cut(Unavailable("cut off"))
+                if request.stage == "deliver":
+                    self.requests.remove(request)
+
+    def _settle(self, request: Request) -> None:
+        """What is still on its way is refused from now on."""
+        for late in self._late(request.session):
+            self.requests.remove(late)
+        request.answered()
 
     def _lock_event(self, key: tuple[Hashable, ...], request: Request) -> Event | None:
         plan = self.plan(request.kind, request.args)
@@ -287,6 +313,8 @@ class Database:
 
     def _deliver(self, request: Request) -> None:
         self.requests.remove(request)
+        if request.is_cut:
+            return
         if request.error is not None:
             request.future.set_exception(request.error)
         else:

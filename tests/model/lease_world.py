@@ -98,7 +98,8 @@ class LeaseWorld:
         for number, op in enumerate(ops):
             key = ("start", *name, number)
             if client == 0:
-                await self.gate(key, None, frozenset(), alone=True)
+                roles = frozenset({"end"}) if op[0] == "cut" else frozenset[str]()
+                await self.gate(key, None, roles, alone=True)
                 self._happen(op)
                 continue
             mount = self.mounts[client]
@@ -115,9 +116,12 @@ class LeaseWorld:
         self._running -= 1
 
     def _happen(self, op: Op) -> None:
-        """What nobody does: time passes, a session loses its heart."""
+        """What nobody does: time passes, a session loses its heart, or answers."""
         verb, *args = op
         database = self.database
+        if verb == "cut":
+            database.cut(self.mounts[args[0]].session)
+            return
         frozen = None
         if verb == "pause":
             database.now += 1.5

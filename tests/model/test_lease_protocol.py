@@ -22,7 +22,7 @@ from tests.model.lease_scripts import SCRIPTS, generated
 from tests.model.lease_session import LeaseSession
 from tests.model.lease_world import LeaseWorld
 from tests.model.schedules import Violation, explore, replay, wander
-from wrkfs.meta import keeping, leased, light, memory, memory_volume
+from wrkfs.meta import keeping, leased, memory, memory_volume
 from wrkfs.meta.kept import Changes
 from wrkfs.meta.leased import LeasedMeta
 from wrkfs.meta.light import LightOpens
@@ -43,7 +43,7 @@ ALL = 1_000_000
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time passes by itself."""
-    for module in (keeping, light, memory, memory_volume):
+    for module in (keeping, memory, memory_volume):
         monkeypatch.setattr(module, "time", CLOCK)
     for other in (keeping, leased):
         monkeypatch.setattr(other, "boottime", CLOCK.monotonic)
@@ -88,10 +88,10 @@ def test_a_late_answer_is_no_lease() -> None:
 def leave_early(patch: pytest.MonkeyPatch) -> None:
     """The lease is given back before the kernel has forgotten."""
 
-    async def surrender(self: LeasedMeta, directories: list[Ino], told: set[Ino]) -> None:
+    async def surrender(self: LeasedMeta, directories: list[Ino], drop: Awaitable[None]) -> None:
         await self._inner.give_back(directories)
         await self._light.sustain(self._light.all)
-        await self.on_drop(directories, told)
+        await drop
         for directory in directories:
             del self._leaving[directory]
 

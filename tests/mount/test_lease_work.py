@@ -314,7 +314,7 @@ def test_a_file_that_was_opened_by_lease_keeps_its_bytes_until_it_is_closed(
             assert before >= room - 1
         until(partial(freed, truth, here, ino, before))
         shutil.rmtree(here / name, ignore_errors=True)
-    # On a busy machine a file may be told before it is looked at: see `light.SETTLE`.
+    # On a busy machine a file may be told before it is looked at: see `light.SOON`.
     assert any(light)
 
 

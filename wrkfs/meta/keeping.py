@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from wrkfs.errors import Doubtful, StorageError, Unavailable, WrkfsError
 from wrkfs.meta.delegate import DelegatingMeta
-from wrkfs.meta.kept import MAP_BYTES, MAP_REFS, NAME_BYTES, Changes, Kept, Mark
+from wrkfs.meta.kept import MAP_BYTES, MAP_REFS, Changes, Kept, Mark, inline_bytes, weight
 from wrkfs.meta.light import LightOpens
 from wrkfs.meta.sessions import boottime
+from wrkfs.types import Ino
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from wrkfs.meta.kept import Change, Key
     from wrkfs.meta.leases import LeaseStore
-    from wrkfs.types import Attr, FileMap, Ino
+    from wrkfs.types import Attr, FileMap
 
 ROOM = 200_000
 """Names and attributes kept at most: about 100 MB."""
@@ -29,6 +30,8 @@ RETAKE = 1.0
 LONGEST = 10.0
 """Seconds that a kernel is told at most to rely on an answer."""
 SHORTEST = 0.1
+_ANSWER = 2
+"""What the answer of an own change may add: a name, and one inode's attributes."""
 _UNKNOWN = (Unavailable, Doubtful, StorageError)
 
 
@@ -43,6 +46,9 @@ class LeaseKeeping(DelegatingMeta):
     the answer of `take_lease` until it is recalled; whoever is told of it meanwhile is told again
     (`on_drop`) before it is given back. While it is (`_leaving`) it is not taken, and who recalls
     it once more waits for that (`_again`): what was asked last must not end what came later.
+
+    `_size` is never less than what is kept: it grows before something is added, and what goes is
+    only taken off when everything is counted anew (`_grow`).
     """
 
     def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
@@ -52,12 +58,13 @@ class LeaseKeeping(DelegatingMeta):
         """Awaited before leases of directories are given back: with them, the inodes whose
         attributes somebody was told to rely on (`attr_validity`)."""
         self._room = room
-        self._size = 0
+        self._size = self._reserved = 0
         self._kept: OrderedDict[Ino, Kept] = OrderedDict()
         self._homes: dict[Ino, Ino] = {}
         self._tick = self._voids = 0
         self._changes = Changes()
-        self._not_before: dict[Ino, float] = {}
+        self._not_before: OrderedDict[Ino, float] = OrderedDict()
+        self._doubts = 0
         self._taking: dict[Ino, asyncio.Future[None]] = {}
         self._listeners: list[set[Ino]] = []
         self._leaving: dict[Ino, asyncio.Task[None]] = {}
@@ -122,8 +129,8 @@ class LeaseKeeping(DelegatingMeta):
         if (kept.own if attr.is_dir else kept.attrs.get(attr.ino)) != attr:
             return 0.0
         if attr.ino not in kept.told:
-            kept.told.add(attr.ino)
             self._grow(1)
+            kept.told.add(attr.ino)
         return self._left() if self.holds(home) else 0.0
 
     # -- keeping --
@@ -165,6 +172,11 @@ class LeaseKeeping(DelegatingMeta):
 
     def _keep(self, attr: Attr, mark: Mark | None) -> None:
         """Keeps settled attributes, where a lease covers them."""
+        self._grow(1)
+        self._put_settled(attr, mark)
+
+    def _put_settled(self, attr: Attr, mark: Mark | None) -> None:
+        """The same, after `_grow`."""
         if attr.is_dir:
             kept = self._current(attr.ino, mark)
             if kept is not None:
@@ -180,7 +192,7 @@ class LeaseKeeping(DelegatingMeta):
             self._lose_attr(attr.ino)
         known = kept.maps.get(attr.ino)
         if known is not None and known.attr.version != attr.version:
-            del kept.maps[attr.ino]
+            kept.lose_map(attr.ino)
         kept.attrs[attr.ino] = attr
         self._homes[attr.ino] = attr.parent
 
@@ -189,7 +201,7 @@ class LeaseKeeping(DelegatingMeta):
         kept = None if home is None else self._kept.get(home)
         if kept is not None:
             kept.attrs.pop(ino, None)
-            kept.maps.pop(ino, None)
+            kept.lose_map(ino)
 
     def _lose_own(self, ino: Ino) -> None:
         """The attributes of an inode of any kind are not known any more."""
@@ -218,15 +230,13 @@ class LeaseKeeping(DelegatingMeta):
                 told |= kept.told
                 kept.told = set()
         # Those of directories that have just been recalled may still be relied on.
-        leaving = set(self._leaving.values())
-        if leaving:
-            await asyncio.wait(leaving)
+        await self._dropped()
         await self.on_drop((), told)
 
     async def _uncover_inode(self, ino: Ino) -> None:
         """An inode is about to be covered by no lease."""
         homes = [directory for directory, kept in self._kept.items() if ino in kept.told]
-        if homes or self._leaving:
+        if homes or self._drops:
             await self._uncover(*homes)
 
     def _map(self, ino: Ino) -> FileMap | None:
@@ -245,18 +255,16 @@ class LeaseKeeping(DelegatingMeta):
             self._put_map(found)
 
     def _put_map(self, found: FileMap) -> None:
-        """Keeps a map beside the attributes of the same version."""
-        attr = found.attr
+        """Keeps a map beside the attributes of the same version, unless it is long."""
+        attr, heavy = found.attr, weight(found)
+        if len(found.refs) > MAP_REFS or inline_bytes(found) > MAP_BYTES:
+            return
+        self._grow(heavy)
         kept = self._kept.get(attr.parent)
         known = None if kept is None else kept.attrs.get(attr.ino)
         if kept is None or known is None or known.version != attr.version:
             return
-        size = sum(len(ref.inline) for ref in found.refs if ref.inline is not None)
-        if len(found.refs) <= MAP_REFS and size <= MAP_BYTES:
-            kept.maps[attr.ino] = found
-            weight = 1 + (len(found.refs) * NAME_BYTES + size) // NAME_BYTES
-            kept.extra += weight
-            self._grow(weight)
+        kept.put_map(found)
 
     def _answered(self, change: Change, directory: Ino) -> Kept | None:
         """Where the answer of a change may be kept: a lease that was here before it was sent."""
@@ -268,7 +276,6 @@ class LeaseKeeping(DelegatingMeta):
         kept = self._answered(change, parent)
         if kept is None:
             return
-        self._grow(2)
         if change.clean((parent, name)):
             kept.put(name, attr.ino, attr.ino)  # a new entry's cookie is its inode's number
             if not attr.is_dir:
@@ -294,31 +301,56 @@ class LeaseKeeping(DelegatingMeta):
     @asynccontextmanager
     async def _changing(self, *keys: Key) -> AsyncIterator[Change]:
         """An own change: nothing that it touches is answered from what is kept meanwhile."""
+        self._grow(_ANSWER)
+        self._reserved += _ANSWER
         change = self._changes.begin(self._tick, *keys)
         try:
             yield change
         except BaseException as error:
             if not isinstance(error, WrkfsError) or isinstance(error, _UNKNOWN):
-                self._forget(keys)
+                await self._doubt()
             raise
         finally:
             self._changes.end(change)
+            self._reserved -= _ANSWER
 
-    def _forget(self, keys: Iterable[Key]) -> None:
-        """Nobody knows whether a change was made."""
-        for key in keys:
-            if isinstance(key, tuple):
-                kept = self._kept.get(key[0])
-                if kept is not None:
-                    kept.forget(key[1])
-            else:
-                self._lose_own(key)
+    async def _doubt(self) -> None:
+        """Nobody knows whether a change was made, or still will be, when a late copy of it comes.
+
+        That copy asks for no lease of this session, and may meet other inodes than the ones that
+        the change was meant for. So everything is forgotten, and no lease taken until the copy
+        cannot come any more. Returns when nobody relies on anything.
+        """
+        self._doubts += 1
+        self._voids += 1
+        if self._doubts == 1:
+            self._spawn(self._end_doubts())
+        self._drop_all()
+        await self._dropped()
+
+    async def _end_doubts(self) -> None:
+        """Makes the database refuse what is still on its way: see `wrkfs.give_up`.
+
+        A time to wait instead would have to be guessed: the kernel sends what it was given for
+        minutes, whether its connection was ended or not.
+        """
+        while self._doubts:
+            seen = self._doubts
+            try:
+                await self._inner.give_up({})
+            except WrkfsError:
+                await asyncio.sleep(RETAKE)
+                continue
+            if seen == self._doubts:
+                self._doubts = 0
 
     # -- leases --
 
     async def _take(self, directory: Ino) -> None:
         """Asks for a lease, unless there is one or it was refused just now."""
-        if directory in self._kept or directory in self._leaving or not self._inner.can_lease:
+        if directory in self._kept or directory in self._leaving:
+            return
+        if self._doubts or not self._inner.can_lease:
             return
         until = self._not_before.get(directory)
         if until is not None:
@@ -355,23 +387,25 @@ class LeaseKeeping(DelegatingMeta):
             self._listeners = [one for one in self._listeners if one is not heard]
 
     def _adopt(self, directory: Ino) -> Kept:
+        self._grow(1)
         kept = self._kept[directory] = Kept()
         self._tick += 1
         kept.since = self._tick
-        self._grow(1)
         return kept
 
     def _wait_with(self, directory: Ino) -> None:
         now = time.monotonic()
-        if len(self._not_before) > ROOM:
-            self._not_before = {d: at for d, at in self._not_before.items() if at > now}
         self._not_before[directory] = now + RETAKE
+        self._not_before.move_to_end(directory)
+        while next(iter(self._not_before.values())) <= now:
+            self._not_before.popitem(last=False)
 
     def _grow(self, count: int) -> None:
+        """So much is about to be added; makes room, beginning with what was not used for long."""
         self._size += count
         if self._size <= self._room:
             return
-        self._size = sum(map(len, self._kept.values()))
+        self._size = count + self._reserved + sum(map(len, self._kept.values()))
         told: set[Ino] = set()
         out = []
         while self._size > self._room * 3 // 4 and self._kept:
@@ -383,12 +417,24 @@ class LeaseKeeping(DelegatingMeta):
             self._leave(out, told)
 
     def _recalled(self, directories: Sequence[Ino]) -> None:
-        """Somebody waits for these leases."""
+        """Somebody waits for these leases; of negative numbers: see `_touched`."""
+        touched = {Ino(-ino) for ino in directories if ino < 0}
+        if touched:
+            self._touched(touched)
+            directories = [ino for ino in directories if ino > 0]
         for heard in self._listeners:
             heard.update(directories)
         for directory in directories:
             self._wait_with(directory)
         self._let_go(directories)
+
+    def _touched(self, inos: set[Ino]) -> None:
+        """Somebody has moved access times: what was read before is not served any more."""
+        self._changes.disturb()
+        self._changes.confuse()
+        for ino in inos:
+            self._lose_own(ino)
+        self._spawn(self.on_drop((), inos))
 
     def _let_go(self, directories: Iterable[Ino]) -> None:
         """Forgets directories and gives their leases back; once more if that is under way."""
@@ -413,24 +459,32 @@ class LeaseKeeping(DelegatingMeta):
         return kept.told
 
     def _leave(self, directories: list[Ino], told: set[Ino]) -> None:
-        task = self._spawn(self._surrender(directories, told))
+        drop = self._spawn(self.on_drop(directories, told))
+        self._drops.add(drop)
+        drop.add_done_callback(self._drops.discard)
+        task = self._spawn(self._surrender(directories, drop))
         self._leaving.update(dict.fromkeys(directories, task))
 
-    async def _surrender(self, directories: list[Ino], told: set[Ino]) -> None:
+    async def _dropped(self) -> None:
+        """Returns when nobody relies on what was forgotten."""
+        if self._drops:
+            await asyncio.wait(set(self._drops))
+
+    async def _surrender(self, directories: list[Ino], drop: Awaitable[None]) -> None:
         """Gives leases back when nobody relies on them any more.
 
         No file is open then that neither a lease covers nor the database knows of.
         """
         try:
             bare = [ino for ino in self._light.all if ino not in self._homes]
-            await asyncio.gather(self._light.sustain(bare), self.on_drop(directories, told))
+            await asyncio.gather(self._light.sustain(bare), drop)
             await self._inner.give_back(directories)
         finally:
             for directory in directories:
                 del self._leaving[directory]
-        again = self._again.intersection(directories)
-        if again:
+            again = self._again.intersection(directories)
             self._again -= again
+        if again:
             self._let_go(again)
 
     def _forget_directory(self, ino: Ino) -> None:
@@ -441,28 +495,20 @@ class LeaseKeeping(DelegatingMeta):
     def _drop_all(self) -> None:
         """Forgets everything, and gives it back."""
         self._let_go(list(self._kept))
+        self._homes.clear()
+        self._size = self._reserved
 
     def _void(self) -> None:
         """All leases are gone, or recalls may have been missed."""
         self._voids += 1
-        told: set[Ino] = set()
-        directories = list(self._kept)
-        for directory in directories:
-            told |= self._pop(directory)
-        self._homes.clear()
-        self._size = 0
-        if directories:
-            drop = self._spawn(self.on_drop(directories, told))
-            self._drops.add(drop)
-            drop.add_done_callback(self._drops.discard)
-            # The database may know them still, and nobody listens for who waits for them.
-            self._let_go(directories)
+        # The database may know them still, and nobody listens for who waits for them.
+        self._drop_all()
         self._spawn(self._settle())
 
     async def _forget_all(self) -> None:
         """Returns when nothing is kept, and nobody relies on what was."""
         self._void()
-        await asyncio.gather(*self._drops, return_exceptions=True)
+        await self._dropped()
 
     async def _settle(self) -> None:
         """Tells of all open files: no lease protects them any more."""

@@ -19,6 +19,16 @@ NAME_BYTES = 200
 """So many of these weigh as much as a name."""
 
 
+def weight(found: FileMap) -> int:
+    """What a map weighs, in names."""
+    return 1 + (len(found.refs) * NAME_BYTES + inline_bytes(found)) // NAME_BYTES
+
+
+def inline_bytes(found: FileMap) -> int:
+    """Bytes of the file that come with its map."""
+    return sum(len(ref.inline) for ref in found.refs if ref.inline is not None)
+
+
 @dataclass(slots=True)
 class Name:
     """What a name stands for. `cookie` 0: its place in the listing is not known."""
@@ -65,7 +75,7 @@ class Kept:
         self.since = 0
         """Tick of the table since which the lease is here; older answers are not kept."""
         self.extra = 0
-        """What the maps that were kept weigh, in names."""
+        """What `maps` weigh, in names."""
         self.names: dict[bytes, Name | None] = {}
         self.whole = False
         self.own: Attr | None = None
@@ -79,7 +89,20 @@ class Kept:
         """Where `asked` has to get for some entries to be read ahead."""
 
     def __len__(self) -> int:
-        return len(self.names) + len(self.attrs) + len(self.told) + self.extra + 1
+        scanned = 0 if self.scan is None else len(self.scan.names)
+        return len(self.names) + len(self.attrs) + len(self.told) + scanned + self.extra + 1
+
+    def put_map(self, found: FileMap) -> None:
+        """A map; beside the attributes of its version."""
+        self.lose_map(found.attr.ino)
+        self.maps[found.attr.ino] = found
+        self.extra += weight(found)
+
+    def lose_map(self, ino: Ino) -> None:
+        """It is not known any more."""
+        known = self.maps.pop(ino, None)
+        if known is not None:
+            self.extra -= weight(known)
 
     def put(self, name: bytes, ino: Ino, cookie: int = 0) -> None:
         """The name stands for the inode."""
@@ -199,6 +222,10 @@ class Changes:
                     self._directories[key[0]] = left
                 else:
                     del self._directories[key[0]]
+
+    def disturb(self) -> None:
+        """What is being read may be from before something that was heard of now."""
+        self._stamp += 1
 
     def confuse(self) -> None:
         """No answer of those under way is the last word about an inode: its name may be gone."""

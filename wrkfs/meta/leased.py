@@ -133,10 +133,10 @@ class LeasedMeta(LeaseKeeping):
         entries, settled = await self._inner.entries(ino, after, many)
         kept = self._current(ino, mark) if settled else None
         if kept is not None:
-            self._grow(2 * len(entries))
+            self._grow(3 * len(entries))  # names, attributes, and those of the scan
             for entry in entries:
                 kept.put(entry.name, entry.attr.ino, entry.cookie)
-                self._keep(entry.attr, mark)
+                self._put_settled(entry.attr, mark)
             kept.scanned(after, entries, mark, end=len(entries) < many)
         return entries
 
@@ -177,6 +177,7 @@ class LeasedMeta(LeaseKeeping):
             # It came with a lease, see `wrkfs.make`, unless that has been recalled or is void.
             if (
                 voids == self._voids
+                and not self._doubts
                 and self._inner.can_lease
                 and boottime() < self._inner.trusted_until
                 and attr.ino not in heard

@@ -41,7 +41,8 @@ class LeaseStore(MetaStore, Protocol):
     ) -> None:
         """Says who is told of recalls, with the directories, and that all leases are void.
 
-        After a recall the holder forgets what it keeps of these directories and calls `give_back`;
+        Negative numbers are inodes whose access times have moved: nobody waits then. After a recall
+        the holder forgets what it keeps of these directories and calls `give_back`;
         somebody waits for it. After a crash of the database `forget` returns when nothing is kept,
         and the files that `held` gives are sustained before anybody changes anything.
         """
@@ -53,6 +54,13 @@ class LeaseStore(MetaStore, Protocol):
 
     async def give_back(self, inos: Sequence[Ino]) -> None:
         """Ends leases; nothing of these directories is kept any more."""
+        ...
+
+    async def sustain(self, inos: Sequence[Ino]) -> None:
+        """Opens files as `open` does, all in one call, and gives no maps; each is released as ever.
+
+        Those that are gone, or no regular files, are passed over. Errors as `open`.
+        """
         ...
 
     async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:

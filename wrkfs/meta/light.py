@@ -2,48 +2,58 @@
 
 Nobody else takes the last name of such a file away without asking for the lease first; then, and
 before an own change does, the database is told (`sustain`), and the file keeps its bytes until the
-last close like any other.
+last close like any other. What stays open is told soon, many files in one call: a host that stands
+still from then on keeps its files when others take its leases away.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from wrkfs.errors import Fenced, NotFound, WrkfsError
+from wrkfs.errors import Fenced, WrkfsError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Coroutine, Iterable, Iterator
 
     from wrkfs.meta.leases import LeaseStore
     from wrkfs.types import Ino
 
-SETTLE = 2.0
-"""Seconds after which a file that is still open is told: a host that stands still keeps it then."""
+SOON = 0.1
+"""Seconds between two looks at what is open. What was open at two of them is told: a file that is
+open for less costs nothing, one that is open for twice as long is told."""
+PAUSE = 1.0
+"""Seconds until it is tried again when that failed."""
+BATCH = 500
+"""Files told in one call, which locks them all: about 20 ms."""
 
 
 class LightOpens:
     """Counts of light handles by inode.
 
-    Critical section: an inode is in `_told` only while it has light handles; the database holds one
-    row for all of them, which the last release removes.
+    Critical section: an inode is in `_told` only while it has light handles, or while its last
+    release is taking the row back; the database holds one row for all of them. An inode is told
+    by one call at a time (`_telling`), and taken back only when that has ended.
     """
 
     def __init__(self, inner: LeaseStore) -> None:
         self._inner = inner
         self._counts: dict[Ino, int] = {}
-        self._since: dict[Ino, float] = {}
+        self._since: dict[Ino, int] = {}
+        """Those that are not told yet, and how many looks there had been when they were opened."""
         self._told: set[Ino] = set()
         self._telling: dict[Ino, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._generation = 0
+        self._looks = 0
+        self._opened = asyncio.Event()
         self._barred = 0
         self._clock: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to tell of files that stay open."""
-        self._clock = asyncio.create_task(self._settle(), name="wrkfs opens")
+        self._clock = asyncio.create_task(self._tell_soon(), name="wrkfs opens")
 
     async def close(self) -> None:
         """Ends that."""
@@ -53,9 +63,11 @@ class LightOpens:
 
     def clear(self) -> None:
         """Nothing is open any more: a new epoch begins."""
+        self._generation += 1
         self._counts.clear()
         self._since.clear()
         self._told.clear()
+        self._telling.clear()
 
     def __contains__(self, ino: Ino) -> bool:
         return ino in self._counts
@@ -82,7 +94,9 @@ class LightOpens:
     def add(self, ino: Ino) -> None:
         """One more handle; a lease covers the file."""
         self._counts[ino] = self._counts.get(ino, 0) + 1
-        self._since.setdefault(ino, time.monotonic())
+        if ino not in self._told:
+            self._since.setdefault(ino, self._looks)
+            self._opened.set()
 
     async def release(self, ino: Ino) -> bool:
         """Takes a handle back; False: there is no light one. Errors as `MetaStore.release`."""
@@ -94,41 +108,69 @@ class LightOpens:
             return True
         del self._counts[ino]
         self._since.pop(ino, None)
-        task = self._telling.get(ino)
-        if task is not None:
-            with contextlib.suppress(WrkfsError):
-                await asyncio.shield(task)
-        if ino in self._told and ino not in self._counts:
+        if ino in self._told or ino in self._telling:
+            # Whoever waits may go away: the row does not stay.
+            await asyncio.shield(self._spawn(self._take_back(ino, self._generation)))
+        return True
+
+    async def _take_back(self, ino: Ino, generation: int) -> None:
+        """Removes the row of a file that is not open any more."""
+        telling = self._telling.get(ino)
+        if telling is not None:
+            await asyncio.wait({telling})
+        if generation == self._generation and ino in self._told and ino not in self._counts:
             self._told.discard(ino)
             await self._inner.release(ino)
-        return True
 
     async def sustain(self, inos: Iterable[Ino]) -> None:
         """Tells the database of those of these files that are open. Unavailable: not known."""
-        for ino in list(inos):
-            if ino not in self._counts or ino in self._told:
-                continue
-            task = self._telling.get(ino)
-            if task is None:
-                task = self._telling[ino] = asyncio.create_task(self._tell(ino))
+        wanted = [ino for ino in inos if ino in self._counts and ino not in self._told]
+        fresh = [ino for ino in dict.fromkeys(wanted) if ino not in self._telling]
+        for first in range(0, len(fresh), BATCH):
+            some = fresh[first : first + BATCH]
+            task = self._spawn(self._tell(some, self._generation))
+            self._telling.update(dict.fromkeys(some, task))
+        under_way = {self._telling[ino]: None for ino in wanted}
+        for task in under_way:
             await asyncio.shield(task)
 
-    async def _tell(self, ino: Ino) -> None:
+    async def _tell(self, inos: list[Ino], generation: int) -> None:
+        task = asyncio.current_task()
         try:
-            await self._inner.open(ino)
-            self._told.add(ino)
-        except (Fenced, NotFound):
-            return  # opened anew in the next epoch, or gone already
+            await self._inner.sustain(inos)
+            if generation == self._generation:
+                self._told.update(inos)
+        except Fenced:
+            return  # opened anew in the next epoch
         finally:
-            del self._telling[ino]
+            for ino in inos:
+                if self._telling.get(ino) is task:
+                    del self._telling[ino]
 
-    async def _settle(self) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Work that goes on when who waits for it goes away; nobody asks then how it went."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()
+
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+        return task
+
+    async def _tell_soon(self) -> None:
         while True:
-            await asyncio.sleep(SETTLE / 2)
-            before = time.monotonic() - SETTLE
-            for ino in [ino for ino, since in self._since.items() if since < before]:
-                try:
-                    await self.sustain([ino])
-                except WrkfsError:
-                    break
+            await self._opened.wait()
+            await asyncio.sleep(SOON)
+            before, self._looks = self._looks, self._looks + 1
+            stayed = [ino for ino, look in self._since.items() if look < before]
+            with suppress(WrkfsError):
+                await self.sustain(stayed)
+            for ino in self._told.intersection(stayed):
                 self._since.pop(ino, None)
+            if not self._since:
+                self._opened.clear()
+            elif any(ino in self._since for ino in stayed):
+                await asyncio.sleep(PAUSE)

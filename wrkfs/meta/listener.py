@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ PROBE = 2.0
 """Seconds between two looks whether the connection still carries anything."""
 PROBE_TIMEOUT = 1.5
 """Seconds for the answer to such a look; with `PROBE` below what a lease lasts."""
+_NUMBER = re.compile("-?[0-9]{1,19}", re.ASCII).fullmatch
 
 
 class Listener:
@@ -37,7 +39,8 @@ class Listener:
         self.channel = "w" + secrets.token_hex(16)
         self.ready = False
         self.on_recall: Callable[[list[Ino]], None] = lambda _: None
-        """Told the directories whose leases somebody waits for."""
+        """Told the directories whose leases somebody waits for, and, negative, the inodes whose
+        access times somebody has moved."""
         self.on_loss: Callable[[], None] = lambda: None
         """Recalls may have been missed."""
         self._links = links
@@ -92,4 +95,4 @@ class Listener:
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         # Who knows the channel's name may send anything: a wrong number only costs what is kept.
         parts = str(payload).split(",")
-        self.on_recall([Ino(int(part)) for part in parts if part.isdecimal() and len(part) < 20])
+        self.on_recall([Ino(int(part)) for part in parts if _NUMBER(part)])

@@ -74,7 +74,6 @@ class PostgresMeta(PostgresFiles):
         self._session.tidy = self.tidy
         self._on_crash: Callable[[bool], None] | None = None
         self._slices = range(0)
-        self._lightly_held: Callable[[], Sequence[Ino]] = tuple
 
     @property
     def session(self) -> SessionId:

@@ -23,7 +23,7 @@ from wrkfs.meta.postgres_upkeep import PostgresUpkeep
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import asyncpg
 
@@ -49,6 +49,7 @@ class PostgresFiles(PostgresUpkeep):
 
     def __init__(self) -> None:
         self._files = OpenFiles()
+        self._lightly_held: Callable[[], Sequence[Ino]] = tuple
         self._timer: asyncio.TimerHandle | None = None
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -133,6 +134,26 @@ class PostgresFiles(PostgresUpkeep):
         files.confirm(ino)
         return rows.file_map(row)
 
+    async def sustain(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        self._session.check()
+        files, added = self._files, list[Ino]()
+        try:
+            for ino in inos:
+                await files.settled(ino)
+                files.add(ino)
+                added.append(ino)
+            unknown = [ino for ino in inos if not files.registered(ino)]
+            if unknown:
+                await self._session.mutate("sustain_all", unknown)
+        except BaseException:
+            for ino in added:
+                files.drop(ino)
+            files.doubt()
+            raise
+        for ino in unknown:
+            files.confirm(ino)
+
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""
         files = self._files
@@ -215,7 +236,9 @@ class PostgresFiles(PostgresUpkeep):
         with self._doubting(files):
             found = await self._links.call("held", (self._session.id,))
             for number in found[0]["inos"] or ():
-                if files is self._files and files.stray(Ino(number)):
+                # What is open lightly may have been told after a crash, see `survey`.
+                light = number in self._lightly_held()
+                if files is self._files and files.stray(Ino(number)) and not light:
                     await self._send_release(files, [Ino(number)])
             more = found[0]["doomed"]
             while more and files is self._files:

@@ -32,6 +32,7 @@ STATEMENTS: dict[str, str] = {
     "rename": _call("rename", OPERATION + 6),
     "publish": _call("publish", OPERATION + 7),
     "open": _call("open", OPERATION + 2),
+    "sustain_all": _call("sustain_all", OPERATION + 1),
     "release": _call("release", OPERATION + 1),
     "create_unlinked": _call("create_unlinked", OPERATION + 4),
     "commit": _call("commit", OPERATION + 9),

@@ -14,7 +14,7 @@ from tests.harness.wait import DEADLINE
 from tests.harness.wire import Wire
 from wrkfs import errors
 from wrkfs.meta.postgres import PostgresMeta
-from wrkfs.types import ROOT_INO, Caller
+from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SliceId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -104,6 +104,89 @@ async def test_an_open_that_was_applied_without_an_answer_is_undone(
         await admin.close()
     await eventually(pg_volume, {ino})
     await meta.tidy()
+    assert await held(pg_volume) == set()
+
+
+async def named(meta: PostgresMeta, *names: bytes) -> list[Ino]:
+    """Files that nobody has open."""
+    found = []
+    for name in names:
+        made, _ = await meta.create(ROOT_INO, name, 0o600, ME, exclusive=True)
+        await meta.release(made.attr.ino)
+        found.append(made.attr.ino)
+    return found
+
+
+async def nothing() -> None:
+    """Nothing is kept."""
+
+
+async def test_many_files_are_held_with_one_call(pg_volume: InPostgres, meta: PostgresMeta) -> None:
+    first, second, gone = await named(meta, b"a", b"b", b"c")
+    await meta.unlink(ROOT_INO, b"c")
+    await meta.open(second)
+    await meta.sustain([first, second, gone, ROOT_INO])
+    assert await held(pg_volume) == {first, second}
+    await meta.release(second)
+    assert await held(pg_volume) == {first, second}
+    for ino in (second, first, gone, ROOT_INO):
+        await meta.release(ino)
+    assert await held(pg_volume) == set()
+
+
+async def test_what_was_only_just_removed_is_taken_up(
+    pg_volume: InPostgres, meta: PostgresMeta
+) -> None:
+    (ino,) = await named(meta, b"a")
+    await meta.commit(Commit(ino, (Extent(0, SliceId(1), 5, b"", b"12345"),), durable=False))
+    await pg_volume.keep_trash()
+    await meta.unlink(ROOT_INO, b"a")
+    before = await meta.statfs()
+    await meta.sustain([ino])
+    after = await meta.statfs()
+    assert after.bytes_used - before.bytes_used == 5
+    assert after.inodes_used - before.inodes_used == 1
+    assert (await meta.file_map(ino)).attr.size == 5
+    await meta.release(ino)
+    assert await meta.statfs() == before
+
+
+async def test_holds_that_were_made_without_an_answer_are_undone(
+    pg_volume: InPostgres, meta: PostgresMeta
+) -> None:
+    inos = await named(meta, b"a", b"b", b"c")
+    admin = await pg_volume.admin()
+    try:
+        lock = admin.transaction()
+        await lock.start()
+        await admin.execute("SELECT 1 FROM inode WHERE ino = $1 FOR UPDATE", inos[1])
+        with pytest.raises(errors.Unavailable):
+            await meta.sustain(inos)
+        await lock.rollback()
+    finally:
+        await admin.close()
+    await eventually(pg_volume, set(inos))
+    await meta.tidy()
+    assert await held(pg_volume) == set()
+
+
+async def test_what_is_open_by_lease_is_passed_over(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    light, stray = await named(meta, b"a", b"b")
+    meta.watch_leases(lambda _: None, lambda: None, nothing, lambda: [light])
+    await wire.down()
+    with pytest.raises(errors.Unavailable):
+        await meta.sustain([stray])
+    await wire.up()
+    # As the first question on a new connection does after a crash of the database.
+    row = "INSERT INTO sustained (ino, session_id) VALUES ($1, $2)"
+    for ino in (light, stray):
+        await pg_volume.rows(row, ino, meta.session)
+    await meta.tidy()
+    assert await held(pg_volume) == {light}
+    await meta.sustain([light])
+    await meta.release(light)
     assert await held(pg_volume) == set()
 
 

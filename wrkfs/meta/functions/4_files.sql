@@ -83,6 +83,35 @@ BEGIN
     RETURN wrkfs.file_map(a_ino);
 END $$;
 
+-- Opens many files, as `open` does without cutting: those that are gone, or no regular files, are
+-- passed over.
+CREATE FUNCTION wrkfs.sustain_all(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_inos bigint[]
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_ino bigint;
+    v_taken bigint;
+    v_bytes bigint := 0;
+    v_inodes bigint := 0;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    PERFORM wrkfs.lock_inodes(a_inos);
+    FOREACH v_ino IN ARRAY a_inos LOOP
+        IF wrkfs.sustain(a_session, v_ino) = 2 THEN
+            v_taken := wrkfs.take_up(a_session, v_ino);
+            IF v_taken IS NOT NULL THEN
+                v_bytes := v_bytes + v_taken;
+                v_inodes := v_inodes + 1;
+            END IF;
+        END IF;
+    END LOOP;
+    r.errno := 0;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, v_bytes, v_inodes);
+    RETURN r;
+END $$;
+
 -- Drops a session's hold on files; frees those that have no name and no other holder.
 CREATE FUNCTION wrkfs.release(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_inos bigint[]

@@ -84,13 +84,21 @@ BEGIN
     PERFORM 1 FROM op_result o
     WHERE o.session_id = a_session AND o.epoch = a_epoch AND o.slot = 1 FOR KEY SHARE;
     IF NOT FOUND THEN RETURN false; END IF;
-    -- Nobody waits for an access time: others are only told.
-    PERFORM wrkfs.recalls(a_session, ARRAY(
-        SELECT CASE WHEN i.mode >> 12 = 4 THEN i.ino ELSE i.parent END FROM inode i
-        WHERE i.ino = ANY (a_inos) AND i.nlink > 0));
     FOR k IN 1..cardinality(a_inos) LOOP
         UPDATE inode i SET atime = a_atimes[k] WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k];
     END LOOP;
+    -- Nobody waits for an access time: who keeps the attributes by lease is only told, by negative
+    -- numbers, reads them again, and keeps its lease. As many as one message holds.
+    PERFORM pg_notify(n.channel, n.inos) FROM (
+        SELECT s.channel, string_agg((-e.ino)::text, ',') AS inos
+        FROM (
+            SELECT i.ino, l.session_id,
+                row_number() OVER (PARTITION BY l.session_id ORDER BY i.ino) / 300 AS message
+            FROM inode i JOIN lease l ON l.ino > 0
+                AND l.ino = CASE WHEN i.mode >> 12 = 4 THEN i.ino ELSE i.parent END
+            WHERE i.ino = ANY (a_inos) AND i.nlink > 0 AND l.session_id <> a_session) e
+        JOIN session s ON s.session_id = e.session_id AND s.channel IS NOT NULL
+        GROUP BY s.channel, e.message) n;
     RETURN true;
 END $$;
 

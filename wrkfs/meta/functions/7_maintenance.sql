@@ -169,14 +169,15 @@ BEGIN
         WHERE g.session_id = a_session AND g.number < g.count;
         IF NOT FOUND THEN r.errno := 22; RETURN r; END IF;
     END IF;
+    PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
+    -- Who knows the refs by lease finds their objects only for as long as garbage waits.
+    IF FOUND AND wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
     r.errno := 0;
     r.flag := false;
     -- No is an answer too: a crash of the database that undoes it must not look like a loss.
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
-    PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
+    PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8;
     IF NOT FOUND THEN RETURN r; END IF;
-    -- Who knows the refs by lease finds their objects for as long as garbage waits.
-    IF wrkfs.recalls_of(a_session, a_ino) THEN RETURN r; END IF;
     -- The new ref takes the place in the order of the newest of the refs: above those that remain,
     -- below what came later. A slice has one ref in a chunk at most.
     SELECT s.ord, s.pos, s.length INTO v_top FROM slice s

@@ -295,3 +295,21 @@ BEGIN
     UPDATE usage u SET bytes = t.bytes, inodes = t.inodes FROM wrkfs.true_use() t;
     RETURN 1;
 END $$;
+
+-- Asks for leases back that were taken before a_before, of each holder for a hundred at a time, and
+-- answers how many there still are, and who has them: call it until there are none. A lease that was
+-- taken later covers nothing that was read before.
+CREATE FUNCTION wrkfs.recall_before(
+    a_before timestamptz, OUT remaining bigint, OUT holders bigint[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    v_inos bigint[];
+BEGIN
+    SELECT array_agg(DISTINCT o.ino) INTO v_inos FROM (
+        SELECT l.ino, row_number() OVER (PARTITION BY l.session_id ORDER BY l.ino) AS number
+        FROM lease l WHERE l.ino > 0 AND l.taken_at < a_before) o
+    WHERE o.number <= 100;
+    IF v_inos IS NOT NULL THEN PERFORM wrkfs.recall_leases(0, v_inos); END IF;
+    SELECT count(*), array_agg(DISTINCT l.session_id) INTO remaining, holders
+    FROM lease l WHERE l.ino > 0 AND l.taken_at < a_before;
+END $$;

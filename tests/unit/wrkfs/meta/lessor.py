@@ -1,0 +1,120 @@
+"""A store in memory that gives leases, as far as one session on it can tell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import NotFound
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.meta.memory_volume import MemoryVolume
+from wrkfs.meta.sessions import boottime
+from wrkfs.types import Ino
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from wrkfs.types import Attr, Caller, Commit, Dentry, FileMap, SetAttr
+
+
+class Lessor(MemoryMeta):
+    """All answers are settled, and no lease is refused."""
+
+    can_lease = True
+
+    def __init__(self, volume: MemoryVolume | None = None) -> None:
+        super().__init__(volume or MemoryVolume())
+        self.leases: set[Ino] = set()
+        self.sustained: list[list[Ino]] = []
+        """Inodes of each call of `sustain`."""
+        self._on_recall: Callable[[Sequence[Ino]], None] = lambda _: None
+
+    @property
+    def trusted_until(self) -> float:
+        """See LeaseStore."""
+        return boottime() + 5.0
+
+    def watch_leases(
+        self,
+        on_recall: Callable[[Sequence[Ino]], None],
+        _on_void: Callable[[], None],
+        _forget: Callable[[], Awaitable[None]],
+        _held: Callable[[], Sequence[Ino]],
+    ) -> None:
+        """See LeaseStore."""
+        self._on_recall = on_recall
+
+    def recall(self, *inos: Ino) -> None:
+        """Somebody waits for leases."""
+        self._on_recall(inos)
+
+    async def take_lease(self, ino: Ino) -> bool:
+        """See LeaseStore."""
+        self.leases.add(ino)
+        return True
+
+    async def give_back(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        self.leases.difference_update(inos)
+
+    async def sustain(self, inos: Sequence[Ino]) -> None:
+        """See LeaseStore."""
+        self.sustained.append(sorted(inos))
+        for ino in inos:
+            await super().open(ino)
+
+    def _placed(self, attr: Attr) -> Attr:
+        """With the directory of what has one name; tests link within one directory."""
+        alone = attr.is_dir or attr.nlink == 1
+        return replace(attr, parent=self._volume.nodes[attr.ino].parent if alone else Ino(0))
+
+    async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
+        """See LeaseStore."""
+        try:
+            return self._placed(await super().lookup(parent, name)), True
+        except NotFound:
+            return None, True
+
+    async def stat(self, ino: Ino) -> tuple[Attr, bool]:
+        """See LeaseStore."""
+        return self._placed(await super().getattr(ino)), True
+
+    async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
+        """See LeaseStore."""
+        found = await super().readdir(ino, after, limit)
+        return [replace(one, attr=self._placed(one.attr)) for one in found], True
+
+    async def file_map(self, ino: Ino) -> FileMap:
+        """See MetaStore."""
+        found = await super().file_map(ino)
+        return replace(found, attr=self._placed(found.attr))
+
+    async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        """See MetaStore."""
+        return self._placed(await super().setattr(ino, changes))
+
+    async def commit(self, commit: Commit) -> Attr:
+        """See MetaStore."""
+        return self._placed(await super().commit(commit))
+
+    async def create(
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
+    ) -> tuple[FileMap, bool]:
+        """See MetaStore."""
+        found, made = await super().create(
+            parent, name, mode, caller, exclusive=exclusive, durable=durable
+        )
+        return replace(found, attr=self._placed(found.attr)), made
+
+    async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
+        """See MetaStore. It comes with a lease."""
+        made = self._placed(await super().mkdir(parent, name, mode, caller))
+        self.leases.add(made.ino)
+        return made
