@@ -188,6 +188,7 @@ CREATE UNLOGGED TABLE lease (
     ino             bigint NOT NULL,    -- the directory
     session_id      bigint NOT NULL,
     taken_at        timestamptz NOT NULL,
+    number          bigint NOT NULL DEFAULT 0,  -- of the call that took it; grows within a session
     PRIMARY KEY (ino, session_id)
 );
 

@@ -108,7 +108,7 @@ class MountSession:
         self._epoch = 0
         self._fenced = False
         self._slots: asyncio.Queue[int] = asyncio.Queue()
-        self._seq = 0
+        self._sequence = 0
         self._next = self._end = 0
         self._refill_lock = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
@@ -131,6 +131,16 @@ class MountSession:
     def fenced(self) -> bool:
         """True once the database said so; only `register` ends it."""
         return self._fenced
+
+    @property
+    def sequence(self) -> int:
+        """Number of the last call of this process that had one; see `next_sequence`."""
+        return self._sequence
+
+    def next_sequence(self) -> int:
+        """A number for a call: above those of all calls before, also of other epochs."""
+        self._sequence += 1
+        return self._sequence
 
     def check(self) -> None:
         """Raises Fenced when the session is known to be fenced."""
@@ -205,8 +215,7 @@ class MountSession:
         session, epoch, slots, answered = self._id, self._epoch, self._slots, self._answered
         failed = self._failed
         slot = await slots.get() if slots.empty() else slots.get_nowait()
-        self._seq += 1
-        head = (session, epoch, slot, self._seq)
+        head = (session, epoch, slot, self.next_sequence())
         try:
             row = await self._apply(name, head, args)
             answered[slot] = head[-1]
