@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +19,7 @@ import pytest
 from tests.harness.drive import MountProcess, until
 from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
+from tests.harness.pages import reads_from_pages
 from tests.harness.rooms import MountWindow, furnish
 from tests.harness.truth import truth_of
 from tests.harness.visibility import Times, keep
@@ -259,6 +260,43 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
                     compare(windows)
                 (there / name / "e/new").mkdir()
                 assert (here / name / "e/new").is_dir()
+    finally:
+        for one in mounts:
+            one.clean()
+    fsck_clean(volume)
+
+
+@pytest.mark.promise("V1")
+def test_after_a_crash_kept_pages_are_not_those_of_a_lost_version(
+    cluster: Cluster, objectserver: ObjectServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """After it another version gets the same number, and here the same time too."""
+    volume = cluster.volume(objectserver.volume())
+    mounts: list[MountProcess] = []
+    before, lost, after = (bytes([number]) * 16384 for number in range(3))
+    try:
+        for _ in range(2):
+            directory = tmp_path_factory.mktemp("mount")
+            mounts.append(MountProcess(volume, directory, "--leases"))
+        here, there = (one.path / "f" for one in mounts)
+        here.write_bytes(before)
+        until(lambda: there.read_bytes() == before)
+        cluster.hold_back()
+        descriptor = os.open(here, os.O_RDWR)
+        os.pwrite(descriptor, lost, 0)
+        until(lambda: there.read_bytes() == lost)
+        os.utime(here, ns=(0, 0))
+        # Leased, and opened alone: its pages are kept.
+        until(lambda: reads_from_pages(there, lost))
+        cluster.kill()
+        cluster.start()
+        with suppress(OSError):  # told of the loss
+            os.close(descriptor)
+        with here.open("r+b") as file:
+            file.write(after)
+        os.utime(here, ns=(0, 0))
+        assert there.stat().st_mtime_ns == 0
+        assert there.read_bytes() == after
     finally:
         for one in mounts:
             one.clean()

@@ -29,7 +29,7 @@ SLOTS = 16
 HEARTBEAT = 2.0
 """Seconds between two heartbeats; the functions let a session expire after 6."""
 REAP_EVERY = 5
-"""Heartbeats between two looks for sessions that went away."""
+"""Heartbeats between two looks for what is held by mistake, and for sessions that went away."""
 SILENCE = timedelta(seconds=90)
 """Without heartbeat for so long, a session becomes suspected. Above the longest outage (60 s) that
 must cost latency only."""
@@ -103,7 +103,8 @@ class MountSession:
         self.on_lapse: Callable[[], None] = lambda: None
         """Told that others have taken this session's leases away."""
         self.forget: Callable[[], Awaitable[None]] | None = None
-        """Awaited after a crash of the database: returns when nothing is kept by lease any more."""
+        """Awaited after a crash of the database: returns when nothing is kept by lease any more.
+        Once more if the connection on which the crash was seen breaks before that."""
         self._id = SessionId(0)
         self._epoch = 0
         self._fenced = False
@@ -112,6 +113,7 @@ class MountSession:
         self._next = self._end = 0
         self._refill_lock = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
+        self._ailing: set[str] = set()
         self.oldest_snapshot: Callable[[], float | None] = lambda: None
         """When the oldest snapshot that is still read was taken (monotonic clock); see `hold`."""
         self.tidy: Callable[[], Awaitable[None]] | None = None
@@ -322,11 +324,12 @@ class MountSession:
                 log.error("the database crashed and has lost changes that no fsync had covered")
             if known not in (None, row["run"]):
                 self._on_crash(bool(undone))
+                if self.forget is not None:
+                    await self.forget()
+                    # Others need not wait for this session to notice.
+                    await link.fetch("heartbeat", (self._id, self._epoch, self._age, row["run"]))
+            # Not before: who is stopped in between begins again with the next connection.
             self._run = row["run"]
-            if known not in (None, row["run"]) and self.forget is not None:
-                await self.forget()
-                # Others need not wait for this session to notice.
-                await link.fetch("heartbeat", (self._id, self._epoch, self._age, self._run))
             for _ in range(_SURVEY_MAX):
                 if not row["cached"]:
                     break
@@ -348,22 +351,43 @@ class MountSession:
     async def _beat(self) -> None:
         """Ends only when the session is fenced: the heart of a live one never stops."""
         beats = 0
-        ailing = False
-        while not self._fenced:
-            await asyncio.sleep(HEARTBEAT)
-            beats += 1
-            try:
-                await self._beat_once(look=beats % REAP_EVERY == 0)
-                ailing = False
-            except Fenced:
-                return
-            except WrkfsError as error:
-                # Calls report what they hit themselves; the session lives on in the database.
-                if not ailing:
-                    log.warning("the heartbeat of session %d fails: %s", self._id, error)
-                ailing = True
+        care: asyncio.Task[None] | None = None
+        try:
+            while not self._fenced:
+                await asyncio.sleep(HEARTBEAT)
+                beats += 1
+                await self._try("heartbeat", self._beat_once)
+                due = beats % REAP_EVERY == 0 and not self._fenced
+                if due and (care is None or care.done()):
+                    # It may wait for leases of others, for longer than a session without heartbeat
+                    # lives.
+                    care = asyncio.create_task(
+                        self._try("care", self._look_after), name="wrkfs care"
+                    )
+        finally:
+            if care is not None:
+                care.cancel()
+                await asyncio.gather(care, return_exceptions=True)
 
-    async def _beat_once(self, *, look: bool) -> None:
+    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """One piece of the heart's work. Its failure is told once, until it succeeds again."""
+        try:
+            await work()
+            self._ailing.discard(what)
+        except Fenced:
+            self._ailing.discard(what)
+        except WrkfsError as error:
+            # Calls report what they hit themselves; the session lives on in the database.
+            if what not in self._ailing:
+                log.warning("the %s of session %d fails: %s", what, self._id, error)
+            self._ailing.add(what)
+
+    async def _look_after(self) -> None:
+        if self.tidy is not None:
+            await self.tidy()
+        await self.reap(SILENCE, PATIENCE)
+
+    async def _beat_once(self) -> None:
         began, epoch = boottime(), self._epoch
         rows = await self._links.call("heartbeat", (self._id, epoch, self._age, self._run))
         tenure = rows[0][0]
@@ -374,10 +398,6 @@ class MountSession:
             self._tenure = tenure
             self.on_lapse()
         self.trusted_until = began + TRUST
-        if look:
-            if self.tidy is not None:
-                await self.tidy()
-            await self.reap(SILENCE, PATIENCE)
 
     @property
     def _age(self) -> timedelta | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,6 @@ from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from datetime import datetime
 
     from tests.harness.metastore import InPostgres
     from wrkfs.meta.links import Rows
@@ -45,6 +46,13 @@ async def run_of(volume: InPostgres) -> datetime:
     return found
 
 
+async def told(volume: InPostgres, meta: PostgresMeta) -> datetime | None:
+    """The run that a session says it knows."""
+    query = "SELECT run FROM session WHERE session_id = $1"
+    found: datetime | None = (await volume.rows(query, meta.session))[0][0]
+    return found
+
+
 async def test_a_session_is_registered_with_the_run_that_it_knows(
     pg_volume: InPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,26 +62,31 @@ async def test_a_session_is_registered_with_the_run_that_it_knows(
     try:
         for register in (meta.start, meta.rejoin):
             await register()
-            query = f"SELECT run FROM session WHERE session_id = {meta.session}"
-            assert (await pg_volume.rows(query))[0][0] == await run_of(pg_volume)
+            assert await told(pg_volume, meta) == await run_of(pg_volume)
     finally:
         await meta.close()
 
 
 @pytest.mark.promise("V1")
-@pytest.mark.parametrize("run", ["NULL", "'2100-01-01'", "'1999-01-01'"])
+@pytest.mark.parametrize(
+    "run", [None, datetime(1999, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)]
+)
 async def test_after_a_crash_everybody_is_waited_for_who_may_not_know_of_it(
-    pg_volume: InPostgres, run: str
+    pg_volume: InPostgres, run: datetime | None
 ) -> None:
     """Also who has said nothing yet, and whose run began when the server's clock was ahead."""
     meta = await pg_volume.session()
     await pg_volume.rows("SELECT wrkfs.register('mount', 1, 2, 'w', NULL, NULL)")
-    survey = f"SELECT cached FROM wrkfs.survey({meta.session}, {meta.epoch}, NULL, '{{}}')"
-    assert [row[0] for row in await pg_volume.rows(survey)] == [False]
-    await pg_volume.rows(f"UPDATE session SET run = {run} WHERE channel IS NOT NULL")
-    assert [row[0] for row in await pg_volume.rows(survey)] == [True]
+
+    async def cached() -> bool:
+        found = await pg_volume.rows(STATEMENTS["survey"], meta.session, meta.epoch, None, [])
+        return bool(found[0]["cached"])
+
+    assert not await cached()
+    await pg_volume.rows("UPDATE session SET run = $1 WHERE channel IS NOT NULL", run)
+    assert await cached()
     await pg_volume.rows("UPDATE session SET expires_at = started_at WHERE channel IS NOT NULL")
-    assert [row[0] for row in await pg_volume.rows(survey)] == [False]
+    assert not await cached()
 
 
 @pytest.mark.promise("V1")
@@ -129,3 +142,37 @@ async def test_other_sessions_keep_what_one_gives_back(
         assert await leases(pg_volume, other.session) == set()
     finally:
         await other.close()
+
+
+@pytest.mark.promise("V1")
+async def test_a_session_knows_the_new_run_when_it_keeps_nothing_of_the_old_one(
+    pg_volume: InPostgres, holder: PostgresMeta
+) -> None:
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    async def forget() -> None:
+        begun.set()
+        await done.wait()
+
+    holder._session.forget = forget
+    old = await run_of(pg_volume)
+    # What a crash does to an unlogged table.
+    await pg_volume.rows("TRUNCATE lease")
+    connecting = asyncio.create_task(holder._links._connect(20.0))
+    async with asyncio.timeout(20):
+        await begun.wait()
+    new = await run_of(pg_volume)
+    assert new != old
+    connecting.cancel()
+    await asyncio.gather(connecting, return_exceptions=True)
+    await holder._session._beat_once()
+    assert await told(pg_volume, holder) == old
+    begun.clear()
+    connecting = asyncio.create_task(holder._links._connect(20.0))
+    async with asyncio.timeout(20):
+        await begun.wait()
+    await holder._session._beat_once()
+    assert await told(pg_volume, holder) == old
+    done.set()
+    (await connecting).connection.terminate()
+    assert await told(pg_volume, holder) == new
