@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -266,6 +266,16 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
     fsck_clean(volume)
 
 
+WRITE = """
+import os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(descriptor, bytes([1]) * 16384, 0)
+sys.stdin.read()
+os._exit(0)
+"""
+"""Writes, and keeps the file open until the end of its input."""
+
+
 @pytest.mark.promise("V1")
 def test_after_a_crash_kept_pages_are_not_those_of_a_lost_version(
     cluster: Cluster, objectserver: ObjectServer, tmp_path_factory: pytest.TempPathFactory
@@ -273,6 +283,8 @@ def test_after_a_crash_kept_pages_are_not_those_of_a_lost_version(
     """After it another version gets the same number, and here the same time too."""
     volume = cluster.volume(objectserver.volume())
     mounts: list[MountProcess] = []
+    # Read since it was changed: nothing is to be noted of it, which would need an open file.
+    times = time.time_ns() + 3_600_000_000_000, 1_000_000_000
     before, lost, after = (bytes([number]) * 16384 for number in range(3))
     try:
         for _ in range(2):
@@ -282,20 +294,19 @@ def test_after_a_crash_kept_pages_are_not_those_of_a_lost_version(
         here.write_bytes(before)
         until(lambda: there.read_bytes() == before)
         cluster.hold_back()
-        descriptor = os.open(here, os.O_RDWR)
-        os.pwrite(descriptor, lost, 0)
+        # Not here: each process that is started from here closes it, and waits for the database.
+        writer = subprocess.Popen([sys.executable, "-c", WRITE, str(here)], stdin=subprocess.PIPE)
         until(lambda: there.read_bytes() == lost)
-        os.utime(here, ns=(0, 0))
+        os.utime(here, ns=times)
         # Leased, and opened alone: its pages are kept.
         until(lambda: reads_from_pages(there, lost))
         cluster.kill()
         cluster.start()
-        with suppress(OSError):  # told of the loss
-            os.close(descriptor)
+        writer.communicate()  # told of the loss
         with here.open("r+b") as file:
             file.write(after)
-        os.utime(here, ns=(0, 0))
-        assert there.stat().st_mtime_ns == 0
+        os.utime(here, ns=times)
+        assert there.stat().st_mtime_ns == times[1]
         assert there.read_bytes() == after
     finally:
         for one in mounts:
