@@ -177,7 +177,7 @@ CREATE TABLE session (
     tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
     run             timestamptz,        -- run of the database (`lease`) that the session knew last;
                                         -- it keeps nothing by lease from an older one
-    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others of
+    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others on
                                         -- its host fence it when that process is dead
 ) WITH (fillfactor = 50);
 

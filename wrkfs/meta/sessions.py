@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
-from wrkfs.meta.hosts import identity, is_dead
+from wrkfs.meta.hosts import Witness, is_dead
+from wrkfs.meta.sleep import TICK, Sleep
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
@@ -96,12 +97,13 @@ class MountSession:
         links.greet = self._survey
         self._kind = kind
         self._channel = channel
-        self._process = None if channel is None else identity()
+        self._witness: Witness | None = None
         self._tenure = 0
         self.trusted_until = 0.0
         """Until then (CLOCK_BOOTTIME) what is kept by lease may be served."""
         self.on_lapse: Callable[[], None] = lambda: None
-        """Told that others have taken this session's leases away."""
+        """Told that others have taken this session's leases away, or that the machine has slept:
+        what a kernel may rely on has not aged meanwhile."""
         self.forget: Callable[[], Awaitable[None]] | None = None
         """Awaited after a crash of the database: returns when nothing is kept by lease any more.
         Once more if the connection on which the crash was seen breaks before that."""
@@ -113,6 +115,7 @@ class MountSession:
         self._next = self._end = 0
         self._refill_lock = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
         self._ailing: set[str] = set()
         self.oldest_snapshot: Callable[[], float | None] = lambda: None
         """When the oldest snapshot that is still read was taken (monotonic clock); see `hold`."""
@@ -152,11 +155,13 @@ class MountSession:
     async def register(self) -> None:
         """Registers a new session and starts its heartbeat. Raises Unavailable."""
         await self._stop_heart()
+        if self._channel is not None and self._witness is None:
+            with suppress(OSError):  # without it others wait until the session expires
+                self._witness = Witness()
+        process = None if self._witness is None else self._witness.identity
         began = boottime()
-        rows = await self._links.call(
-            "register",
-            (self._kind, self._epoch + 1, SLOTS, self._channel, self._run, self._process),
-        )
+        args = (self._kind, self._epoch + 1, SLOTS, self._channel, self._run, process)
+        rows = await self._links.call("register", args)
         self._id = SessionId(rows[0][0])
         self._tenure = 0
         self.trusted_until = began + TRUST
@@ -169,6 +174,8 @@ class MountSession:
             self._slots.put_nowait(slot)
         self._fenced = False
         self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
+        if self._channel is not None:
+            self._watch = asyncio.create_task(self._watch_sleep(), name="wrkfs sleep")
 
     async def fence_dead(self) -> None:
         """Fences sessions whose processes were of this host and are dead: nobody waits for them."""
@@ -182,13 +189,17 @@ class MountSession:
         After `deadline` seconds (an outage) the session is left for others to reap.
         """
         await self._stop_heart()
-        if self._epoch == 0 or self._fenced:
-            return
-        with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
-            async with asyncio.timeout(deadline):
-                await self.reclaim(self._id)
-                await self._links.call("fence", (self._id, True))
-        self._fenced = True
+        try:
+            if self._epoch == 0 or self._fenced:
+                return
+            with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
+                async with asyncio.timeout(deadline):
+                    await self.reclaim(self._id)
+                    await self._links.call("fence", (self._id, True))
+            self._fenced = True
+        finally:
+            if self._witness is not None:
+                self._witness.close()
 
     async def mutate(self, name: str, *args: object) -> asyncpg.Record:
         """The answer of a mutating function, applied exactly once.
@@ -399,14 +410,22 @@ class MountSession:
             self.on_lapse()
         self.trusted_until = began + TRUST
 
+    async def _watch_sleep(self) -> None:
+        sleep = Sleep(time.monotonic, lambda: boottime())
+        while True:
+            await asyncio.sleep(TICK)
+            if sleep.has_been():
+                self.on_lapse()
+
     @property
     def _age(self) -> timedelta | None:
         oldest = self.oldest_snapshot()
         return None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
 
     async def _stop_heart(self) -> None:
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.cancel()
-            # What it ended with is no matter of who stops it.
-            await asyncio.gather(heart, return_exceptions=True)
+        tasks = [task for task in (self._heart, self._watch) if task is not None]
+        self._heart = self._watch = None
+        for task in tasks:
+            task.cancel()
+        # What they ended with is no matter of who stops them.
+        await asyncio.gather(*tasks, return_exceptions=True)

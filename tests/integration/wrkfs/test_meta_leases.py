@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from wrkfs.meta import sessions
+from wrkfs.meta import hosts, sessions
+from wrkfs.meta.leased import LeasedMeta
 from wrkfs.meta.postgres import PostgresMeta
 from wrkfs.meta.statements import STATEMENTS
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from tests.harness.metastore import InPostgres
     from wrkfs.meta.links import Rows
@@ -176,3 +179,52 @@ async def test_a_session_knows_the_new_run_when_it_keeps_nothing_of_the_old_one(
     done.set()
     (await connecting).connection.terminate()
     assert await told(pg_volume, holder) == new
+
+
+async def test_sessions_of_dead_processes_are_fenced_at_once(pg_volume: InPostgres) -> None:
+    program = (
+        "import sys; from wrkfs.meta.hosts import Witness; made = Witness();"
+        " print(made.identity, flush=True); sys.stdin.read()"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdin=PIPE, stdout=PIPE
+    )
+    assert process.stdout is not None
+    identity = (await process.stdout.readline()).decode().strip()
+    await pg_volume.rows("SELECT wrkfs.register('mount', 1, 2, 'w', NULL, $1)", identity)
+    for alive in (True, False):
+        if not alive:
+            process.kill()
+            await process.communicate()
+        meta = PostgresMeta(pg_volume.config, leases=True)
+        await meta.start()
+        await meta.close()
+        query = "SELECT 1 FROM session WHERE process = $1 AND fenced_at IS NULL"
+        assert len(await pg_volume.rows(query, identity)) == alive
+    (hosts.MEMORY / identity.rpartition("/")[2]).unlink()
+
+
+@pytest.mark.promise("V1")
+async def test_after_sleep_nothing_is_kept(
+    pg_volume: InPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's time-outs have stood still."""
+    dropped: asyncio.Queue[tuple[tuple[Ino, ...], set[Ino]]] = asyncio.Queue()
+
+    async def drop(directories: Sequence[Ino], inos: set[Ino]) -> None:
+        dropped.put_nowait((tuple(directories), inos))
+
+    meta = LeasedMeta(PostgresMeta(pg_volume.config, leases=True))
+    await meta.start()
+    try:
+        meta.on_drop = drop
+        attr = await meta.getattr(ROOT_INO)
+        assert meta.attr_validity(attr) > 0
+        slept = sessions.boottime
+        monkeypatch.setattr(sessions, "boottime", lambda: slept() + 1.0)
+        async with asyncio.timeout(20):
+            assert await dropped.get() == ((ROOT_INO,), {ROOT_INO})
+        assert not meta.holds(ROOT_INO)
+        assert meta.attr_validity(attr) == 0
+    finally:
+        await meta.close()
