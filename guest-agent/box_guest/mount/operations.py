@@ -158,9 +158,11 @@ class Operations(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """FORGET; inode numbers are never used twice, so nothing is counted."""
-        for inode, _ in inode_list:
+        for inode, lookups in inode_list:
             self._ghosts.forget(inode)
             self._versions.pop(inode, None)
+            if self._kernel is not None:
+                self._kernel.forgot(inode, lookups)
 
     @handler
     async def mkdir(
@@ -453,6 +455,8 @@ class Operations(pyfuse3.Operations):
         """An answer with a name."""
         entry = self._described(attr)
         entry.entry_timeout = self._name_validity(parent, name, attr.ino)
+        if self._kernel is not None and entry.attr_timeout:
+            self._kernel.named(attr.ino)
         return entry
 
     def _described(self, attr: Attr) -> pyfuse3.EntryAttributes:
