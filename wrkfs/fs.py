@@ -93,7 +93,9 @@ class Filesystem:
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
         ids, budget = SliceIds(meta), DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
-        self._losses = self._crashes = 0
+        self._losses = 0
+        self.crashes = 0
+        """How often the database has crashed: versions that were seen before may step back."""
         self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
@@ -157,9 +159,9 @@ class Filesystem:
 
         False: the database crashed meanwhile, and what was seen before may not be so any more.
         """
-        crashes = self._crashes
+        crashes = self.crashes
         await self._path.sync_all()
-        return self._crashes == crashes
+        return self.crashes == crashes
 
     async def sync(self, since: int | None = None) -> None:
         """Everything answered so far survives a crash, dirty bytes of open files included.
@@ -548,7 +550,7 @@ class Filesystem:
 
     def _crashed(self, lost: bool) -> None:
         """The database came back from a crash: versions may have stepped back. See MetaStore."""
-        self._crashes += 1
+        self.crashes += 1
         self._shown.known.clear()
         for file in self._files.values():
             file.layout = None

@@ -19,6 +19,7 @@ import pytest
 from tests.harness.drive import MountProcess, until
 from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
+from tests.harness.pages import reads_from_pages
 from tests.harness.rooms import MountWindow, furnish
 from tests.harness.truth import truth_of
 from tests.harness.visibility import Times, keep
@@ -289,6 +290,54 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
                     compare(windows)
                 (there / name / "e/new").mkdir()
                 assert (here / name / "e/new").is_dir()
+    finally:
+        for one in mounts:
+            one.clean()
+    fsck_clean(volume)
+
+
+WRITE = """
+import os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR)
+os.pwrite(descriptor, bytes([1]) * 16384, 0)
+sys.stdin.read()
+os._exit(0)
+"""
+"""Writes, and keeps the file open until the end of its input."""
+
+
+@pytest.mark.promise("V1")
+def test_after_a_crash_kept_pages_are_not_those_of_a_lost_version(
+    cluster: Cluster, objectserver: ObjectServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """After it another version gets the same number, and here the same time too."""
+    volume = cluster.volume(objectserver.volume())
+    mounts: list[MountProcess] = []
+    # Read since it was changed: nothing is to be noted of it, which would need an open file.
+    times = time.time_ns() + 3_600_000_000_000, 1_000_000_000
+    before, lost, after = (bytes([number]) * 16384 for number in range(3))
+    try:
+        for _ in range(2):
+            directory = tmp_path_factory.mktemp("mount")
+            mounts.append(MountProcess(volume, directory, "--leases"))
+        here, there = (one.path / "f" for one in mounts)
+        here.write_bytes(before)
+        until(lambda: there.read_bytes() == before)
+        cluster.hold_back()
+        # Not here: each process that is started from here closes it, and waits for the database.
+        writer = subprocess.Popen([sys.executable, "-c", WRITE, str(here)], stdin=subprocess.PIPE)
+        until(lambda: there.read_bytes() == lost)
+        os.utime(here, ns=times)
+        # Leased, and opened alone: its pages are kept.
+        until(lambda: reads_from_pages(there, lost))
+        cluster.kill()
+        cluster.start()
+        writer.communicate()  # told of the loss
+        with here.open("r+b") as file:
+            file.write(after)
+        os.utime(here, ns=times)
+        assert there.stat().st_mtime_ns == times[1]
+        assert there.read_bytes() == after
     finally:
         for one in mounts:
             one.clean()

@@ -3,8 +3,6 @@ and what is left of leases at the end."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 import random
 import shutil
@@ -22,6 +20,7 @@ from tests.harness.drive import until
 from tests.harness.histories import together
 from tests.harness.leaks import rows
 from tests.harness.loop import run
+from tests.harness.pages import PAGE, reads_from_pages
 from tests.harness.truth import stat_of, truth_of
 from tests.harness.visibility import Times, keep
 from wrkfs.meta.postgres import PostgresMeta
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 HELD_UP = 20.0
 """Seconds after which somebody was held up, on however busy a machine."""
-PAGE = 4096
 BIG = 1200
 """Entries of a directory whose listing takes several requests."""
 
@@ -198,23 +196,6 @@ def write(path: Path) -> None:
     path.write_bytes(b"12345")
 
 
-def resident(descriptor: int, pages: int) -> int:
-    """How many pages of a file the kernel has."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    at = libc.mmap(None, pages * PAGE, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-    assert at not in (None, ctypes.c_void_p(-1).value)
-    found = ctypes.create_string_buffer(pages)
-    try:
-        assert libc.mincore(at, pages * PAGE, found) == 0
-    finally:
-        libc.munmap(at, pages * PAGE)
-    return sum(byte & 1 for byte in found.raw[:pages])
-
-
 @pytest.mark.promise("V1")
 @pytest.mark.figure("VI-7")
 def test_kept_pages_are_not_those_of_another_version(
@@ -236,17 +217,6 @@ def test_kept_pages_are_not_those_of_another_version(
         assert (there / name).stat().st_size == len(after)
         assert (there / name).read_bytes() == after
         until(partial(reads_from_pages, there / name, after))
-
-
-def reads_from_pages(path: Path, wanted: bytes) -> bool:
-    """Whether a file is opened with all pages there; they must be right."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        kept = resident(descriptor, len(wanted) // PAGE) == len(wanted) // PAGE
-        assert os.pread(descriptor, len(wanted) + 1, 0) == wanted
-    finally:
-        os.close(descriptor)
-    return kept
 
 
 def write_over(path: Path, data: bytes) -> None:

@@ -167,13 +167,14 @@ class PostgresMeta(PostgresFiles):
         """See LeaseStore."""
         if not self.can_lease:
             return False
-        args = (self._session.id, self._session.epoch, ino)
+        args = (self._session.id, self._session.epoch, ino, self._session.next_sequence())
         taken: bool = (await self._links.call("take_lease", args))[0][0]
         return taken and self.can_lease
 
     async def give_back(self, inos: Sequence[Ino]) -> None:
         """See LeaseStore."""
-        await self._links.call("give_back", (self._session.id, list(inos)))
+        args = (self._session.id, list(inos), self._session.sequence)
+        await self._links.call("give_back", args)
 
     # -- names --
 

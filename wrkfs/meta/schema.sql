@@ -177,7 +177,7 @@ CREATE TABLE session (
     tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
     run             timestamptz,        -- run of the database (`lease`) that the session knew last;
                                         -- it keeps nothing by lease from an older one
-    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others of
+    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others on
                                         -- its host fence it when that process is dead
 ) WITH (fillfactor = 50);
 
@@ -188,6 +188,7 @@ CREATE UNLOGGED TABLE lease (
     ino             bigint NOT NULL,    -- the directory
     session_id      bigint NOT NULL,
     taken_at        timestamptz NOT NULL,
+    number          bigint NOT NULL DEFAULT 0,  -- of the call that took it; grows within a session
     PRIMARY KEY (ino, session_id)
 );
 

@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
-from wrkfs.meta.hosts import identity, is_dead
+from wrkfs.meta.hosts import Witness, is_dead
+from wrkfs.meta.sleep import TICK, Sleep
 from wrkfs.types import Ino, SessionId
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ SLOTS = 16
 HEARTBEAT = 2.0
 """Seconds between two heartbeats; the functions let a session expire after 6."""
 REAP_EVERY = 5
-"""Heartbeats between two looks for sessions that went away."""
+"""Heartbeats between two looks for what is held by mistake, and for sessions that went away."""
 SILENCE = timedelta(seconds=90)
 """Without heartbeat for so long, a session becomes suspected. Above the longest outage (60 s) that
 must cost latency only."""
@@ -96,22 +97,26 @@ class MountSession:
         links.greet = self._survey
         self._kind = kind
         self._channel = channel
-        self._process = None if channel is None else identity()
+        self._witness: Witness | None = None
         self._tenure = 0
         self.trusted_until = 0.0
         """Until then (CLOCK_BOOTTIME) what is kept by lease may be served."""
         self.on_lapse: Callable[[], None] = lambda: None
-        """Told that others have taken this session's leases away."""
+        """Told that others have taken this session's leases away, or that the machine has slept:
+        what a kernel may rely on has not aged meanwhile."""
         self.forget: Callable[[], Awaitable[None]] | None = None
-        """Awaited after a crash of the database: returns when nothing is kept by lease any more."""
+        """Awaited after a crash of the database: returns when nothing is kept by lease any more.
+        Once more if the connection on which the crash was seen breaks before that."""
         self._id = SessionId(0)
         self._epoch = 0
         self._fenced = False
         self._slots: asyncio.Queue[int] = asyncio.Queue()
-        self._seq = 0
+        self._sequence = 0
         self._next = self._end = 0
         self._refill_lock = asyncio.Lock()
         self._heart: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._ailing: set[str] = set()
         self.oldest_snapshot: Callable[[], float | None] = lambda: None
         """When the oldest snapshot that is still read was taken (monotonic clock); see `hold`."""
         self.tidy: Callable[[], Awaitable[None]] | None = None
@@ -132,6 +137,16 @@ class MountSession:
         """True once the database said so; only `register` ends it."""
         return self._fenced
 
+    @property
+    def sequence(self) -> int:
+        """Number of the last call of this process that had one; see `next_sequence`."""
+        return self._sequence
+
+    def next_sequence(self) -> int:
+        """A number for a call: above those of all calls before, also of other epochs."""
+        self._sequence += 1
+        return self._sequence
+
     def check(self) -> None:
         """Raises Fenced when the session is known to be fenced."""
         if self._fenced:
@@ -140,11 +155,13 @@ class MountSession:
     async def register(self) -> None:
         """Registers a new session and starts its heartbeat. Raises Unavailable."""
         await self._stop_heart()
+        if self._channel is not None and self._witness is None:
+            with suppress(OSError):  # without it others wait until the session expires
+                self._witness = Witness()
+        process = None if self._witness is None else self._witness.identity
         began = boottime()
-        rows = await self._links.call(
-            "register",
-            (self._kind, self._epoch + 1, SLOTS, self._channel, self._run, self._process),
-        )
+        args = (self._kind, self._epoch + 1, SLOTS, self._channel, self._run, process)
+        rows = await self._links.call("register", args)
         self._id = SessionId(rows[0][0])
         self._tenure = 0
         self.trusted_until = began + TRUST
@@ -157,6 +174,8 @@ class MountSession:
             self._slots.put_nowait(slot)
         self._fenced = False
         self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
+        if self._channel is not None:
+            self._watch = asyncio.create_task(self._watch_sleep(), name="wrkfs sleep")
 
     async def fence_dead(self) -> None:
         """Fences sessions whose processes were of this host and are dead: nobody waits for them."""
@@ -170,13 +189,17 @@ class MountSession:
         After `deadline` seconds (an outage) the session is left for others to reap.
         """
         await self._stop_heart()
-        if self._epoch == 0 or self._fenced:
-            return
-        with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
-            async with asyncio.timeout(deadline):
-                await self.reclaim(self._id)
-                await self._links.call("fence", (self._id, True))
-        self._fenced = True
+        try:
+            if self._epoch == 0 or self._fenced:
+                return
+            with suppress(Fenced, Doubtful, Unavailable, TimeoutError):
+                async with asyncio.timeout(deadline):
+                    await self.reclaim(self._id)
+                    await self._links.call("fence", (self._id, True))
+            self._fenced = True
+        finally:
+            if self._witness is not None:
+                self._witness.close()
 
     async def mutate(self, name: str, *args: object) -> asyncpg.Record:
         """The answer of a mutating function, applied exactly once.
@@ -205,8 +228,7 @@ class MountSession:
         session, epoch, slots, answered = self._id, self._epoch, self._slots, self._answered
         failed = self._failed
         slot = await slots.get() if slots.empty() else slots.get_nowait()
-        self._seq += 1
-        head = (session, epoch, slot, self._seq)
+        head = (session, epoch, slot, self.next_sequence())
         try:
             row = await self._apply(name, head, args)
             answered[slot] = head[-1]
@@ -313,11 +335,12 @@ class MountSession:
                 log.error("the database crashed and has lost changes that no fsync had covered")
             if known not in (None, row["run"]):
                 self._on_crash(bool(undone))
+                if self.forget is not None:
+                    await self.forget()
+                    # Others need not wait for this session to notice.
+                    await link.fetch("heartbeat", (self._id, self._epoch, self._age, row["run"]))
+            # Not before: who is stopped in between begins again with the next connection.
             self._run = row["run"]
-            if known not in (None, row["run"]) and self.forget is not None:
-                await self.forget()
-                # Others need not wait for this session to notice.
-                await link.fetch("heartbeat", (self._id, self._epoch, self._age, self._run))
             for _ in range(_SURVEY_MAX):
                 if not row["cached"]:
                     break
@@ -339,22 +362,43 @@ class MountSession:
     async def _beat(self) -> None:
         """Ends only when the session is fenced: the heart of a live one never stops."""
         beats = 0
-        ailing = False
-        while not self._fenced:
-            await asyncio.sleep(HEARTBEAT)
-            beats += 1
-            try:
-                await self._beat_once(look=beats % REAP_EVERY == 0)
-                ailing = False
-            except Fenced:
-                return
-            except WrkfsError as error:
-                # Calls report what they hit themselves; the session lives on in the database.
-                if not ailing:
-                    log.warning("the heartbeat of session %d fails: %s", self._id, error)
-                ailing = True
+        care: asyncio.Task[None] | None = None
+        try:
+            while not self._fenced:
+                await asyncio.sleep(HEARTBEAT)
+                beats += 1
+                await self._try("heartbeat", self._beat_once)
+                due = beats % REAP_EVERY == 0 and not self._fenced
+                if due and (care is None or care.done()):
+                    # It may wait for leases of others, for longer than a session without heartbeat
+                    # lives.
+                    care = asyncio.create_task(
+                        self._try("care", self._look_after), name="wrkfs care"
+                    )
+        finally:
+            if care is not None:
+                care.cancel()
+                await asyncio.gather(care, return_exceptions=True)
 
-    async def _beat_once(self, *, look: bool) -> None:
+    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """One piece of the heart's work. Its failure is told once, until it succeeds again."""
+        try:
+            await work()
+            self._ailing.discard(what)
+        except Fenced:
+            self._ailing.discard(what)
+        except WrkfsError as error:
+            # Calls report what they hit themselves; the session lives on in the database.
+            if what not in self._ailing:
+                log.warning("the %s of session %d fails: %s", what, self._id, error)
+            self._ailing.add(what)
+
+    async def _look_after(self) -> None:
+        if self.tidy is not None:
+            await self.tidy()
+        await self.reap(SILENCE, PATIENCE)
+
+    async def _beat_once(self) -> None:
         began, epoch = boottime(), self._epoch
         rows = await self._links.call("heartbeat", (self._id, epoch, self._age, self._run))
         tenure = rows[0][0]
@@ -365,10 +409,13 @@ class MountSession:
             self._tenure = tenure
             self.on_lapse()
         self.trusted_until = began + TRUST
-        if look:
-            if self.tidy is not None:
-                await self.tidy()
-            await self.reap(SILENCE, PATIENCE)
+
+    async def _watch_sleep(self) -> None:
+        sleep = Sleep(time.monotonic, lambda: boottime())
+        while True:
+            await asyncio.sleep(TICK)
+            if sleep.has_been():
+                self.on_lapse()
 
     @property
     def _age(self) -> timedelta | None:
@@ -376,8 +423,9 @@ class MountSession:
         return None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
 
     async def _stop_heart(self) -> None:
-        heart, self._heart = self._heart, None
-        if heart is not None:
-            heart.cancel()
-            # What it ended with is no matter of who stops it.
-            await asyncio.gather(heart, return_exceptions=True)
+        tasks = [task for task in (self._heart, self._watch) if task is not None]
+        self._heart = self._watch = None
+        for task in tasks:
+            task.cancel()
+        # What they ended with is no matter of who stops them.
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -26,9 +26,11 @@ ATTRIBUTES_ONLY = -1
 """Offset of an INVAL_INODE that leaves the pages alone; with pages it may wait for their locks."""
 _HEADER = struct.Struct("=IiQ")
 _INODE = struct.Struct("=Qqq")
+ENTRY_AGE = 0.1
+"""Seconds after which the kernel has taken an answer with a name over."""
 LISTING_AGE = 2.0
 """Seconds after which the kernel has taken an answered listing over, whatever was heard since."""
-_LISTING_PAUSE = 0.001
+_PAUSE = 0.001
 DEVICE = "/dev/fuse"
 
 
@@ -49,6 +51,10 @@ class Kernel:
     The kernel links the names of a listing after it was answered, and takes them for as new as
     that moment; so who takes names back waits for listings under way, until the same reader asks
     for more or ends, and takes them back once more.
+
+    Attributes of an inode that it does not know come with a name. It makes the inode after the
+    answer was sent, and takes the attributes over whatever it was told before; so who takes those
+    back tries until the inode is there, or the answer is so old that it must have been.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -57,6 +63,9 @@ class Kernel:
         self.forgets_names = self._send(NOTIFY_INC_EPOCH, b"")
         """False: names must not be given to rely on."""
         self._listings: dict[int, tuple[Ino, float]] = {}
+        self._entries: dict[int, int] = {}
+        self._older: dict[int, int] = {}
+        self._turn = 0.0
 
     def close(self) -> None:
         """The mount ends: nothing is sent any more."""
@@ -67,10 +76,40 @@ class Kernel:
         if self.forgets_names:
             self._send(NOTIFY_INC_EPOCH, b"")
 
-    def drop_attributes(self, inos: Iterable[Ino]) -> None:
-        """The kernel asks again for the attributes of these inodes before it uses them."""
+    def drop_attributes(self, inos: Iterable[Ino]) -> list[Ino]:
+        """The kernel asks again for the attributes of these inodes before it uses them.
+
+        But for those that are answered: it does not know them, and is perhaps about to.
+        """
+        # What was noted long ago is of no use, and would be taken for new.
+        self._age()
+        coming = []
         for ino in inos:
-            self._send(NOTIFY_INVAL_INODE, _INODE.pack(ino, ATTRIBUTES_ONLY, 0))
+            known = self._send(NOTIFY_INVAL_INODE, _INODE.pack(ino, ATTRIBUTES_ONLY, 0))
+            if not known and (ino in self._entries or ino in self._older):
+                coming.append(ino)
+        return coming
+
+    def named(self, ino: int) -> None:
+        """Attributes to rely on are answered with a name, which the kernel may not know yet."""
+        if time.monotonic() > self._turn:
+            self._age()
+        self._entries[ino] = self._entries.get(ino, 0) + 1
+
+    def forgot(self, ino: int, lookups: int) -> None:
+        """The kernel has let an inode go that so many answers had named."""
+        # If there were others before, one of these may be on its way yet.
+        if self._entries.get(ino, 0) + self._older.get(ino, 0) == lookups:
+            self._entries.pop(ino, None)
+            self._older.pop(ino, None)
+
+    def _age(self) -> None:
+        """Forgets what was named more than two ENTRY_AGE ago."""
+        now = time.monotonic()
+        if now > self._turn:
+            self._older = self._entries if now < self._turn + ENTRY_AGE else {}
+            self._entries = {}
+            self._turn = now + ENTRY_AGE
 
     def listed(self, handle: int, directory: Ino) -> None:
         """Names to rely on were answered to the reader of a directory."""
@@ -84,7 +123,7 @@ class Kernel:
         """Returns when the kernel relies on nothing of these directories and inodes any more."""
         if directories:
             self.drop_names()
-        self.drop_attributes(inos)
+        await self._drop_coming(self.drop_attributes(inos))
         before = {
             handle: listing
             for handle, listing in self._listings.items()
@@ -96,9 +135,16 @@ class Kernel:
         while True:
             if not self._under_way(before):
                 break
-            await asyncio.sleep(_LISTING_PAUSE)
+            await asyncio.sleep(_PAUSE)
         self.drop_names()
-        self.drop_attributes(inos)
+        await self._drop_coming(self.drop_attributes(inos))
+
+    async def _drop_coming(self, inos: list[Ino]) -> None:
+        """Drops the attributes of inodes that the kernel is about to make."""
+        until = time.monotonic() + ENTRY_AGE
+        while inos and time.monotonic() < until:
+            await asyncio.sleep(_PAUSE)
+            inos = self.drop_attributes(inos)
 
     def _under_way(self, before: dict[int, tuple[Ino, float]]) -> bool:
         """Whether an answer of these may not have been taken over yet."""
@@ -109,15 +155,15 @@ class Kernel:
         )
 
     def _send(self, code: int, payload: bytes) -> bool:
-        """False: the kernel does not know the message."""
+        """False: the kernel does not know the message, or the inode."""
         if self._descriptor < 0:
             return True
         message = _HEADER.pack(_HEADER.size + len(payload), code, 0) + payload
         try:
             os.write(self._descriptor, message)
         except OSError as error:
-            # ENOENT: it does not know the inode; the others: the mount is ending.
+            # ENOTCONN, ENODEV: the mount is ending.
             if error.errno not in (errno.ENOENT, errno.ENOTCONN, errno.ENODEV, errno.EINVAL):
                 raise
-            return error.errno != errno.EINVAL
+            return error.errno not in (errno.ENOENT, errno.EINVAL)
         return True

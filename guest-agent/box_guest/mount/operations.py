@@ -113,7 +113,8 @@ class Operations(pyfuse3.Operations):
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
         self._ghosts = Ghosts()
-        self._versions: dict[int, int] = {}
+        self._versions: dict[int, tuple[int, int, int]] = {}
+        """Of files that were opened: crashes of the database until then, epoch, version."""
         self._kernel: Kernel | None = None
 
     def attach(self, kernel: Kernel) -> None:
@@ -157,9 +158,11 @@ class Operations(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         """FORGET; inode numbers are never used twice, so nothing is counted."""
-        for inode, _ in inode_list:
+        for inode, lookups in inode_list:
             self._ghosts.forget(inode)
             self._versions.pop(inode, None)
+            if self._kernel is not None:
+                self._kernel.forgot(inode, lookups)
 
     @handler
     async def mkdir(
@@ -273,18 +276,19 @@ class Operations(pyfuse3.Operations):
     @of_inode
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
         """OPEN, with O_TRUNC."""
+        crashes = self._fs.crashes
         handle = await self._fs.open(Ino(inode), flags)
         await self._drop_set_ids(handle, flags, ctx)
-        return self._opened(handle, flags)
+        return self._opened(handle, flags, crashes)
 
     @handler
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         """CREATE: lookup, mknod and open in one."""
-        parent = Ino(parent_inode)
+        parent, crashes = Ino(parent_inode), self._fs.crashes
         attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
-        return self._opened(handle, flags), self._named(parent, name, attr)
+        return self._opened(handle, flags, crashes), self._named(parent, name, attr)
 
     # The buffer may be a memoryview where pyfuse3 declares bytes: it asks for the buffer protocol.
     @handler
@@ -418,7 +422,7 @@ class Operations(pyfuse3.Operations):
             await handle.close()
             raise
 
-    def _opened(self, handle: FileHandle, flags: int) -> pyfuse3.FileInfo:
+    def _opened(self, handle: FileHandle, flags: int, crashes: int) -> pyfuse3.FileInfo:
         # The kernel writes appended bytes into its pages at the end that it knows, which may be
         # where somebody else has appended meanwhile; a reader here would see them mixed. And it
         # does not tell an append from a page of a shared mapping that is written back. So appends
@@ -427,17 +431,18 @@ class Operations(pyfuse3.Operations):
         appends = flags & os.O_APPEND and handle.writable
         set_id = handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
         direct = bool(appends and (handle.readable or not set_id))
-        keep = self._keeps_pages(handle)
+        keep = self._keeps_pages(handle, crashes)
         return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=keep, direct_io=direct)
 
-    def _keeps_pages(self, handle: FileHandle) -> bool:
+    def _keeps_pages(self, handle: FileHandle, crashes: int) -> bool:
         """Whether the kernel's pages are of the version that is opened: equal version, equal bytes.
 
-        Known only of what was opened alone: a page that another handle reads may come late.
+        Known only of what was opened alone: a page that another handle reads may come late. And
+        only while the database has not crashed, which may give a version's number once more.
         """
         if self._kernel is None:
             return False
-        ino, version = handle.ino, handle.attr.version
+        ino, version = handle.ino, (crashes, handle.epoch, handle.attr.version)
         alone = len(handle.file.handles) == 1
         keeps = alone and self._versions.get(ino) == version and not self._fs.is_read_due(ino)
         if alone and not handle.writable:
@@ -450,6 +455,8 @@ class Operations(pyfuse3.Operations):
         """An answer with a name."""
         entry = self._described(attr)
         entry.entry_timeout = self._name_validity(parent, name, attr.ino)
+        if self._kernel is not None and entry.attr_timeout:
+            self._kernel.named(attr.ino)
         return entry
 
     def _described(self, attr: Attr) -> pyfuse3.EntryAttributes:

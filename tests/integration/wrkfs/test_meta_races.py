@@ -145,7 +145,7 @@ async def test_a_large_tree_goes_in_few_calls(pg_volume: InPostgres) -> None:
     for n in range(50):
         folder = (await meta.mkdir(top, b"%d" % n, 0o755, ME)).ino
         await asyncio.gather(*(meta.mknod(folder, b"%d" % k, 0o600, 0, ME) for k in range(100)))
-    before = meta._session._seq
+    before = meta._session.sequence
     await meta.remove_tree(ROOT_INO, b"t")
-    assert meta._session._seq - before <= 5
+    assert meta._session.sequence - before <= 5
     assert (await meta.statfs()).inodes_used == 0

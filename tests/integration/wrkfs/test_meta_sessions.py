@@ -12,6 +12,7 @@ from tests.harness.extents import Objects
 from tests.harness.logs import provoked
 from tests.harness.metastore import let_go
 from wrkfs import errors
+from wrkfs.meta import sessions
 from wrkfs.types import ROOT_INO, Caller, Commit, SessionId
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ async def test_a_heartbeat_clears_a_suspicion(
     first, second = await pg_volume.session(), await pg_volume.session()
     back, beat = asyncio.Event(), second._session._beat_once
 
-    async def late(*, look: bool) -> None:
+    async def late() -> None:
         await back.wait()
-        await beat(look=look)
+        await beat()
 
     monkeypatch.setattr(second._session, "_beat_once", late)
     file = (await second.create(ROOT_INO, b"f", 0o600, ME, exclusive=True))[0].attr.ino
@@ -139,6 +140,49 @@ async def test_the_heart_of_a_live_session_outlives_every_error(pg_volume: InPos
         await eventually(lambda: heard_of(pg_volume, meta.session))
     assert len(lines) == 1
     await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
+
+
+async def test_the_heart_waits_for_nothing_that_is_looked_after(
+    pg_volume: InPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tidied may have to wait for leases of others, for longer than a session lives."""
+    monkeypatch.setattr(sessions, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(sessions, "REAP_EVERY", 1)
+    meta = await pg_volume.session()
+    begun = 0
+    ended = asyncio.Event()
+
+    async def tidy() -> None:
+        nonlocal begun
+        begun += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    meta._session.tidy = tidy
+    wanted = 1
+
+    async def looked_after() -> bool:
+        return begun == wanted
+
+    async def beaten() -> bool:
+        return await state(pg_volume, meta.session) == (False, False)
+
+    await eventually(looked_after)
+    for _ in range(3):
+        await pg_volume.rows("UPDATE session SET suspected_at = clock_timestamp()")
+        await eventually(beaten)
+    assert begun == 1, "one at a time"
+    assert not ended.is_set()
+    await meta.rejoin()
+    assert ended.is_set(), "the next epoch looks after what is its own"
+    ended.clear()
+    wanted = 2
+    await eventually(looked_after)
+    await pg_volume.fence(meta)
+    async with asyncio.timeout(20):
+        await ended.wait()
 
 
 async def test_reaping_frees_what_a_dead_session_held(pg_volume: InPostgres) -> None:

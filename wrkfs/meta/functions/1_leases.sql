@@ -18,7 +18,9 @@
 --  change looked, the change waits for it. If not, the change held its locks when the reading call
 --  began: either it had committed, and was read, or what was read is not settled.
 --
---  * Giving back: the holder forgets what it keeps, then calls `give_back`. A holder whose session has
+--  * Giving back: the holder forgets what it keeps, then calls `give_back`. Leases are numbered in the
+--    order in which the session asked for them, and `give_back` names the last one that is meant: so a
+--    copy of it that the network delivers late ends no newer lease. A holder whose session has
 --    expired is not waited for: its leases go, its tenure (session.tenure) ends, and its next heartbeat
 --    tells it so. By then it has stopped serving what it keeps, 5 s after its last heartbeat.
 --  * Who recalls a lease is not overtaken by its next taker: for a second nobody else takes one
@@ -36,9 +38,11 @@ BEGIN
     FOR SHARE SKIP LOCKED;
 END $$;
 
--- Takes a lease on a directory, before what it covers is read. False: not now.
-CREATE FUNCTION wrkfs.take_lease(a_session bigint, a_epoch bigint, a_ino bigint) RETURNS boolean
-LANGUAGE plpgsql AS $$
+-- Takes a lease on a directory, before what it covers is read. False: not now. a_number: grows with
+-- each call of the session, mutating ones included.
+CREATE FUNCTION wrkfs.take_lease(
+    a_session bigint, a_epoch bigint, a_ino bigint, a_number bigint
+) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM session s WHERE s.session_id = a_session AND s.epoch = a_epoch
         AND s.channel IS NOT NULL AND s.fenced_at IS NULL AND s.expires_at > clock_timestamp();
@@ -48,16 +52,19 @@ BEGIN
     IF FOUND THEN RETURN false; END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN RETURN false; END IF;
-    INSERT INTO lease (ino, session_id, taken_at) VALUES (a_ino, a_session, clock_timestamp())
-    ON CONFLICT DO NOTHING;
+    -- A row may be left of a call whose answer came late, or never.
+    INSERT INTO lease AS l (ino, session_id, taken_at, number)
+    VALUES (a_ino, a_session, clock_timestamp(), a_number)
+    ON CONFLICT (ino, session_id) DO UPDATE SET number = greatest(l.number, excluded.number);
     RETURN true;
 END $$;
 
--- Ends leases of a session.
-CREATE FUNCTION wrkfs.give_back(a_session bigint, a_inos bigint[]) RETURNS void
+-- Ends leases of a session, as far as they were taken by calls up to number a_last.
+CREATE FUNCTION wrkfs.give_back(a_session bigint, a_inos bigint[], a_last bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM lease l WHERE l.session_id = a_session AND l.ino = ANY (a_inos);
+    DELETE FROM lease l
+    WHERE l.session_id = a_session AND l.ino = ANY (a_inos) AND l.number <= a_last;
 END $$;
 
 -- Must a_session wait for leases of others on these directories before it changes them? The caller

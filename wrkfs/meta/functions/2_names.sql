@@ -151,8 +151,8 @@ BEGIN
             INSERT INTO symlink (ino, target) VALUES (a_ino, a_target);
         ELSIF a_mode >> 12 = 4 THEN
             -- Who makes a directory knows that it is empty.
-            INSERT INTO lease (ino, session_id, taken_at)
-            SELECT a_ino, a_session, clock_timestamp() FROM session s
+            INSERT INTO lease (ino, session_id, taken_at, number)
+            SELECT a_ino, a_session, clock_timestamp(), a_seq FROM session s
             WHERE s.session_id = a_session AND s.channel IS NOT NULL
                 AND s.expires_at > clock_timestamp();
         END IF;

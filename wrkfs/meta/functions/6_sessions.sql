@@ -2,7 +2,8 @@
 
 -- Registers a session with a_slots slots for mutating calls and answers its number. Durable: after
 -- a crash nobody else may get the number. a_channel: where it hears that leases are recalled;
--- NULL: it takes none. a_run: the run of the database that it knows. a_process: whose session it is.
+-- NULL: it takes none. a_run: the run of the database that it knows; NULL: it keeps nothing yet, so
+-- that it has nothing to forget of an older one than the present. a_process: whose session it is.
 CREATE FUNCTION wrkfs.register(
     a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz,
     a_process text
@@ -18,8 +19,9 @@ BEGIN
     INSERT INTO session
         (session_id, epoch, kind, channel, run, process, started_at, heartbeat_at, expires_at)
     VALUES
-        (v_session, a_epoch, a_kind, a_channel, a_run, a_process, v_now, v_now,
-        v_now + interval '6 s');
+        (v_session, a_epoch, a_kind, a_channel,
+        coalesce(a_run, (SELECT l.taken_at FROM lease l WHERE l.ino = 0 AND l.session_id = 0)),
+        a_process, v_now, v_now, v_now + interval '6 s');
     INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
     SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(1, a_slots) n;
     RETURN v_session;
@@ -31,7 +33,7 @@ END $$;
 -- asynchronous changes may be undone: seqs tells the last call applied through each of slots, and a
 -- lower number than the session has an answer for is a change that is lost. Its opens may be among
 -- them, so the files that it holds (a_held) are sustained again. A fenced session has no slots.
--- cached: sessions may rely on leases of an older run for some seconds more; ask again until not.
+-- cached: sessions may rely on leases of another run for some seconds more; ask again until not.
 CREATE FUNCTION wrkfs.survey(
     a_session bigint, a_epoch bigint, a_run timestamptz, a_held bigint[],
     OUT run timestamptz, OUT slots integer[], OUT seqs bigint[], OUT cached boolean
@@ -45,9 +47,10 @@ BEGIN
     END IF;
     SELECT array_agg(o.slot), array_agg(o.op_seq) INTO slots, seqs
     FROM op_result o WHERE o.session_id = a_session AND o.epoch = a_epoch;
-    -- The leases of the run before are forgotten, not those who may still rely on them.
+    -- The leases of the run before are forgotten, not those who may still rely on them. Which run was
+    -- before is not asked of the clock, which may have been set back.
     PERFORM 1 FROM session s WHERE s.session_id <> a_session AND s.channel IS NOT NULL
-        AND s.run < survey.run AND s.expires_at > clock_timestamp();
+        AND s.run IS DISTINCT FROM survey.run AND s.expires_at > clock_timestamp();
     cached := FOUND;
     IF run = a_run OR slots IS NULL OR cardinality(a_held) = 0 THEN RETURN; END IF;
     -- A fence waits for this, or this finds it done.
