@@ -93,9 +93,8 @@ class Filesystem:
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
         ids, budget = SliceIds(meta), DirtyBudget(limits.dirty)
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
-        self._losses = 0
-        self.crashes = 0
-        """How often the database has crashed: versions that were seen before may step back."""
+        self._losses = self.crashes = 0
+        """`crashes`: of the database. Versions that were seen before one may step back after it."""
         self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
@@ -314,12 +313,10 @@ class Filesystem:
         self, parent: Ino, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Attr, FileHandle]:
         """Creates, or with no O_EXCL opens, a regular file. Exists, IsDirectory, NotFound."""
-        exclusive, asked = bool(flags & os.O_EXCL), self._shown.asked
+        new, asked = bool(flags & os.O_EXCL), self._shown.asked
         durable, until = self._path.makes_empty, self._path.changes
         (file_map, made), epoch = await self._opening(
-            lambda: self._meta.create(
-                parent, name, mode, caller, exclusive=exclusive, durable=durable
-            ),
+            lambda: self._meta.create(parent, name, mode, caller, exclusive=new, durable=durable),
             lambda found: self._meta.open(found[0].attr.ino),
         )
         handle = self._handle(file_map, flags, epoch)

@@ -4,7 +4,6 @@ UPDATE inode i SET parent = d.parent FROM dentry d
 WHERE d.ino = i.ino AND i.mode >> 12 <> 4 AND i.nlink = 1;
 
 ALTER TABLE lease RENAME COLUMN expires_at TO taken_at;
-ALTER TABLE lease ADD COLUMN number bigint NOT NULL DEFAULT 0;
 
 CREATE UNLOGGED TABLE recall (
     ino             bigint NOT NULL,
