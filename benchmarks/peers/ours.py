@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from wrkfs.config import VolumeConfig
 
-OPTIONS: tuple[str, ...] = ("--leases",)
+OPTIONS: tuple[str, ...] = ()
 """How our mount is started beside where and on what."""
 
 

@@ -53,7 +53,7 @@ while True:
     time.sleep(0.002)
 """
 
-pytestmark = [pytest.mark.leases, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 
 class Watch:
@@ -272,7 +272,7 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
     try:
         for _ in range(2):
             directory = tmp_path_factory.mktemp("mount")
-            mounts.append(MountProcess(volume, directory, "--leases"))
+            mounts.append(MountProcess(volume, directory))
         here, there = (one.path for one in mounts)
         with truth_of(volume) as truth:
             for number in range(2):
@@ -319,7 +319,7 @@ def test_after_a_crash_kept_pages_are_not_those_of_a_lost_version(
     try:
         for _ in range(2):
             directory = tmp_path_factory.mktemp("mount")
-            mounts.append(MountProcess(volume, directory, "--leases"))
+            mounts.append(MountProcess(volume, directory))
         here, there = (one.path / "f" for one in mounts)
         here.write_bytes(before)
         until(lambda: there.read_bytes() == before)

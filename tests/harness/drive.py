@@ -31,14 +31,14 @@ STOP_TIMEOUT = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--leases`: all mounts of the run keep what leases allow."""
-    parser.addoption("--leases", action="store_true", help="mount with leases in all tests")
+    """`--no-leases`: no mount of the run keeps anything that others may change."""
+    parser.addoption("--no-leases", action="store_true", help="mount without leases in all tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """See `pytest_addoption`."""
-    if config.getoption("--leases"):
-        MountProcess.ALWAYS = ("--leases",)
+    if config.getoption("--no-leases"):
+        MountProcess.ALWAYS = ("--no-leases",)
 
 
 class MountProcess:
@@ -167,18 +167,14 @@ def fresh_volume(drive_database: str, objectserver: ObjectServer) -> Iterator[Vo
 
 @pytest.fixture
 def mount(
-    volume: VolumeConfig, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    volume: VolumeConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], MountProcess]]:
-    """Makes mounts of `volume`; each call is another mount process of the same drive.
-
-    In tests marked `leases` they keep what leases allow.
-    """
+    """Makes mounts of `volume`; each call is another mount process of the same drive."""
     mounts: list[MountProcess] = []
-    options = ("--leases",) if request.node.get_closest_marker("leases") else ()
 
     def make() -> MountProcess:
         directory = tmp_path_factory.mktemp("mount")
-        mounts.append(MountProcess(volume, directory, *options))
+        mounts.append(MountProcess(volume, directory))
         return mounts[-1]
 
     try:

@@ -34,7 +34,7 @@ BYTES_PER_NAME = 1400
 SPARE = 16 << 20
 """Bytes of answers under way, and the allocator's slack."""
 
-pytestmark = [pytest.mark.leases, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def watched(
 
     def make(*options: str) -> WatchedMount:
         directory = tmp_path_factory.mktemp("watched")
-        mounts.append(WatchedMount(volume, directory, "--leases", *options))
+        mounts.append(WatchedMount(volume, directory, *options))
         return mounts[-1]
 
     try:

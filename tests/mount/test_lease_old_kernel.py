@@ -39,7 +39,7 @@ def pair(
     try:
         for _ in range(2):
             directory = tmp_path_factory.mktemp("mount")
-            mounts.append(WatchedMount(volume, directory, "--leases", "--old-kernel"))
+            mounts.append(WatchedMount(volume, directory, "--old-kernel"))
             assert mounts[-1].ask().forgets_names is False
         yield mounts[0], mounts[1]
     finally:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 
-pytestmark = [pytest.mark.leases, pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.figure("VI-1"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture

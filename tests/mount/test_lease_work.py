@@ -41,7 +41,7 @@ HELD_UP = 20.0
 BIG = 1200
 """Entries of a directory whose listing takes several requests."""
 
-pytestmark = [pytest.mark.leases, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -76,9 +76,10 @@ def main() -> int:
         help="seconds that garbage stays in the store; more than the longest read takes",
     )
     option(
-        "--leases",
-        action="store_true",
-        help="keep names and attributes, and let the kernel rely on them, until others change them",
+        "--no-leases",
+        dest="leases",
+        action="store_false",
+        help="ask the database each time, and keep nothing that others may change",
     )
     parser.add_argument("mountpoint", type=Path)
     arguments = parser.parse_args()

@@ -129,7 +129,7 @@ def test_a_budget_becomes_json_and_tables(tmp_path: Path) -> None:
         "machine": machine(),
         **revision(),
         "repeat": 2,
-        "options": ["--leases"],
+        "options": [],
         "size": {"files": 1, "tree": 1},
         "works": {"create": cost().figures(), "pip_install": failed.figures()},
     }
