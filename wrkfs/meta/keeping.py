@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ROOM = 200_000
 """Names and attributes kept at most: about 100 MB."""
+FOLDERS = 4096
+"""Directories whose kind is remembered, so that their lease is asked for first."""
 RETAKE = 1.0
 """Seconds after a recall, or a refusal, before a lease is asked for again."""
 LONGEST = 10.0
@@ -61,6 +63,8 @@ class LeaseKeeping(DelegatingMeta):
         self._size = self._reserved = 0
         self._kept: OrderedDict[Ino, Kept] = OrderedDict()
         self._homes: dict[Ino, Ino] = {}
+        self._folders: OrderedDict[Ino, None] = OrderedDict()
+        """Directories without a lease that were named in an answer lately."""
         self._tick = self._voids = 0
         self._changes = Changes()
         self._not_before: OrderedDict[Ino, float] = OrderedDict()
@@ -181,6 +185,10 @@ class LeaseKeeping(DelegatingMeta):
             kept = self._current(attr.ino, mark)
             if kept is not None:
                 kept.own = attr
+            else:
+                self._folders[attr.ino] = None
+                if len(self._folders) > FOLDERS:
+                    self._folders.popitem(last=False)
         elif attr.nlink == 1:
             kept = self._current(attr.parent, mark)
             if kept is not None:

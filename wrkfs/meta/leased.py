@@ -386,6 +386,8 @@ class LeasedMeta(LeaseKeeping):
         attr = self._attr(ino)
         if attr is not None:
             return attr
+        if ino in self._folders:
+            await self._take(ino)
         mark = self._mark()
         attr, settled = await self._inner.stat(ino)
         if attr.is_dir and ino not in self._kept:

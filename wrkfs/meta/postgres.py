@@ -195,16 +195,11 @@ class PostgresMeta(PostgresFiles):
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
         """See MetaStore."""
-        return (await self._list(ino, after, limit, keep=False))[0]
+        return (await self.entries(ino, after, limit))[0]
 
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
         """See LeaseStore."""
-        return await self._list(ino, after, limit, keep=True)
-
-    async def _list(
-        self, ino: Ino, after: int, limit: int, *, keep: bool
-    ) -> tuple[list[Dentry], bool]:
-        found = await self._links.call("readdir", (ino, after, limit, keep))
+        found = await self._links.call("readdir", (ino, after, limit))
         if found and found[0][0]:
             raise by_errno(found[0][0])
         return [rows.entry(row) for row in found], all(row[16] for row in found)

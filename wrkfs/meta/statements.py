@@ -15,7 +15,7 @@ OPERATION = 4
 STATEMENTS: dict[str, str] = {
     "lookup": _call("lookup", 2),
     "find": _call("find", 2),
-    "readdir": _call("readdir", 4),
+    "readdir": _call("readdir", 3),
     "parent": _call("parent", 1),
     "getattr": _call("getattr", 1),
     "stat": _call("stat", 1),

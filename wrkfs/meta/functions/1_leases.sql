@@ -8,9 +8,9 @@
 --    and is *settled* may be kept.
 --  * Settled means that no other transaction under way had locked or changed the inode's row when
 --    the snapshot was taken. Who changes entries of a directory locks the directory's inode row.
---    The row's xmax is 0 then, or the reading call locks it FOR SHARE first and reads it again: a
---    lock that has ended leaves its number there as well. (pg_current_snapshot would tell, but also
---    what runs in other volumes.)
+--    The row's xmax is 0 then, or a transaction that the snapshot takes for ended: a lock that has
+--    ended leaves its number there. So nothing may lock these rows FOR SHARE or in a subtransaction:
+--    of several lockers xmax is another kind of number.
 --  * Changing: a function first locks the rows of all inodes that it changes, and then looks for
 --    leases of others (`recalls`). If it finds one it changes nothing, tells the holders, and
 --    answers -2; the client calls again.
@@ -26,17 +26,23 @@
 --  * Who recalls a lease is not overtaken by its next taker: for a second nobody else takes one
 --    there (`recall`).
 
--- Is a row with this xmax settled, for a query after `settle`, or without it?
-CREATE FUNCTION wrkfs.settled(a_xmax xid) RETURNS boolean LANGUAGE sql VOLATILE AS $$
-    SELECT (a_xmax = '0'::xid OR a_xmax = pg_current_xact_id_if_assigned()::xid) IS TRUE
-$$;
-
--- Keeps others from changing these inodes until the call ends, where that needs no waiting.
-CREATE FUNCTION wrkfs.settle(a_inos bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Had a transaction ended when the snapshot of the calling query was taken? Of the numbers with
+-- these 32 bits the one next to the snapshot is meant.
+CREATE FUNCTION wrkfs.has_ended(a_xid xid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_snapshot pg_snapshot := pg_current_snapshot();
+    v_next bigint := pg_snapshot_xmax(v_snapshot)::text::bigint;
+    v_ahead bigint := (a_xid::text::bigint - v_next) & 4294967295;
 BEGIN
-    PERFORM 1 FROM inode i WHERE i.ino = ANY (a_inos) AND i.xmax <> '0'::xid
-    FOR SHARE SKIP LOCKED;
+    IF v_ahead >= 2147483648 THEN v_ahead := v_ahead - 4294967296; END IF;
+    RETURN v_next + v_ahead > 0
+        AND pg_visible_in_snapshot((v_next + v_ahead)::text::xid8, v_snapshot);
 END $$;
+
+-- Is a row with this xmax settled, in the snapshot of the calling query?
+CREATE FUNCTION wrkfs.settled(a_xmax xid) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT a_xmax = '0'::xid OR wrkfs.has_ended(a_xmax)
+$$;
 
 -- Takes a lease on a directory, before what it covers is read. False: not now. a_number: grows with
 -- each call of the session, mutating ones included.

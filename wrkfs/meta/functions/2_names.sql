@@ -14,39 +14,29 @@ END $$;
 
 -- The same for who has a lease on the directory. flag: settled, also that a name is not there.
 CREATE FUNCTION wrkfs.find(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
-    FOR again IN 0..1 LOOP
-        -- One statement, so that one snapshot tells what is there and whether that is settled.
-        SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
-            p.nlink > 0 AND wrkfs.settled(p.xmax) AND (i.ino IS NULL OR wrkfs.settled(i.xmax)),
-            i.* INTO r
-        FROM inode p LEFT JOIN dentry d ON d.parent = p.ino AND d.name = a_name
-            LEFT JOIN inode i ON i.ino = d.ino
-        WHERE p.ino = a_parent AND p.mode >> 12 = 4;
-        IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); r.flag := false; RETURN r; END IF;
-        EXIT WHEN r.flag OR again = 1;
-        PERFORM wrkfs.settle(ARRAY[a_parent, r.ino]);
-    END LOOP;
+    -- One statement, so that one snapshot tells what is there and whether that is settled.
+    SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
+        p.nlink > 0 AND wrkfs.settled(p.xmax) AND (i.ino IS NULL OR wrkfs.settled(i.xmax)),
+        i.* INTO r
+    FROM inode p LEFT JOIN dentry d ON d.parent = p.ino AND d.name = a_name
+        LEFT JOIN inode i ON i.ino = d.ino
+    WHERE p.ino = a_parent AND p.mode >> 12 = 4;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); r.flag := false; END IF;
     RETURN r;
 END $$;
 
--- Entries with a cookie beyond a_after, in the order of cookies. a_keep: the session has a lease on
--- the directory.
-CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer, a_keep boolean)
-RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql AS $$
+-- Entries with a cookie beyond a_after, in the order of cookies.
+CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
+RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.entry_reply;
     v_nlink integer;
     v_settled boolean;
 BEGIN
-    IF a_keep THEN
-        PERFORM wrkfs.settle(a_ino || ARRAY(
-            SELECT d.ino FROM dentry d WHERE d.parent = a_ino AND d.cookie > a_after
-            ORDER BY d.cookie LIMIT a_limit));
-    END IF;
     SELECT i.nlink, wrkfs.settled(i.xmax) INTO v_nlink, v_settled
     FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN

@@ -14,16 +14,12 @@ BEGIN
 END $$;
 
 -- The same for who has a lease that may cover it. flag: settled.
-CREATE FUNCTION wrkfs.stat(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+CREATE FUNCTION wrkfs.stat(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
-    v_settled boolean;
 BEGIN
-    SELECT wrkfs.settled(i.xmax) INTO v_settled FROM inode i WHERE i.ino = a_ino;
-    IF NOT v_settled THEN PERFORM wrkfs.settle(ARRAY[a_ino]); END IF;
-    r := wrkfs.getattr(a_ino);
-    SELECT wrkfs.settled(i.xmax) AND i.version = r.version AND i.ctime = r.ctime INTO r.flag
-    FROM inode i WHERE i.ino = a_ino;
+    SELECT 0, wrkfs.settled(i.xmax), i.* INTO r FROM inode i WHERE i.ino = a_ino;
+    IF NOT FOUND OR r.nlink = 0 THEN r := wrkfs.getattr(a_ino); r.flag := false; END IF;
     RETURN r;
 END $$;
 
