@@ -223,7 +223,9 @@ async def test_another_search_path_wins_nothing(sides: Sides) -> None:
         "JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'wrkfs'"
     )
     assert len(functions) > 10
-    assert not [row["name"] for row in functions if row["prosecdef"]]
+    # It reads no table, and tells what pg_xact_status tells everybody.
+    definers = {row["name"]: row["proconfig"] for row in functions if row["prosecdef"]}
+    assert definers == {"wrkfs.has_ended(xid)": ["search_path=pg_catalog, pg_temp"]}
     for table in ("inode", "dentry", "session", "volume"):
         with pytest.raises(asyncpg.PostgresError) as refused:
             await sides.attack.fetch(f"SELECT * FROM {table}")  # noqa: S608 a constant

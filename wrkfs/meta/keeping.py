@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from wrkfs.meta.kept import Change, Key
     from wrkfs.meta.leases import LeaseStore
-    from wrkfs.types import Attr, FileMap
+    from wrkfs.types import Attr, Dentry, FileMap
 
 ROOM = 200_000
 """Names and attributes kept at most: about 100 MB."""
@@ -136,6 +136,26 @@ class LeaseKeeping(DelegatingMeta):
             self._grow(1)
             kept.told.add(attr.ino)
         return self._left() if self.holds(home) else 0.0
+
+    def listing_validity(self, parent: Ino, entries: Sequence[Dentry]) -> list[tuple[float, float]]:
+        """`entry_validity` and `attr_validity` of each entry, looked up at once."""
+        kept = self._usable(parent)
+        left = self._left()
+        if kept is None or not left or self._changes.touches_names(parent):
+            return [(0.0, self.attr_validity(entry.attr)) for entry in entries]
+        told, names, attrs = kept.told, kept.names, kept.attrs
+        self._grow(sum(entry.attr.ino not in told for entry in entries))
+        found = []
+        for entry in entries:
+            attr, name = entry.attr, names.get(entry.name)
+            named = left if name is not None and name.ino == attr.ino else 0.0
+            if attrs.get(attr.ino) != attr or self._changes.touches(attr.ino):
+                found.append((named, self.attr_validity(attr)))
+            else:
+                told.add(attr.ino)
+                found.append((named, left))
+        # Making room may have cost the directory its lease.
+        return found if self.holds(parent) else [(0.0, 0.0)] * len(found)
 
     # -- keeping --
 

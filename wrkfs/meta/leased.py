@@ -146,9 +146,11 @@ class LeasedMeta(LeaseKeeping):
             return None
         entries = []
         for cookie, name, child in kept.listing(after, limit) or ():
-            attr = self._attr(child)
-            if attr is None:
-                return None
+            attr = kept.attrs.get(child)
+            if attr is None or self._changes.touches(child):
+                attr = self._attr(child)
+                if attr is None:
+                    return None
             entries.append(Dentry(cookie, name, attr))
         # Whether a directory has become empty, or was never read, is left to the database.
         return entries if entries or after else None

@@ -50,8 +50,8 @@ class MigrationError(Exception):
 async def install_functions(conn: asyncpg.Connection) -> None:
     """Puts the functions of this release into schema `wrkfs`; does nothing if they are there.
 
-    They are SECURITY INVOKER and hold no rights, so PUBLIC may call them: a grant per volume would
-    make one catalogue row grow with the number of volumes.
+    They are SECURITY INVOKER (but for `has_ended`) and hold no rights, so PUBLIC may call them: a
+    grant per volume would make one catalogue row grow with the number of volumes.
     """
     text = _functions()
     release = hashlib.sha256(text.encode()).hexdigest()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from box_guest.mount.kernel import Kernel
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle
-    from wrkfs.types import Attr
+    from wrkfs.types import Attr, Dentry
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -343,13 +343,18 @@ class Operations(pyfuse3.Operations):
         if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
             return
         taken, relied = 0, False
-        for entry in entries:
-            cookie = entry.cookie + DOT_COOKIES
-            shown = self._named(cursor.ino, entry.name, entry.attr)
-            if not pyfuse3.readdir_reply(token, entry.name, shown, cookie):
+        for entry, (named, described) in zip(
+            entries, self._validities(cursor.ino, entries), strict=True
+        ):
+            shown = _entry(entry.attr)
+            shown.entry_timeout, shown.attr_timeout = named, described
+            if not pyfuse3.readdir_reply(token, entry.name, shown, entry.cookie + DOT_COOKIES):
                 break
             taken += 1
-            relied = relied or shown.entry_timeout > 0
+            if named:
+                relied = True
+            if described and self._kernel is not None:
+                self._kernel.named(entry.attr.ino)
         cursor.took(taken, len(entries))
         if relied and self._kernel is not None:
             self._kernel.listed(fh, cursor.ino)
@@ -470,6 +475,13 @@ class Operations(pyfuse3.Operations):
         if self._kernel is None or self._fs.leases is None or not self._kernel.forgets_names:
             return 0
         return self._fs.leases.entry_validity(parent, name, ino)
+
+    def _validities(self, parent: Ino, entries: list[Dentry]) -> list[tuple[float, float]]:
+        """Seconds for which names and attributes of a listing may be relied on."""
+        if self._kernel is None or self._fs.leases is None:
+            return [(0.0, 0.0)] * len(entries)
+        found = self._fs.leases.listing_validity(parent, entries)
+        return found if self._kernel.forgets_names else [(0.0, attr) for _, attr in found]
 
     def _look(self, parent: Ino, name: bytes) -> None:
         """Notes what a name stands for that is about to go: the kernel may know it for long."""

@@ -27,8 +27,11 @@
 --    there (`recall`).
 
 -- Had a transaction ended when the snapshot of the calling query was taken? Of the numbers with
--- these 32 bits the one next to the snapshot is meant.
-CREATE FUNCTION wrkfs.has_ended(a_xid xid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+-- these 32 bits the one next to the snapshot is meant. The only function with rights of its owner:
+-- snapshots are closed to volumes because they tell of others; this tells no more than
+-- pg_xact_status, which asks of this moment and not of the snapshot.
+CREATE FUNCTION wrkfs.has_ended(a_xid xid) RETURNS boolean LANGUAGE plpgsql STABLE
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_snapshot pg_snapshot := pg_current_snapshot();
     v_next bigint := pg_snapshot_xmax(v_snapshot)::text::bigint;
