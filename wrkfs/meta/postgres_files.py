@@ -117,7 +117,7 @@ class PostgresFiles(PostgresUpkeep):
             try:
                 return await self.file_map(ino)
             except BaseException:
-                files.drop(ino)
+                await self.release(ino)  # the row may be one that waited for it
                 raise
         return await self._register(ino, truncate)
 

@@ -157,6 +157,34 @@ async def test_what_was_only_just_removed_is_taken_up(
     assert await meta.statfs() == before
 
 
+async def test_who_holds_nothing_lets_nothing_go(pg_volume: InPostgres, meta: PostgresMeta) -> None:
+    (ino,) = await named(meta, b"a")
+    await meta.commit(Commit(ino, (Extent(0, SliceId(1), 5, b"", b"12345"),), durable=False))
+    await pg_volume.keep_trash()
+    await meta.unlink(ROOT_INO, b"a")
+    await pg_volume.rows("UPDATE trash SET deleted_at = deleted_at - interval '1 minute'")
+    before = await meta.statfs()
+    await meta.sustain([ino])
+    assert await held(pg_volume) == set()
+    await let_go(meta, ino)
+    assert await meta.statfs() == before
+
+
+async def test_a_file_that_cannot_be_opened_again_is_let_go(
+    pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
+) -> None:
+    (ino,) = await named(meta, b"a")
+    await meta.open(ino)
+    await meta.release(ino)
+    await wire.down()
+    with provoked("wrkfs.meta.sessions"), pytest.raises(errors.Unavailable):
+        await meta.open(ino)
+    await wire.up()
+    await meta.statfs()
+    await meta.tidy()
+    assert await held(pg_volume) == set()
+
+
 async def test_holds_that_were_made_without_an_answer_are_undone(
     pg_volume: InPostgres, meta: PostgresMeta
 ) -> None:

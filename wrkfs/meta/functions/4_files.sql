@@ -125,10 +125,15 @@ BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     -- The locks keep an unlink from looking for holders while this one leaves.
     PERFORM wrkfs.lock_inodes(a_inos);
-    DELETE FROM sustained s
-    WHERE s.ino = ANY (a_inos) AND s.session_id = a_session AND NOT s.doomed;
+    -- Who holds nothing lets nothing go: it may be booked as freed already.
+    WITH held AS (
+        DELETE FROM sustained s
+        WHERE s.ino = ANY (a_inos) AND s.session_id = a_session AND NOT s.doomed
+        RETURNING s.ino
+    )
+    SELECT array_agg(h.ino) INTO v_free FROM held h;
     SELECT array_agg(i.ino) INTO v_free FROM inode i
-    WHERE i.ino = ANY (a_inos) AND i.nlink = 0
+    WHERE i.ino = ANY (v_free) AND i.nlink = 0
         AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);
     IF v_free IS NOT NULL THEN v_freed := wrkfs.let_go(v_free); END IF;
     r.errno := 0;
