@@ -96,7 +96,7 @@ async def test_too_many_do_not_wait(
     for ino in await made(meta, b"a", b"b", b"c"):
         await meta.release(ino)
     await until_asked(calls, "release")
-    await asyncio.wait(meta._releases)
+    await meta._release_waiting()
     assert await held(pg_volume) == set()
 
 
