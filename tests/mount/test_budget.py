@@ -44,3 +44,52 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     counted.cool()
     assert (counted.path / "large").read_bytes() == bytes(1 << 20)
     assert counted.take()["calls"]["objects"]["GET"]
+
+
+QUESTIONS = {"lookup", "find", "getattr", "stat", "readdir", "file_map", "open", "take_lease"}
+
+
+def asked(counted: Counted) -> dict[str, int]:
+    """Questions and changes of names and files since the last time, by statement."""
+    calls = counted.take()["calls"]["database"]
+    mine = {*QUESTIONS, "create", "make", "commit", "sync", "rename", "remove", "setattr"}
+    return {name: len(times) for name, times in calls.items() if name in mine}
+
+
+@pytest.mark.leases
+def test_own_work_in_a_directory_asks_nothing(counted: Counted) -> None:
+    home = counted.path / "home"
+    home.mkdir()
+    counted.take()
+    files = [home / f"f{number}" for number in range(FILES)]
+    for file in files:
+        file.write_bytes(b"bytes")
+    assert asked(counted) == {"create": FILES, "commit": FILES}
+    for file in files:
+        assert file.stat().st_size == len(b"bytes")
+        assert file.read_bytes() == b"bytes"
+    assert not (home / "absent").exists()
+    assert sorted(home.iterdir()) == sorted(files)
+    assert asked(counted) == {}
+    for file in files:
+        file.rename(file.with_suffix(".new"))
+    assert asked(counted) == {"rename": FILES}
+    assert len(list(home.iterdir())) == FILES
+    for file in files:
+        file.with_suffix(".new").unlink()
+    home.rmdir()
+    # The access time of what was listed may have moved meanwhile, and is asked for then.
+    found = asked(counted)
+    assert found.pop("remove") == FILES + 1
+    assert set(found) <= {"stat"}
+
+
+@pytest.mark.leases
+def test_empty_files_cost_one_question_each(counted: Counted) -> None:
+    home = counted.path / "home"
+    home.mkdir()
+    counted.take()
+    for number in range(FILES):
+        (home / f"f{number}").touch(exist_ok=False)
+    # Only the first is made durable when it is closed.
+    assert asked(counted) == {"create": FILES, "sync": 1}
