@@ -24,8 +24,8 @@ from box_guest.mount.__main__ import main
 from box_guest.mount.kernel import NOTIFY_INC_EPOCH, Kernel
 from box_guest.mount.operations import Operations
 from tests.harness.drive import MountProcess, until
-from wrkfs.meta import keeping
 from wrkfs.meta.keeping import LeaseKeeping
+from wrkfs.meta.leased import LeasedMeta
 from wrkfs.meta.links import Link
 
 if TYPE_CHECKING:
@@ -117,8 +117,7 @@ class Watch:
             forget_epochs()
         if room is not None:
             self._bounded = True
-            replace(keeping, "ROOM", room)
-            defaults = LeaseKeeping.__init__.__kwdefaults__
+            defaults = LeasedMeta.__init__.__kwdefaults__
             assert defaults is not None
             assert "room" in defaults
             defaults["room"] = room

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,3 +45,54 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     counted.cool()
     assert (counted.path / "large").read_bytes() == bytes(1 << 20)
     assert counted.take()["calls"]["objects"]["GET"]
+
+
+QUESTIONS = {"lookup", "find", "getattr", "stat", "readdir", "file_map", "open", "take_lease"}
+
+
+def asked(counted: Counted) -> dict[str, int]:
+    """Questions and changes of names and files since the last time, by statement."""
+    calls = counted.take()["calls"].get("database", {})
+    mine = {*QUESTIONS, "create", "make", "commit", "sync", "rename", "remove", "setattr"}
+    return {name: len(times) for name, times in calls.items() if name in mine}
+
+
+def read(file: Path) -> bytes:
+    """All bytes; the access time, which is told in the background, stays."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOATIME)
+    try:
+        return os.read(descriptor, 100)
+    finally:
+        os.close(descriptor)
+
+
+def test_own_work_in_a_directory_asks_nothing(counted: Counted) -> None:
+    home = counted.path / "home"
+    home.mkdir()
+    counted.take()
+    files = [home / f"f{number}" for number in range(FILES)]
+    for file in files:
+        file.write_bytes(b"bytes")
+    assert asked(counted) == {"create": FILES, "commit": FILES}
+    for file in files:
+        assert file.stat().st_size == len(b"bytes")
+        assert read(file) == b"bytes"
+    assert not (home / "absent").exists()
+    assert asked(counted) == {}
+    for file in files:
+        file.rename(file.with_suffix(".new"))
+    assert asked(counted) == {"rename": FILES}
+    for file in files:
+        file.with_suffix(".new").unlink()
+    home.rmdir()
+    assert asked(counted) == {"remove": FILES + 1}
+
+
+def test_empty_files_cost_one_question_each(counted: Counted) -> None:
+    home = counted.path / "home"
+    home.mkdir()
+    counted.take()
+    for number in range(FILES):
+        (home / f"f{number}").touch(exist_ok=False)
+    # Only the first is made durable when it is closed.
+    assert asked(counted) == {"create": FILES, "sync": 1}

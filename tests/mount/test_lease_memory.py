@@ -81,9 +81,6 @@ def test_a_walk_of_more_names_than_may_be_kept_stays_bounded_and_right(
         look_at(drive.path / name, files, sorted(files)[:10])
 
 
-@pytest.mark.xfail(
-    reason="LeasedMeta.lookup counts a name and its attributes as one: half as much again is kept"
-)
 def test_names_that_are_asked_for_one_by_one_stay_bounded(
     watched: Callable[..., WatchedMount], mount: Callable[[], MountProcess]
 ) -> None:

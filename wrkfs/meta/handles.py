@@ -41,8 +41,9 @@ class OpenFiles:
 
     @property
     def held(self) -> list[Ino]:
-        """Inodes with an open handle."""
-        return list(self._counts)
+        """Inodes that need their row: with an open handle, or with a release that waits, for who
+        opens them again relies on it."""
+        return [*self._counts, *self._waiting]
 
     async def settled(self, ino: Ino) -> None:
         """Waits until no release of the inode is on its way."""
@@ -76,7 +77,7 @@ class OpenFiles:
         return len(self._waiting)
 
     def take_waiting(self) -> list[Ino]:
-        """What `wait` was told of, once."""
+        """What `wait` was told of, once; `begin_release` follows in the same step."""
         taken, self._waiting = list(self._waiting), set()
         return taken
 
@@ -94,11 +95,6 @@ class OpenFiles:
             if self._releasing.get(ino) is future:
                 del self._releasing[ino]
         future.set_result(None)
-
-    def crashed(self) -> None:
-        """The database came back from a crash: what waits may have no row, or one without end."""
-        self._waiting.clear()
-        self.doubt()
 
     def doubt(self) -> None:
         """Of some call nobody knows whether it was applied, or still will be."""
@@ -119,6 +115,8 @@ class OpenFiles:
     def begin_create(self) -> None:
         """A create that may open an existing inode, not yet known which, is on its way."""
         self._creates += 1
+        # One that is on its way now may be over when the create is answered.
+        self._released.update(self._releasing)
 
     def end_create(self, ino: Ino | None) -> bool:
         """Ends `begin_create`; True when a release may have removed the row it relied on."""

@@ -310,7 +310,9 @@ class LeaseKeeping(DelegatingMeta):
                 self._put_attr(kept, attr)
         else:
             kept.forget(name)
-        moved = attr.ctime_ns if change.clean(parent) else None
+        # The answer of a call that was repeated shows the inode as it is now.
+        new = attr.ctime_ns == attr.atime_ns
+        moved = attr.ctime_ns if new and change.clean(parent) else None
         kept.stamp_own(moved, int(attr.is_dir))
 
     def _changed(self, change: Change, attr: Attr) -> None:
@@ -515,10 +517,19 @@ class LeaseKeeping(DelegatingMeta):
         if again:
             self._let_go(again)
 
-    def _forget_directory(self, ino: Ino) -> None:
-        """A directory was removed here: nobody can ask for its lease any more."""
-        if ino in self._kept:
-            self._let_go([ino])
+    def _ended(self, directory: Ino) -> set[Ino]:
+        """A directory was removed here, and its lease with it: as `_pop`."""
+        for heard in self._listeners:
+            heard.add(directory)  # one that is being taken may have been there already
+        return self._pop(directory)
+
+    def _forget_unplaced(self) -> None:
+        """A directory was removed here, and nobody knows which: one of those whose parent is not
+        known. Its lease went with it."""
+        unplaced = [directory for directory, kept in self._kept.items() if kept.own is None]
+        for heard in self._listeners:
+            heard.update(self._taking)
+        self._let_go(unplaced)
 
     def _drop_all(self) -> None:
         """Forgets everything, and gives it back."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Kept:
         "extra",
         "maps",
         "names",
+        "order",
         "own",
         "reads_at",
         "scan",
@@ -77,6 +80,9 @@ class Kept:
         self.extra = 0
         """What `maps` weigh, in names."""
         self.names: dict[bytes, Name | None] = {}
+        self.order: list[tuple[int, bytes, Ino]] | None = None
+        """Names in the order of the listing, from the first time that it is asked for until one
+        changes."""
         self.whole = False
         self.own: Attr | None = None
         self.attrs: dict[Ino, Attr] = {}
@@ -89,8 +95,9 @@ class Kept:
         """Where `asked` has to get for some entries to be read ahead."""
 
     def __len__(self) -> int:
-        scanned = 0 if self.scan is None else len(self.scan.names)
-        return len(self.names) + len(self.attrs) + len(self.told) + scanned + self.extra + 1
+        listed = 0 if self.order is None else len(self.order)
+        listed += 0 if self.scan is None else len(self.scan.names)
+        return len(self.names) + len(self.attrs) + len(self.told) + listed + self.extra + 1
 
     def put_map(self, found: FileMap) -> None:
         """A map; beside the attributes of its version."""
@@ -110,14 +117,17 @@ class Kept:
         if known is not None and known.ino == ino and not cookie:
             return
         self.names[name] = Name(ino, cookie)
+        self.order = None
 
     def forget(self, name: bytes) -> None:
         """Nobody knows what the name stands for."""
         self.names.pop(name, None)
         self.whole = False
+        self.order = None
 
     def take_away(self, name: bytes) -> None:
         """The name stands for nothing."""
+        self.order = None
         if self.whole:
             self.names.pop(name, None)
         else:
@@ -127,16 +137,13 @@ class Kept:
         """Entries behind a cookie; None when they are not all known."""
         if not self.whole:
             return None
-        found = []
-        for name, known in self.names.items():
-            if known is None:
-                continue
-            if not known.cookie:
+        if self.order is None:
+            there = [(name, known) for name, known in self.names.items() if known is not None]
+            if not all(known.cookie for _, known in there):
                 return None
-            if known.cookie > after:
-                found.append((known.cookie, name, known.ino))
-        found.sort()
-        return found[:limit]
+            self.order = sorted((known.cookie, name, known.ino) for name, known in there)
+        first = bisect_right(self.order, after, key=itemgetter(0))
+        return self.order[first : first + limit]
 
     def stamp_own(self, at_ns: int | None, subdirectories: int = 0) -> None:
         """An own change of entries moved the directory's times; None: nobody knows when to."""
@@ -161,6 +168,7 @@ class Kept:
             scan.last = max(scan.last, entries[-1].cookie)
         if end and scan.names:
             self.names = dict(scan.names)
+            self.order = None
             self.whole = True
             self.scan = None
 

@@ -42,7 +42,8 @@ def filled(before: FileMap, commit: Commit, attr: Attr) -> FileMap | None:
     if before.refs or len(commit.extents) != 1 or attr.version != before.attr.version + 1:
         return None
     one = commit.extents[0]
-    ref = SliceRef(one.pos, one.slice_id, one.length, 0, one.length, one.checksums, one.inline)
+    pos = one.pos + before.attr.size if commit.append else one.pos
+    ref = SliceRef(pos, one.slice_id, one.length, 0, one.length, one.checksums, one.inline)
     return FileMap(attr, (ref,))
 
 
@@ -144,8 +145,13 @@ class LeasedMeta(LeaseKeeping):
         kept = self._usable(ino)
         if kept is None or not kept.whole or self._changes.touches_names(ino):
             return None
+        if kept.order is None:
+            self._grow(len(kept.names))
+        listing = kept.listing(after, limit)
+        if listing is None:
+            return None
         entries = []
-        for cookie, name, child in kept.listing(after, limit) or ():
+        for cookie, name, child in listing:
             attr = kept.attrs.get(child)
             if attr is None or self._changes.touches(child):
                 attr = self._attr(child)
@@ -237,6 +243,7 @@ class LeasedMeta(LeaseKeeping):
                 await self._removing(parent, name, remove)
         finally:
             self._drop_all()
+        await self._dropped()
 
     async def _removing(
         self,
@@ -257,12 +264,14 @@ class LeasedMeta(LeaseKeeping):
             if known is None:
                 await self._uncover(parent)
                 self._lose_below(parent)
+                if subdirectories:
+                    self._forget_unplaced()
+                    await self._dropped()
             else:
-                # Open files are covered by nothing any more.
-                await self.on_drop((), {known.ino})
+                # Open files are covered by nothing any more, nor what was in a directory.
+                told = self._ended(known.ino)
+                await self.on_drop((), {known.ino, *told})
                 self._lose_attr(known.ino)
-                # The lease of a directory went with it.
-                self._pop(known.ino)
             kept = self._answered(change, parent)
             if kept is not None:
                 if change.clean((parent, name)):
@@ -282,6 +291,7 @@ class LeasedMeta(LeaseKeeping):
     ) -> Moved | None:
         """See MetaStore."""
         inos: list[Ino] = []
+        replaced: Ino | None = None
         keys: set[Key] = {(parent, name), (new_parent, new_name), parent, new_parent}
         for at, what in ((parent, name), (new_parent, new_name)):
             kept = self._kept.get(at)
@@ -289,6 +299,8 @@ class LeasedMeta(LeaseKeeping):
             if known is not None:
                 keys.add(known.ino)
                 inos.append(known.ino)
+                if (at, what) == (new_parent, new_name):
+                    replaced = known.ino
         async with self._changing(*keys) as change:
             with self._light.barred():
                 # What is moved may come to where no lease covers it.
@@ -299,6 +311,11 @@ class LeasedMeta(LeaseKeeping):
                     self._lose_unknown(new_parent, new_name)
                     await self._uncover(parent, new_parent)
                 moved = await self._inner.rename(parent, name, new_parent, new_name, flags)
+            if replaced is not None:
+                # It may be open, and is covered by nothing any more.
+                await self.on_drop((), {replaced})
+            elif parent == new_parent and not self._knows(parent, new_name):
+                await self._uncover(parent)
             within = parent == new_parent and not flags & RenameFlags.EXCHANGE
             if (
                 moved is not None
@@ -345,9 +362,13 @@ class LeasedMeta(LeaseKeeping):
 
     def _lose_unknown(self, parent: Ino, name: bytes) -> None:
         """A name changes: what it stands for is not known any more, whatever that is."""
-        kept = self._kept.get(parent)
-        if kept is None or (name not in kept.names and not kept.whole):
+        if not self._knows(parent, name):
             self._lose_below(parent)
+
+    def _knows(self, parent: Ino, name: bytes) -> bool:
+        """Whether it is kept what a name stands for."""
+        kept = self._kept.get(parent)
+        return kept is not None and (kept.whole or name in kept.names)
 
     async def publish(
         self,

@@ -241,7 +241,7 @@ class MemoryMeta(MemoryUpkeep):
         node = self._volume.add(mode, caller.uid, gid, nlink=1 + subdirectory, rdev=rdev, size=size)
         node.parent = directory.attr.ino
         directory.entries[name] = Entry(node.attr.ino, node.attr.ino)
-        self._volume.touch(directory, int(subdirectory))
+        self._volume.touch(directory, int(subdirectory), node.attr.ctime_ns)
         return node
 
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:

@@ -191,9 +191,9 @@ class MemoryVolume:
             raise NotFound
         return directory, self.node(directory.entries[name].ino)
 
-    def touch(self, directory: Node, subdirectories: int = 0) -> None:
+    def touch(self, directory: Node, subdirectories: int = 0, at_ns: int | None = None) -> None:
         """Moves a directory's times after a change of its entries."""
-        now = time.time_ns()
+        now = time.time_ns() if at_ns is None else at_ns
         nlink = directory.attr.nlink + subdirectories
         directory.change(mtime_ns=now, ctime_ns=now, nlink=nlink)
 

@@ -118,7 +118,7 @@ class PostgresMeta(PostgresFiles):
         self._on_crash = on_crash
 
     def _crashed(self, lost: bool) -> None:
-        self._files.crashed()
+        self._files.doubt()  # releases may have been undone
         if self._on_crash is not None:
             self._on_crash(lost)
 

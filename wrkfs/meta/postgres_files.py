@@ -34,6 +34,8 @@ PURGE_LIMIT = 2000
 _REOPENS = 10
 _RELEASE_DELAY = 0.05
 """Seconds for which releases gather, so that they share one call."""
+_RELEASE_WAIT = 10.0
+"""Seconds for which who needs them done waits; a call follows, and no operation may last 90 s."""
 _RELEASE_MANY = 256
 """So many are sent at once."""
 _UNKNOWN = (Unavailable, Doubtful, StorageError)
@@ -117,7 +119,7 @@ class PostgresFiles(PostgresUpkeep):
             try:
                 return await self.file_map(ino)
             except BaseException:
-                await self.release(ino)  # the row may be one that waited for it
+                self._let_go(files, ino)
                 raise
         return await self._register(ino, truncate)
 
@@ -157,12 +159,16 @@ class PostgresFiles(PostgresUpkeep):
     async def release(self, ino: Ino) -> None:
         """See MetaStore."""
         files = self._files
-        registered = files.registered(ino)
+        if files.registered(ino):
+            self._let_go(files, ino)
+        elif files.drop(ino):
+            await self._send_release(files, [ino])
+
+    def _let_go(self, files: OpenFiles, ino: Ino) -> None:
+        """Takes back a handle of an inode whose row is there; the last one's release waits."""
         if not files.drop(ino):
             return
-        if not registered:
-            await self._send_release(files, [ino])
-        elif files.wait(ino) >= _RELEASE_MANY:
+        if files.wait(ino) >= _RELEASE_MANY:
             self._release_now()
         elif self._timer is None:
             loop = asyncio.get_running_loop()
@@ -170,28 +176,34 @@ class PostgresFiles(PostgresUpkeep):
 
     def _release_now(self) -> None:
         """Sends the releases that wait, in the background."""
-
         files = self._files
         inos = files.take_waiting()
-
-        async def send() -> None:
-            with suppress(WrkfsError):
-                await self._send_release(files, inos)
-
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if inos:
-            task = asyncio.create_task(send())
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
+        if not inos:
+            return
+        # At once: who opens one of them from here on waits for its end.
+        pending = files.begin_release(inos)
+
+        async def send() -> None:
+            with suppress(WrkfsError), self._doubting(files):
+                await self._session.mutate("release", inos)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            files.end_release(inos, pending)
+            self._releases.discard(task)
+
+        task = asyncio.create_task(send())
+        self._releases.add(task)
+        task.add_done_callback(ended)
 
     async def _release_waiting(self) -> bool:
-        """Returns when no release waits or is on its way; whether one was."""
+        """Returns when no release waits or is on its way, or in an outage; whether one was."""
         self._release_now()
         if not self._releases:
             return False
-        await asyncio.wait(self._releases)
+        await asyncio.wait(self._releases, timeout=_RELEASE_WAIT)
         return True
 
     async def _send_release(self, files: OpenFiles, inos: list[Ino]) -> None:

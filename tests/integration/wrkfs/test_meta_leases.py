@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.wait import DEADLINE
 from wrkfs.meta import hosts, sessions
 from wrkfs.meta.leased import LeasedMeta
 from wrkfs.meta.postgres import PostgresMeta
@@ -202,6 +203,35 @@ async def test_sessions_of_dead_processes_are_fenced_at_once(pg_volume: InPostgr
         query = "SELECT 1 FROM session WHERE process = $1 AND fenced_at IS NULL"
         assert len(await pg_volume.rows(query, identity)) == alive
     (hosts.MEMORY / identity.rpartition("/")[2]).unlink()
+
+
+@pytest.mark.promise("V1")
+@pytest.mark.parametrize("kind", ["empty", "tree"])
+async def test_a_lease_taken_while_its_directory_is_removed_stays(
+    pg_volume: InPostgres, holder: PostgresMeta, kind: str
+) -> None:
+    """Its holder may read what is left of a tree, and relies on being asked for it."""
+    meta = await pg_volume.session()
+    home = (await meta.mkdir(ROOT_INO, b"home", 0o755, ME)).ino
+    admin = await pg_volume.admin()
+    try:
+        lock = admin.transaction()
+        await lock.start()
+        await admin.execute("SELECT 1 FROM dentry WHERE name = 'home' FOR UPDATE")
+        arguments = (ROOT_INO, b"home", kind, None, None)
+        removing = asyncio.create_task(meta._session.mutate("remove", *arguments))
+        waiting = "SELECT 1 FROM pg_locks l WHERE NOT l.granted"
+        async with asyncio.timeout(DEADLINE):
+            found = await pg_volume.rows(waiting)
+            while not found:
+                found = await pg_volume.rows(waiting)
+        assert await holder.take_lease(home)
+        await lock.rollback()
+    finally:
+        await admin.close()
+    await removing
+    assert await leases(pg_volume, holder.session) == {home}
+    await holder.give_back([home])
 
 
 @pytest.mark.promise("V1")

@@ -18,7 +18,7 @@ from wrkfs.types import ROOT_INO, RenameFlags, SetAttr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from wrkfs.types import Attr, Commit, Ino
+    from wrkfs.types import Attr, Caller, Commit, FileMap, Ino
 
     Change = Callable[[Filesystem, Ino], Awaitable[object]]
 
@@ -31,6 +31,26 @@ class Counting(MemoryMeta):
         self.durable = 0
         self.hold: asyncio.Event | None = None
         self.held = asyncio.Event()
+        self.made: list[bool] = []
+        """For each file that was made, whether durably."""
+
+    async def create(
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
+    ) -> tuple[FileMap, bool]:
+        if self.hold is not None:
+            self.held.set()
+            await self.hold.wait()
+        self.made.append(durable)
+        return await super().create(
+            parent, name, mode, caller, exclusive=exclusive, durable=durable
+        )
 
     async def sync(self) -> None:
         await super().sync()
@@ -181,3 +201,72 @@ async def test_a_durable_commit_does_not_cover_a_change_that_is_answered_later(
     before = meta.durable
     await file.fsync()
     assert meta.durable == before + 1
+
+
+async def closed(fs: Filesystem, name: bytes, data: bytes = b"") -> None:
+    """A new file, closed."""
+    handle = await create(fs, name)
+    if data:
+        await handle.write(0, data)
+    await handle.close()
+
+
+async def test_after_a_file_that_was_closed_empty_the_next_is_made_durably(
+    fs: Filesystem, meta: Counting
+) -> None:
+    await closed(fs, b"a")
+    assert (meta.made, meta.durable) == ([False], 1)
+    await closed(fs, b"b")
+    await closed(fs, b"c")
+    assert (meta.made, meta.durable) == ([False, True, True], 1)
+    # This one has bytes, so the next is expected to have some.
+    await closed(fs, b"d", b"bytes")
+    await closed(fs, b"e", b"bytes")
+    assert (meta.made, meta.durable) == ([False, True, True, True, False], 3)
+    await closed(fs, b"f")
+    await closed(fs, b"g")
+    assert (meta.made[5:], meta.durable) == ([False, True], 4)
+
+
+async def test_bytes_that_came_before_the_close_are_no_empty_file(
+    fs: Filesystem, meta: Counting
+) -> None:
+    handle = await create(fs)
+    await handle.write(0, b"bytes")
+    await handle.file.writer.commit(durable=False)
+    await handle.close()
+    await closed(fs, b"next")
+    assert meta.made == [False, False]
+
+
+async def test_what_comes_after_a_durable_making_is_not_covered_by_it(
+    fs: Filesystem, meta: Counting
+) -> None:
+    await closed(fs, b"a")
+    handle = await create(fs, b"b")
+    await fs.setattr(handle.ino, SetAttr(mode=0o600))
+    await handle.close()
+    assert (meta.made, meta.durable) == ([False, True], 2)
+
+
+async def test_what_is_answered_during_a_durable_making_is_not_covered_by_it(
+    fs: Filesystem, meta: Counting
+) -> None:
+    await closed(fs, b"a")
+    meta.hold = asyncio.Event()
+    making = asyncio.create_task(create(fs, b"b"))
+    await meta.held.wait()
+    await fs.mkdir(ROOT_INO, b"meanwhile", 0o755, ME)
+    meta.hold.set()
+    await (await making).close()
+    assert (meta.made, meta.durable) == ([False, True], 2)
+
+
+async def test_a_file_that_was_there_tells_nothing_of_the_next(
+    fs: Filesystem, meta: Counting
+) -> None:
+    await closed(fs, b"a", b"bytes")
+    handle = await create(fs, b"a")
+    await handle.close()
+    await closed(fs, b"b")
+    assert meta.made == [False, False, False]

@@ -232,8 +232,9 @@ BEGIN
     UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer
     WHERE i.ino = a_parent;
     IF v_is_dir THEN
-        -- What remains is the caller's own.
-        DELETE FROM lease l WHERE l.ino = v_ino;
+        -- The caller forgets what it keeps of it. Somebody else may have taken a lease just now, and
+        -- is asked for it when the tree is purged.
+        DELETE FROM lease l WHERE l.ino = v_ino AND l.session_id = a_session;
     END IF;
     IF a_kind = 'tree' AND v_is_dir THEN
         UPDATE inode i SET nlink = 0, ctime = v_now,

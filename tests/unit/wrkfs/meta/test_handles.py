@@ -54,3 +54,13 @@ async def test_a_create_is_doubtful_when_a_release_crossed_it() -> None:
     files.end_release([FILE], pending)
     files.begin_create()
     assert not files.end_create(None)
+
+
+async def test_a_create_is_doubtful_when_a_release_was_on_its_way_as_it_began() -> None:
+    files = OpenFiles()
+    pending = files.begin_release([FILE])
+    files.begin_create()
+    files.end_release([FILE], pending)
+    assert files.end_create(FILE)
+    files.begin_create()
+    assert not files.end_create(FILE)

@@ -25,9 +25,14 @@ FILES = 3 * ROOM // DIRECTORIES
 def counted(meta: LeasedMeta) -> int:
     """Everything that is kept, one by one."""
     scans = [one.scan for one in meta._kept.values() if one.scan is not None]
-    return sum(len(scan.names) for scan in scans) + sum(
-        1 + len(one.names) + len(one.attrs) + len(one.maps) + len(one.told)
-        for one in meta._kept.values()
+    orders = [one.order for one in meta._kept.values() if one.order is not None]
+    return (
+        sum(len(scan.names) for scan in scans)
+        + sum(map(len, orders))
+        + sum(
+            1 + len(one.names) + len(one.attrs) + len(one.maps) + len(one.told)
+            for one in meta._kept.values()
+        )
     )
 
 
