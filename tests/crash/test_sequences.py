@@ -99,7 +99,7 @@ class Play:
         """Keeps what the volume shows after a change."""
         if point == "after_commit":
             self.moments.append(self.moment())
-            if verb in ("sync", "publish", "durable commit"):
+            if verb in ("sync", "publish", "durable commit", "durable create"):
                 self.durable = len(self.moments) - 1
 
     def moment(self) -> Moment:

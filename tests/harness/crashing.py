@@ -103,7 +103,8 @@ class Guarded:
 
         async def guarded(*args: object, **named: object) -> object:
             durable = bool(args) and isinstance(args[0], Commit) and args[0].durable
-            verb = "durable commit" if durable else name
+            durable = durable or bool(named.get("durable"))
+            verb = f"durable {name}" if durable else name
             await self._trip(f"before_{self._kind}", verb)
             answer = await method(*args, **named)
             await self._trip(f"after_{self._kind}", verb)

@@ -140,7 +140,7 @@ class Writer:
     def _check_whole(self, written: int, data: bytes) -> None:
         """A write is cut short only when the mount ended in it: then the next call fails."""
         if written != len(data):
-            os.stat(self.directory)
+            os.statvfs(self.directory)  # which no kernel answers by itself
             self.trouble.append(f"{self.directory.name}: {written} of {len(data)} bytes written")
 
     def _truncate(self) -> None:
