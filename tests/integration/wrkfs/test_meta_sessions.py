@@ -281,9 +281,7 @@ async def test_two_that_reclaim_at_once_book_once(pg_volume: InPostgres, *, tree
         await admin.execute("BEGIN")
         held = home if tree else file
         await admin.execute("SELECT FROM inode WHERE ino = $1 FOR NO KEY UPDATE", held)
-        calls = [
-            asyncio.create_task(one._session.reclaim(dead.session)) for one in (first, second)
-        ]
+        calls = [asyncio.create_task(one._session.reclaim(dead.session)) for one in (first, second)]
 
         async def both_wait() -> bool:
             return await waiting(pg_volume) == len(calls)
