@@ -113,3 +113,38 @@ async def test_nobody_waits_for_what_the_kernel_does_not_know(
     kernel.named(INO)
     clock.now += 3 * 3601.0
     assert kernel.drop_attributes({INO}) == []
+
+
+@pytest.mark.promise("V1")
+@pytest.mark.parametrize("taken_over", [False, True])
+async def test_attributes_of_a_listing_are_dropped_when_the_kernel_has_taken_it_over(
+    raw: RawFuse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, taken_over: bool
+) -> None:
+    """Also of what is no more than listed there, as a directory with a lease of its own."""
+    monkeypatch.setattr(kernels, "ENTRY_AGE", 0.0)
+    monkeypatch.setattr(kernels, "LISTING_AGE", 3600.0)
+    kernel = Kernel(raw.descriptor)
+    opening = asyncio.create_task(asyncio.to_thread(os.open, tmp_path / "f", os.O_PATH))
+    request = await asyncio.to_thread(raw.read, LOOKUP)
+    # As if this was the listing, and its reader had no processor yet.
+    kernel.listed(1, Ino(1), {INO})
+    dropping = asyncio.create_task(kernel.drop([], {INO}))
+    done, _ = await asyncio.wait({dropping}, timeout=0.02)
+    assert not done
+    raw.answer_entry(request, INO, 1, 0 if taken_over else VALID)
+    descriptor = await opening
+    try:
+        if taken_over:
+            kernel.taken_over(1)
+        await dropping
+        assert await size(raw, descriptor) == 2
+    finally:
+        os.close(descriptor)
+
+
+async def test_nobody_waits_for_what_another_listing_tells(raw: RawFuse) -> None:
+    kernel = Kernel(raw.descriptor)
+    kernel.listed(1, Ino(1), {Ino(8)})
+    dropping = asyncio.create_task(kernel.drop([], {INO}))
+    await asyncio.sleep(0)
+    assert dropping.done()

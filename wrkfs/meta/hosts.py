@@ -32,9 +32,13 @@ class Witness:
         _sweep()
         self._path = MEMORY / (PREFIX + secrets.token_hex(16))
         self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o400)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        self.identity = _identity(self._path.name, self._descriptor)
-        """`boot id/device and inode of the file/its name`: a copy of it is another file."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            self.identity = _identity(self._path.name, self._descriptor)
+            """`boot id/device and inode of the file/its name`: a copy of it is another file."""
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """The process ends in peace: nobody needs to find it dead. Idempotent."""

@@ -11,11 +11,12 @@ import errno
 import os
 import struct
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from wrkfs.types import Ino
 
@@ -32,6 +33,15 @@ LISTING_AGE = 2.0
 """Seconds after which the kernel has taken an answered listing over, whatever was heard since."""
 _PAUSE = 0.001
 DEVICE = "/dev/fuse"
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """An answer to a directory's reader. `inos`: whose attributes it tells to rely on."""
+
+    directory: Ino
+    inos: set[Ino]
+    at: float
 
 
 def device_descriptor() -> int:
@@ -54,7 +64,8 @@ class Kernel:
 
     Attributes of an inode that it does not know come with a name. It makes the inode after the
     answer was sent, and takes the attributes over whatever it was told before; so who takes those
-    back tries until the inode is there, or the answer is so old that it must have been.
+    back tries until the inode is there, or the answer is so old that it must have been. With those
+    of a listing that is as with its names.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -62,7 +73,7 @@ class Kernel:
         self._descriptor = descriptor
         self.forgets_names = self._send(NOTIFY_INC_EPOCH, b"")
         """False: names must not be given to rely on."""
-        self._listings: dict[int, tuple[Ino, float]] = {}
+        self._listings: dict[int, _Listing] = {}
         self._entries: dict[int, int] = {}
         self._older: dict[int, int] = {}
         self._turn = 0.0
@@ -83,10 +94,13 @@ class Kernel:
         """
         # What was noted long ago is of no use, and would be taken for new.
         self._age()
+        old = time.monotonic() - LISTING_AGE
+        named: list[Container[int]] = [self._entries, self._older]
+        named += [one.inos for one in self._listings.values() if one.at > old]
         coming = []
         for ino in inos:
             known = self._send(NOTIFY_INVAL_INODE, _INODE.pack(ino, ATTRIBUTES_ONLY, 0))
-            if not known and (ino in self._entries or ino in self._older):
+            if not known and any(ino in some for some in named):
                 coming.append(ino)
         return coming
 
@@ -111,9 +125,9 @@ class Kernel:
             self._entries = {}
             self._turn = now + ENTRY_AGE
 
-    def listed(self, handle: int, directory: Ino) -> None:
-        """Names to rely on were answered to the reader of a directory."""
-        self._listings[handle] = directory, time.monotonic()
+    def listed(self, handle: int, directory: Ino, inos: set[Ino]) -> None:
+        """Names, or attributes of these inodes, to rely on were answered to a reader."""
+        self._listings[handle] = _Listing(directory, inos, time.monotonic())
 
     def taken_over(self, handle: int) -> None:
         """The reader asks for more, or has ended: the kernel is done with the last answer."""
@@ -127,7 +141,7 @@ class Kernel:
         before = {
             handle: listing
             for handle, listing in self._listings.items()
-            if listing[0] in directories
+            if listing.directory in directories
         }
         if not before:
             return
@@ -142,15 +156,20 @@ class Kernel:
     async def _drop_coming(self, inos: list[Ino]) -> None:
         """Drops the attributes of inodes that the kernel is about to make."""
         until = time.monotonic() + ENTRY_AGE
-        while inos and time.monotonic() < until:
+        before = {
+            handle: listing
+            for handle, listing in self._listings.items()
+            if not listing.inos.isdisjoint(inos)
+        }
+        while inos and (time.monotonic() < until or self._under_way(before)):
             await asyncio.sleep(_PAUSE)
             inos = self.drop_attributes(inos)
 
-    def _under_way(self, before: dict[int, tuple[Ino, float]]) -> bool:
+    def _under_way(self, before: dict[int, _Listing]) -> bool:
         """Whether an answer of these may not have been taken over yet."""
         old = time.monotonic() - LISTING_AGE
         return any(
-            listing[1] > old and self._listings.get(handle) is listing
+            listing.at > old and self._listings.get(handle) is listing
             for handle, listing in before.items()
         )
 

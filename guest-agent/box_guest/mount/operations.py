@@ -342,7 +342,7 @@ class Operations(pyfuse3.Operations):
             return
         if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
             return
-        taken, relied = 0, False
+        taken, relied, told = 0, False, set[Ino]()
         for entry, (named, described) in zip(
             entries, self._validities(cursor.ino, entries), strict=True
         ):
@@ -353,11 +353,11 @@ class Operations(pyfuse3.Operations):
             taken += 1
             if named:
                 relied = True
-            if described and self._kernel is not None:
-                self._kernel.named(entry.attr.ino)
+            if described:
+                told.add(entry.attr.ino)
         cursor.took(taken, len(entries))
-        if relied and self._kernel is not None:
-            self._kernel.listed(fh, cursor.ino)
+        if (relied or told) and self._kernel is not None:
+            self._kernel.listed(fh, cursor.ino, told)
 
     @handler
     async def releasedir(self, fh: int) -> None:

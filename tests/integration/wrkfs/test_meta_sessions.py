@@ -251,3 +251,44 @@ async def test_a_closed_session_leaves_no_rows(pg_volume: InPostgres) -> None:
     assert await pg_volume.rows("TABLE sustained") == []
     (use,) = await pg_volume.rows("SELECT bytes, inodes FROM usage")
     assert tuple(use) == (0, 1)
+
+
+async def waiting(volume: InPostgres) -> int:
+    """Calls in the volume that wait for a lock."""
+    rows = await volume.rows(
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND wait_event_type = 'Lock'",
+        volume.schema,
+    )
+    return int(rows[0][0])
+
+
+@pytest.mark.parametrize("tree", [False, True])
+async def test_two_that_reclaim_at_once_book_once(pg_volume: InPostgres, *, tree: bool) -> None:
+    """Every session looks after those that are gone. What the trash keeps stays there."""
+    await pg_volume.keep_trash()
+    dead, first, second = [await pg_volume.session() for _ in range(3)]
+    before = await first.statfs()
+    home = (await first.mkdir(ROOT_INO, b"d", 0o755, ME)).ino if tree else ROOT_INO
+    file = (await dead.create(home, b"f", 0o600, ME, exclusive=True))[0].attr.ino
+    await dead.commit(Commit(file, (Objects().inline(0, b"12345"),)))
+    await first.unlink(home, b"f")
+    if tree:
+        await let_go(dead, file)
+        await dead._session.mutate("remove", ROOT_INO, b"d", "tree", None, None)
+    await pg_volume.rows("SELECT wrkfs.fence($1, true)", dead.session)
+    admin = await pg_volume.admin()
+    try:
+        await admin.execute("BEGIN")
+        held = home if tree else file
+        await admin.execute("SELECT FROM inode WHERE ino = $1 FOR NO KEY UPDATE", held)
+        calls = [asyncio.create_task(one._session.reclaim(dead.session)) for one in (first, second)]
+
+        async def both_wait() -> bool:
+            return await waiting(pg_volume) == len(calls)
+
+        await eventually(both_wait)
+        await admin.execute("ROLLBACK")
+        await asyncio.gather(*calls)
+    finally:
+        await admin.close()
+    assert await first.statfs() == before

@@ -366,6 +366,9 @@ BEGIN
         IF NOT FOUND THEN r.flag := false; EXIT; END IF;
         -- Two calls that purge the same tree take turns.
         PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
+        PERFORM 1 FROM sustained s
+        WHERE s.ino = v_dir AND s.session_id = a_owner AND s.doomed;
+        CONTINUE WHEN NOT FOUND;    -- the other one has ended and booked it
         SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
         FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
               ORDER BY d.cookie LIMIT v_left) e;

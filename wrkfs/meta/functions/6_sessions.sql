@@ -152,8 +152,13 @@ BEGIN
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     PERFORM wrkfs.lock_inodes(v_inos);
-    DELETE FROM sustained s
-    WHERE s.session_id = a_owner AND s.ino = ANY (v_inos) AND NOT s.doomed;
+    -- Others may have let go of some of them meanwhile, and have booked it.
+    WITH held AS (
+        DELETE FROM sustained s
+        WHERE s.session_id = a_owner AND s.ino = ANY (v_inos) AND NOT s.doomed
+        RETURNING s.ino
+    )
+    SELECT array_agg(h.ino) INTO v_inos FROM held h;
     SELECT array_agg(i.ino) INTO v_free FROM inode i
     WHERE i.ino = ANY (v_inos) AND i.nlink = 0
         AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino);

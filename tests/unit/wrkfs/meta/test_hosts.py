@@ -108,3 +108,15 @@ def test_what_was_left_long_ago_is_removed(memory: Path) -> None:
 )
 def test_what_nobody_wrote_says_nothing(text: str) -> None:
     assert not is_dead(text)
+
+
+def test_who_cannot_tell_its_machine_leaves_nothing(
+    memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions try again whenever they are registered."""
+    monkeypatch.setattr(hosts, "BOOT_ID", memory / "none")
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="none"):
+        Witness()
+    assert list(memory.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == before
