@@ -156,6 +156,7 @@ async def test_a_volume_at_work_is_clean(volume: VolumeConfig) -> None:
     fs = await Filesystem.connect(volume)
     try:
         await fill(fs)
+        await fs.statfs()  # what is closed is let go of
         steps: list[tuple[int, int]] = []
         assert await fsck.check(volume, progress=lambda *step: steps.append(step)) == []
         assert len(steps) >= 13
@@ -170,6 +171,7 @@ async def test_each_damage_is_found(volume: VolumeConfig) -> None:
     connection = await asyncpg.connect(volume.meta_dsn)
     try:
         await fill(fs)
+        await fs.statfs()  # what is closed is let go of
         snapshot = Snapshot(connection)
         numbers = await snapshot.invariants()
         assert {number for number, _ in DAMAGE.values()} == set(numbers), "a check has no damage"
@@ -191,6 +193,7 @@ async def test_what_is_safe_is_mended(volume: VolumeConfig) -> None:
     connection = await asyncpg.connect(volume.meta_dsn)
     try:
         await fill(fs)
+        await fs.statfs()  # what is closed is let go of
         snapshot = Snapshot(connection)
         numbers = await snapshot.invariants()
         shown = await connection.fetch("SELECT slice_id FROM slice ORDER BY slice_id")
@@ -248,6 +251,7 @@ async def test_no_rows_break_the_checks(volume: VolumeConfig, figures: Figures) 
     found = 0
     try:
         await fill(fs)
+        await fs.statfs()  # what is closed is let go of
         snapshot = Snapshot(connection)
         numbers = await snapshot.invariants()
         for seed in figures(ci=100, long=20_000):
