@@ -6,6 +6,8 @@ What tells machines apart is no proof: clones of one snapshot share boot id, mac
 hardware addresses and process numbers, and behind a gateway their address as well; so that a number
 which means no process here may be one that lives elsewhere. Only what the dead process itself has
 left in this machine's memory proves that it was here: a file that it locked, whose lock is free.
+(A machine that is cloned with its memory has the file twice. Both its processes are in one session
+then, and ending that is right.)
 """
 
 from __future__ import annotations

@@ -6,14 +6,13 @@ database (`light`). Rules: functions/1_leases.sql.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import NotFound, WrkfsError
 from wrkfs.meta import rules
-from wrkfs.meta.keeping import ROOM, LeaseKeeping
+from wrkfs.meta.keeping import LeaseKeeping
 from wrkfs.meta.sessions import boottime
 from wrkfs.types import Dentry, FileMap, Ino, RenameFlags, SliceRef, XattrFlags
 
@@ -21,14 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from wrkfs.meta.kept import Change, Kept, Key
-    from wrkfs.meta.leases import LeaseStore
     from wrkfs.types import Attr, Caller, Commit, Moved, SetAttr, Stretch
 
 PREFETCH = 2048
 """Entries read at once of a directory that is leased."""
-TICK = 0.004
-"""Seconds: the clock by which Linux moves times of files. Two changes within one need not differ in
-ctime, and programs that unpack set owner, mode and times one after the other."""
 AHEAD = 8
 """Entries read ahead for each question about a single name; see `LeasedMeta._read_on`."""
 
@@ -49,12 +44,6 @@ def filled(before: FileMap, commit: Commit, attr: Attr) -> FileMap | None:
 
 class LeasedMeta(LeaseKeeping):
     """See the module, and `interface.MetaStore` for every method."""
-
-    def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
-        """See LeaseKeeping."""
-        super().__init__(inner, room=room)
-        self._just_changed: tuple[Ino, int] | None = None
-        self._just_changed_until = 0.0
 
     def known(self, ino: Ino) -> Attr | None:
         """Attributes of an inode as far as they are kept."""
@@ -108,8 +97,8 @@ class LeasedMeta(LeaseKeeping):
             return found
         if after == 0:
             await self._take(ino)
-        many = limit if after else max(limit, PREFETCH)
-        entries = await self._entries(ino, after, many)
+        keeps = after == 0 and ino in self._kept and self._mark() is not None
+        entries = await self._entries(ino, after, max(limit, PREFETCH) if keeps else limit)
         return entries[:limit]
 
     async def _read_on(self, directory: Ino, kept: Kept) -> None:
@@ -119,7 +108,7 @@ class LeasedMeta(LeaseKeeping):
         small, and that of questions here and there in a large directory bounded.
         """
         kept.asked += 1
-        if kept.whole or kept.asked < kept.reads_at:
+        if kept.whole or kept.asked < kept.reads_at or directory not in self._kept:
             return
         kept.reads_at *= 2
         after = 0 if kept.scan is None else kept.scan.last
@@ -424,20 +413,10 @@ class LeasedMeta(LeaseKeeping):
         return attr
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
-        """See MetaStore. What `changes_little` costs no round trip."""
-        known = self._attr(ino)
-        if (
-            known is not None
-            and self._just_changed == (ino, known.ctime_ns)
-            and time.monotonic() < self._just_changed_until
-            and rules.changes_little(known, changes)
-        ):
-            return known
+        """See MetaStore."""
         async with self._changing(ino) as change:
             attr = await self._inner.setattr(ino, changes)
             self._changed(change, attr)
-            self._just_changed = ino, attr.ctime_ns
-            self._just_changed_until = time.monotonic() + TICK
         return attr
 
     async def touch(self, atimes: Mapping[Ino, int]) -> None:

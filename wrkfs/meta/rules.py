@@ -7,7 +7,6 @@ what the database's own integrity depends on.
 from __future__ import annotations
 
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import (
@@ -77,18 +76,6 @@ def node_device(mode: int, rdev: int) -> int:
     if not 0 <= rdev <= _ID_MAX:
         raise InvalidArgument("device number")
     return rdev
-
-
-def changes_little(attr: Attr, changes: SetAttr) -> bool:
-    """Whether nothing would move but the ctime: mode and owner are set to what they are."""
-    same = SetAttr(
-        mode=changes.mode if changes.mode is None else stat.S_IMODE(attr.mode),
-        uid=changes.uid if changes.uid is None else attr.uid,
-        gid=changes.gid if changes.gid is None else attr.gid,
-    )
-    mode = changes.mode if changes.mode is None else stat.S_IMODE(changes.mode)
-    # A new owner takes the set-id bits, also if it is the old one.
-    return replace(changes, mode=mode) == same and without_set_ids(attr.mode) == attr.mode
 
 
 def without_set_ids(mode: int) -> int:

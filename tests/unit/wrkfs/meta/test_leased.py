@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,7 +13,6 @@ import pytest_asyncio
 from tests.harness.wait import until
 from tests.unit.wrkfs.meta.lessor import Lessor
 from wrkfs.errors import NotFound, Unavailable
-from wrkfs.meta import leased
 from wrkfs.meta.leased import LeasedMeta, filled
 from wrkfs.types import (
     ROOT_INO,
@@ -30,7 +28,7 @@ from wrkfs.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from wrkfs.meta.leases import LeaseStore
     from wrkfs.types import Dentry
@@ -338,54 +336,18 @@ async def test_a_lease_that_is_taken_while_its_directory_is_removed_is_not_used(
     assert not meta.holds(home)
 
 
-# -- times set one after the other --
+# -- times --
 
 
-async def test_what_changes_nothing_within_a_tick_costs_nothing(
-    meta: LeasedMeta, asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_a_change_to_what_is_there_is_sent_because_the_ctime_moves(
+    meta: LeasedMeta, asked: Asked
 ) -> None:
-    now = 1000.0
-    monkeypatch.setattr("wrkfs.meta.leased.time", SimpleNamespace(monotonic=lambda: now))
-    _, (file, other) = await whole(meta, b"a", b"b")
+    _, (file,) = await whole(meta, b"a")
+    first = await meta.setattr(file, SetAttr(mode=0o600, uid=ME.uid))
     asked.taken()
-    first = await meta.setattr(file, SetAttr(mode=0o600))
-    now += leased.TICK / 2
-    for same in (SetAttr(mode=0o600), SetAttr(uid=ME.uid, gid=ME.gid), SetAttr(gid=ME.gid)):
-        assert await meta.setattr(file, same) == first
+    again = await meta.setattr(file, SetAttr(mode=0o600, uid=ME.uid))
     assert asked.taken() == ["setattr"]
-    # What changes something is sent, also when it is a time.
-    for change in (SetAttr(mode=0o640), SetAttr(uid=7), SetAttr(mtime_ns=5), SetAttr(size=0)):
-        await meta.setattr(file, change)
-    assert asked.taken() == ["setattr"] * 4
-    # So is what comes later, or for another file.
-    await meta.setattr(other, SetAttr(mode=0o644))
-    await meta.setattr(file, SetAttr(mode=0o640))
-    now += leased.TICK
-    await meta.setattr(file, SetAttr(mode=0o640))
-    assert asked.taken() == ["setattr"] * 3
-
-
-async def test_a_change_in_between_ends_the_tick(
-    meta: LeasedMeta, lessor: Lessor, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("wrkfs.meta.leased.time", SimpleNamespace(monotonic=lambda: 1000.0))
-    home, (file,) = await whole(meta, b"a")
-    changes: list[Callable[[], Awaitable[object]]] = [
-        lambda: meta.rename(home, b"a", home, b"b"),
-        lambda: meta.commit(Commit(file, (Extent(0, SliceId(1), 1, b"", b"x"),))),
-        lambda: meta.setxattr(file, b"user.x", b""),
-    ]
-    for change in changes:
-        await meta.setattr(file, SetAttr(mode=0o600))
-        await change()
-        asked.taken()
-        await meta.setattr(file, SetAttr(mode=0o600))
-        assert asked.taken() == ["setattr"]
-    await meta.setattr(file, SetAttr(mode=0o600))
-    lessor.recall(home)
-    asked.taken()
-    await meta.setattr(file, SetAttr(mode=0o600))
-    assert "setattr" in asked.taken()
+    assert again.ctime_ns > first.ctime_ns
 
 
 # -- the first bytes of a file --
