@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 import obstore
 import psutil
 import pytest
+import uvloop
 from obstore.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -208,8 +209,9 @@ def _wait_for_nothing(
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Looks at the machine before anything runs."""
-    # obstore's runtime keeps its descriptors as long as the process lives: it starts here.
+    # These keep descriptors as long as the process lives, from their first use: that is here.
     obstore.put(MemoryStore(), "warm", b"")
+    uvloop.new_event_loop().close()
     session.stash[LEFT] = []
     session.stash[SUSPECTS] = []
     session.stash[OPEN_BEFORE] = _descriptors()

@@ -1,57 +1,90 @@
 """How pyfuse3 waits for the next request: its asyncio mode with a standing reader.
 
-pyfuse3.asyncio adds and removes a reader on the event loop for every single request. Keeping it
-*measured* 57 -> 40 us of CPU per request.
+pyfuse3.asyncio adds and removes a reader on the event loop for every single request, and its
+workers hand a lock round. With one reader that stays and one queue of workers a request *measured*
+57 -> 40 us of CPU, and a created file, five requests, 27 system calls less.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
+from collections import deque
 
 import pyfuse3.asyncio
 
 
 class Readable:
-    """Tells when `/dev/fuse` has a request. One waiter at a time: pyfuse3 holds a lock around it.
+    """Tells workers when `/dev/fuse` has a request: one of them for each time that it is readable.
 
-    Critical section: between the wake-up and the read of the request nothing else reads. While
-    nobody waits (all tasks are busy) the descriptor is not watched, as it would stay readable.
+    Critical section: between the wake-up of a worker and its read of the request nothing else
+    reads, because a worker that was woken runs before the event loop looks again. Where nobody
+    waits (all workers are busy) that is noted for the next one; the second time the descriptor is
+    not watched any more, as it would stay readable.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._poll = select.poll()
         self._watched: int | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._ready = False
 
     async def wait(self, descriptor: int) -> None:
         """Returns when there is something to read; ClosedResourceError at the end."""
-        self._waiter = self._loop.create_future()
         if self._watched is None:
+            self._poll.register(descriptor, select.POLLIN)
             self._loop.add_reader(descriptor, self._wake)
             self._watched = descriptor
-        await self._waiter
+        ready, self._ready = self._ready, False
+        # The kernel takes a request back whose caller is killed, and pyfuse3 loses the worker
+        # that finds nothing to read.
+        while not (ready and self._poll.poll(0)):
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+            ready = True
 
     def close(self, _descriptor: int) -> None:
         """Ends the waiting: no request will be read any more."""
         self._stop_watching()
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(pyfuse3.asyncio.ClosedResourceError())
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(pyfuse3.asyncio.ClosedResourceError())
 
     def _wake(self) -> None:
-        if self._waiter is None or self._waiter.done():
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        if self._ready:
             self._stop_watching()
-        else:
-            self._waiter.set_result(None)
+        self._ready = True
 
     def _stop_watching(self) -> None:
         if self._watched is not None:
             self._loop.remove_reader(self._watched)
+            self._poll.unregister(self._watched)
             self._watched = None
+
+
+class Queue:
+    """In place of the lock that pyfuse3 holds while it waits: `Readable` lets workers queue."""
+
+    async def __aenter__(self) -> None:
+        return
+
+    async def __aexit__(self, *_error: object) -> None:
+        return
 
 
 def enable() -> None:
     """Switches pyfuse3 to the running event loop. Before `pyfuse3.init`."""
     readable = Readable()
     pyfuse3.asyncio.enable()
-    # pyfuse3 looks these two up in its module at each request.
-    vars(pyfuse3.asyncio).update(wait_readable=readable.wait, notify_closing=readable.close)
+    # pyfuse3 looks these up in its module, at each request and, the lock, at the first.
+    vars(pyfuse3.asyncio).update(
+        wait_readable=readable.wait, notify_closing=readable.close, Lock=Queue
+    )

@@ -28,6 +28,7 @@ class Watchdog:
     def __init__(self, timeout: float, on_idle: Callable[[], None]) -> None:
         """`timeout`: seconds that a request may take. `on_idle` is called once after requests, when
         there has been none for an interval."""
+        self._loop = asyncio.get_running_loop()
         self._timeout = timeout
         self._on_idle = on_idle
         self._busy = False
@@ -37,13 +38,13 @@ class Watchdog:
 
     def enter(self) -> Task:
         """The current task begins a request."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)
         if task is None:
             raise RuntimeError("a request is handled by a task")
         self._since[task] = time.monotonic()
         self._busy = True
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._look)
+            self._timer = self._loop.call_later(INTERVAL, self._look)
         return task
 
     def leave(self, task: Task) -> None:
@@ -75,6 +76,6 @@ class Watchdog:
         self._timer = None
         if self._since or self._busy:
             self._busy = False
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._look)
+            self._timer = self._loop.call_later(INTERVAL, self._look)
         else:
             self._on_idle()
