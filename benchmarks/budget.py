@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 LARGE = {"seq_write_fsync", "seq_read_cold", "seq_read_warm"}
 """Works whose unit is a MiB: what they cost is bandwidth."""
 WORKS = tuple(work for work in ALL if work.name not in LARGE)
-SIZE = Size(files=1000, entries=1000, mib=64, fsyncs=200, tree=1000, wheels=5)
-QUICK = Size(files=100, entries=250, mib=4, fsyncs=20, tree=80, wheels=1)
+SIZE = Size(files=1000, entries=1000, mib=64, fsyncs=200, tree=1000, clone=1000, wheels=5)
+QUICK = Size(files=100, entries=250, mib=4, fsyncs=20, tree=80, clone=80, wheels=1)
 REPEAT, QUICK_REPEAT = 3, 1
 HAND_OVER = 30.0
 """Seconds for the counters to come."""

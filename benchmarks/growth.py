@@ -226,9 +226,9 @@ def _mounted(stack: ExitStack, volume: VolumeConfig, directory: Path, name: str)
 
 
 def _plan(scale: Scale) -> Plan:
-    size = Size(scale.operations, scale.few, mib=1, fsyncs=1, tree=1, wheels=1)
+    size = Size(scale.operations, scale.few, mib=1, fsyncs=1, tree=1, clone=1, wheels=1)
     works = tuple(BY_NAME[name] for name in WORKS)
-    return Plan(size, Material("", "", 0, (), 0), scale.repeat, works, label="growth")
+    return Plan(size, Material("", "", 0, 0, (), 0), scale.repeat, works, label="growth")
 
 
 def _together(rounds: list[Found]) -> Found:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 CACHE = Path("~/.cache/wrkfs-bench")
 LARGEST = 256 * 1024
 """Source files above this size are left out."""
-FROM_TREE = {"untar", "rm_rf", "git_clone_status"}
+FROM_TREE = {"untar", "rm_rf"}
+FROM_REPOSITORY = {"git_clone_status"}
 FROM_WHEELS = {"pip_install"}
 WHEELS = (
     "rich==15.0.0",
@@ -54,14 +55,14 @@ def prepare(cache: Path, size: Size, works: Sequence[Work]) -> Material:
     """What the works need; what the cache already has costs nothing. WorkFailed, OSError."""
     cache.mkdir(parents=True, exist_ok=True)
     names = {work.name for work in works}
-    archive, repository = cache / f"tree-{size.tree}.tar", cache / f"tree-{size.tree}.git"
-    files = 0
-    if names & FROM_TREE:
-        if not archive.exists():
-            _whole(archive, lambda path: _make_archive(path, size.tree))
+    archive, repository = cache / f"tree-{size.tree}.tar", cache / f"tree-{size.clone}.git"
+    files = _archived(archive, size.tree) if names & FROM_TREE else 0
+    cloned = 0
+    if names & FROM_REPOSITORY:
+        source = cache / f"tree-{size.clone}.tar"
+        cloned = _archived(source, size.clone)
         if not repository.exists():
-            _whole(repository, lambda path: _make_repository(path, archive))
-        files = _count(archive)
+            _whole(repository, lambda path: _make_repository(path, source))
     wheels: list[Path] = []
     problem = "not asked for"
     if names & FROM_WHEELS:
@@ -70,10 +71,19 @@ def prepare(cache: Path, size: Size, works: Sequence[Work]) -> Material:
         archive=str(archive),
         repository=str(repository),
         files=files,
+        cloned=cloned,
         wheels=tuple(str(path) for path in wheels),
         wheel_files=sum(len(zipfile.ZipFile(path).namelist()) for path in wheels),
         no_wheels=problem,
     )
+
+
+def _archived(archive: Path, files: int) -> int:
+    """Makes an archive of at most so many files unless it is there; how many it has."""
+    if not archive.exists():
+        _whole(archive, lambda path: _make_archive(path, files))
+    with tarfile.open(archive) as tar:
+        return sum(1 for _ in tar)
 
 
 def _whole(path: Path, make: Callable[[Path], None]) -> None:
@@ -109,11 +119,6 @@ def _sources() -> Iterator[tuple[Path, str]]:
                 continue
             if path.suffix != ".so" and path.stat().st_size <= LARGEST:
                 yield path, f"{root.name}/{inner}"
-
-
-def _count(archive: Path) -> int:
-    with tarfile.open(archive) as tar:
-        return sum(1 for _ in tar)
 
 
 def _make_repository(path: Path, archive: Path) -> None:

@@ -27,7 +27,9 @@ class Size:
     fsyncs: int
     """Small writes, each followed by fsync."""
     tree: int
-    """Files of the source tree that is unpacked and cloned."""
+    """Files of the source tree that is unpacked."""
+    clone: int
+    """Files of the repository that is cloned."""
     wheels: int
     """Wheels that pip installs."""
 
@@ -39,12 +41,13 @@ class Size:
             mib=max(1, self.mib // clients),
             fsyncs=max(1, self.fsyncs // clients),
             tree=max(1, self.tree // clients),
+            clone=max(1, self.clone // clients),
             wheels=max(1, self.wheels // clients),
         )
 
 
-FULL = Size(files=1000, entries=1000, mib=1024, fsyncs=200, tree=5000, wheels=20)
-QUICK = Size(files=40, entries=250, mib=16, fsyncs=10, tree=80, wheels=1)
+FULL = Size(files=1000, entries=1000, mib=1024, fsyncs=200, tree=5000, clone=1000, wheels=20)
+QUICK = Size(files=40, entries=250, mib=16, fsyncs=10, tree=80, clone=80, wheels=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,9 @@ class Material:
     archive: str
     repository: str
     files: int
-    """Files of the archive, and of the repository."""
+    """Files of the archive."""
+    cloned: int
+    """Files of the repository."""
     wheels: tuple[str, ...]
     wheel_files: int
     no_wheels: str = ""

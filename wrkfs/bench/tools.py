@@ -33,12 +33,12 @@ def rm_rf(place: Place) -> int:
 
 
 def git_clone_status(place: Place) -> int:
-    """The same tree out of a repository, then `git status`."""
+    """A tree out of a repository, then `git status`."""
     clone = place.path("clone")
     git(["clone", "--quiet", "--no-hardlinks", place.material.repository, str(clone)], clone.parent)
     if git(["status", "--porcelain"], clone):
         raise WorkFailed("git status finds changes in a fresh clone")
-    return place.material.files
+    return place.material.cloned
 
 
 def pip_install(place: Place) -> int:

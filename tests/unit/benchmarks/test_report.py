@@ -30,9 +30,9 @@ def result() -> dict[str, Any]:
         **revision(),
         "quick": True,
         "repeat": 1,
-        "size": {"files": 1, "tree": 1, "mib": 1},
+        "size": {"files": 1, "tree": 1, "clone": 1, "mib": 1},
         "works": works,
-        "parallel": {"clients": 4, "works": works},
+        "parallel": {"clients": 4, "repeat": 3, "works": works},
         "ping_pong": {
             "ours": {**hand_off, "hand_off_p95_ms": 3.0, "stale": 0, "rounds": 10},
             "juicefs": {"fails": "no mount"},

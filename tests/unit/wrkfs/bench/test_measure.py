@@ -16,7 +16,7 @@ from wrkfs.bench.works import ALL, BY_NAME
 if TYPE_CHECKING:
     from pathlib import Path
 
-TINY = Size(files=4, entries=5, mib=1, fsyncs=2, tree=6, wheels=1)
+TINY = Size(files=4, entries=5, mib=1, fsyncs=2, tree=6, clone=6, wheels=1)
 WITHOUT_NETWORK = tuple(work for work in ALL if work.name not in FROM_WHEELS)
 
 
