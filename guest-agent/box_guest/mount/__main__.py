@@ -24,6 +24,7 @@ import uvloop
 from box_guest.mount import loop, status
 from box_guest.mount import mountpoint as mounting
 from box_guest.mount.kernel import Kernel, device_descriptor
+from box_guest.mount.memory import collect_rarely
 from box_guest.mount.operations import Operations
 from wrkfs import upkeep
 from wrkfs.config import ConfigError, Limits, VolumeConfig
@@ -118,6 +119,7 @@ async def _run(
     connecting: Awaitable[Filesystem], directory: Path, pace: Pace, socket: Path | None
 ) -> None:
     fs = await connecting
+    collect_rarely()
     upkeep.start(fs, pace)
     async with status.serving(fs, socket):
         await serve(fs, directory)
