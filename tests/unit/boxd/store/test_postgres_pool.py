@@ -1,4 +1,4 @@
-"""What PostgresStore does when connections break; the rest is the contract suite."""
+"""What the pool of PostgresStore does when connections break; the rest is the contract suite."""
 
 from __future__ import annotations
 
