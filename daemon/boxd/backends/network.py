@@ -1,4 +1,4 @@
-"""The boxes' network on this host: namespaces, links, forwarding, and loading the fence.
+"""The boxes' network on this host: its subnet, the fence around it, and what each box has of it.
 
 Every box has a network namespace with one link to the host (`eth0` inside). Making all of it takes
 three short processes and is nearly all of `create`: *measured* p50 31 of 33 ms on 2 cores with a
@@ -18,13 +18,15 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends import fence, subnets
+from boxd.backends import fence, forwarding, links, subnets
+from boxd.backends.hostfiles import read
 from boxd.backends.hostnames import LINK_FAMILY
 from boxd.backends.run import CommandFailed, run
+from boxd.backends.uplinks import parse_resolvers, parse_routes, uplinks
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from boxd.backends.hostnames import HostNames
 
@@ -32,75 +34,14 @@ RESOLV_CONF = Path("/etc/resolv.conf")
 UPSTREAM_RESOLV_CONF = Path("/run/systemd/resolve/resolv.conf")
 """Where systemd-resolved names the servers behind its stub, which answers the host alone."""
 STUB_RESOLVER = IPv4Address("127.0.0.53")
-FORWARDING_DIR = Path("/run/boxd-forwarding")
-"""One file per uplink whose forwarding is on because of boxes; shared by all installations."""
-SYSCTL = Path("/proc/sys/net")
 RESERVE_ATTEMPTS = 5
-TAKE_DOWN_ATTEMPTS = 5
-DEFAULT_MTU = 1500
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One line of the host's main routing table."""
-
-    device: str
-    network: IPv4Network
-    gateway: IPv4Address | None
-
-
-def parse_routes(text: str) -> list[Route]:
-    """Reads the text of /proc/net/route (addresses are little-endian hex)."""
-    routes = []
-    for line in text.splitlines()[1:]:
-        device, destination, gateway, *_, mask, _mtu, _window, _irtt = line.split()
-        prefix = int(mask, 16).bit_count()
-        via = _address(gateway)
-        routes.append(
-            Route(
-                device,
-                IPv4Network((_address(destination), prefix), strict=False),
-                None if int(via) == 0 else via,
-            )
-        )
-    return routes
-
-
-def _address(little_endian: str) -> IPv4Address:
-    return IPv4Address(int.from_bytes(bytes.fromhex(little_endian), "little"))
-
-
-def uplinks(routes: Iterable[Route], resolvers: Sequence[IPv4Address]) -> tuple[str, ...]:
-    """Devices through which boxes go out: those that lead to any address that the fence does not
-    deny, and the way to each resolver."""
-    usable = [r for r in routes if not r.device.startswith((LINK_FAMILY, "lo")) and r.device != "*"]
-    found = {r.device for r in usable if not any(map(r.network.subnet_of, fence.DENIED))}
-    for resolver in resolvers:
-        matching = [r for r in usable if resolver in r.network]
-        if matching:
-            found.add(max(matching, key=lambda r: r.network.prefixlen).device)
-    return tuple(sorted(found))
-
-
-def parse_resolvers(text: str) -> list[IPv4Address]:
-    """The IPv4 name servers of a resolv.conf. IPv6 ones are out of a box's reach."""
-    found = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 2 or words[0] != "nameserver":
-            continue
-        try:
-            found.append(IPv4Address(words[1]))
-        except ValueError:
-            continue
-    return found
 
 
 def host_resolvers(resolv_conf: Path) -> tuple[IPv4Address, ...]:
     """The name servers that this host uses now."""
-    found = parse_resolvers(_read(resolv_conf))
+    found = parse_resolvers(read(resolv_conf))
     if STUB_RESOLVER in found:
-        found = parse_resolvers(_read(UPSTREAM_RESOLV_CONF)) or found
+        found = parse_resolvers(read(UPSTREAM_RESOLV_CONF)) or found
     return tuple(dict.fromkeys(found))[: len(fence.DNS_ADDRESSES)]
 
 
@@ -157,80 +98,43 @@ class Network:
         self._loaded = None
         tables = await run("nft", "list", "tables")
         if "table inet boxd_" not in tables:
-            _restore_forwarding()
+            forwarding.switch_off()
 
     async def ensure(self, box_id: str, slot: int, *, open_: bool) -> None:
         """Makes namespace, link and fence entries of a box; what is there already stays."""
         await self._reload()
-        link, netns = self._names.link(slot), self._names.netns(box_id)
-        address = self.address(slot)
+        link, address = self._names.link(slot), self.address(slot)
         await run(
             "nft",
             "-f",
             "-",
             stdin=fence.admit(self._names.table, link, address.box, open_=open_),
         )
-        if self._names.netns_path(box_id).exists() and _device(link).exists():
+        if links.is_there(self._names, box_id, slot):
             return
-        await self._take_down(box_id, slot)
-        mtu = _mtu(self._loaded.uplinks if self._loaded else ())
-        await run(
-            "ip",
-            "-batch",
-            "-",
-            stdin=f"netns add {netns}\n"
-            f"link add dev {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n"
-            f"link set dev {link} addrgenmode none\n"
-            f"addr add {address.gateway}/{subnets.PREFIX} dev {link}\n"
-            f"link set {link} up\n",
+        await links.take_down(self._names, box_id, slot)
+        mtu = links.uplink_mtu(self._loaded.uplinks if self._loaded else ())
+        await links.add(self._names, box_id, slot, address, mtu=mtu)
+        loopback = self._loaded is not None and any(
+            resolver.is_loopback for resolver in self._loaded.resolvers
         )
-        self._set_link_sysctls(link)
-        await run(
-            "ip",
-            "-n",
-            netns,
-            "-batch",
-            "-",
-            stdin="link set lo up\n"
-            "link set dev eth0 addrgenmode none\n"
-            f"addr add {address.box}/{subnets.PREFIX} dev eth0\n"
-            "link set eth0 up\n"
-            f"route add default via {address.gateway}\n",
-        )
+        links.set_sysctls(link, localnet=loopback)
+        await links.set_up_inside(self._names.netns(box_id), address)
 
     async def remove(self, box_id: str, slot: int) -> None:
         """Takes everything of `ensure` away. No error if it is not there."""
-        await self._take_down(box_id, slot)
+        await links.take_down(self._names, box_id, slot)
         if self._loaded is None:
             return  # without a table there are no entries
         text = fence.expel(self._names.table, self._names.link(slot), self.address(slot).box)
         await run("nft", "-f", "-", stdin=text)
-
-    async def _take_down(self, box_id: str, slot: int) -> None:
-        """Removes the link first: a namespace's own removal is finished by the kernel later.
-
-        The kernel may be removing the link of a lost namespace just now, hence the second look.
-        """
-        link = self._names.link(slot)
-        for attempt in range(TAKE_DOWN_ATTEMPTS):
-            batch = f"link del {link}\n" if _device(link).exists() else ""
-            if self._names.netns_path(box_id).exists():
-                batch += f"netns del {self._names.netns(box_id)}\n"
-            if not batch:
-                return
-            try:
-                await run("ip", "-batch", "-", stdin=batch)
-            except CommandFailed as error:
-                gone = "Cannot find device" in error.message
-                if not gone or attempt + 1 == TAKE_DOWN_ATTEMPTS:
-                    raise
 
     async def _reload(self) -> None:
         async with self._lock:
             now = _surroundings(self._resolv_conf)
             if now == self._loaded:
                 return
-            guarded = [up for up in now.uplinks if _forward(up)]
+            guarded = [up for up in now.uplinks if forwarding.switch_on(up)]
             text = fence.ruleset(
                 fence.Fence(
                     table=self._names.table,
@@ -255,7 +159,7 @@ class Network:
         packets for boxes that are gone from leaving by the default route."""
         for _ in range(RESERVE_ATTEMPTS):
             routes = json.loads(await run("ip", "-j", "-4", "route", "show", "table", "all"))
-            recorded = _read(self._record).strip()
+            recorded = read(self._record).strip()
             if recorded and _is_reserved(routes, IPv4Network(recorded)):
                 return IPv4Network(recorded)
             taken = _taken(routes, self._names.link_prefix)
@@ -275,27 +179,11 @@ class Network:
             return subnet
         raise Unavailable("another installation takes every network that is chosen; try again")
 
-    def _set_link_sysctls(self, link: str) -> None:
-        loopback = self._loaded and any(r.is_loopback for r in self._loaded.resolvers)
-        for name, value in {
-            "forwarding": "1",
-            "rp_filter": "1",
-            "arp_ignore": "1",
-            "accept_redirects": "0",
-            "send_redirects": "0",
-            "route_localnet": "1" if loopback else "0",
-        }.items():
-            (SYSCTL / "ipv4/conf" / link / name).write_text(value)
-        six = SYSCTL / "ipv6/conf" / link / "disable_ipv6"
-        if six.exists():
-            six.write_text("1")
-
 
 def _surroundings(resolv_conf: Path) -> _Surroundings:
     resolvers = host_resolvers(resolv_conf)
-    routes = parse_routes(_read(Path("/proc/net/route")))
-    forwards = _read(SYSCTL / "ipv4/ip_forward").strip() == "1"
-    return _Surroundings(resolvers, uplinks(routes, resolvers), forwards)
+    routes = parse_routes(read(Path("/proc/net/route")))
+    return _Surroundings(resolvers, uplinks(routes, resolvers), forwarding.host_forwards())
 
 
 def _taken(routes: Iterable[dict[str, str]], own_links: str) -> list[IPv4Network]:
@@ -315,51 +203,3 @@ async def _unroute(subnet: IPv4Network) -> None:
     routes = json.loads(await run("ip", "-j", "-4", "route", "show", "type", "unreachable"))
     if any(route["dst"] == str(subnet) for route in routes):
         await run("ip", "route", "del", "unreachable", str(subnet))
-
-
-def _device(link: str) -> Path:
-    return Path("/sys/class/net") / link
-
-
-def _mtu(devices: Iterable[str]) -> int:
-    """What fits through every uplink."""
-    return min(
-        (int(_read(_device(d) / "mtu") or DEFAULT_MTU) for d in devices), default=DEFAULT_MTU
-    )
-
-
-def _forward(device: str) -> bool:
-    """Lets an uplink forward; True when it does so only because of boxes."""
-    switch = SYSCTL / "ipv4/conf" / device / "forwarding"
-    mark = FORWARDING_DIR / device
-    if _read(switch).strip() == "0":
-        FORWARDING_DIR.mkdir(mode=0o700, exist_ok=True)
-        mark.touch()
-        try:
-            switch.write_text("1")
-        except OSError as error:
-            mark.unlink()
-            raise Unavailable(
-                f"{switch} cannot be set to 1, which boxes need to reach the network: "
-                f"{error.strerror}; run the service where /proc/sys is writable"
-            ) from error
-    return mark.exists()
-
-
-def _restore_forwarding() -> None:
-    if not FORWARDING_DIR.is_dir():
-        return
-    for mark in FORWARDING_DIR.iterdir():
-        switch = SYSCTL / "ipv4/conf" / mark.name / "forwarding"
-        if switch.exists():
-            switch.write_text("0")
-        mark.unlink()
-    FORWARDING_DIR.rmdir()
-
-
-def _read(path: Path) -> str:
-    """The text of a file, empty when there is none."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        return ""

@@ -1,0 +1,101 @@
+"""The link of one box: a network namespace with `eth0` in it, and the host's end of the pair.
+
+The names come from `HostNames`. Nothing here knows of fence or subnet; each step is for one box,
+whose calls the backend serialises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.backends import subnets
+from boxd.backends.hostfiles import SYSCTL, device, read
+from boxd.backends.run import CommandFailed, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from boxd.backends.hostnames import HostNames
+
+TAKE_DOWN_ATTEMPTS = 5
+DEFAULT_MTU = 1500
+
+
+def is_there(names: HostNames, box_id: str, slot: int) -> bool:
+    """Whether the box has its namespace and its link."""
+    return names.netns_path(box_id).exists() and device(names.link(slot)).exists()
+
+
+async def add(
+    names: HostNames, box_id: str, slot: int, address: subnets.BoxAddress, *, mtu: int
+) -> None:
+    """Makes the namespace and both ends, and sets up the host's one. Nothing may be there."""
+    link, netns = names.link(slot), names.netns(box_id)
+    await run(
+        "ip",
+        "-batch",
+        "-",
+        stdin=f"netns add {netns}\n"
+        f"link add dev {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n"
+        f"link set dev {link} addrgenmode none\n"
+        f"addr add {address.gateway}/{subnets.PREFIX} dev {link}\n"
+        f"link set {link} up\n",
+    )
+
+
+def set_sysctls(link: str, *, localnet: bool) -> None:
+    """How the host treats packets of a link; `localnet`: to its loopback addresses as well."""
+    for name, value in {
+        "forwarding": "1",
+        "rp_filter": "1",
+        "arp_ignore": "1",
+        "accept_redirects": "0",
+        "send_redirects": "0",
+        "route_localnet": "1" if localnet else "0",
+    }.items():
+        (SYSCTL / "ipv4/conf" / link / name).write_text(value)
+    six = SYSCTL / "ipv6/conf" / link / "disable_ipv6"
+    if six.exists():
+        six.write_text("1")
+
+
+async def set_up_inside(netns: str, address: subnets.BoxAddress) -> None:
+    """Sets up the box's end: its address and the way out."""
+    await run(
+        "ip",
+        "-n",
+        netns,
+        "-batch",
+        "-",
+        stdin="link set lo up\n"
+        "link set dev eth0 addrgenmode none\n"
+        f"addr add {address.box}/{subnets.PREFIX} dev eth0\n"
+        "link set eth0 up\n"
+        f"route add default via {address.gateway}\n",
+    )
+
+
+async def take_down(names: HostNames, box_id: str, slot: int) -> None:
+    """Removes link and namespace. No error if they are not there.
+
+    The link goes first: a namespace's own removal is finished by the kernel later, and may be
+    under way for the link of a lost namespace just now, hence the second look.
+    """
+    link = names.link(slot)
+    for attempt in range(TAKE_DOWN_ATTEMPTS):
+        batch = f"link del {link}\n" if device(link).exists() else ""
+        if names.netns_path(box_id).exists():
+            batch += f"netns del {names.netns(box_id)}\n"
+        if not batch:
+            return
+        try:
+            await run("ip", "-batch", "-", stdin=batch)
+        except CommandFailed as error:
+            gone = "Cannot find device" in error.message
+            if not gone or attempt + 1 == TAKE_DOWN_ATTEMPTS:
+                raise
+
+
+def uplink_mtu(devices: Iterable[str]) -> int:
+    """What fits through every uplink."""
+    return min((int(read(device(d) / "mtu") or DEFAULT_MTU) for d in devices), default=DEFAULT_MTU)
