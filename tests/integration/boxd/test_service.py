@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.lifecycle import STOPPED
+from boxd.boxes.adoption import STOPPED
 from tests.harness.daemon import BOXD, STOP_S, Daemon
 from tests.harness.drive import until
 

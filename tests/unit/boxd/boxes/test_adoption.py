@@ -10,29 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.interface import BoxPlan
-from boxd.boxes.lifecycle import DIED, STOPPED
+from boxd.boxes.adoption import STOPPED
+from boxd.boxes.changes import DIED
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec
-from tests.harness.world import ALICE, World
+from tests.harness.world import ALICE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from boxd.model.box import Box
+    from tests.harness.world import World
     from tests.plugins.strict_logs import AssertLogs
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """A started core on fakes."""
-    made = World(tmp_path)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 async def _box(world: World, text: str = "web") -> Box:

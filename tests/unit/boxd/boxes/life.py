@@ -1,0 +1,31 @@
+"""Short words for the tests of box life: boxes of one owner in a `World`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.names.spec import parse_spec
+from tests.harness.world import ALICE
+
+if TYPE_CHECKING:
+    from boxd.model.box import Box
+    from boxd.names.spec import BoxSpec
+    from tests.harness.world import World
+
+OWNER = ALICE.owner
+
+
+def spec(text: str) -> BoxSpec:
+    """A parsed spec."""
+    return parse_spec(text, {"small", "large"}, allow_anonymous=True)
+
+
+async def up(world: World, text: str = "web") -> Box:
+    """The box of a spec, running."""
+    wanted = spec(text)
+    return await world.lifecycle.up(OWNER, wanted.workspace, wanted)
+
+
+async def rows(world: World) -> list[Box]:
+    """All boxes as stored."""
+    return await world.store.all_boxes()

@@ -1,0 +1,188 @@
+"""Changes of one box on fakes: each step of making and starting it, and of its failing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boxd.boxes import timers
+from boxd.errors import NotFound, QuotaExceeded, Unavailable, UnknownImage
+from boxd.model.box import BoxState
+from tests.harness.wait import until
+from tests.harness.world import CREATE_STEPS, Failure, World
+from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugins.strict_logs import AssertLogs
+
+
+async def test_first_connect_creates_a_running_box_with_its_drive(world: World) -> None:
+    box = await up(world, "ws1/web:debian:large^2h+10m")
+    assert await rows(world) == [box]
+    assert (box.state, box.flavor, box.cpus, box.mem_mb) == (BoxState.RUNNING, "large", 4.0, 4096)
+    assert (box.workspace, box.name, box.image) == ("ws1", "web", "debian")
+    assert box.deadline == world.clock.now() + timedelta(hours=2)
+    assert box.grace == timedelta(minutes=10)
+    assert world.drives.attached == {box.id}
+    assert len(box.id) == 32
+
+
+async def test_tunnel_listens_before_the_box_starts(world: World) -> None:
+    await up(world)
+    done = world.steps.done
+    assert done.index("tunnel.open") < done.index("backend.start") < done.index("tunnel.hello")
+    assert done.index("tunnel.hello") < done.index("drive.attach")
+
+
+async def test_secrets_of_the_box_are_private_files(world: World) -> None:
+    box = await up(world)
+    run_dir = world.root / "boxes" / box.id / "run"
+    assert run_dir.stat().st_mode & 0o077 == 0
+    assert (run_dir / "host_key").read_bytes() == b"PRIVATE"
+    assert {file.stat().st_mode & 0o777 for file in run_dir.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("step", CREATE_STEPS)
+async def test_create_that_fails_leaves_nothing(world: World, step: str) -> None:
+    world.fail_at(step)
+    with pytest.raises(Failure, match=step):
+        await up(world)
+    assert await world.left_overs() == {}
+    world.heal()
+    assert (await up(world)).state is BoxState.RUNNING
+
+
+@pytest.mark.parametrize("step", CREATE_STEPS)
+async def test_create_that_breaks_unexpectedly_leaves_nothing(world: World, step: str) -> None:
+    world.fail_at(step, RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
+        await up(world)
+    assert await world.left_overs() == {}
+
+
+@pytest.mark.parametrize("step", [step for step in CREATE_STEPS if step != "identity"])
+async def test_daemon_killed_at_a_step_of_create_leaves_nothing(world: World, step: str) -> None:
+    world.steps.held[step] = asyncio.Event()
+    dead = world.lifecycle
+    task = asyncio.create_task(up(world))
+    await until(lambda: step in world.steps.done)
+    world._make_daemon()
+    await world.start()
+    assert await world.left_overs() == {}
+    world.steps.held[step].set()
+    with pytest.raises((NotFound, Unavailable)):
+        await task
+    await dead.close(stop_boxes=False)
+    assert await world.left_overs() == {}
+
+
+async def test_unknown_image_and_flavor_leave_nothing(world: World) -> None:
+    with pytest.raises(UnknownImage, match="known: debian"):
+        await up(world, "web:nope")
+    with pytest.raises(Unavailable, match="boxd images build unbuilt"):
+        await up(world, "web:unbuilt")
+    with pytest.raises(UnknownImage, match="small, large"):
+        await world.lifecycle.up(OWNER, None, replace(spec("web:debian"), flavor="huge"))
+    assert await world.left_overs() == {}
+
+
+async def test_removal_that_fails_on_the_host_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
+) -> None:
+    monkeypatch.setattr(timers, "TICK", 0.001)
+    await world.restart()
+    box = await up(world)
+    world.fail_at("backend.destroy")
+    with assert_logs("trying again"):
+        await world.lifecycle.remove(box)
+    assert await rows(world) == []
+    world.heal()
+    world.clock.turn(timedelta(minutes=1))
+    await until(lambda: not world.lifecycle._timers.doomed)
+    assert await world.left_overs() == {}
+
+
+async def test_what_an_existing_box_cannot_change_is_noted(world: World) -> None:
+    old = await up(world, "web+5m")
+    said: list[str] = []
+    wanted = spec("web:other:large^1h+7m")
+    new = await world.lifecycle.up(OWNER, None, wanted, notes=said.append)
+    assert (new.id, new.image, new.flavor, new.deadline) == (old.id, "debian", "small", None)
+    assert (await rows(world))[0].grace == timedelta(minutes=7)
+    assert len(said) == 1
+    for word in ("image other", "flavor large", "^1h", "web+"):
+        assert word in said[0]
+
+
+async def test_same_image_is_not_noted(world: World) -> None:
+    await up(world)
+    said: list[str] = []
+    await world.lifecycle.up(OWNER, None, spec("web:debian"), notes=said.append)
+    assert said == []
+
+
+async def test_dead_box_starts_again_from_its_disk(world: World) -> None:
+    box = await up(world)
+    await world.backend.stop(box.id)
+    again = await up(world)
+    assert (again.id, again.state) == (box.id, BoxState.RUNNING)
+    assert await world.backend.lives(box.id)
+    assert world.steps.done.count("backend.create") == 1
+
+
+async def test_start_that_fails_can_be_tried_again(world: World) -> None:
+    box = await up(world)
+    await world.lifecycle.close(stop_boxes=True)
+    await world.restart()
+    world.fail_at("tunnel.hello")
+    with pytest.raises(Failure):
+        await up(world)
+    [stored] = await rows(world)
+    assert stored.state is BoxState.SUSPENDED
+    assert "did not start: tunnel.hello failed" in stored.detail
+    assert not await world.backend.lives(box.id)
+    world.heal()
+    assert (await up(world)).id == box.id
+
+
+async def test_quota_names_limit_and_value(tmp_path: Path) -> None:
+    world = World(tmp_path, tier=lambda tier: replace(tier, boxes=2))
+    await world.start()
+    try:
+        results = await asyncio.gather(
+            *(up(world, f"box{n}") for n in range(5)), return_exceptions=True
+        )
+        refused = [one for one in results if isinstance(one, QuotaExceeded)]
+        assert len(refused) == 3
+        assert "2 boxes per owner" in str(refused[0])
+        assert len(await rows(world)) == 2
+    finally:
+        await world.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [("running", "1 running"), ("cpus", "1 CPUs"), ("mem_mb", "512 MiB")],
+)
+async def test_running_limits(tmp_path: Path, limit: str, text: str) -> None:
+    values: dict[str, Any] = {"running": 1, "cpus": 1.0, "mem_mb": 512}
+    world = World(tmp_path, tier=lambda tier: replace(tier, **{limit: values[limit]}))
+    await world.start()
+    try:
+        await up(world, "one")
+        with pytest.raises(QuotaExceeded, match=text):
+            await up(world, "two")
+        await world.lifecycle.close(stop_boxes=True)
+        await world.restart()
+        await up(world, "two")
+        with pytest.raises(QuotaExceeded, match=text):
+            await up(world, "one")
+        assert {box.state for box in await rows(world)} == {BoxState.RUNNING, BoxState.SUSPENDED}
+    finally:
+        await world.close()

@@ -1,0 +1,24 @@
+"""Fixture `world`: a started core of the service on fakes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """A started core on fakes."""
+    made = World(tmp_path)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
