@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 ALICE = Principal("SHA256:alice", None, "ssh_key")
 BOB = Principal("SHA256:bob", None, "ssh_key")
+SCOPED = Principal(ALICE.owner, "ws1", "api_key", "k1")
+"""A key of Alice that is confined to one workspace."""
 CREATE_STEPS = (
     "identity",
     "backend.create",

@@ -1,0 +1,148 @@
+"""Boxes: listing, finding, making, removing and attaching to them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Literal
+
+from boxd.authz import Action, Target, require
+from boxd.errors import Ambiguous, NotFound, Unsupported
+from boxd.model.view import BoxView, view_box
+from boxd.names.reference import parse_reference
+from boxd.names.spec import parse_spec
+from boxd.names.words import shown
+from boxd.operations.core import Core, checked_workspace, joined_workspace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from boxd.boxes.lifecycle import Attachment
+    from boxd.model.box import Box
+    from boxd.names.spec import BoxSpec
+    from boxd.principal import Principal
+
+_CANDIDATES = 10
+
+
+class BoxOperations(Core):
+    """See the module."""
+
+    async def list_boxes(
+        self, p: Principal, ws: str | None = None, *, everywhere: bool = False
+    ) -> list[BoxView]:
+        """The boxes of one workspace (None: the credential's default), or `everywhere` it may."""
+        require(p, Action.LIST_BOXES)
+        workspace = checked_workspace(p, ws)
+        boxes = await self._visible(p)
+        if not everywhere or ws is not None:
+            boxes = [box for box in boxes if box.workspace == workspace]
+        return [self._view(box) for box in boxes]
+
+    async def resolve(self, p: Principal, ref: str, ws: str | None = None) -> Box:
+        """The one box that a reference means.
+
+        Raises BadName, NotFound (also for what belongs to others), Forbidden for a workspace out
+        of scope, Ambiguous naming the candidates.
+        """
+        require(p, Action.SHOW_BOX)
+        reference = parse_reference(ref)
+        workspace = joined_workspace(p, reference.workspace, ws)
+        boxes = await self._visible(p)
+        found = [
+            box
+            for box in boxes
+            if (box.workspace == workspace and box.name == reference.name)
+            or (reference.id_prefix is not None and box.id.startswith(reference.id_prefix))
+        ]
+        if not found:
+            raise NotFound(f"no box {shown(str(reference))}; see: ls")
+        if len(found) > 1:
+            raise Ambiguous(_candidates(str(reference), found))
+        return found[0]
+
+    async def up(self, p: Principal, spec: str, ws: str | None = None) -> BoxView:
+        """Creates the box of a spec, or starts it, and has it run without an attachment."""
+        box_spec, workspace = await self._creatable(p, spec, ws, anonymous=False)
+        return self._view(await self._lifecycle.up(p.owner, workspace, box_spec))
+
+    async def remove(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """Destroys a box, whatever holds it; returns what it was."""
+        require(p, Action.REMOVE_BOX)
+        box = await self.resolve(p, ref, ws)
+        view = self._view(box)
+        await self._lifecycle.remove(box)
+        return view
+
+    async def suspend(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """Memory and processes of a box to disk. Unsupported where the backend cannot."""
+        raise await self._no_suspend(p, ref, ws)
+
+    async def resume(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """Undoes `suspend`. Unsupported where the backend cannot."""
+        raise await self._no_suspend(p, ref, ws)
+
+    @asynccontextmanager
+    async def attach(
+        self,
+        p: Principal,
+        target: str,
+        ws: str | None = None,
+        *,
+        kind: Literal["spec", "reference"],
+        why: str,
+        notes: Callable[[str], None] | None = None,
+    ) -> AsyncIterator[Attachment]:
+        """Holds a running box, with its drive in it, while the context lasts.
+
+        A `spec` creates the box when it is not there, a `reference` never does; both wake it.
+        `notes` gets lines for people. Raises InvalidKey inside the context when the key that
+        opened it is revoked; the context must be left by the task that entered it.
+        """
+        require(p, Action.ATTACH_BOX)
+        tell = notes or _ignore
+        if kind == "spec":
+            spec, workspace = await self._creatable(p, target, ws, anonymous=True)
+            ttl = self._tier.deadline_exec if why == "exec" else None
+            held = self._lifecycle.attach(
+                p.owner, workspace, spec, why=why, key_id=p.key_id, notes=tell, default_ttl=ttl
+            )
+        else:
+            box = await self.resolve(p, target, ws)
+            held = self._lifecycle.attach_existing(box, why=why, key_id=p.key_id)
+        async with held as attachment:
+            yield attachment
+
+    async def _no_suspend(self, p: Principal, ref: str, ws: str | None) -> Unsupported:
+        """Why the box can be neither suspended nor resumed; refuses first who may not ask."""
+        require(p, Action.SUSPEND_BOX)
+        await self.resolve(p, ref, ws)
+        return Unsupported(f"this host cannot suspend boxes: {self._lifecycle.why_no_suspend}")
+
+    async def _visible(self, p: Principal) -> list[Box]:
+        boxes = await self._store.boxes(p.owner)
+        return [box for box in boxes if p.scope is None or box.workspace == p.scope]
+
+    async def _creatable(
+        self, p: Principal, text: str, ws: str | None, *, anonymous: bool
+    ) -> tuple[BoxSpec, str | None]:
+        """A spec that the principal may create, and its workspace, which is made at first use."""
+        flavors = {flavor.name for flavor in self._catalog.flavors()}
+        spec = parse_spec(text, flavors, allow_anonymous=anonymous)
+        workspace = joined_workspace(p, spec.workspace, ws)
+        require(p, Action.CREATE_BOX, Target(p.owner, workspace))
+        if workspace is not None:
+            await self._ensure_workspace(p, workspace)
+        return spec, workspace
+
+    def _view(self, box: Box) -> BoxView:
+        return view_box(box, self._clock.now(), self._lifecycle.attachments.why(box.id))
+
+
+def _ignore(_line: str) -> None:
+    """Where notes go that nobody reads."""
+
+
+def _candidates(ref: str, boxes: list[Box]) -> str:
+    listed = ", ".join(f"{box.ref} ({box.id})" for box in boxes[:_CANDIDATES])
+    more = f" and {len(boxes) - _CANDIDATES} more" if len(boxes) > _CANDIDATES else ""
+    return f"{shown(ref)} is ambiguous: {listed}{more}"

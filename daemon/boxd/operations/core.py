@@ -1,0 +1,81 @@
+"""What all families of verbs share: the parts of the service, and the workspace of a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from boxd.authz import Action, require, workspace_of
+from boxd.errors import BadRequest
+from boxd.names.words import parse_workspace
+from boxd.operations.keyuse import KeyUses
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from boxd.boxes.interface import Catalog
+    from boxd.boxes.lifecycle import Lifecycle
+    from boxd.boxes.quota import Tier
+    from boxd.clock import Clock
+    from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
+    from boxd.workspaces.drive import Filesystem
+
+
+class Drives(Protocol):
+    """Filesystems of volumes for use in this process; see boxd.workspaces.pool."""
+
+    def use(
+        self, owner: str, workspace: str | None, *, create: bool
+    ) -> AbstractAsyncContextManager[Filesystem | None]:
+        """The volume's Filesystem while the context lasts; None: not there and not to be made."""
+        ...
+
+
+class Core:
+    """The base of every family. `drives` None means that drives are not enabled on this host.
+
+    Holds no state across awaits but what `KeyUses` holds; the families add none.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: ControlStore,
+        lifecycle: Lifecycle,
+        catalog: Catalog,
+        drives: Drives | None,
+        tier: Tier,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._lifecycle = lifecycle
+        self._catalog = catalog
+        self._drives = drives
+        self._tier = tier
+        self._clock = clock
+        self._key_uses = KeyUses(store, clock)
+
+    async def close(self) -> None:
+        """Waits for what goes on behind requests (bounded by the store's own deadline)."""
+        await self._key_uses.close()
+
+    async def _ensure_workspace(self, p: Principal, name: str) -> None:
+        present = await self._store.workspaces(p.owner)
+        if name in present:
+            return
+        require(p, Action.CREATE_WORKSPACE)
+        self._tier.check_workspaces(len(present))
+        await self._store.add_workspace(p.owner, name, self._clock.now())
+
+
+def checked_workspace(p: Principal, ws: str | None) -> str | None:
+    """The workspace of a call; Forbidden when it is out of the principal's scope. BadName."""
+    return workspace_of(p, None if ws is None else parse_workspace(ws))
+
+
+def joined_workspace(p: Principal, inside: str | None, ws: str | None) -> str | None:
+    """The workspace of a text that may name one itself, and of the call around it."""
+    asked = None if ws is None else parse_workspace(ws)
+    if inside is not None and asked is not None and inside != asked:
+        raise BadRequest(f"the box is asked for in workspace {inside}, and by ws in {asked}")
+    return workspace_of(p, inside or asked)

@@ -1,0 +1,12 @@
+"""All verbs of the service in one class, a family in each of the other files."""
+
+from __future__ import annotations
+
+from boxd.operations.boxes import BoxOperations
+from boxd.operations.catalogs import CatalogOperations
+from boxd.operations.drive import DriveOperations
+from boxd.operations.keys import KeyOperations
+
+
+class Operations(BoxOperations, CatalogOperations, DriveOperations, KeyOperations):
+    """What every surface calls. Made of the parts that `Core` names."""
