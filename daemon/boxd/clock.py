@@ -15,7 +15,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Seconds that only grow, also while the machine sleeps."""
         ...
 
 
@@ -27,5 +27,5 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
-        return time.monotonic()
+        """Seconds that only grow, also while the machine sleeps."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from boxd.boxes.changes import Changes
     from boxd.boxes.locks import Locks
     from boxd.boxes.timers import Timers
-    from boxd.clock import Clock
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore
 
@@ -40,14 +39,12 @@ class Adoption:
         changes: Changes,
         locks: Locks,
         timers: Timers,
-        clock: Clock,
     ) -> None:
         self._store = store
         self._assembly = assembly
         self._changes = changes
         self._locks = locks
         self._timers = timers
-        self._clock = clock
 
     async def adopt_all(self) -> None:
         """Compares every row with the host; destroys boxes of the backend that have no row.
@@ -125,8 +122,7 @@ class Adoption:
 
     async def _adopt(self, box: Box, running: bool | None) -> None:
         """Compares a row with the backend: `running` None means that it holds no such box."""
-        expired = box.deadline is not None and box.deadline <= self._clock.now()
-        if expired or box.ephemeral or box.state is BoxState.CREATING:
+        if self._timers.removal_due(box) or box.ephemeral or box.state is BoxState.CREATING:
             await self._changes.destroy(box)
             return
         self._timers.watch(box)

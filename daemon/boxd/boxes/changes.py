@@ -10,20 +10,22 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from boxd.boxes.records import ignored_note, new_box
+from boxd.boxes.records import new_box
+from boxd.boxes.wish import renewed, wished
 from boxd.errors import BoxdError, NotFound
 from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from boxd.boxes.assembly import Assembly
     from boxd.boxes.attachments import Attachments
     from boxd.boxes.interface import Catalog
     from boxd.boxes.locks import Locks
     from boxd.boxes.quota import Tier
-    from boxd.boxes.records import Defaults
     from boxd.boxes.timers import Timers
+    from boxd.boxes.wish import Defaults
     from boxd.clock import Clock
     from boxd.model.box import Box
     from boxd.names.spec import BoxSpec
@@ -77,20 +79,25 @@ class Changes:
         return present
 
     async def create(
-        self, owner: str, workspace: str | None, spec: BoxSpec, *, ephemeral: bool
+        self,
+        owner: str,
+        workspace: str | None,
+        spec: BoxSpec,
+        said: Callable[[str], None],
+        *,
+        default_ttl: timedelta | None,
+        ephemeral: bool,
     ) -> Box:
-        """A new running box of a spec. What fails leaves nothing; raises what quota, catalog and
-        `Assembly` raise."""
+        """A new running box of a spec; notes what was clamped. What fails leaves nothing.
+
+        Raises what quota, catalog and `Assembly` raise.
+        """
         private_key, host_key = self._assembly.new_identity()
+        wish = wished(spec, self._defaults, self._catalog, default_ttl=default_ttl)
+        self._catalog.rootfs(wish.image)
+        now = self._clock.now()
         box = new_box(
-            owner,
-            workspace,
-            spec,
-            catalog=self._catalog,
-            defaults=self._defaults,
-            host_key=host_key,
-            now=self._clock.now(),
-            ephemeral=ephemeral,
+            owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral
         )
         async with self._locks.sums(owner):
             boxes = await self._store.boxes(owner)
@@ -108,16 +115,18 @@ class Changes:
             raise failure from error
         self._timers.watch(box)
         _log.info("box created", extra={"box": box.id, "image": box.image})
+        for one in wish.shortened:
+            said(one.told(box.ref))
         return box
 
     async def renew(self, box: Box, spec: BoxSpec, said: Callable[[str], None]) -> Box:
         """Applies what a spec may change in an existing box; notes what it may not."""
-        note = ignored_note(box, spec)
-        if note is not None:
+        renewal = renewed(spec, box, self._defaults)
+        for note in renewal.notes:
             said(note)
-        if spec.grace is not None and spec.grace != box.grace:
-            await self._store.change_grace(box.id, spec.grace)
-            box = replace(box, grace=spec.grace)
+        if renewal.grace is not None:
+            await self._store.change_grace(box.id, renewal.grace)
+            box = replace(box, grace=renewal.grace)
         return box
 
     async def wake(self, box: Box) -> Box:

@@ -21,8 +21,10 @@ from boxd.boxes.attachments import Attachments, Hold
 from boxd.boxes.changes import REMOVED, Changes
 from boxd.boxes.drives import BoxDrives
 from boxd.boxes.locks import Locks
-from boxd.boxes.records import Defaults, clamped_note
+from boxd.boxes.policy import SHIPPED, Policy
+from boxd.boxes.schedule import REACHED
 from boxd.boxes.timers import Timers
+from boxd.boxes.wish import Defaults
 from boxd.errors import BoxdError, InvalidKey
 from boxd.model.box import Box, BoxState
 from boxd.secret import random_hex
@@ -35,11 +37,10 @@ if TYPE_CHECKING:
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
     from boxd.clock import Clock
+    from boxd.model.view import NextAct
     from boxd.names.spec import BoxSpec
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
-
-EXPIRED = "reached its deadline"
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Attachment:
 
 
 class Lifecycle:
-    """See the module. `automount`: new boxes get /wrk without asking for it."""
+    """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes."""
 
     def __init__(
         self,
@@ -72,13 +73,14 @@ class Lifecycle:
         clock: Clock,
         default_image: str,
         automount: bool,
+        policy: Policy = SHIPPED,
     ) -> None:
         self.attachments = Attachments()
         self._store = store
         self._assembly = assembly
         self._locks = Locks()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._timers = Timers(clock, expire=self._expire, clear=self._clear)
+        self._timers = Timers(clock, policy=policy, expire=self._expire, clear=self._clear)
         self._changes = Changes(
             store=store,
             assembly=assembly,
@@ -90,6 +92,7 @@ class Lifecycle:
                 backend=assembly.backend.name,
                 drive=automount and assembly.drives is not None,
                 deadline_max=tier.deadline_max,
+                policy=policy,
             ),
             locks=self._locks,
             attachments=self.attachments,
@@ -101,7 +104,6 @@ class Lifecycle:
             changes=self._changes,
             locks=self._locks,
             timers=self._timers,
-            clock=clock,
         )
         self._drives = BoxDrives(
             store=store, drives=assembly.drives, changes=self._changes, locks=self._locks
@@ -111,6 +113,10 @@ class Lifecycle:
     def why_no_suspend(self) -> str:
         """What keeps the backend from suspending boxes."""
         return self._assembly.backend.capabilities().why_no_suspend
+
+    def next_act(self, box: Box) -> NextAct | None:
+        """What happens to the box next by itself, as `ls` tells it and the timers do it."""
+        return self._timers.next_act(box)
 
     async def start(self) -> None:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
@@ -143,7 +149,7 @@ class Lifecycle:
         counted for the box under its lock. Raises what `Assembly.start` and the quota raise.
         """
         name = f"tmp-{random_hex(5)}" if spec.anonymous else spec.name
-        wish = replace(spec, name=name, ttl=spec.ttl or default_ttl)
+        named = replace(spec, name=name)
         said = notes or _log.debug
 
         async def change() -> Box:
@@ -156,10 +162,13 @@ class Lifecycle:
                     box = None
                 if box is None:
                     box = await self._changes.create(
-                        owner, workspace, wish, ephemeral=spec.anonymous
+                        owner,
+                        workspace,
+                        named,
+                        said,
+                        default_ttl=default_ttl,
+                        ephemeral=spec.anonymous,
                     )
-                    if (note := clamped_note(box, spec)) is not None:
-                        said(note)
                 else:
                     box = await self._changes.renew(box, spec, said)
                     box = await self._changes.wake(box)
@@ -182,7 +191,7 @@ class Lifecycle:
         await asyncio.shield(self._spawn(self._remove(box, REMOVED)))
 
     async def _expire(self, box: Box) -> None:
-        await self._remove(box, EXPIRED)
+        await self._remove(box, REACHED)
 
     async def _remove(self, box: Box, why: str) -> None:
         async with self._locks.box(box):

@@ -1,7 +1,8 @@
 """When boxes are due: deadlines, and what is left of removed boxes.
 
-Polls wall time, so that a step of the clock is seen within a tick. Each box is dealt with in a task
-of its own, so that one that hangs delays no other (as long as fewer than `_PARALLEL` hang).
+What is due and when is decided in `schedule`, for the acts as for what `ls` tells. Polls both
+clocks, so that a step of the wall clock is seen within a tick. Each box is dealt with in a task of
+its own, so that one that hangs delays no other (as long as fewer than `_PARALLEL` hang).
 
 Critical section: none across an await; a box is dealt with once at a time, as `_busy` holds it.
 """
@@ -12,7 +13,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from boxd.boxes.moments import Now
+from boxd.boxes.policy import SHIPPED, Policy
+from boxd.boxes.schedule import Act, due, facts_of
 from boxd.errors import BoxdError
+from boxd.model.view import NextAct
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -39,12 +44,14 @@ class Timers:
         *,
         expire: Callable[[Box], Awaitable[None]],
         clear: Callable[[Box], Awaitable[None]],
+        policy: Policy = SHIPPED,
     ) -> None:
         """`expire` removes a box whose deadline passed, `clear` what is left of a removed one.
 
         What they raise is logged, and they are called again later.
         """
         self._clock = clock
+        self._policy = policy
         self._expire = expire
         self._clear = clear
         self._deadlines: dict[str, Box] = {}
@@ -63,6 +70,18 @@ class Timers:
     def unwatch(self, box: Box) -> None:
         """The box has no deadline any more."""
         self._deadlines.pop(box.id, None)
+
+    def next_act(self, box: Box) -> NextAct | None:
+        """What happens to the box next by itself; None: nothing."""
+        now = Now.read(self._clock)
+        next_due = due(facts_of(box), self._policy, now)
+        return None if next_due is None else NextAct(next_due.act.value, now.shown(next_due.moment))
+
+    def removal_due(self, box: Box) -> bool:
+        """Whether the moment has come at which the box is to be removed."""
+        now = Now.read(self._clock)
+        next_due = due(facts_of(box), self._policy, now)
+        return next_due is not None and next_due.act is Act.REMOVE and next_due.ripe(now)
 
     def doom(self, box: Box, why: Exception) -> None:
         """Has what is left of the box cleared later; `why` is logged the first time."""
@@ -92,9 +111,8 @@ class Timers:
         retry_at = self._clock.monotonic() + RETRY_DOOMED
         while True:
             await asyncio.sleep(TICK)
-            now = self._clock.now()
             for box in list(self._deadlines.values()):
-                if box.deadline is not None and box.deadline <= now:
+                if self.removal_due(box):
                     self._begin(box, self._expired)
             if self._clock.monotonic() >= retry_at:
                 retry_at = self._clock.monotonic() + RETRY_DOOMED

@@ -68,8 +68,8 @@ class BoxView:
         return shown
 
 
-def view_box(box: Box, now: datetime, why: dict[str, int]) -> BoxView:
-    """The view of a box at `now`, held for the reasons `why`."""
+def view_box(box: Box, now: datetime, why: dict[str, int], next_act: NextAct | None) -> BoxView:
+    """The view of a box at `now`, held for the reasons `why`, to which `next_act` happens."""
     return BoxView(
         id=box.id,
         name=box.name,
@@ -87,5 +87,5 @@ def view_box(box: Box, now: datetime, why: dict[str, int]) -> BoxView:
         grace=box.grace,
         attached=sum(why.values()),
         why=why,
-        next=None if box.deadline is None else NextAct("removed", box.deadline),
+        next=next_act,
     )

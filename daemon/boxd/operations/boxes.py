@@ -135,7 +135,8 @@ class BoxOperations(Core):
         return spec, workspace
 
     def _view(self, box: Box) -> BoxView:
-        return view_box(box, self._clock.now(), self._lifecycle.attachments.why(box.id))
+        why = self._lifecycle.attachments.why(box.id)
+        return view_box(box, self._clock.now(), why, self._lifecycle.next_act(box))
 
 
 def _ignore(_line: str) -> None:

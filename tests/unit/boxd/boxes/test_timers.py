@@ -13,6 +13,7 @@ from boxd.boxes import timers
 from boxd.boxes.timers import Timers
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
+from boxd.model.view import NextAct
 from boxd.names.spec import parse_spec
 from boxd.store.memory import MemoryStore
 from tests.harness.wait import until
@@ -150,3 +151,24 @@ async def test_who_holds_a_box_learns_what_became_of_it(world: World) -> None:
     async with lifecycle.attach(ALICE.owner, "ws", wanted, why="exec", key_id=None) as held:
         await lifecycle.remove(held.box)
         assert held.lost == "box ws/other was removed"
+
+
+async def test_the_moment_that_is_told_is_the_moment_of_the_removal(world: World) -> None:
+    box, moment = await up(world, "web^1h+5m"), timedelta(microseconds=1)
+    [view] = await world.operations.list_boxes(ALICE)
+    assert view.next == NextAct("removed", world.clock.now() + timedelta(hours=1))
+    assert view.to_json()["next"] == {"act": "removed", "at": view.next.at.isoformat()}
+    world.clock.turn(timedelta(hours=1) - moment)
+    assert not world.lifecycle._timers.removal_due(box)
+    world.clock.turn(moment)
+    assert world.lifecycle._timers.removal_due(box)
+    await until(lambda: not world.lifecycle._timers._deadlines)
+    assert await world.operations.list_boxes(ALICE) == []
+
+
+async def test_a_grace_alone_brings_no_act_about(world: World) -> None:
+    box = await up(world, "web+5m")
+    [view] = await world.operations.list_boxes(ALICE)
+    assert view.next is None
+    world.clock.turn(timedelta(days=1))
+    assert not world.lifecycle._timers.removal_due(box)

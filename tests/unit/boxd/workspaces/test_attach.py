@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.fake import FakeBackend
-from boxd.boxes.records import Defaults, new_box
+from boxd.boxes.records import new_box
+from boxd.boxes.wish import Defaults, wished
 from boxd.errors import Unavailable
 from boxd.names.spec import parse_spec
 from boxd.workspaces import attach
@@ -76,12 +77,12 @@ class Broken(FakeBackend):
 @pytest.fixture
 def box(tmp_path: Path) -> Box:
     """A box of the workspace `ws`."""
+    defaults = Defaults("debian", "fake", drive=True, deadline_max=timedelta(days=1))
     return new_box(
         "owner",
         "ws",
-        parse_spec("web"),
-        catalog=FakeCatalog(tmp_path),
-        defaults=Defaults("debian", "fake", drive=True, deadline_max=timedelta(days=1)),
+        "web",
+        wished(parse_spec("web"), defaults, FakeCatalog(tmp_path)),
         host_key="ssh-ed25519 AAAA",
         now=datetime(2026, 1, 1, tzinfo=UTC),
         ephemeral=False,

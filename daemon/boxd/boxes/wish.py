@@ -1,0 +1,198 @@
+"""What a box is made with: the only place where spec, profile, tier and service are merged. Pure.
+
+Who says it first decides (product spec, section 2.3)::
+
+    image     the profile that the spec names, the spec, the service (`--default-image`)
+    flavor    the spec, the profile, the catalog's default
+    deadline  the spec (^ttl), the profile, the verb (boxes that exec makes: the tier's);
+              at most the tier's ceiling
+    grace     the spec (+duration), the profile, the service (`--grace`); at most the policy's
+    egress    the profile, the service
+
+An existing box takes from a spec its grace, and nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from boxd.boxes.policy import SHIPPED, Policy
+from boxd.errors import UnknownImage
+from boxd.names.duration import format_duration
+from boxd.names.words import shown
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from boxd.boxes.interface import Catalog
+    from boxd.model.box import Box
+    from boxd.model.catalog import Flavor
+    from boxd.names.spec import BoxSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An image with defaults under a name of the owner's; None is "not said".
+
+    `ttl` is the profile's deadline, counted from creation, `grace` its lifetime after the last
+    detach.
+    """
+
+    name: str
+    image: str
+    flavor: str | None = None
+    ttl: timedelta | None = None
+    grace: timedelta | None = None
+    egress: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the service gives a box when nobody says otherwise, and what it gives at most.
+
+    `deadline_max` is the ceiling of the owner's tier for `^ttl`, counted from creation.
+    """
+
+    image: str
+    backend: str
+    drive: bool
+    deadline_max: timedelta
+    policy: Policy = SHIPPED
+    egress: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """A time that was clamped to `given`. `sign` is what stands before it in a spec.
+
+    `profile` is the one that asked for it; empty when the spec did.
+    """
+
+    what: str
+    sign: str
+    asked: timedelta
+    given: timedelta
+    profile: str = ""
+
+    def told(self, ref: str) -> str:
+        """For people, of the box that is addressed as `ref`."""
+        asked = f"{self.what} {self.sign}{format_duration(self.asked)}"
+        source = f" of profile {self.profile}" if self.profile else ""
+        given = f"{self.sign}{format_duration(self.given)}"
+        return f"{asked}{source} shortened: box {ref} gets the most, {given}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a new box is made with. `ttl` counts from creation, `grace` from the last detach.
+
+    `shortened` tells what is less than the spec or the profile asked for.
+    """
+
+    image: str
+    flavor: Flavor
+    ttl: timedelta | None
+    grace: timedelta | None
+    egress: str
+    drive: bool
+    backend: str
+    shortened: tuple[Shortened, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a spec changes in an existing box. `grace` None: it stays as it is.
+
+    `notes` are lines for people about what was ignored or clamped.
+    """
+
+    grace: timedelta | None
+    notes: tuple[str, ...]
+
+
+def wished(
+    spec: BoxSpec,
+    defaults: Defaults,
+    catalog: Catalog,
+    *,
+    profile: Profile | None = None,
+    default_ttl: timedelta | None = None,
+) -> Wish:
+    """What the box of a spec is made with. UnknownImage names the known flavors.
+
+    `profile` is the one that the spec's image names; it wins over a catalog image of its name.
+    `default_ttl` is the deadline that the verb gives when neither spec nor profile has one; that it
+    is clamped too is nobody's news.
+    """
+    said = profile or Profile("", spec.image or defaults.image)
+    ttl, ttl_max = spec.ttl or said.ttl, defaults.deadline_max
+    grace, grace_max = spec.grace or said.grace, defaults.policy.grace_max
+    return Wish(
+        image=said.image,
+        flavor=_flavor(catalog, spec.flavor or said.flavor),
+        ttl=_at_most(ttl_max, ttl or default_ttl),
+        grace=_at_most(grace_max, grace or defaults.policy.grace),
+        egress=said.egress or defaults.egress,
+        drive=defaults.drive,
+        backend=defaults.backend,
+        shortened=(
+            *_shortened("deadline", "^", ttl, ttl_max, "" if spec.ttl else said.name),
+            *_shortened("grace", "+", grace, grace_max, "" if spec.grace else said.name),
+        ),
+    )
+
+
+def renewed(
+    spec: BoxSpec, box: Box, defaults: Defaults, *, profile: Profile | None = None
+) -> Renewal:
+    """What a spec changes in an existing box, and what of it is ignored.
+
+    A profile renews nothing: it is what a box starts from.
+    """
+    notes = []
+    ignored = _ignored(spec, box, profile)
+    if ignored:
+        notes.append(
+            f"{', '.join(ignored)} ignored: box {box.ref} exists; {box.name}+ makes it anew"
+        )
+    grace_max = defaults.policy.grace_max
+    notes.extend(one.told(box.ref) for one in _shortened("grace", "+", spec.grace, grace_max))
+    grace = _at_most(grace_max, spec.grace)
+    return Renewal(None if grace == box.grace else grace, tuple(notes))
+
+
+def _ignored(spec: BoxSpec, box: Box, profile: Profile | None) -> list[str]:
+    """What the spec asks for and the box does not have. A deadline counts from creation: always."""
+    ignored = []
+    if profile is not None:
+        if profile.image != box.image:
+            ignored.append(f"profile {profile.name}")
+    elif spec.image is not None and spec.image != box.image:
+        ignored.append(f"image {spec.image}")
+    if spec.flavor is not None and spec.flavor != box.flavor:
+        ignored.append(f"flavor {spec.flavor}")
+    if spec.ttl is not None:
+        ignored.append(f"deadline ^{format_duration(spec.ttl)}")
+    return ignored
+
+
+def _at_most(most: timedelta, value: timedelta | None) -> timedelta | None:
+    return None if value is None else min(value, most)
+
+
+def _shortened(
+    what: str, sign: str, asked: timedelta | None, most: timedelta, profile: str = ""
+) -> list[Shortened]:
+    if asked is None or asked <= most:
+        return []
+    return [Shortened(what, sign, asked, most, profile)]
+
+
+def _flavor(catalog: Catalog, name: str | None) -> Flavor:
+    if name is None:
+        return catalog.default_flavor
+    flavors = {flavor.name: flavor for flavor in catalog.flavors()}
+    if name not in flavors:
+        raise UnknownImage(f"no flavor {shown(name)}; known: {', '.join(flavors)}")
+    return flavors[name]

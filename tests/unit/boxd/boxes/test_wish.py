@@ -1,0 +1,223 @@
+"""What a box is made with: who says it first, what is clamped, what an existing box ignores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boxd.boxes.policy import Policy
+from boxd.boxes.records import new_box
+from boxd.boxes.wish import Defaults, Profile, Renewal, Shortened, renewed, wished
+from boxd.errors import UnknownImage
+from boxd.model.box import Box, BoxState
+from boxd.names.duration import MAX_DURATION
+from boxd.names.spec import BoxSpec
+from tests.harness.world import FakeCatalog
+from tests.unit.boxd.boxes.life import spec
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+CATALOG = FakeCatalog(Path("/nowhere"))
+DEFAULTS = Defaults("debian", "fake", drive=True, deadline_max=DAY)
+STRICT = replace(DEFAULTS, policy=Policy(grace=timedelta(minutes=5), grace_max=HOUR))
+PROFILE = Profile("py", "python", "large", ttl=2 * HOUR, grace=3 * HOUR, egress="none")
+
+
+def box_of(text: str, defaults: Defaults = DEFAULTS) -> Box:
+    """The record of a new box."""
+    wanted = spec(text)
+    wish = wished(wanted, defaults, CATALOG)
+    return new_box(
+        "SHA256:alice",
+        wanted.workspace,
+        wanted.name,
+        wish,
+        host_key="ssh-ed25519 AAAA",
+        now=NOW,
+        ephemeral=False,
+    )
+
+
+def test_what_nobody_says_the_service_gives() -> None:
+    wish = wished(spec("web"), DEFAULTS, CATALOG)
+    assert (wish.image, wish.flavor.name, wish.ttl, wish.grace) == ("debian", "small", None, None)
+    assert (wish.egress, wish.drive, wish.backend, wish.shortened) == ("all", True, "fake", ())
+    assert wished(spec("web"), STRICT, CATALOG).grace == timedelta(minutes=5)
+
+
+def test_the_spec_wins_over_the_service() -> None:
+    wish = wished(spec("web:other:large^2h+10m"), STRICT, CATALOG)
+    assert (wish.image, wish.flavor.name) == ("other", "large")
+    assert (wish.ttl, wish.grace) == (2 * HOUR, timedelta(minutes=10))
+
+
+def test_a_profile_supplies_what_the_spec_leaves_out() -> None:
+    wish = wished(spec("web:py"), DEFAULTS, CATALOG, profile=PROFILE)
+    assert (wish.image, wish.flavor.name, wish.egress) == ("python", "large", "none")
+    assert (wish.ttl, wish.grace) == (2 * HOUR, 3 * HOUR)
+    sparse = wished(spec("web:py"), STRICT, CATALOG, profile=Profile("py", "python"))
+    assert (sparse.image, sparse.flavor.name, sparse.egress) == ("python", "small", "all")
+    assert (sparse.ttl, sparse.grace) == (None, timedelta(minutes=5))
+
+
+def test_the_spec_wins_over_the_profile() -> None:
+    wish = wished(spec("web:py:small^30m+1m"), DEFAULTS, CATALOG, profile=PROFILE)
+    assert (wish.image, wish.flavor.name) == ("python", "small")
+    assert (wish.ttl, wish.grace) == (HOUR / 2, timedelta(minutes=1))
+
+
+def test_the_verb_s_deadline_is_the_last_to_be_asked_and_clamped_silently() -> None:
+    assert wished(spec("web"), DEFAULTS, CATALOG, default_ttl=HOUR).ttl == HOUR
+    assert wished(spec("web^2h"), DEFAULTS, CATALOG, default_ttl=HOUR).ttl == 2 * HOUR
+    profiled = wished(spec("web:py"), DEFAULTS, CATALOG, profile=PROFILE, default_ttl=HOUR)
+    assert profiled.ttl == 2 * HOUR
+    clamped = wished(spec("web"), DEFAULTS, CATALOG, default_ttl=2 * DAY)
+    assert (clamped.ttl, clamped.shortened) == (DAY, ())
+
+
+def test_what_is_clamped_is_told() -> None:
+    wish = wished(spec("web^2d+2h"), STRICT, CATALOG)
+    assert (wish.ttl, wish.grace) == (DAY, HOUR)
+    assert [one.told("ws/web") for one in wish.shortened] == [
+        "deadline ^2d shortened: box ws/web gets the most, ^1d",
+        "grace +2h shortened: box ws/web gets the most, +1h",
+    ]
+
+
+def test_what_is_clamped_of_a_profile_names_it() -> None:
+    wish = wished(spec("web:py^2d"), STRICT, CATALOG, profile=PROFILE)
+    assert [one.told("web") for one in wish.shortened] == [
+        "deadline ^2d shortened: box web gets the most, ^1d",
+        "grace +3h of profile py shortened: box web gets the most, +1h",
+    ]
+
+
+@pytest.mark.parametrize("source", ["spec", "profile"])
+def test_an_unknown_flavor_names_the_known_ones(source: str) -> None:
+    wanted = replace(spec("web:debian"), flavor="huge" if source == "spec" else None)
+    profile = Profile("py", "debian", "huge") if source == "profile" else None
+    with pytest.raises(UnknownImage, match="no flavor 'huge'; known: small, large"):
+        wished(wanted, DEFAULTS, CATALOG, profile=profile)
+
+
+def test_the_record_is_the_wish() -> None:
+    box = box_of("ws/web:other:large^2h+10m")
+    assert (box.ref, box.image, box.state) == ("ws/web", "other", BoxState.CREATING)
+    assert (box.flavor, box.cpus, box.mem_mb) == ("large", 4.0, 4096)
+    assert (box.deadline, box.grace) == (NOW + 2 * HOUR, timedelta(minutes=10))
+    assert (box.drive, box.backend, box.detail) == (True, "fake", "")
+    assert box_of("web").deadline is None
+
+
+# --- existing boxes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ("web", None),
+        ("web:debian:small", None),
+        ("web:other", "image other"),
+        ("web:debian:large", "flavor large"),
+        ("web^1h", "deadline ^1h"),
+        ("web:other:large^1h", "image other, flavor large, deadline ^1h"),
+    ],
+)
+def test_what_an_existing_box_ignores(text: str, note: str | None) -> None:
+    renewal = renewed(spec(text), box_of("web^1h"), DEFAULTS)
+    told = () if note is None else (f"{note} ignored: box web exists; web+ makes it anew",)
+    assert renewal == Renewal(None, told)
+
+
+def test_an_existing_box_takes_another_grace_within_bounds() -> None:
+    box = box_of("web+10m")
+    assert renewed(spec("web"), box, DEFAULTS).grace is None
+    assert renewed(spec("web+10m"), box, DEFAULTS).grace is None
+    assert renewed(spec("web+20m"), box, DEFAULTS) == Renewal(timedelta(minutes=20), ())
+    assert renewed(spec("web+2h"), box, STRICT) == Renewal(
+        HOUR, ("grace +2h shortened: box web gets the most, +1h",)
+    )
+
+
+def test_a_profile_renews_nothing() -> None:
+    box = replace(box_of("web"), image="python")
+    assert renewed(spec("web:py"), box, DEFAULTS, profile=PROFILE) == Renewal(None, ())
+    other = renewed(spec("web:py"), box_of("web"), DEFAULTS, profile=PROFILE)
+    assert other == Renewal(None, ("profile py ignored: box web exists; web+ makes it anew",))
+
+
+# --- what holds for all ----------------------------------------------------------------------
+
+SPANS = st.integers(1, int(MAX_DURATION.total_seconds())).map(lambda s: timedelta(seconds=s))
+MAYBE = st.none() | SPANS
+FLAVORS = st.sampled_from([None, "small", "large"])
+SPECS = st.builds(
+    BoxSpec,
+    name=st.just("web"),
+    image=st.sampled_from([None, "debian", "py"]),
+    flavor=FLAVORS,
+    ttl=MAYBE,
+    grace=MAYBE,
+)
+PROFILES = st.none() | st.builds(
+    Profile,
+    name=st.just("py"),
+    image=st.just("python"),
+    flavor=FLAVORS,
+    ttl=MAYBE,
+    grace=MAYBE,
+    egress=st.sampled_from([None, "none"]),
+)
+
+
+@st.composite
+def defaults_of(draw: st.DrawFn) -> Defaults:
+    """Any service and tier."""
+    most = draw(SPANS)
+    grace = draw(MAYBE)
+    policy = Policy(grace=None if grace is None else min(grace, most), grace_max=most)
+    return replace(DEFAULTS, deadline_max=draw(SPANS), policy=policy)
+
+
+@given(SPECS, defaults_of(), PROFILES, MAYBE)
+def test_the_first_who_says_it_decides_within_bounds(
+    wanted: BoxSpec, defaults: Defaults, profile: Profile | None, default_ttl: timedelta | None
+) -> None:
+    wish = wished(wanted, defaults, CATALOG, profile=profile, default_ttl=default_ttl)
+    said = profile or Profile("", "debian")
+    told = {one.what: one for one in wish.shortened}
+    asked = {
+        "deadline": (wanted.ttl, said.ttl, default_ttl),
+        "grace": (wanted.grace, said.grace, defaults.policy.grace),
+    }
+    most = {"deadline": defaults.deadline_max, "grace": defaults.policy.grace_max}
+    given_to = {"deadline": wish.ttl, "grace": wish.grace}
+    for what, sources in asked.items():
+        first = next((one for one in sources if one is not None), None)
+        assert given_to[what] == (None if first is None else min(first, most[what]))
+        stated = next((one for one in sources[:2] if one is not None), None)
+        assert (what in told) is (stated is not None and stated > most[what])
+        if what in told:
+            note = told[what]
+            assert isinstance(note, Shortened)
+            assert (note.asked, note.given) == (stated, most[what])
+            assert bool(note.profile) is (sources[0] is None)
+
+
+@given(SPECS, defaults_of(), SPECS)
+def test_a_box_is_renewed_once_and_then_has_what_it_was_given(
+    first: BoxSpec, defaults: Defaults, again: BoxSpec
+) -> None:
+    wish = wished(first, defaults, CATALOG)
+    box = new_box("SHA256:alice", None, "web", wish, host_key="", now=NOW, ephemeral=False)
+    renewal = renewed(again, box, defaults)
+    kept = box if renewal.grace is None else replace(box, grace=renewal.grace)
+    assert kept.grace is None or kept.grace <= defaults.policy.grace_max
+    assert renewed(again, kept, defaults).grace is None
+    assert renewed(first, box, defaults).grace is None
