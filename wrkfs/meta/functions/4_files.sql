@@ -331,7 +331,7 @@ CREATE TYPE wrkfs.inline_slice AS (start bigint, size bigint, data bytea);
 -- The rest of `commit` for one extent of inline bytes within a chunk, the usual call; f: the locked
 -- file. What it adds is known before anything changes, so one statement refuses or remembers the
 -- call. The last one writes three rows of three tables, in any order. For an empty file four
--- statements in all, where the long way has ten: 45 us of a commit's 430.
+-- statements in all, op_begin included, for eleven before: 45 us of the backend's 430 a commit.
 CREATE FUNCTION wrkfs.commit_page(
     a_session bigint, a_slot integer, a_seq bigint, f wrkfs.reply, a_pos bigint, a_slice bigint,
     a_length bigint, a_checksums bytea, a_inline bytea, a_mtime bigint
