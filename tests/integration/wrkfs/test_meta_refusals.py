@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,12 +31,17 @@ class Caller:
         """One call under the present number."""
         places = ", ".join(f"${n}" for n in range(1, len(values) + 5))
         query = f"SELECT * FROM wrkfs.{function}({places})"  # noqa: S608 fixed names only
-        return await self.admin.fetchrow(query, self.session, 1, 1, self.seq, *values)
+        return await self.one(query, self.session, 1, 1, self.seq, *values)
+
+    async def one(self, query: str, *values: object) -> asyncpg.Record:
+        """The one row of a query."""
+        (row,) = await self.admin.fetch(query, *values)
+        return row
 
     async def slot(self) -> asyncpg.Record:
         """What is remembered."""
         query = "SELECT * FROM op_result WHERE session_id = $1 AND slot = 1"
-        return await self.admin.fetchrow(query, self.session)
+        return await self.one(query, self.session)
 
     async def refused(self, errno: int, function: str, *values: object) -> None:
         """The call is refused, and leaves no trace."""
@@ -76,7 +81,7 @@ class Caller:
 
     async def used(self) -> tuple[int, int]:
         """Bytes and inodes."""
-        use = await self.admin.fetchrow("SELECT * FROM wrkfs.statfs()")
+        use = await self.one("SELECT * FROM wrkfs.statfs()")
         return use["bytes_used"], use["inodes_used"]
 
     async def lease(self, *, held: bool) -> None:
@@ -127,7 +132,7 @@ def chmod(ino: int, size: int | None = None) -> tuple[object, ...]:
 async def test_leases_of_others_leave_a_call_as_if_it_had_not_been(caller: Caller) -> None:
     await caller.applied("create", *node(b"f", INO, 0o100644), True, False)
     await caller.applied("commit", *page(INO, INO, 0))
-    calls = (
+    calls: tuple[tuple[Any, ...], ...] = (
         ("create", *node(b"g", INO + 1, 0o100644), True, False),
         ("make", *node(b"d", INO + 2, 0o40755), 0, None),
         ("make", *node(b"l", INO + 3, 0o120777), 0, b"target"),
@@ -148,7 +153,7 @@ async def test_leases_of_others_leave_a_call_as_if_it_had_not_been(caller: Calle
 
 async def test_a_quota_leaves_a_call_as_if_it_had_not_been(caller: Caller) -> None:
     await caller.applied("create", *node(b"f", INO, 0o100644), True, False)
-    calls = (
+    calls: tuple[tuple[Any, ...], ...] = (
         ("create", *node(b"g", INO + 1, 0o100644), True, False),
         ("make", *node(b"d", INO + 2, 0o40755), 0, None),
         ("commit", *page(INO, INO + 1, 50)),
