@@ -13,6 +13,9 @@ from collections import deque
 
 import pyfuse3.asyncio
 
+_ENDED = select.POLLERR | select.POLLHUP
+"""Of a descriptor whose mount is gone."""
+
 
 class Readable:
     """Tells workers when `/dev/fuse` has a request: one of them for each time that it is readable.
@@ -39,11 +42,16 @@ class Readable:
         ready, self._ready = self._ready, False
         # The kernel takes a request back whose caller is killed, and pyfuse3 loses the worker
         # that finds nothing to read.
-        while not (ready and self._poll.poll(0)):
+        while not (ready and (found := self._poll.poll(0))):
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
             ready = True
+        if found[0][1] & _ENDED:
+            # The event loop tells of it once, and every worker finds it out by reading.
+            self._ready = True
+            while self._waiters:
+                self._wake()
 
     def close(self, _descriptor: int) -> None:
         """Ends the waiting: no request will be read any more."""
@@ -66,7 +74,6 @@ class Readable:
     def _stop_watching(self) -> None:
         if self._watched is not None:
             self._loop.remove_reader(self._watched)
-            self._poll.unregister(self._watched)
             self._watched = None
 
 

@@ -76,15 +76,41 @@ BEGIN
     RETURN 0;
 END $$;
 
--- Ends a mutating call that was applied: remembers it and books its change of use.
+-- Ends a mutating call that was applied: remembers it and books its change of use. Answers 0, so that
+-- an assignment can call it: PERFORM is a statement of its own.
 CREATE FUNCTION wrkfs.op_end(
     a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
     a_bytes bigint, a_inodes bigint
-) RETURNS void LANGUAGE plpgsql AS $$
+) RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE op_result o SET op_seq = a_seq, ino = a_ino, flag = a_flag,
         bytes = o.bytes + a_bytes, inodes = o.inodes + a_inodes
     WHERE o.session_id = a_session AND o.slot = a_slot;
+    RETURN 0;
+END $$;
+
+-- The same for a call that knows its growth before it changes anything, with the last two refusals:
+-- the quota, and leases of others on directory a_home (0: none); the caller has locked what it
+-- changes. 0: go on, nothing may refuse any more; 122 or -2: nothing was done. One statement does what
+-- over_quota, recalls and op_end do in four.
+CREATE FUNCTION wrkfs.op_pass(
+    a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
+    a_bytes bigint, a_inodes bigint, a_home bigint
+) RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE op_result o SET op_seq = a_seq, ino = a_ino, flag = a_flag,
+        bytes = o.bytes + a_bytes, inodes = o.inodes + a_inodes
+    WHERE o.session_id = a_session AND o.slot = a_slot
+        AND NOT EXISTS (SELECT 1 FROM lease l
+            WHERE l.ino = a_home AND l.session_id <> a_session AND l.ino > 0)
+        AND (a_bytes <= 0 AND a_inodes <= 0
+            OR NOT EXISTS (SELECT 1 FROM volume v
+                WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL)
+            OR NOT wrkfs.over_quota(a_bytes, a_inodes));
+    IF FOUND THEN RETURN 0; END IF;
+    IF wrkfs.over_quota(a_bytes, a_inodes) THEN RETURN 122; END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_home]) THEN RETURN -2; END IF;
+    RETURN wrkfs.op_end(a_session, a_slot, a_seq, a_ino, a_flag, a_bytes, a_inodes);
 END $$;
 
 -- Answer of a call that op_begin did not let pass: the remembered one, with attributes as they are

@@ -86,14 +86,20 @@ BEGIN
     RETURN wrkfs.recall_leases(a_session, a_inos);
 END $$;
 
+-- The directory whose lease covers the attributes of an inode; 0: none.
+CREATE FUNCTION wrkfs.home(a_ino bigint, a_mode integer, a_nlink integer, a_parent bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN a_nlink = 0 THEN 0 WHEN a_mode >> 12 = 4 THEN a_ino ELSE a_parent END
+$$;
+
 -- `recalls` for a change of one inode: who may keep its attributes?
 CREATE FUNCTION wrkfs.recalls_of(a_session bigint, a_ino bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     v_home bigint;
 BEGIN
-    SELECT CASE WHEN i.mode >> 12 = 4 THEN i.ino ELSE i.parent END INTO v_home
-    FROM inode i WHERE i.ino = a_ino AND i.nlink > 0;
+    SELECT wrkfs.home(i.ino, i.mode, i.nlink, i.parent) INTO v_home
+    FROM inode i WHERE i.ino = a_ino;
     IF NOT FOUND OR v_home = 0 THEN RETURN false; END IF;
     RETURN wrkfs.recalls(a_session, ARRAY[v_home]);
 END $$;

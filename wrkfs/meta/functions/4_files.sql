@@ -251,35 +251,39 @@ CREATE FUNCTION wrkfs.commit(
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.reply;
+    f wrkfs.reply;          -- the file as it was
+    v_setting text;
     v_state integer;
-    v_mode integer;
-    v_size bigint;
     v_version bigint;
     v_base bigint;
+    v_size bigint;
     v_end bigint;
     v_holes bigint;
     v_growth bigint;
-    v_nlink integer;
-    v_now bigint := wrkfs.now_ns();
+    v_now bigint;
 BEGIN
-    IF a_durable THEN PERFORM set_config('synchronous_commit', 'on', true); END IF;
+    IF a_durable THEN v_setting := set_config('synchronous_commit', 'on', true); END IF;
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    SELECT i.mode, i.nlink, i.size, i.version, i.holes
-    INTO v_mode, v_nlink, v_size, v_version, v_holes
-    FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
-    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 116; RETURN r; END IF;
-    IF v_mode >> 12 <> 8 THEN
-        r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 ELSE 22 END;
+    SELECT 0, false, i.* INTO f FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, f.nlink) THEN r.errno := 116; RETURN r; END IF;
+    IF f.mode >> 12 <> 8 THEN
+        r.errno := CASE WHEN f.mode >> 12 = 4 THEN 21 ELSE 22 END;
         RETURN r;
     END IF;
     IF cardinality(a_pos) = 0 THEN
-        SELECT 0, false, i.* INTO r FROM inode i WHERE i.ino = a_ino;
-        PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, 0, 0);
-        RETURN r;
+        f.errno := wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, 0, 0);
+        RETURN f;
     END IF;
-    v_base := CASE WHEN a_append THEN v_size ELSE 0 END;
-    v_end := v_size;
+    v_base := CASE WHEN a_append THEN f.size ELSE 0 END;
+    IF cardinality(a_pos) = 1 AND a_inline[1] IS NOT NULL AND a_length[1] > 0
+        AND a_pos[1] <= 4611686018427387904 - a_length[1] - v_base
+        AND (v_base + a_pos[1]) >> 26 = (v_base + a_pos[1] + a_length[1] - 1) >> 26 THEN
+        RETURN wrkfs.commit_page(a_session, a_slot, a_seq, f, v_base + a_pos[1], a_slice[1],
+            a_length[1], a_checksums[1], a_inline[1], a_mtime);
+    END IF;
+    v_end := f.size;
+    v_growth := 0;
     FOR k IN 1..cardinality(a_pos) LOOP
         IF a_pos[k] > 9223372036854775807 - a_length[k] - v_base THEN
             r.errno := 27;
@@ -290,29 +294,78 @@ BEGIN
             IF FOUND THEN r.errno := 22; RETURN r; END IF;
         END IF;
         v_end := greatest(v_end, v_base + a_pos[k] + a_length[k]);
+        v_growth := v_growth + a_length[k];
     END LOOP;
     -- The sum of lengths is never less than the growth and costs nothing.
-    SELECT sum(e.length) INTO v_growth FROM unnest(a_length) AS e (length);
     IF wrkfs.over_quota(v_growth, 0)
         AND wrkfs.over_quota(wrkfs.growth(a_ino, v_base, a_pos, a_length), 0) THEN
         r.errno := 122;
         RETURN r;
     END IF;
-    IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
-    v_growth := v_holes - v_size;
+    IF wrkfs.recalls(a_session, ARRAY[wrkfs.home(f.ino, f.mode, f.nlink, f.parent)]) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
 
-    r.size := v_size;
+    v_size := f.size;
+    v_holes := f.holes;
+    v_version := f.version;
     FOR k IN 1..cardinality(a_pos) LOOP
-        v_holes := wrkfs.holes_after(a_ino, r.size, v_holes, v_base + a_pos[k], a_length[k]);
-        v_version := wrkfs.put_extent(a_ino, r.size, v_version, v_base + a_pos[k], a_slice[k],
+        v_holes := wrkfs.holes_after(a_ino, v_size, v_holes, v_base + a_pos[k], a_length[k]);
+        v_version := wrkfs.put_extent(a_ino, v_size, v_version, v_base + a_pos[k], a_slice[k],
             a_length[k], a_checksums[k], a_inline[k]);
-        r.size := greatest(r.size, v_base + a_pos[k] + a_length[k]);
+        v_size := greatest(v_size, v_base + a_pos[k] + a_length[k]);
     END LOOP;
+    v_now := wrkfs.now_ns();
     UPDATE inode i SET size = v_end, mtime = coalesce(a_mtime, v_now), ctime = v_now,
         version = v_version, holes = v_holes
     WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
-    v_growth := v_growth + v_end - v_holes;
-    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    v_growth := v_end - v_holes - (f.size - f.holes);
+    r.errno := wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    RETURN r;
+END $$;
+
+-- Where an inline slice starts in its file, its size and bytes.
+CREATE TYPE wrkfs.inline_slice AS (start bigint, size bigint, data bytea);
+
+-- The rest of `commit` for one extent of inline bytes within a chunk, the usual call; f: the locked
+-- file. What it adds is known before anything changes, so one statement refuses or remembers the
+-- call. The last one writes three rows of three tables, in any order. For an empty file four
+-- statements in all, op_begin included, for eleven before: 45 us of the backend's 430 a commit.
+CREATE FUNCTION wrkfs.commit_page(
+    a_session bigint, a_slot integer, a_seq bigint, f wrkfs.reply, a_pos bigint, a_slice bigint,
+    a_length bigint, a_checksums bytea, a_inline bytea, a_mtime bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_now bigint := wrkfs.now_ns();
+    v_end bigint := a_pos + a_length;
+    v_size bigint := greatest(f.size, v_end);
+    v_holes bigint := wrkfs.holes_after(f.ino, f.size, f.holes, a_pos, a_length);
+    v_slice wrkfs.inline_slice := (a_pos, a_length, a_inline);
+BEGIN
+    r.errno := wrkfs.op_pass(a_session, a_slot, a_seq, f.ino, false,
+        v_size - v_holes - (f.size - f.holes), 0, wrkfs.home(f.ino, f.mode, f.nlink, f.parent));
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    IF a_pos <= f.size AND f.size > 0 THEN
+        IF a_pos & 67108863 <> 0 THEN
+            v_slice := wrkfs.join_inline(f.ino, a_pos, a_length, a_inline);
+        END IF;
+        IF v_slice.start < f.size THEN
+            PERFORM wrkfs.drop_covered(f.ino, v_slice.start, v_end - v_slice.start, a_slice);
+        END IF;
+    END IF;
+    WITH put AS (
+        INSERT INTO inline (slice_id, data) VALUES (a_slice, v_slice.data)
+    ), ref AS (
+        INSERT INTO slice (inode, chunk, ord, pos, slice_id, size, off, length, checksums,
+            is_inline)
+        VALUES (f.ino, v_slice.start >> 26, f.version + 1, v_slice.start, a_slice, v_slice.size, 0,
+            v_end - v_slice.start, a_checksums, true)
+    )
+    UPDATE inode i SET size = v_size, mtime = coalesce(a_mtime, v_now), ctime = v_now,
+        version = f.version + 1, holes = v_holes
+    WHERE i.ino = f.ino RETURNING 0, false, i.* INTO r;
     RETURN r;
 END $$;
 
@@ -359,6 +412,27 @@ BEGIN
     RETURN r;
 END $$;
 
+-- The slice that an extent of inline bytes within a chunk becomes: behind the last ref of its chunk,
+-- both inline, both small, one slice of both.
+CREATE FUNCTION wrkfs.join_inline(
+    a_ino bigint, a_pos bigint, a_length bigint, a_inline bytea
+) RETURNS wrkfs.inline_slice LANGUAGE plpgsql AS $$
+DECLARE
+    v_last record;
+    v_data bytea;
+BEGIN
+    SELECT s.pos, s.off, s.length, s.slice_id, s.is_inline INTO v_last FROM slice s
+    WHERE s.inode = a_ino AND s.chunk = a_pos >> 26 ORDER BY s.ord DESC LIMIT 1;
+    IF NOT FOUND OR NOT v_last.is_inline OR v_last.pos + v_last.length <> a_pos
+        OR v_last.length + a_length > 65536 THEN
+        RETURN (a_pos, a_length, a_inline);
+    END IF;
+    SELECT substring(n.data FROM v_last.off::integer + 1 FOR v_last.length::integer)
+        || a_inline INTO STRICT v_data
+    FROM inline n WHERE n.slice_id = v_last.slice_id;
+    RETURN (v_last.pos, octet_length(v_data)::bigint, v_data);
+END $$;
+
 -- Puts one extent on top of a locked file of a_size bytes, cut at chunk boundaries; each ref takes
 -- the next version as its ord. Answers the last version taken.
 CREATE FUNCTION wrkfs.put_extent(
@@ -372,21 +446,14 @@ DECLARE
     v_size bigint := a_length;      -- of the slice
     v_data bytea := a_inline;
     v_ord bigint := a_version;
-    v_last record;
+    v_slice wrkfs.inline_slice;
 BEGIN
-    -- Behind the last ref of its chunk, both inline, both small: one slice under the new id.
     IF a_inline IS NOT NULL AND a_pos <= a_size AND a_pos & 67108863 <> 0
         AND a_pos >> 26 = (v_end - 1) >> 26 THEN
-        SELECT s.pos, s.off, s.length, s.slice_id, s.is_inline INTO v_last FROM slice s
-        WHERE s.inode = a_ino AND s.chunk = a_pos >> 26 ORDER BY s.ord DESC LIMIT 1;
-        IF FOUND AND v_last.is_inline AND v_last.pos + v_last.length = a_pos
-            AND v_last.length + a_length <= 65536 THEN
-            SELECT substring(n.data FROM v_last.off::integer + 1 FOR v_last.length::integer)
-                || a_inline INTO STRICT v_data
-            FROM inline n WHERE n.slice_id = v_last.slice_id;
-            v_pos := v_last.pos;
-            v_size := octet_length(v_data);
-        END IF;
+        v_slice := wrkfs.join_inline(a_ino, a_pos, a_length, a_inline);
+        v_pos := v_slice.start;
+        v_size := v_slice.size;
+        v_data := v_slice.data;
     END IF;
     -- Slices are immutable: an id that is in use is an error of its primary key.
     IF v_data IS NOT NULL THEN

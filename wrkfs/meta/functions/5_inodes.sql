@@ -40,18 +40,21 @@ DECLARE
     v_nlink integer;
     v_size bigint;
     v_growth bigint := 0;
+    v_home bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    SELECT i.mode, i.nlink, i.size INTO v_mode, v_nlink, v_size
+    SELECT i.mode, i.nlink, i.size, wrkfs.home(i.ino, i.mode, i.nlink, i.parent)
+    INTO v_mode, v_nlink, v_size, v_home
     FROM inode i WHERE i.ino = a_ino FOR NO KEY UPDATE;
     IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN r.errno := 2; RETURN r; END IF;
-    IF a_size IS NOT NULL THEN
+    IF a_size IS NULL THEN
+        r.errno := wrkfs.op_pass(a_session, a_slot, a_seq, a_ino, false, 0, 0, v_home);
+        IF r.errno <> 0 THEN RETURN r; END IF;
+    ELSE
         -- A longer file has a hole at its end: it takes nothing of the quota.
         r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 WHEN v_mode >> 12 <> 8 THEN 22 ELSE 0 END;
         IF r.errno <> 0 THEN RETURN r; END IF;
-    END IF;
-    IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
-    IF a_size IS NOT NULL THEN
+        IF wrkfs.recalls(a_session, ARRAY[v_home]) THEN r.errno := -2; RETURN r; END IF;
         v_growth := wrkfs.resize(a_ino, a_size);
     END IF;
     UPDATE inode i
@@ -66,7 +69,9 @@ BEGIN
         atime = CASE WHEN a_atime_now THEN v_now ELSE coalesce(a_atime, i.atime) END,
         mtime = CASE WHEN a_mtime_now THEN v_now ELSE coalesce(a_mtime, i.mtime) END
     WHERE i.ino = a_ino RETURNING 0, false, i.* INTO r;
-    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    IF a_size IS NOT NULL THEN
+        r.errno := wrkfs.op_end(a_session, a_slot, a_seq, a_ino, false, v_growth, 0);
+    END IF;
     RETURN r;
 END $$;
 

@@ -26,9 +26,15 @@ class Device:
         """As the kernel does when a caller is killed."""
         os.read(self.descriptor, 1)
 
+    def end(self) -> None:
+        """As umount does: every read tells of it."""
+        os.close(self._end)
+        self._end = -1
+
     def close(self) -> None:
         os.close(self.descriptor)
-        os.close(self._end)
+        if self._end >= 0:
+            os.close(self._end)
 
     async def worker(self, readable: Readable, name: str, requests: int = 1) -> None:
         for _ in range(requests):
@@ -140,6 +146,21 @@ def test_the_end_reaches_all_who_wait(runner: asyncio.Runner, device: Device) ->
 
     found = runner.run(work())
     assert [type(one) for one in found] == [pyfuse3.asyncio.ClosedResourceError] * 2
+
+
+def test_the_end_of_the_mount_reaches_every_worker(runner: asyncio.Runner, device: Device) -> None:
+    async def work() -> None:
+        readable = Readable()
+        workers = [asyncio.create_task(device.worker(readable, name)) for name in ("a", "b", "c")]
+        await _turns()
+        device.end()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*workers)
+            await device.worker(readable, "later")
+        readable.close(device.descriptor)
+
+    runner.run(work())
+    assert sorted(device.taken) == ["a", "b", "c", "later"]
 
 
 def test_nothing_spins_while_all_workers_are_busy(runner: asyncio.Runner, device: Device) -> None:
