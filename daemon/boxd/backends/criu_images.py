@@ -43,7 +43,8 @@ _FILE_REGULAR = 3
 _REGULAR_ID, _REGULAR_FLAGS, _REGULAR_NAME, _REGULAR_MOUNT = 1, 2, 6, 7
 _REGULAR_SIZE, _REGULAR_MODE = 8, 10
 _MOUNT_ID, _MOUNT_POINT = 2, 7
-_REMAP_FILE = 1
+_REMAP_FILE, _REMAP_BY, _REMAP_HOW = 1, 2, 3
+_LINKED = 0
 
 
 class DamagedImage(BoxdError):
@@ -205,9 +206,18 @@ def root_mount(mountpoints: bytes) -> int:
 
 
 def remapped(remaps: bytes) -> frozenset[int]:
-    """Ids of open files that had no name at the dump, from `remap-fpath.img` (if there is one)."""
-    messages = map(parse_message, parse_image(remaps, REMAPS))
-    return frozenset(_number(fields, _REMAP_FILE) for fields in messages)
+    """Ids of open files that had no name at the dump, from `remap-fpath.img` (if there is one).
+
+    One that had another name elsewhere got a new one beside the old one for the dump; that link is
+    a file of `files.img`, too, and its id is among them.
+    """
+    found = set()
+    for message in parse_image(remaps, REMAPS):
+        fields = parse_message(message)
+        found.add(_number(fields, _REMAP_FILE))
+        if _number([Field(_REMAP_HOW, Wire.VARINT, _LINKED), *fields], _REMAP_HOW) == _LINKED:
+            found.add(_number(fields, _REMAP_BY))
+    return frozenset(found)
 
 
 def _changed(files: bytes, change: Callable[[list[Field]], list[Field]]) -> bytes:

@@ -172,8 +172,11 @@ def test_the_root() -> None:
 
 
 def test_files_without_a_name() -> None:
-    remaps = [write_message([number(1, 7), number(2, 1), number(3, 1)])]
-    assert remapped(write_image(remaps, REMAPS)) == {7}
+    ghost = write_message([number(1, 7), number(2, 1), number(3, 1)])
+    assert remapped(write_image([ghost], REMAPS)) == {7}
+    for more in ([number(3, 0)], []):
+        linked = write_message([number(1, 8), number(2, 9), *more])
+        assert remapped(write_image([ghost, linked], REMAPS)) == {7, 8, 9}
     assert remapped(write_image([], REMAPS)) == frozenset()
 
 
