@@ -301,7 +301,7 @@ def _doctor(config: Config, arguments: argparse.Namespace) -> int:
     from boxd import doctor
 
     del arguments
-    found = doctor.checks(config)
+    found = [*doctor.checks(config), doctor.suspending(config)]
     rows = [("CHECK", "", "FOUND", "REMEDY")]
     for check in found:
         word = "ok" if check.ok else "FAILS" if check.needed else "warn"

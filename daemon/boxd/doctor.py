@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
 import socket
 import stat
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from boxd.backends import criu
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
 
@@ -59,6 +62,24 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     found.extend(_secret_files(config))
     found.append(_image(config))
     return found
+
+
+def suspending(config: Config) -> Check:
+    """Whether boxes can be suspended here. It is tried with one, which takes some seconds.
+
+    What is found out is kept in the state directory; where there is none yet, it is tried beside
+    its place and nothing is kept.
+    """
+    try:
+        if config.state_dir.is_dir() or os.geteuid() != 0:
+            found = asyncio.run(criu.verdict(config.state_dir, again=True))
+        else:
+            with tempfile.TemporaryDirectory(dir=_existing_parent(config.state_dir)) as place:
+                found = asyncio.run(criu.verdict(Path(place)))
+    except OSError as error:
+        text, remedy = f"suspending could not be tried: {error}", "use another --state-dir"
+        return Check("suspend", ok=False, found=text, remedy=remedy, needed=False)
+    return Check("suspend", found.suspends, found.text, found.remedy, needed=False)
 
 
 def left_running(config: Config) -> bool:
@@ -120,8 +141,7 @@ def _programs(config: Config) -> Iterator[Check]:
 def _state_dir(config: Config) -> Check:
     path, name = config.state_dir, "state directory"
     if not path.exists():
-        parent = next(one for one in path.resolve().parents if one.exists())
-        return _space(name, parent, f"{path} (to be made)")
+        return _space(name, _existing_parent(path), f"{path} (to be made)")
     status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
         return Check(name, ok=False, found=f"{path} is no directory", remedy="use --state-dir DIR")
@@ -129,6 +149,10 @@ def _state_dir(config: Config) -> Check:
         remedy = f"chown root {path} && chmod 700 {path}"
         return Check(name, ok=False, found=f"{path} is open to others", remedy=remedy)
     return _space(name, path, str(path))
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(one for one in path.resolve().parents if one.exists())
 
 
 def _space(name: str, where: Path, shown: str) -> Check:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -132,6 +134,22 @@ def usage(layout: Layout, cgroup: str) -> Usage:
         return Usage(cpu_s=cpu / NANOSECONDS, memory_bytes=memory, pids=pids)
     except FileNotFoundError:
         return Usage(0.0, 0, 0)
+
+
+def thaw(layout: Layout, cgroup: str) -> None:
+    """Lets the paused processes of a cgroup go on. No error if none is paused, or it is absent."""
+    if layout.mode is Mode.V2:
+        state, word = layout.directory("", cgroup) / "cgroup.freeze", b"0"
+    elif "freezer" in layout.mounts:
+        state, word = layout.directory("freezer", cgroup) / "freezer.state", b"THAWED"
+    else:
+        return
+    with suppress(FileNotFoundError):
+        descriptor = os.open(state, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, word)
+        finally:
+            os.close(descriptor)
 
 
 async def remove(layout: Layout, cgroup: str) -> None:

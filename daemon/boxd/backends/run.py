@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -61,10 +66,14 @@ async def run(
     return output.decode(errors="replace")
 
 
-async def run_silent(*argv: str, timeout: float = TIMEOUT) -> int:
+async def run_silent(
+    *argv: str, timeout: float = TIMEOUT, first: Path | None = None, alone: bool = False
+) -> int:
     """Runs a tool with all its streams on /dev/null; returns its exit status.
 
     For tools whose long-lived children inherit the streams: a pipe would never come to its end.
+    `first` is a directory in which the tool finds other tools before any other. With `alone` it
+    has a session of its own, and what it started in there ends with it when it is cut short.
     Raises Unavailable as `run` does.
     """
     try:
@@ -73,7 +82,8 @@ async def run_silent(*argv: str, timeout: float = TIMEOUT) -> int:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-            env=ENVIRONMENT,
+            env=_environment(first),
+            start_new_session=alone,
         )
     except FileNotFoundError:
         raise Unavailable(f"{argv[0]} is not installed on this host") from None
@@ -84,5 +94,26 @@ async def run_silent(*argv: str, timeout: float = TIMEOUT) -> int:
         raise Unavailable(f"{argv[0]} did not end within {timeout:.0f} s") from None
     finally:
         if process.returncode is None:
-            process.kill()
+            with suppress(ProcessLookupError):
+                (os.killpg if alone else os.kill)(process.pid, signal.SIGKILL)
             await process.wait()
+
+
+def last_words(log: Path) -> str:
+    """The last message of a tool that writes its log as lines of JSON."""
+    try:
+        lines = log.read_text().splitlines()
+    except FileNotFoundError:
+        return "it said nothing"
+    for line in reversed(lines):
+        try:
+            return str(json.loads(line)["msg"])
+        except (ValueError, KeyError):
+            continue
+    return "it said nothing"
+
+
+def _environment(first: Path | None) -> dict[str, str]:
+    if first is None:
+        return ENVIRONMENT
+    return ENVIRONMENT | {"PATH": f"{first}:{ENVIRONMENT['PATH']}"}

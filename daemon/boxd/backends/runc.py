@@ -24,7 +24,7 @@ from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.records import Record, Records, write
-from boxd.backends.run import run, run_silent
+from boxd.backends.run import last_words, run, run_silent
 from boxd.errors import BoxdError, Conflict, Unavailable, Unsupported
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class RuncBackend:
             timeout=START_TIMEOUT,
         )
         if status != 0:
-            raise BoxdError(f"the box does not start: {_last_error(paths.log)}")
+            raise BoxdError(f"the box does not start: {last_words(paths.log)}")
         await processes.wait_for_exec(paths.pid)
 
     async def _remove(self, box_id: str) -> None:
@@ -332,17 +332,3 @@ async def _to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(task)
     task.result()
-
-
-def _last_error(log: Path) -> str:
-    """The runtime's last words, from its JSON log."""
-    try:
-        lines = log.read_text().splitlines()
-    except FileNotFoundError:
-        return "it said nothing"
-    for line in reversed(lines):
-        try:
-            return str(json.loads(line)["msg"])
-        except (ValueError, KeyError):
-            continue
-    return "it said nothing"

@@ -167,12 +167,15 @@ def test_refusal_to_serve_names_the_remedy(
     assert f"remedy: chown root {state} && chmod 700 {state}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_doctor_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--state-dir", str(tmp_path / "state"), "--ssh-addr", "127.0.0.1:0")
     assert cli.main(["doctor", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["CHECK", "FOUND", "REMEDY"]
     assert any(line.startswith("/dev/fuse") and " ok " in line for line in lines)
+    assert any(line.startswith("suspend ") for line in lines)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_down_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

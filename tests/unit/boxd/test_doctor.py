@@ -115,3 +115,22 @@ def test_kernel_must_have_what_drives_need(
     check = found(config, "kernel")
     assert check.ok is ok
     assert "5.12" in check.remedy
+
+
+def test_suspending_is_no_need(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    check = doctor.suspending(config)
+    assert not check.ok
+    assert not check.needed
+    assert check.found.startswith("boxes cannot suspend here: ")
+    assert check.remedy
+    assert list(config.state_dir.iterdir()) == []
+
+
+def test_suspending_where_nothing_can_be_made(config: Config) -> None:
+    file = config.state_dir / "file"
+    file.touch()
+    check = doctor.suspending(replace(config, state_dir=file / "state"))
+    assert not check.ok
+    assert "could not be tried" in check.found
+    assert "--state-dir" in check.remedy

@@ -71,3 +71,18 @@ def test_unified_counters(tmp_path: Path) -> None:
     (tmp_path / "x/memory.current").write_text("4096\n")
     (tmp_path / "x/pids.current").write_text("3\n")
     assert cgroups.usage(layout, "/x") == cgroups.Usage(2.5, 4096, 3)
+
+
+def test_paused_ones_go_on(tmp_path: Path) -> None:
+    place = tmp_path / "b/x"
+    place.mkdir(parents=True)
+    (place / "freezer.state").write_text("FROZEN")
+    (place / "cgroup.freeze").write_text("1")
+    cgroups.thaw(cgroups.Layout(cgroups.Mode.HYBRID, {"": tmp_path}), "/b/x")
+    assert (place / "freezer.state").read_text() == "FROZEN"
+    cgroups.thaw(cgroups.Layout(cgroups.Mode.HYBRID, {"freezer": tmp_path}), "/b/x")
+    assert (place / "freezer.state").read_text() == "THAWED"
+    assert (place / "cgroup.freeze").read_text() == "1"
+    cgroups.thaw(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b/x")
+    assert (place / "cgroup.freeze").read_text() == "0"
+    cgroups.thaw(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b/absent")

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.run import CommandFailed, run, run_silent
+from boxd.backends.run import CommandFailed, last_words, run, run_silent
 from boxd.errors import Unavailable
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 async def test_output_and_input() -> None:
@@ -52,3 +59,43 @@ async def test_silent_status() -> None:
 async def test_the_daemons_environment_stays_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY", "secret")
     assert "CANARY" not in await run("env")
+
+
+async def test_what_a_tool_has_started_ends_with_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "alive"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+
+    def heard() -> bytes | None:
+        """Empty when nobody can write, None when somebody could and does not."""
+        with suppress(BlockingIOError):
+            return os.read(reader, 16)
+        return None
+
+    script = f"(exec >{fifo}; echo begun; sleep 60) & wait"
+    task = asyncio.create_task(run_silent("sh", "-c", script, alone=True))
+    try:
+        await until(lambda: heard() == b"begun\n")
+        assert heard() is None
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: heard() == b"")
+    finally:
+        os.close(reader)
+
+
+async def test_tools_of_a_directory_come_first(tmp_path: Path) -> None:
+    (tmp_path / "cat").write_text("#!/bin/sh\nexit 7\n")
+    (tmp_path / "cat").chmod(0o755)
+    assert await run_silent("sh", "-c", "cat /dev/null", first=tmp_path) == 7
+    assert await run_silent("sh", "-c", "cat /dev/null") == 0
+
+
+def test_the_last_message_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert last_words(log) == "it said nothing"
+    log.write_text('{"msg": "first"}\n{"msg": "last"}\n{"level": "x"}\ncut {"ms\n')
+    assert last_words(log) == "last"
+    log.write_text("\n")
+    assert last_words(log) == "it said nothing"
