@@ -129,6 +129,7 @@ def test_fio_verifies_what_it_wrote(wrk: Path) -> None:
             "--verify=crc32c",
             "--verify_fatal=1",
             "--do_verify=1",
+            "--verify_state_save=0",
             "--randseed=7",
             "--fallocate=none",
             "--thread",
