@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from wrkfs.bench.place import Size
 
 REPEAT, QUICK_REPEAT = 5, 2
-PARALLEL_REPEAT = 3
-"""Of the works of many clients: they do not have goals of their own."""
 ROUNDS, QUICK_ROUNDS = 1000, 40
 """Of the ping-pong."""
 LIMIT, QUICK_LIMIT = 1800.0, 40.0
@@ -99,7 +97,7 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     if not arguments.no_parallel:
         each = size.shared_by(CLIENTS)
         plan = replace(one, size=each, material=prepare(cache, each, works), clients=CLIENTS)
-        plan = replace(plan, label="four", repeat=1 if quick else min(repeat, PARALLEL_REPEAT))
+        plan = replace(plan, label="four", repeat=1 if quick else repeat)
         pair = [peer for peer in whole if peer.name in {US, THEM}]
         result["parallel"] = {
             "clients": CLIENTS,
