@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 _MS_NODEV = 4
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
-_OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=off"
-"""A layer made by a box must not be able to name files outside itself."""
+_OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off"
+"""A layer made by a box must not be able to name files outside itself. The handle of a file names
+it (`nfs_export`, which needs the index): so CRIU finds at once what a process watches."""
+_ORIGIN = "trusted.overlay.origin"
 
 
 class Disk(Protocol):
@@ -73,20 +75,13 @@ class PlainDisk:
         """Device nodes do not work on it (`nodev`); the box's own /dev is another mount."""
         if is_mounted(paths.root):
             return
-        options = (
-            f"lowerdir={_escape(rootfs, ':')},upperdir={_escape(_upper(paths))},"
-            f"workdir={_escape(_work(paths))},{_OVERLAY_OPTIONS}"
-        )
-        result = _libc.mount(
-            b"overlay",
-            os.fsencode(paths.root),
-            b"overlay",
-            ctypes.c_ulong(_MS_NODEV),
-            options.encode(),
-        )
-        if result != 0:
+        number = _mount(paths, rootfs)
+        if number == errno.ESTALE:  # image or layer is a copy: its handles name other files
+            await asyncio.to_thread(_forget_handles, paths)
+            number = _mount(paths, rootfs)
+        if number != 0:
             raise Unavailable(
-                f"the root of the box cannot be mounted: {os.strerror(ctypes.get_errno())}; "
+                f"the root of the box cannot be mounted: {os.strerror(number)}; "
                 "overlay needs a kernel with overlayfs and a state directory that is not on one"
             )
 
@@ -174,6 +169,30 @@ def _replace(directory: int, name: str, content: str) -> bool:
         os.unlink(temporary, dir_fd=directory)
         return False
     return True
+
+
+def _mount(paths: BoxPaths, rootfs: Path) -> int:
+    """The kernel's error number; 0 when it is mounted."""
+    options = (
+        f"lowerdir={_escape(rootfs, ':')},upperdir={_escape(_upper(paths))},"
+        f"workdir={_escape(_work(paths))},{_OVERLAY_OPTIONS}"
+    )
+    result = _libc.mount(
+        b"overlay",
+        os.fsencode(paths.root),
+        b"overlay",
+        ctypes.c_ulong(_MS_NODEV),
+        options.encode(),
+    )
+    return ctypes.get_errno() if result != 0 else 0
+
+
+def _forget_handles(paths: BoxPaths) -> None:
+    """Takes away what a layer knows of the image's files by their handles."""
+    remove_tree(_work(paths))
+    _work(paths).mkdir(mode=0o755)
+    with suppress(OSError):
+        os.removexattr(_upper(paths), _ORIGIN)
 
 
 def _upper(paths: BoxPaths) -> Path:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from boxd.backends import disk
 from boxd.backends.hostnames import BoxPaths
+from boxd.backends.run import run
 from boxd.errors import Unavailable
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_new_file(tmp_path: Path) -> None:
@@ -98,3 +96,30 @@ async def test_paths_with_separators_can_be_mounted(tmp_path: Path) -> None:
     finally:
         await plain.unmount(paths)
     assert not disk.is_mounted(paths.root)
+
+
+@pytest.mark.parametrize("change", ["without an index", "the image", "the layer"])
+async def test_a_layer_outlives_what_its_handles_named(tmp_path: Path, change: str) -> None:
+    """It was made without an index, or image or layer are copies of what they were."""
+    image, paths = tmp_path / "image", BoxPaths(tmp_path / "box")
+    image.mkdir()
+    (image / "file").write_text("x")
+    paths.directory.mkdir()
+    plain = disk.PlainDisk()
+    await plain.create(paths)
+    if change == "without an index":
+        options = f"lowerdir={image},upperdir={disk.upper(paths)},workdir={paths.layer / 'work'}"
+        await run("mount", "-t", "overlay", "overlay", "-o", f"{options},index=off", str(paths.root))
+    try:
+        await plain.mount(paths, image)
+        with (paths.root / "file").open("a") as file:
+            file.write("y")
+        await plain.unmount(paths)
+        for place in {"the image": [image], "the layer": [paths.layer]}.get(change, []):
+            await run("cp", "-a", str(place), f"{place}.copy")
+            disk.remove_tree(place)
+            Path(f"{place}.copy").rename(place)
+        await plain.mount(paths, image)
+        assert (paths.root / "file").read_text() == "xy"
+    finally:
+        await plain.unmount(paths)
