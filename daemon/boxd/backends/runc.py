@@ -24,13 +24,15 @@ from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.records import Record, Records, write
 from boxd.backends.run import last_words, run, run_silent
-from boxd.errors import BoxdError, Unavailable, Unsupported
+from boxd.backends.without_memory import WithoutMemory
+from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.interface import BoxPlan
     from boxd.config import Config
+    from boxd.errors import Unsupported
 
 STOP_GRACE = 5.0
 """Seconds between the request to end and the end by force."""
@@ -39,7 +41,7 @@ PROGRAMS = {"runc": "--version", "ip": "-V", "nft": "--version"}
 WHY_NO_SUSPEND = "boxes of this backend cannot be suspended yet; their disk is kept when they stop"
 
 
-class RuncBackend:
+class RuncBackend(WithoutMemory):
     """Boxes as runc containers on this host.
 
     Critical sections: the calls for one box are serialised by a lock per box, so that no step of
@@ -47,6 +49,7 @@ class RuncBackend:
     """
 
     name = "runc"
+    why_no_memory = WHY_NO_SUSPEND
 
     def __init__(
         self,
@@ -98,7 +101,14 @@ class RuncBackend:
 
     def capabilities(self) -> Capabilities:
         """Neither suspend nor fork."""
-        return Capabilities(suspend=False, fork=False, why_no_suspend=WHY_NO_SUSPEND)
+        return Capabilities(
+            suspend=False,
+            fork=False,
+            snapshot=False,
+            disk_limit=self._disk.limits_size(),
+            any_image=False,
+            why_no_suspend=WHY_NO_SUSPEND,
+        )
 
     async def create(self, plan: BoxPlan) -> None:
         """Makes record, layer, root, network with its fence. What is there already stays."""
@@ -178,20 +188,17 @@ class RuncBackend:
         size = await self._disk.used(self._names.paths(box_id))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
 
-    async def suspend(self, box_id: str) -> None:
-        """Raises Unsupported."""
+    def _unable(self, box_id: str) -> Unsupported:
         self._records.get(box_id)
-        raise Unsupported(WHY_NO_SUSPEND)
-
-    async def resume(self, box_id: str) -> None:
-        """Raises Unsupported."""
-        self._records.get(box_id)
-        raise Unsupported(WHY_NO_SUSPEND)
+        return super()._unable(box_id)
 
     # Steps of one box; its lock is held.
 
     async def _prepare(self, record: Record) -> None:
-        await self._disk.mount(self._names.paths(record.plan.box_id), record.plan.rootfs)
+        rootfs = record.plan.rootfs
+        if rootfs is None:
+            raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
+        await self._disk.mount(self._names.paths(record.plan.box_id), rootfs)
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:
