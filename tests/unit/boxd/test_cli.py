@@ -107,7 +107,7 @@ def test_bad_address_names_the_flag(address: str) -> None:
 @pytest.mark.parametrize(
     ("command", "flag"),
     [
-        *(("serve", flag) for flag in ("--grace", "--idle-timeout", "--idle-reap", "--admin-keys")),
+        ("serve", "--admin-keys"),
         ("down", "--ssh-addr"),
         ("doctor", "--trusted-proxy"),
     ],
