@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from boxd.backends.criu import Verdict
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxPlan
 from boxd.backends.network import RESOLV_CONF
@@ -33,7 +34,7 @@ from boxd.images.recipes import load_recipes
 from tests.harness.loop import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
 IMAGES_DIR = Path("/var/cache/boxd-tests/images")
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
@@ -176,13 +177,25 @@ def image_rootfs() -> Path:
         return catalog.rootfs("debian")
 
 
+async def untried(state_dir: Path) -> Verdict:
+    """Boxes of these tests are not suspended: nobody waits for a trial."""
+    del state_dir
+    return Verdict(None, "boxes cannot suspend here: it was not tried")
+
+
 @asynccontextmanager
 async def open_box_host(
-    state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
+    state_dir: Path,
+    rootfs: Path,
+    resolv_conf: Path = RESOLV_CONF,
+    judge: Callable[[Path], Awaitable[Verdict]] = untried,
 ) -> AsyncIterator[BoxHost]:
-    """A set-up host; afterwards every box is destroyed and nothing of it is left."""
+    """A set-up host; afterwards every box is destroyed and nothing of it is left.
+
+    `judge` says whether its boxes can be suspended.
+    """
     config = Config(state_dir=state_dir)
-    backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf)
+    backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf, judge=judge)
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_clear, config)
@@ -192,7 +205,7 @@ async def open_box_host(
 
 async def _clear(config: Config) -> None:
     """By a backend object of its own, whatever state the test left its own in."""
-    backend = RuncBackend(config, init=STAND_IN)
+    backend = RuncBackend(config, init=STAND_IN, judge=untried)
     await backend.setup()
     for box in await backend.list():
         await backend.destroy(box.box_id)

@@ -109,7 +109,9 @@ async def test_a_layer_outlives_what_its_handles_named(tmp_path: Path, change: s
     await plain.create(paths)
     if change == "without an index":
         options = f"lowerdir={image},upperdir={disk.upper(paths)},workdir={paths.layer / 'work'}"
-        await run("mount", "-t", "overlay", "overlay", "-o", f"{options},index=off", str(paths.root))
+        await run(
+            "mount", "-t", "overlay", "overlay", "-o", f"{options},index=off", str(paths.root)
+        )
     try:
         await plain.mount(paths, image)
         with (paths.root / "file").open("a") as file:
