@@ -30,7 +30,6 @@ LOOK_SCRIPT = Path(__file__).with_name("drive_look.py")
 LOOK_TIMEOUT = 20.0
 FILES, REMAPS = "files.img", "remap-fpath.img"
 _STAND_IN = ".gone-"
-_PLACE = "restored"
 _NAMES = "stand-ins"
 
 
@@ -43,39 +42,45 @@ class Mended:
 
     def clear(self) -> None:
         """Removes the images, and the stand-ins: what the box has of them open has no name."""
-        clear(self.images.parent, self.root)
+        _clear(self.images, self.root)
 
 
-def clear(work: Path, root: Path) -> None:
-    """Removes what `mend` made, also what is left of it. `root` is the root of the box."""
-    place = work / _PLACE
+def clear(images: Path, root: Path) -> None:
+    """Removes what `mend` made for the images, also what is left of it."""
+    _clear(_place(images), root)
+
+
+def _place(images: Path) -> Path:
+    return images.with_name(f"{images.name}.mended")
+
+
+def _clear(place: Path, root: Path) -> None:
     with suppress(FileNotFoundError):
         for name in (place / _NAMES).read_text().splitlines():
             _remove(root, name)
     shutil.rmtree(place, ignore_errors=True)
 
 
-async def mend(
-    images: Path, work: Path, *, root: Path, drive: Path | None, hostname: str
-) -> Mended:
-    """Makes what can be restored in the directory `work` from the images of a dump.
+async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -> Mended:
+    """Makes what can be restored, in a directory beside the images of a dump.
 
     `root` is the mounted root of the box, `drive` the mount that comes to its /wrk. Raises
     DamagedImage, OSError, and what a tool raises when the drive does not answer.
     """
-    place = await asyncio.to_thread(_link, images, work, root, hostname)
+    place = await asyncio.to_thread(_link, images, root, hostname)
     if drive is not None:
         gone = await _gone(images, drive)
         await asyncio.to_thread(_fit_drive, images, place, root, gone)
     return Mended(place, root)
 
 
-def _link(images: Path, work: Path, root: Path, hostname: str) -> Path:
-    clear(work, root)
-    place = work / _PLACE
+def _link(images: Path, root: Path, hostname: str) -> Path:
+    place = _place(images)
+    _clear(place, root)
     place.mkdir(mode=0o700)
     for image in images.iterdir():
-        (place / image.name).symlink_to(image)
+        # No symbolic ones: CRIU opens some from within the box's root.
+        (place / image.name).hardlink_to(image)
     for names in images.glob("utsns-*.img"):
         _replace(place / names.name, criu_images.with_hostname(names.read_bytes(), hostname))
     return place

@@ -123,7 +123,7 @@ class RuncMemory:
         paths, place = self._containers.paths(box_id), self._place(box_id)
         async with checkpoint.alone_with(paths):
             pass
-        await asyncio.to_thread(mending.clear, paths.criu_work, self._root(box_id))
+        await asyncio.to_thread(mending.clear, place, self._root(box_id))
         if not self._containers.runs(box_id):
             await self._containers.forget(box_id)  # what is there is half a box
             await asyncio.to_thread(memory_image.drop_rests, place)
@@ -231,13 +231,8 @@ class RuncMemory:
     async def _mend(self, record: Record, drive: Path | None) -> mending.Mended:
         box_id = record.plan.box_id
         paths = self._containers.paths(box_id)
-        paths.criu_work.mkdir(mode=0o700, exist_ok=True)
         return await mending.mend(
-            self._place(box_id),
-            paths.criu_work,
-            root=paths.root,
-            drive=drive,
-            hostname=record.plan.hostname,
+            self._place(box_id), root=paths.root, drive=drive, hostname=record.plan.hostname
         )
 
     def _check(self, box_id: str, state: memory_image.State) -> None:
