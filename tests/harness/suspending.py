@@ -71,12 +71,18 @@ class Sleepy:
         await made.goes_on()
         return made
 
-    async def suspend(self, box: str) -> None:
-        """All steps of a suspension."""
+    async def suspend(self, guest: Guest) -> dict[str, Any]:
+        """All steps of a suspension; returns the state in which it sleeps."""
         backend = self.host.backend
-        await backend.freeze(box)
-        await backend.save_memory(box)
-        await backend.stop(box)
+        await backend.freeze(guest.box)
+        asleep = guest.state()
+        await backend.save_memory(guest.box)
+        await backend.stop(guest.box)
+        return asleep
+
+    async def resume(self, guest: Guest, drive: Path | None = None) -> None:
+        """Has it run on."""
+        await self.host.backend.resume(guest.box, drive)
 
 
 @pytest.fixture(scope="session")

@@ -58,8 +58,9 @@ class Usage:
 
 
 def parse_mounts(mountinfo: str) -> Layout:
-    """Finds the hierarchies in the text of /proc/self/mountinfo.
+    """Finds the hierarchies in the text of /proc/self/mountinfo: where they were mounted first.
 
+    CRIU mounts them once more for a moment while it works.
     Raises Unavailable when there are none, or a v1 controller that boxes need is missing.
     """
     mounts: dict[str, Path] = {}
@@ -68,11 +69,11 @@ def parse_mounts(mountinfo: str) -> Layout:
         place = Path(left.split()[4])
         kind, _, options = right.split(maxsplit=2)
         if kind == "cgroup2":
-            mounts[""] = place
+            mounts.setdefault("", place)
         elif kind == "cgroup":
             for option in options.split(","):
                 if option.startswith("name=") or option in _V1_CONTROLLERS:
-                    mounts[option] = place
+                    mounts.setdefault(option, place)
     if not mounts:
         raise Unavailable("no cgroups are mounted; mount cgroup2 at /sys/fs/cgroup")
     if mounts.keys() == {""}:

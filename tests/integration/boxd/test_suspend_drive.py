@@ -32,12 +32,11 @@ async def test_what_is_open_on_the_drive_lives_on(
     drive = mount()
     (drive.path / "dir").mkdir()
     guest = await at_drive(sleepy, drive, "file=/wrk/log", "cwd=/wrk/dir", "watch=/wrk/dir")
-    await sleepy.suspend(guest.box)
-    still = guest.tick()
+    still = (await sleepy.suspend(guest))["tick"]
     await sleepy.host.backend.resume(guest.box, drive.path)
     after = await guest.goes_on(still)
     assert after["cwd"] == "/wrk/dir"
-    assert (drive.path / "log").read_text().splitlines()[: still] == [
+    assert (drive.path / "log").read_text().splitlines()[:still] == [
         str(number + 1) for number in range(still)
     ]
     (drive.path / "dir" / "new").touch()
@@ -53,8 +52,7 @@ async def test_changes_on_the_drive_are_seen(
     guest = await at_drive(sleepy, drive, "file=/wrk/log", "map=/wrk/data")
     await guest.goes_on()
     assert guest.state()["first"] == ord("a")
-    await sleepy.suspend(guest.box)
-    still = guest.tick()
+    still = (await sleepy.suspend(guest))["tick"]
     assert drive.stop() == 0
     drive.start()
     (drive.path / "data").write_bytes(b"b" * 9000)
@@ -74,9 +72,7 @@ async def test_what_is_gone_from_the_drive_costs_no_memory(
     (drive.path / "data").write_bytes(b"a" * 10_000)
     words = ("file=/wrk/log", "map=/wrk/data", "cwd=/wrk/dir")
     guest = await at_drive(sleepy, drive, *words)
-    await sleepy.suspend(guest.box)
-    before = guest.state() if guest.state() else {}
-    still = before.get("tick", 0)
+    still = (await sleepy.suspend(guest))["tick"]
     for name in ("log", "data"):
         place = drive.path / name
         if how == "cut":
@@ -103,7 +99,7 @@ async def test_without_its_drive_a_box_keeps_sleeping(
     drive = mount()
     guest = await at_drive(sleepy, drive, "file=/wrk/log")
     backend = sleepy.host.backend
-    await sleepy.suspend(guest.box)
+    still = (await sleepy.suspend(guest))["tick"]
     with pytest.raises(Unavailable, match="only run on with it"):
         await backend.resume(guest.box, None)
     assert drive.stop() == 0
@@ -112,4 +108,4 @@ async def test_without_its_drive_a_box_keeps_sleeping(
     assert [(box.running, box.memory) for box in await backend.list()] == [(False, True)]
     drive.start()
     await backend.resume(guest.box, drive.path)
-    await guest.goes_on()
+    await guest.goes_on(still)
