@@ -14,7 +14,7 @@
     │   └── Ambiguous          names the candidates
     ├── PreconditionFailed 412 ├── TooLarge 413          ├── BadRange 416
     ├── QuotaExceeded 429      ├── NothingListening 502  ├── Unavailable 503
-    ├── DialTimeout 504        └── DriveFull 507
+    ├── DialTimeout 504        ├── DriveFull 507         └── DiskFull 507
 
 The text of an error is shown to users: it says what happened, to what, and what to do next, and
 holds no secret and nothing of another owner.
@@ -127,5 +127,11 @@ class DialTimeout(BoxdError):
 
 class DriveFull(BoxdError):
     """The drive's quota or the store's space is used up."""
+
+    http_status = 507
+
+
+class DiskFull(BoxdError):
+    """The host has no space for the disk or the memory of a box; the text says how much is free."""
 
     http_status = 507
