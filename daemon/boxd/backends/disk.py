@@ -16,7 +16,6 @@ import asyncio
 import ctypes
 import errno
 import os
-import shutil
 import stat
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -28,7 +27,7 @@ from boxd.backends.trees import copy_tree, remove_tree
 from boxd.errors import DiskFull, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Set
 
     from boxd.backends.hostnames import BoxPaths
 
@@ -81,38 +80,38 @@ class Disk(ABC):
     async def create(self, paths: BoxPaths, limit_mb: int) -> None:
         """Makes an empty layer of at most `limit_mb` MiB (0: no limit), and the mount point."""
         paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        await _in_thread(self._create, self.home(paths), limit_mb)
+        await in_thread(self._create, self.home(paths), limit_mb)
 
     async def mount(self, paths: BoxPaths, rootfs: Path) -> None:
         """Mounts the root at `paths.root`. Raises Unavailable with the kernel's words."""
         layer = self.home(paths) / "layer"
         await mount_overlay(paths.root, rootfs, layer / "upper", layer / "work")
 
-    async def unmount(self, paths: BoxPaths) -> None:
-        """Unmounts it, lazily: a reader on the host must not keep a box from being removed."""
-        unmount(paths.root, lazily=True)
-
     async def remove(self, paths: BoxPaths) -> None:
-        """Removes the layer and the memory image, with all that is in them."""
-        await _in_thread(self._clear, self.home(paths))
+        """Unmounts the root, and removes the layer and the memory image with all that is in them.
+
+        Lazily: a reader on the host must not keep a box from being removed.
+        """
+        unmount(paths.root, lazily=True)
+        await in_thread(self._clear, self.home(paths))
         with suppress(FileNotFoundError):
             paths.root.rmdir()
 
     async def used(self, paths: BoxPaths) -> int:
         """Bytes that the layer takes on the host's disk."""
-        return await _in_thread(self._used, self.home(paths) / "layer")
+        return await in_thread(self._used, self.home(paths) / "layer")
 
     async def snapshot(self, paths: BoxPaths, snapshot_id: str) -> None:
         """Keeps layer and memory image as they are. A snapshot of that id stays as it is."""
         async with self._copies:
-            await _in_thread(self._snapshot, self.home(paths), snapshot_id)
+            await in_thread(self._snapshot, self.home(paths), snapshot_id)
 
     async def clone(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
         """As `create`, with layer and memory image of a snapshot. Raises NotFound."""
         paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         place = self._whole(snapshot_id)
         async with self._copies:
-            await _in_thread(self._clone, place, self.home(paths), limit_mb)
+            await in_thread(self._clone, place, self.home(paths), limit_mb)
 
     async def restore(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
         """Gives a box, whose root is not mounted, the snapshot's layer and memory image.
@@ -121,11 +120,11 @@ class Disk(ABC):
         """
         place = self._whole(snapshot_id)
         async with self._copies:
-            await _in_thread(self._restore, place, self.home(paths), limit_mb)
+            await in_thread(self._restore, place, self.home(paths), limit_mb)
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """Removes a snapshot; boxes made from it go on."""
-        await _in_thread(self._drop, self._snapshots / snapshot_id)
+        await in_thread(self._drop, self._snapshots / snapshot_id)
 
     def snapshots(self) -> list[str]:
         """Ids of all whole snapshots."""
@@ -136,10 +135,11 @@ class Disk(ABC):
         """The memory image of a snapshot; there is none when it was taken of a stopped box."""
         return self._snapshots / snapshot_id / "memory"
 
-    async def sweep(self) -> None:
-        """Removes what work that was cut short has left of snapshots."""
+    async def sweep(self, box_ids: Set[str]) -> None:
+        """Removes what work that was cut short has left. `box_ids` are those of all boxes."""
+        del box_ids
         for path in self._snapshots.glob("*.*"):
-            await _in_thread(self._drop, path)
+            await in_thread(self._drop, path)
 
     # What a layer is. All of this blocks.
 
@@ -177,7 +177,7 @@ class Disk(ABC):
         self._snapshots.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_space(self._snapshots)
         new = place.with_suffix(".new")
-        self._clear(new)
+        self._drop(new)
         new.mkdir(mode=0o700)
         try:
             self._take_memory(home, new)
@@ -322,9 +322,7 @@ def _replace(directory: int, name: str, content: str) -> bool:
     return True
 
 
-async def _in_thread(
-    function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs
-) -> _T:
+async def in_thread(function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
     """A blocking step. When it is cancelled, it has ended before the cancellation goes on."""
     task = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
     try:

@@ -11,7 +11,9 @@ from boxd.backends.volume import Volume
 from boxd.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from boxd.backends.hostnames import HostNames
+    from collections.abc import Set
+
+    from boxd.backends.hostnames import BoxPaths, HostNames
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +31,11 @@ class Disks:
         self._size = size
         self._why_not = "it was not opened"
 
-    async def open(self) -> None:
-        """Finds out what this host can; logs why, when disks have no limit."""
+    async def open(self, box_ids: Set[str]) -> None:
+        """Finds out what this host can; logs why, when disks have no limit.
+
+        `box_ids` are those of all boxes.
+        """
         try:
             await self._volume.open()
         except Unavailable as error:
@@ -45,7 +50,7 @@ class Disks:
         if self._limited is not None and self._size != 0:
             self._for_new = self._limited
         for disk in self._present():
-            await disk.sweep()
+            await disk.sweep(box_ids)
 
     async def close(self) -> None:
         """Unmounts what no box uses."""
@@ -64,6 +69,14 @@ class Disks:
         raise Unavailable(
             f"the box's disk stands on the volume for boxes, which is not there: {self._why_not}"
         )
+
+    async def remove(self, paths: BoxPaths) -> None:
+        """Removes what there is of a box's disk.
+
+        What stands on a volume that is not there goes when it comes back.
+        """
+        for disk in self._present():
+            await disk.remove(paths)
 
     def holding(self, snapshot_id: str) -> Disk:
         """The disk that has a snapshot. Raises NotFound."""

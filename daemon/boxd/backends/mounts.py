@@ -8,9 +8,12 @@ import errno
 import os
 import re
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from boxd.errors import Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 2, 4, 1024
 _MNT_DETACH = 2

@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from boxd.backends.hostnames import HostNames
 
 
+PLAIN = "plain"
+"""The kind of disk of boxes of releases that knew no other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What `start` needs, and which addresses are the box's."""
 
     slot: int
     plan: BoxPlan
-    disk: str = "plain"
-    """The kind of disk that the box has; records of earlier releases do not name it."""
+    disk: str = PLAIN
+    """The kind of disk that the box has."""
 
     def dump(self) -> str:
         """As JSON."""
@@ -38,7 +42,7 @@ class Record:
         for name in ("rootfs", "runtime", "run_dir"):
             plan[name] = None if plan[name] is None else Path(plan[name])
         plan.setdefault("image", "")  # records of earlier releases do not name it
-        return cls(data["slot"], BoxPlan(**plan), data.get("disk", cls.disk))
+        return cls(data["slot"], BoxPlan(**plan), data.get("disk", PLAIN))
 
 
 class Records:

@@ -11,10 +11,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.backends import btrfs
-from boxd.backends.disk import MIB, Disk
+from boxd.backends.disk import MIB, Disk, in_thread
 from boxd.backends.trees import remove_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Set
     from pathlib import Path
 
     from boxd.backends.hostnames import BoxPaths
@@ -42,6 +43,14 @@ class SubvolumeDisk(Disk):
         await super().remove(paths)
         with suppress(FileNotFoundError):
             self.home(paths).rmdir()
+
+    async def sweep(self, box_ids: Set[str]) -> None:
+        """Also what stands here of boxes that were removed while the volume was not there."""
+        await super().sweep(box_ids)
+        for home in self._boxes.glob("*"):
+            if home.name not in box_ids:
+                await in_thread(self._clear, home)
+                home.rmdir()
 
     def _make(self, layer: Path, limit_mb: int) -> None:
         if not btrfs.is_subvolume(layer):

@@ -144,9 +144,7 @@ class _Walk:
             os.stat(number, dir_fd=self.links, follow_symlinks=False)
         except FileNotFoundError:
             self._copy_one(name, status, self.links, number)
-        os.link(
-            number, name, src_dir_fd=self.links, dst_dir_fd=self.copy, follow_symlinks=False
-        )
+        os.link(number, name, src_dir_fd=self.links, dst_dir_fd=self.copy, follow_symlinks=False)
 
     def _copy_one(self, name: str, status: os.stat_result, into: int, new: str) -> None:
         if stat.S_ISREG(status.st_mode):

@@ -60,10 +60,10 @@ class Volume:
         Raises Unavailable with the reason why there will be no volume, and what to do about it.
         """
         if self._image.exists():
-            return f"{self._image}, {_gib(self._image.stat().st_size)}"
+            return f"{self._image}, {shown(self._image.stat().st_size)}"
         if self._on_host():
             return "the btrfs of the state directory"
-        return f"{self._image}, {_gib(self._wanted())} (to be made)"
+        return f"{self._image}, {shown(self._wanted())} (to be made)"
 
     async def open(self) -> None:
         """Makes, grows, mounts or adopts the volume. Raises Unavailable with the reason."""
@@ -102,13 +102,13 @@ class Volume:
         least = LEAST if self._size else DEFAULT_LEAST
         if size < least:
             raise Unavailable(
-                f"an image of {_gib(size)} for boxes is too small; free space in the state "
-                f"directory, or give --boxes-size {_gib(LEAST)} or more"
+                f"an image of {shown(size)} for boxes is too small; free space in the state "
+                f"directory, or give --boxes-size {shown(LEAST)} or more"
             )
         if free < size + HOST_FLOOR:
             raise Unavailable(
-                f"there is no space for an image of {_gib(size)} for boxes: {_gib(free)} are free, "
-                f"and {_gib(HOST_FLOOR)} stay free; give a smaller --boxes-size"
+                f"there is no space for an image of {shown(size)} for boxes: of {shown(free)} free "
+                f"space {shown(HOST_FLOOR)} stay free; give a smaller --boxes-size"
             )
         return size - size % STEP
 
@@ -122,7 +122,7 @@ class Volume:
         except (OSError, BoxdError) as error:
             new.unlink(missing_ok=True)
             raise Unavailable(f"the image for boxes cannot be made: {error}") from error
-        _log.info("made the volume for boxes", extra={"size": _gib(size)})
+        _log.info("made the volume for boxes", extra={"size": shown(size)})
 
     def _mount(self) -> None:
         """Brings an image to its place, as large as it should be. Blocks."""
@@ -145,7 +145,7 @@ class Volume:
         if wanted > present and free < wanted - present + HOST_FLOOR:
             _log.warning(
                 "the volume for boxes does not grow: too little space is free",
-                extra={"size": _gib(present), "wanted": _gib(wanted), "free": _gib(free)},
+                extra={"size": shown(present), "wanted": shown(wanted), "free": shown(free)},
             )
             wanted = present
         try:
@@ -193,6 +193,6 @@ def _publish(new: Path, image: Path) -> None:
             new.rename(image)
 
 
-def _gib(size: int) -> str:
-    """As the flag takes it."""
-    return f"{size / 2**30:.3g}G"
+def shown(size: int) -> str:
+    """A size as the flag takes it, rounded down."""
+    return f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
