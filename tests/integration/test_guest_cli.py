@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.errors import Conflict
 from boxd.tunnel.channel import ExitStatus
-from boxd.tunnel.registry import TunnelRegistry
 from tests.harness.agent import BOX_ID
 from tests.harness.wait import until
 
@@ -50,24 +49,18 @@ async def test_workspace_asks_the_daemon(local_box: LocalBox, verb: str) -> None
     code, stdout, stderr = await cli(local_box, "workspace", verb)
     assert (code, stderr) == (0, "")
     assert stdout == f"path: /wrk\nverb: {verb}\n"
-    assert local_box.requests == [(BOX_ID, verb)]
+    assert local_box.requests == [(BOX_ID, "workspace", {"verb": verb})]
 
 
 async def test_sizes_have_units(local_box: LocalBox) -> None:
-    async def tell(box_id: str, verb: str) -> dict[str, Any]:
-        return {
-            "health": "ok",
-            "bytes_used": 1536,
-            "bytes_limit": None,
-            "inodes_used": 2048,
-            "pending_bytes": 5,
-            "memory_bytes": 3 << 40,
-        }
-
-    await local_box.registry.close_all()
-    local_box.registry = TunnelRegistry(local_box.root / "daemon_key", tell)
-    await local_box.open()
-    await local_box.tunnel()
+    local_box.answer = {
+        "health": "ok",
+        "bytes_used": 1536,
+        "bytes_limit": None,
+        "inodes_used": 2048,
+        "pending_bytes": 5,
+        "memory_bytes": 3 << 40,
+    }
     _, stdout, _ = await cli(local_box, "workspace", "info")
     assert stdout.splitlines() == [
         "health: ok",
@@ -76,17 +69,12 @@ async def test_sizes_have_units(local_box: LocalBox) -> None:
         "inodes_used: 2048",
         "pending_bytes: 5 B",
         "memory_bytes: 3.0 TiB",
+        "verb: info",
     ]
 
 
 async def test_refusals_are_shown(local_box: LocalBox) -> None:
-    async def refuse(box_id: str, verb: str) -> dict[str, Any]:
-        raise Conflict("/wrk is in use by process 17 (vim)")
-
-    await local_box.registry.close_all()
-    local_box.registry = TunnelRegistry(local_box.root / "daemon_key", refuse)
-    await local_box.open()
-    await local_box.tunnel()
+    local_box.refusal = Conflict("/wrk is in use by process 17 (vim)")
     code, stdout, stderr = await cli(local_box, "workspace", "umount")
     assert (code, stdout) == (1, "")
     assert stderr == "box-guest: /wrk is in use by process 17 (vim)\n"

@@ -154,7 +154,7 @@ async def test_agent_refuses_other_daemons(quiet_box: LocalBox) -> None:
     (quiet_box.root / "foreign").write_bytes(foreign)
     await quiet_box.registry.close_all()
 
-    async def nothing(box_id: str, verb: str) -> dict[str, object]:
+    async def nothing(box_id: str, verb: str, params: dict[str, object]) -> dict[str, object]:
         return {}
 
     impostor = TunnelRegistry(quiet_box.root / "foreign", nothing)
@@ -238,9 +238,7 @@ async def test_hostile_lines_end_their_tunnel_only(
 async def test_unknown_messages_are_ignored(quiet_box: LocalBox) -> None:
     lines = [GREETING, b'{"type": "of_a_later_version", "id": 1}\n']
     async with agent_with(quiet_box, host_key(quiet_box), lines):
-        tunnel = await quiet_box.tunnel()
-        tunnel.notify("resumed", time=1.5)
-        assert not tunnel.closed
+        assert not (await quiet_box.tunnel()).closed
 
 
 async def test_requests_are_answered(quiet_box: LocalBox) -> None:
@@ -254,7 +252,7 @@ async def test_requests_are_answered(quiet_box: LocalBox) -> None:
             "ok": True,
             "result": {"path": "/wrk", "verb": "info"},
         }
-    assert quiet_box.requests == [(BOX_ID, "info")]
+    assert quiet_box.requests == [(BOX_ID, "workspace", {"verb": "info"})]
 
 
 async def test_idle_connections_do_not_pile_up(quiet_box: LocalBox) -> None:

@@ -12,6 +12,7 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import DialTimeout, NothingListening, Unavailable
+from boxd.tunnel.control import checked_shells
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -94,9 +95,12 @@ class Tunnel:
         """Whether it went down."""
         return self.connection.is_closed()
 
-    def notify(self, kind: str, **fields: object) -> None:
-        """A message to the agent that has no answer. Raises Unavailable."""
-        self._control.notify(kind, **fields)
+    async def suspend_soon(self) -> int:
+        """Tells the agent that its box is about to be frozen; returns the number of detached
+        shells when the agent has closed its end. Not bounded in time. Raises Unavailable."""
+        shells = checked_shells(await self._control.request(protocol.SUSPEND_SOON))
+        await self.connection.wait_closed()
+        return shells
 
     async def start(
         self,
