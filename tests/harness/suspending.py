@@ -71,6 +71,12 @@ class Sleepy:
         await made.goes_on()
         return made
 
+    def memory(self, box: str) -> Path:
+        """Where the memory of a sleeping box is."""
+        state = self.host.config.state_dir
+        (place,) = (*state.glob(f"boxes/{box}/memory"), *state.glob(f"disks/boxes/{box}/memory"))
+        return place
+
     async def suspend(self, guest: Guest) -> dict[str, Any]:
         """All steps of a suspension; returns the state in which it sleeps."""
         backend = self.host.backend

@@ -33,6 +33,8 @@ BUSY_TIMEOUT = 60.0
 """Seconds for what an earlier service began to come to its end; then it is ended."""
 END_TIMEOUT = 10.0
 _NO_SPACE = "No space left on device"
+_LEAST = 1024 * 1024
+"""Bytes: with less than this a disk is full. CRIU does not always say why it cannot write."""
 _TASKS_RUN = "Tasks resumed"
 """In CRIU's log of a restore from when the processes run."""
 
@@ -68,7 +70,7 @@ async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, driv
     arguments = criu_config.dump(box_id, images, paths.criu_work)
     if await _runc(tools, paths, *arguments, timeout=DUMP_TIMEOUT) != 0:
         words = _words(paths, criu_config.DUMP_LOG)
-        if _NO_SPACE in words:
+        if _is_full(images) or _NO_SPACE in _log(paths, criu_config.DUMP_LOG):
             raise DiskFull(f"the memory of the box has no room on the host's disk: {words}")
         raise Conflict(f"the box cannot be suspended as it is now: {words}")
 
@@ -123,6 +125,11 @@ async def _runc(tools: Tools, paths: BoxPaths, *arguments: str, timeout: float) 
             alone=True,
             pass_fds=(descriptor,),
         )
+
+
+def _is_full(directory: Path) -> bool:
+    status = os.statvfs(directory)
+    return status.f_bavail * status.f_frsize < _LEAST
 
 
 def _log(paths: BoxPaths, name: str) -> str:

@@ -5,11 +5,12 @@ Each step is idempotent. No lock is taken here: the backend serialises the calls
 
 from __future__ import annotations
 
+import asyncio
 import json
 import resource
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, criu_config, disk, processes
+from boxd.backends import bundle, cgroups, criu_config, disk, mounts, processes
 from boxd.backends.records import write
 from boxd.backends.run import last_words, run, run_silent
 from boxd.errors import BoxdError, Unavailable
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from boxd.backends.disks import Disks
     from boxd.backends.hostnames import BoxPaths, HostNames
     from boxd.backends.network import Network
     from boxd.backends.records import Record
@@ -26,14 +28,14 @@ START_TIMEOUT = 60.0
 
 
 class Containers:
-    """`disk` and `network` are those of the installation; `layout` is known after `detect`."""
+    """`disks` and `network` are those of the installation; `layout` is known after `detect`."""
 
     def __init__(
-        self, names: HostNames, network: Network, layers: disk.Disk, init: tuple[str, ...]
+        self, names: HostNames, network: Network, disks: Disks, init: tuple[str, ...]
     ) -> None:
         self.names = names
         self.network = network
-        self.disk = layers
+        self.disks = disks
         self._init = init
         self._layout: cgroups.Layout | None = None
 
@@ -61,6 +63,10 @@ class Containers:
         """Where the box's files are."""
         return self.names.paths(box_id)
 
+    def disk(self, record: Record) -> disk.Disk:
+        """The disk that the box has. Unavailable when it is not there."""
+        return self.disks.named(record.disk)
+
     def runs(self, box_id: str) -> bool:
         """Whether the box's init lives."""
         return processes.runs(*self._init_of(box_id))
@@ -78,7 +84,7 @@ class Containers:
         rootfs = record.plan.rootfs
         if rootfs is None:
             raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
-        await self.disk.mount(self.paths(record.plan.box_id), rootfs)
+        await self.disk(record).mount(self.paths(record.plan.box_id), rootfs)
         await self.connect(record)
 
     async def connect(self, record: Record) -> None:
@@ -89,7 +95,7 @@ class Containers:
 
     def furnish(self, record: Record) -> None:
         """Files that the box's system expects to be right. The box may change them later."""
-        top = disk.upper(self.paths(record.plan.box_id))
+        top = self.disk(record).upper(self.paths(record.plan.box_id))
         (top / bundle.DRIVE_DIR.lstrip("/")).mkdir(mode=0o755, exist_ok=True)
         for name, content in bundle.etc_files(record.plan.hostname).items():
             disk.write_beneath(top, name, content)
@@ -141,7 +147,9 @@ class Containers:
         box_id = record.plan.box_id
         await self.forget(box_id)
         await self.network.remove(box_id, record.slot)
-        await self.disk.unmount(self.paths(box_id))
+        # What is unmounted is written to the disk first: that may take a while.
+        root = self.paths(box_id).root
+        await asyncio.to_thread(mounts.unmount, root, lazily=True)
 
     async def forget(self, box_id: str) -> None:
         """Removes runc's state and the cgroup, and with them what an interrupted start left."""

@@ -15,9 +15,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, criu, disk, drivemount, subnets
+from boxd.backends import bundle, cgroups, criu, drivemount, mounts, subnets, trees
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.containers import Containers
+from boxd.backends.disks import Disks
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
@@ -64,8 +65,8 @@ class RuncBackend(WithoutMemory):
         self._names = HostNames(config.instance, config.state_dir.resolve())
         self._records = Records(self._names)
         self._network = Network(self._names, resolv_conf)
-        self._disk: disk.Disk = disk.PlainDisk()
-        self._containers = Containers(self._names, self._network, self._disk, init)
+        self._disks = Disks(self._names, config.boxes_size)
+        self._containers = Containers(self._names, self._network, self._disks, init)
         self._memory = RuncMemory(self._containers)
         self._judge = judge
         self._stop_grace = stop_grace
@@ -83,6 +84,7 @@ class RuncBackend(WithoutMemory):
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
+        await self._disks.open(set(self._slots))
         self._memory.verdict = await self._judge(self._names.state_dir)
         await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
 
@@ -93,6 +95,7 @@ class RuncBackend(WithoutMemory):
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
             return
         await self._network.close()
+        await self._disks.close()
         await cgroups.remove(self._containers.layout, self._names.cgroup_parent)
         for directory in (self._names.runc_root, self._names.runc_root.parent):
             with suppress(FileNotFoundError):
@@ -105,7 +108,7 @@ class RuncBackend(WithoutMemory):
             suspend=not self._memory.why_not,
             fork=False,
             snapshot=False,
-            disk_limit=self._disk.limits_size(),
+            disk_limit=self._disks.for_new.limits_size(),
             any_image=False,
             why_no_suspend=self._memory.why_not,
         )
@@ -113,22 +116,23 @@ class RuncBackend(WithoutMemory):
     async def create(self, plan: BoxPlan) -> None:
         """Makes record, layer, root, network with its fence. What is there already stays."""
         async with self._locks.alone(plan.box_id):
-            known = self._records.find(plan.box_id) is not None
+            known = self._records.find(plan.box_id)
+            layers = self._disks.for_new if known is None else self._disks.named(known.disk)
             slot = self._slots.get(plan.box_id)
             if slot is None:
                 slot = subnets.free_slot(set(self._slots.values()))
                 self._slots[plan.box_id] = slot
-            record = Record(slot, plan)
+            record = Record(slot, plan, layers.kind)
             paths = self._names.paths(plan.box_id)
             try:
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._records.put(record)
-                await self._disk.create(paths)
-                if not disk.is_mounted(paths.root):
+                await layers.create(paths, plan.disk_mb)
+                if not mounts.is_mounted(paths.root):
                     self._containers.furnish(record)
                 await self._containers.prepare(record)
             except BaseException:
-                if not known:
+                if known is None:
                     await to_the_end(self._remove(plan.box_id))
                 elif not self._containers.runs(plan.box_id):
                     await to_the_end(self._containers.release(record))
@@ -141,7 +145,7 @@ class RuncBackend(WithoutMemory):
             if self._containers.runs(box_id):
                 await self._memory.thaw(record)
                 return
-            await self._memory.discard(box_id)
+            await self._memory.discard(record)
             try:
                 await self._containers.forget(box_id)
                 await self._containers.prepare(record)
@@ -154,7 +158,7 @@ class RuncBackend(WithoutMemory):
         """Ends all processes, then removes mount, network and cgroup; layer and memory stay."""
         async with self._locks.alone(box_id):
             record = self._records.get(box_id)
-            await self._memory.before_end(box_id)
+            await self._memory.before_end(record)
             await self._containers.end(box_id, self._stop_grace)
             await self._containers.release(record)
 
@@ -181,14 +185,13 @@ class RuncBackend(WithoutMemory):
 
     async def list(self) -> list[BackendBox]:
         """Every box with a record."""
-        ids = [record.plan.box_id for record in self._records.all()]
-        return [self._memory.look(box_id) for box_id in ids]
+        return [self._memory.look(record) for record in self._records.all()]
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""
-        self._records.get(box_id)
+        record = self._records.get(box_id)
         used = cgroups.usage(self._containers.layout, self._names.cgroup(box_id))
-        size = await self._disk.used(self._names.paths(box_id))
+        size = await self._disks.named(record.disk).used(self._names.paths(box_id))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
 
     async def freeze(self, box_id: str) -> None:
@@ -214,8 +217,7 @@ class RuncBackend(WithoutMemory):
     async def discard_memory(self, box_id: str) -> None:
         """Removes its memory on the disk."""
         async with self._locks.alone(box_id):
-            self._records.get(box_id)
-            await self._memory.discard(box_id)
+            await self._memory.discard(self._records.get(box_id))
 
     # Steps of one box; its lock is held.
 
@@ -231,7 +233,6 @@ class RuncBackend(WithoutMemory):
         if record is not None:
             await self._containers.end(box_id, 0)
             await self._containers.release(record)
-        await self._disk.unmount(paths)
-        await self._disk.remove(paths)
-        await asyncio.to_thread(disk.remove_tree, paths.directory)
+        await self._disks.remove(paths)
+        await asyncio.to_thread(trees.remove_tree, paths.directory)
         self._slots.pop(box_id, None)

@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxd.backends import cgroups, checkpoint, disk, links, memory_image, mending, processes
+from boxd.backends import cgroups, checkpoint, links, memory_image, mending, mounts, processes
 from boxd.backends.boxlocks import to_the_end
 from boxd.backends.bundle import DRIVE_DIR
 from boxd.backends.checkpoint import RestoreFailed
@@ -47,11 +48,15 @@ class RuncMemory:
         self._containers = containers
         self.verdict: Verdict | None = None
 
-    def look(self, box_id: str) -> BackendBox:
-        """What there is of a box."""
+    def look(self, record: Record) -> BackendBox:
+        """What there is of a box; without its disk there is no memory of it."""
+        box_id = record.plan.box_id
         running = self._containers.runs(box_id)
         frozen = running and self._containers.is_frozen(box_id)
-        return BackendBox(box_id, running, frozen, memory_image.is_there(self._place(box_id)))
+        memory = False
+        with suppress(Unavailable):
+            memory = memory_image.is_there(self._place(record))
+        return BackendBox(box_id, running, frozen, memory)
 
     async def freeze(self, record: Record) -> None:
         """Has it stand still, its link down: nobody hears of it until it runs on."""
@@ -65,7 +70,7 @@ class RuncMemory:
         """Has it run on; its memory on the disk is gone for good before."""
         self._require_running(record)
         box_id = record.plan.box_id
-        await self.discard(box_id)
+        await self.discard(record)
         await links.switch(self._containers.names, record.slot, up=True)
         cgroups.thaw(self._containers.layout, self._containers.names.cgroup(box_id))
 
@@ -76,19 +81,19 @@ class RuncMemory:
         box_id = record.plan.box_id
         if not self._containers.is_frozen(box_id):
             raise Conflict("the box is not frozen")
-        if memory_image.is_there(self._place(box_id)):
+        if memory_image.is_there(self._place(record)):
             return
         try:
             await self._save(tools, record)
         except BaseException as error:
-            await to_the_end(self._undo_save(box_id))
+            await to_the_end(self._undo_save(record))
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise DiskFull("the memory of the box has no room on the host's disk") from error
             raise
 
-    async def discard(self, box_id: str) -> None:
+    async def discard(self, record: Record) -> None:
         """Removes its memory, also from the disk's point of view. No error if it has none."""
-        await asyncio.to_thread(_discard, self._place(box_id))
+        await asyncio.to_thread(_discard, self._place(record))
 
     async def resume(self, record: Record, drive: Path | None) -> None:
         """Has a stopped box run on. Before the mark is made an error leaves its memory as it is.
@@ -101,16 +106,16 @@ class RuncMemory:
         tools = self._tools()
         try:
             state = await asyncio.to_thread(
-                memory_image.check, self._place(box_id), self._facts(box_id)
+                memory_image.check, self._place(record), self._facts(record)
             )
         except MemoryLost:
-            await self.discard(box_id)
+            await self.discard(record)
             raise
         if not state.drive:
             drive = None
         elif drive is None:
             raise Unavailable("the box had its drive; it can only run on with it")
-        elif disk.device_at(Path("/proc/self/mountinfo"), str(drive)) is None:
+        elif mounts.device_at(Path("/proc/self/mountinfo"), str(drive)) is None:
             raise Unavailable("the drive is not mounted on this host")
         await _whole(self._resume(tools, record, state, drive))
 
@@ -120,10 +125,13 @@ class RuncMemory:
         Waits for whoever dumps or restores it, for a bounded time.
         """
         box_id = record.plan.box_id
-        paths, place = self._containers.paths(box_id), self._place(box_id)
-        async with checkpoint.alone_with(paths):
+        async with checkpoint.alone_with(self._containers.paths(box_id)):
             pass
-        await asyncio.to_thread(mending.clear, place, self._root(box_id))
+        try:
+            place = self._place(record)
+        except Unavailable:
+            return  # its disk is not there
+        await asyncio.to_thread(mending.clear, place, self._root(record))
         if not self._containers.runs(box_id):
             await self._containers.forget(box_id)  # what is there is half a box
             await asyncio.to_thread(memory_image.drop_rests, place)
@@ -131,20 +139,21 @@ class RuncMemory:
         if memory_image.is_marked(place):
             await self._complete(record)
         if not self._containers.is_frozen(box_id):
-            await self.discard(box_id)  # it has run since
+            await self.discard(record)  # it has run since
             await links.switch(self._containers.names, record.slot, up=True)
         await asyncio.to_thread(memory_image.drop_rests, place)
 
-    async def before_end(self, box_id: str) -> None:
+    async def before_end(self, record: Record) -> None:
         """What a box that runs has on the disk is not its memory any more when it has ended."""
+        box_id = record.plan.box_id
         if self._containers.runs(box_id) and not self._containers.is_frozen(box_id):
-            await self.discard(box_id)
+            await self.discard(record)
 
     # Steps.
 
     async def _save(self, tools: checkpoint.Tools, record: Record) -> None:
         box_id = record.plan.box_id
-        paths, place = self._containers.paths(box_id), self._place(box_id)
+        paths, place = self._containers.paths(box_id), self._place(record)
         with self._containers.init(box_id) as (pid, _):
             state = memory_image.State(
                 drive=_drive_in(pid),
@@ -155,15 +164,16 @@ class RuncMemory:
         images = await asyncio.to_thread(memory_image.new, place)
         await checkpoint.dump(tools, box_id, paths, images, drive=state.drive)
         await asyncio.to_thread(mending.verify, images)
-        facts = self._facts(box_id)
-        await asyncio.to_thread(memory_image.publish, place, facts, state, [paths.layer])
+        beside = [self._containers.disk(record).upper(paths)]
+        await asyncio.to_thread(memory_image.publish, place, self._facts(record), state, beside)
 
-    async def _undo_save(self, box_id: str) -> None:
+    async def _undo_save(self, record: Record) -> None:
         """CRIU may have let it go on in its last moment."""
+        box_id = record.plan.box_id
         if self._containers.runs(box_id):
             cgroup = self._containers.names.cgroup(box_id)
             await cgroups.freeze(self._containers.layout, cgroup)
-        await asyncio.to_thread(_discard, self._place(box_id))
+        await self.discard(record)
 
     async def _resume(
         self,
@@ -173,7 +183,7 @@ class RuncMemory:
         drive: Path | None,
     ) -> None:
         box_id = record.plan.box_id
-        place = self._place(box_id)
+        place = self._place(record)
         names = self._containers.names
         try:
             await self._containers.forget(box_id)
@@ -189,7 +199,7 @@ class RuncMemory:
             await self._containers.release(record)
             if not (memory_image.is_marked(place) or isinstance(error, DamagedImage)):
                 raise
-            await self.discard(box_id)
+            await self.discard(record)
             raise MemoryLost(f"the box's memory could not be brought back: {error}") from error
         await asyncio.to_thread(_discard, place, sync=False)  # the mark is enough
 
@@ -197,14 +207,14 @@ class RuncMemory:
         """The last steps of a resumption whose service died."""
         box_id = record.plan.box_id
         try:
-            _, state = await asyncio.to_thread(memory_image.read, self._place(box_id))
+            _, state = await asyncio.to_thread(memory_image.read, self._place(record))
             netns = self._containers.names.netns(box_id)
             await take_back(netns, state.address, self._address(record))
             self._check(box_id, state)
         except BoxdError:
             await self._containers.end(box_id, 0)
             await self._containers.release(record)
-        await self.discard(box_id)
+        await self.discard(record)
 
     async def _restore(
         self,
@@ -232,7 +242,7 @@ class RuncMemory:
         box_id = record.plan.box_id
         paths = self._containers.paths(box_id)
         return await mending.mend(
-            self._place(box_id), root=paths.root, drive=drive, hostname=record.plan.hostname
+            self._place(record), root=paths.root, drive=drive, hostname=record.plan.hostname
         )
 
     def _check(self, box_id: str, state: memory_image.State) -> None:
@@ -266,15 +276,19 @@ class RuncMemory:
     def _address(self, record: Record) -> str:
         return str(self._containers.network.address(record.slot).box)
 
-    def _place(self, box_id: str) -> Path:
-        return self._containers.paths(box_id).memory
+    def _place(self, record: Record) -> Path:
+        paths = self._containers.paths(record.plan.box_id)
+        return self._containers.disk(record).memory_dir(paths)
 
-    def _root(self, box_id: str) -> Path:
+    def _root(self, record: Record) -> Path:
         """Where the root of the box can be changed: mounted or not."""
-        paths = self._containers.paths(box_id)
-        return paths.root if disk.is_mounted(paths.root) else disk.upper(paths)
+        paths = self._containers.paths(record.plan.box_id)
+        if mounts.is_mounted(paths.root):
+            return paths.root
+        return self._containers.disk(record).upper(paths)
 
-    def _facts(self, box_id: str) -> memory_image.Facts:
+    def _facts(self, record: Record) -> memory_image.Facts:
+        box_id = record.plan.box_id
         config = (self._containers.paths(box_id).bundle / "config.json").read_bytes()
         tools = self.verdict.tools if self.verdict is not None else ""
         return memory_image.Facts(
@@ -302,7 +316,7 @@ def _discard(place: Path, *, sync: bool = True) -> None:
 
 
 def _drive_in(pid: int) -> bool:
-    return disk.device_at(Path(f"/proc/{pid}/mountinfo"), DRIVE_DIR) is not None
+    return mounts.device_at(Path(f"/proc/{pid}/mountinfo"), DRIVE_DIR) is not None
 
 
 def _cpu() -> str:

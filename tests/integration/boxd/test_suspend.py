@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.backends import cgroups
+from boxd.backends import cgroups, trees
 from boxd.backends.interface import BackendBox
 from boxd.backends.run import run
 from boxd.backends.runc import RuncBackend
@@ -213,7 +213,7 @@ async def test_damaged_memory_is_lost_and_the_disk_is_not(
     backend, box = sleepy.host.backend, guest.box
     await sleepy.host.run(box, "sh", "-c", "echo kept > /root/file")
     await sleepy.suspend(guest)
-    damage(sleepy.host.names.paths(box).memory)
+    damage(sleepy.memory(box))
     with pytest.raises(MemoryLost, match="image of its memory is"):
         await backend.resume(box, None)
     assert await backend.list() == [BackendBox(box, running=False)]
@@ -226,8 +226,8 @@ async def test_memory_of_another_box_is_refused(sleepy: Sleepy) -> None:
     guest, other = await sleepy.guest(), await sleepy.guest()
     await sleepy.suspend(guest)
     await sleepy.suspend(other)
-    mine, foreign = (sleepy.host.names.paths(one.box).memory for one in (guest, other))
-    mine.rename(mine.with_name("aside"))
+    mine, foreign = (sleepy.memory(one.box) for one in (guest, other))
+    trees.remove_tree(mine)
     foreign.rename(mine)
     with pytest.raises(MemoryLost, match="for another box"):
         await sleepy.host.backend.resume(guest.box, None)
@@ -248,11 +248,12 @@ async def test_a_restore_that_was_cut_is_not_repeated(sleepy: Sleepy) -> None:
     guest = await sleepy.guest()
     backend, box = sleepy.host.backend, guest.box
     await sleepy.suspend(guest)
-    (sleepy.host.names.paths(box).memory / "attempt").touch()
+    (sleepy.memory(box) / "attempt").touch()
     assert await backend.list() == [BackendBox(box, running=False)]
     with pytest.raises(MemoryLost, match="ended while"):
         await backend.resume(box, None)
-    assert not sleepy.host.names.paths(box).memory.exists()
+    with pytest.raises(MemoryLost, match="has no memory"):
+        await backend.resume(box, None)
     await backend.start(box)
 
 
@@ -272,19 +273,19 @@ async def test_a_full_disk_costs_nothing(
     """The memory does not fit; the box goes on, and can be suspended when there is room."""
     state = tmp_path / "state"
     state.mkdir()
-    await run("mount", "-t", "tmpfs", "-o", "size=48m", "small", str(state))
+    await run("mount", "-t", "tmpfs", "-o", "size=150m", "small", str(state))
     try:
-        async with open_box_host(state, image_rootfs, judge=judging(verdict)) as host:
+        async with open_box_host(state, image_rootfs, judge=judging(verdict), boxes_size=0) as host:
             sleepy = Sleepy(host)
-            guest = await sleepy.guest("memory=64")
+            guest = await sleepy.guest("memory=160")
             await host.backend.freeze(guest.box)
             with pytest.raises(DiskFull, match="no room"):
                 await host.backend.save_memory(guest.box)
             assert await host.backend.list() == [BackendBox(guest.box, running=True, frozen=True)]
-            assert sorted(p.name for p in host.names.paths(guest.box).directory.glob("mem*")) == []
+            assert list(host.names.paths(guest.box).directory.glob("mem*")) == []
             await host.backend.thaw(guest.box)
             await guest.goes_on()
-            await run("mount", "-o", "remount,size=200m", str(state))
+            await run("mount", "-o", "remount,size=500m", str(state))
             asleep = await sleepy.suspend(guest)
             await sleepy.resume(guest)
             await guest.goes_on(asleep["tick"])
