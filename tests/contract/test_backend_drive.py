@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends import disk
+from boxd.backends import mounts
 from boxd.errors import Conflict, Unavailable
 from tests.harness.backend import BoxHost, open_box_host
 from tests.harness.dockerd import open_docker_host
@@ -47,7 +47,7 @@ def tmpfs(directory: Path, marker: str) -> Iterator[Path]:
 
 def mounted(host: BoxHost, box: str) -> str | None:
     """Device of what is at /wrk in the box."""
-    return disk.device_at(Path(f"/proc/{host.pid(box)}/mountinfo"), "/wrk")
+    return mounts.device_at(Path(f"/proc/{host.pid(box)}/mountinfo"), "/wrk")
 
 
 async def test_attached_drive_is_shared_and_strict(box_host: BoxHost, tmp_path: Path) -> None:
