@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.backends import bundle, cgroups, docker_config, drivemount, links, processes, subnets
 from boxd.backends.boxlocks import BoxLocks, settled, to_the_end
-from boxd.backends.disk import remove_tree
 from boxd.backends.docker_engine import Engine
 from boxd.backends.docker_images import EngineImages
 from boxd.backends.hostnames import HostNames
@@ -33,6 +32,7 @@ from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.records import Record, Records
 from boxd.backends.run import run
+from boxd.backends.trees import remove_tree
 from boxd.backends.without_memory import WithoutMemory
 from boxd.errors import BoxdError, Conflict, Unavailable
 

@@ -268,6 +268,15 @@ class Engine:
         )
 
 
+async def ask(path: Path) -> EngineInfo:
+    """What the engine at a socket says of itself. Raises Unavailable as `Engine.connect` does."""
+    engine = Engine(path)
+    try:
+        return await engine.connect()
+    finally:
+        await engine.close()
+
+
 def _try_socket(path: Path) -> None:
     """Says precisely why nobody answers at a socket, where the client would say little."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
