@@ -23,6 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import pytest
 import pytest_asyncio
@@ -31,9 +32,12 @@ from boxd.backends.docker import DockerBackend
 from boxd.backends.network import RESOLV_CONF
 from boxd.config import Config
 from tests.harness.backend import STAND_IN, BoxHost
+from tests.harness.daemon import open_daemon
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from tests.harness.daemon import Daemon
 
 ROOT = Path(__file__).parents[2] / ".build" / "docker" / "root"
 START_S = 60.0
@@ -105,6 +109,22 @@ class Dockerd:
         self.process.send_signal(number)
         self.process.wait(STOP_S)
         self.process = None
+
+    def add_image(self, root: Path, name: str, tag: str, *changes: str) -> None:
+        """Makes an image of a directory. `changes` are lines of a Dockerfile, such as `USER 7`."""
+        query = [("fromSrc", "-"), ("repo", name), ("tag", tag), *(("changes", c) for c in changes)]
+        packed = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True)
+        answer = subprocess.run(
+            [
+                *("curl", "-fsS", "--unix-socket", str(self.socket), "--data-binary", "@-"),
+                *("-H", "Content-Type: application/x-tar"),
+                f"http://engine/images/create?{urlencode(query)}",
+            ],
+            input=packed.stdout,
+            check=True,
+            capture_output=True,
+        )
+        assert b"error" not in answer.stdout, answer.stdout
 
     def clear(self) -> None:
         """Ends what is left of it: processes, mounts, cgroups of containers, files."""
@@ -242,3 +262,12 @@ async def docker_host(
     """A docker backend of the test's own, with boxes of busybox."""
     async with open_docker_host(dockerd, tmp_path / "state", busybox_root) as host:
         yield host
+
+
+@pytest.fixture(scope="module")
+def docker_daemon(dockerd: Dockerd, image_rootfs: Path) -> Iterator[Daemon]:
+    """A daemon that serves boxes in the engine."""
+    with open_daemon(
+        image_rootfs, "--backend", "docker", "--docker-socket", str(dockerd.socket)
+    ) as made:
+        yield made

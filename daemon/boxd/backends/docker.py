@@ -88,7 +88,7 @@ class DockerBackend(WithoutMemory):
         self._locks = BoxLocks()
 
     async def setup(self) -> None:
-        """Reaches the engine, reserves the network, loads the fence, adopts boxes."""
+        """Reaches the engine, reserves the network, loads the fence, adopts boxes that live."""
         if os.geteuid() != 0:
             raise Unavailable("boxes need root; start the service as root")
         for program, option in PROGRAMS.items():
@@ -107,6 +107,8 @@ class DockerBackend(WithoutMemory):
         for record in self._records.all():
             if record.plan.box_id in alive:
                 await self._connect(record)
+            else:  # it may have died with the engine
+                await self._network.remove(record.plan.box_id, record.slot)
 
     async def close(self) -> None:
         """Gives the network back if no box uses it; boxes go on."""
