@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from typing import TYPE_CHECKING
@@ -87,6 +88,17 @@ async def test_a_layer_of_an_earlier_release_mounts(host: DiskHost) -> None:
     assert (paths.root / "etc/motd").read_text() == "old\n"
     assert not (paths.root / "etc/gone").exists()
     (paths.root / "lib/code").write_text("new\n")
+
+
+async def test_an_image_that_was_moved(host: DiskHost, tmp_path: Path) -> None:
+    paths = await host.box()
+    _change(paths.root)
+    seen = _seen(paths.root)
+    mounts.unmount(paths.root, lazily=False)
+    shutil.copytree(host.image, tmp_path / "moved", symlinks=True)
+    await host.disk.mount(paths, tmp_path / "moved")
+    assert _seen(paths.root) == seen
+    (paths.root / "etc/motd").write_text("again\n")
 
 
 async def test_use_is_told(host: DiskHost) -> None:

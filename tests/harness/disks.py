@@ -61,6 +61,7 @@ async def open_disk_host(kind: str, directory: Path) -> AsyncIterator[DiskHost]:
     (image / "etc").mkdir(parents=True)
     (image / "etc/motd").write_text("image\n")
     (image / "etc/gone").write_text("image\n")
+    (image / "etc/kept").write_text("image\n")
     (image / "lib").mkdir()
     (image / "lib/code").write_text("image\n")
     volume = Volume(state_dir, VOLUME_SIZE if kind == "btrfs" else 0)

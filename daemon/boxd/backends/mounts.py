@@ -27,10 +27,14 @@ _BUSY_TIMEOUT = 10.0
 _POLL = 0.02
 
 
+class LayerOfAnother(Unavailable):
+    """The upper or the work directory was made for another image, or is a copy."""
+
+
 async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> None:
     """Mounts an overlay at `root`, unless something is mounted there.
 
-    Device nodes do not work on it. Raises Unavailable with the kernel's words.
+    Device nodes do not work on it. Raises LayerOfAnother, or Unavailable with the kernel's words.
     """
     if is_mounted(root):
         return
@@ -46,7 +50,8 @@ async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> Non
         if number != errno.EBUSY or time.monotonic() > give_up:
             break
         await asyncio.sleep(_POLL)
-    raise Unavailable(
+    kind = LayerOfAnother if number == errno.ESTALE else Unavailable
+    raise kind(
         f"the root of the box cannot be mounted: {os.strerror(number)}; "
         "overlay needs a kernel with overlayfs and a state directory that is not on one"
     )
