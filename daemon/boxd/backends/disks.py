@@ -41,7 +41,7 @@ class Disks:
         except Unavailable as error:
             self._why_not = str(error)
             _log.log(
-                logging.WARNING if self._size else logging.INFO,
+                logging.WARNING if self._size or self._volume.made else logging.INFO,
                 "disks of boxes have no limit",
                 extra={"why": error},
             )

@@ -54,12 +54,17 @@ class Volume:
         self._image = state_dir / "disks.img"
         self.top = state_dir / "disks"
 
+    @property
+    def made(self) -> bool:
+        """Whether there is an image, on which boxes may stand."""
+        return self._image.exists()
+
     def outlook(self) -> str:
         """Where disks of boxes will stand, for people; changes nothing.
 
         Raises Unavailable with the reason why there will be no volume, and what to do about it.
         """
-        if self._image.exists():
+        if self.made:
             return f"{self._image}, {shown(self._image.stat().st_size)}"
         if self._on_host():
             return "the btrfs of the state directory"
@@ -67,7 +72,7 @@ class Volume:
 
     async def open(self) -> None:
         """Makes, grows, mounts or adopts the volume. Raises Unavailable with the reason."""
-        if not self._image.exists():
+        if not self.made:
             if self._on_host():
                 self.top.mkdir(mode=0o700, exist_ok=True)
                 return
