@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from boxd.backends.hostnames import BoxPaths
 
 MIB = 1 << 20
-FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 1024 * MIB, 64 * MIB, 20
+FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 2048 * MIB, 64 * MIB, 20
 """Free space that new disks leave to those that exist: one part in so many, within bounds."""
 ORIGIN = "trusted.overlay.origin"
 _AT_ONCE = 2
@@ -83,8 +83,12 @@ class Disk(ABC):
         paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         await in_thread(self._create, self.home(paths), limit_mb)
 
-    async def mount(self, paths: BoxPaths, rootfs: Path) -> None:
-        """Mounts the root at `paths.root`. Raises Unavailable with the kernel's words."""
+    async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
+        """Mounts the root at `paths.root`; a layer that is full is mounted none the less.
+
+        Raises Unavailable with the kernel's words.
+        """
+        del limit_mb
         layer = self.home(paths) / "layer"
         places = (paths.root, rootfs, layer / "upper", layer / "work")
         try:
@@ -276,14 +280,19 @@ class PlainDisk(Disk):
         return _allocated(layer / "upper")
 
 
+def floor(size: int) -> int:
+    """Bytes of a file system of that size which new disks leave free."""
+    return min(FLOOR_MOST, max(FLOOR_LEAST, size // FLOOR_PART))
+
+
 def require_space(directory: Path, wanted: int = 0) -> None:
     """Raises DiskFull when `wanted` bytes would not leave enough free where a directory stands."""
     status = os.statvfs(directory)
     free, size = (status.f_frsize * blocks for blocks in (status.f_bavail, status.f_blocks))
-    floor = min(FLOOR_MOST, max(FLOOR_LEAST, size // FLOOR_PART))
-    if free - wanted < floor:
+    least = floor(size)
+    if free - wanted < least:
         raise DiskFull(
-            f"the host's disk for boxes is full: {free // MIB} MiB are free, and {floor // MIB} MiB"
+            f"the host's disk for boxes is full: {free // MIB} MiB are free, and {least // MIB} MiB"
             " are left to boxes that exist; remove boxes or snapshots that are not needed"
         )
 

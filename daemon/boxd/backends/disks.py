@@ -46,7 +46,7 @@ class Disks:
                 extra={"why": error},
             )
         else:
-            self._limited = SubvolumeDisk(self._volume.top)
+            self._limited = SubvolumeDisk(self._volume)
         if self._limited is not None and self._size != 0:
             self._for_new = self._limited
         for disk in self._present():
