@@ -84,7 +84,8 @@ class Containers:
         rootfs = record.plan.rootfs
         if rootfs is None:
             raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
-        await self.disk(record).mount(self.paths(record.plan.box_id), rootfs)
+        paths = self.paths(record.plan.box_id)
+        await self.disk(record).mount(paths, rootfs, record.plan.disk_mb)
         await self.connect(record)
 
     async def connect(self, record: Record) -> None:

@@ -8,11 +8,9 @@ import errno
 import os
 import re
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends.trees import remove_tree
-from boxd.errors import Unavailable
+from boxd.errors import DiskFull, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,16 +22,27 @@ _OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off,xino=on
 """A layer made by a box must not be able to name files outside itself. Handles of files must
 decode, or a box that watches files cannot be suspended. A file must keep its number when it is
 first written, and all files must show one device, wherever the layer stands."""
-_ORIGIN = "trusted.overlay.origin"
 _BUSY_TIMEOUT = 10.0
 """Seconds for the kernel to let go of a root that was unmounted: a layer is mounted only once."""
 _POLL = 0.02
 
 
+class LayerOfAnother(Unavailable):
+    """The upper or the work directory was made for another image, or is a copy."""
+
+
+_KINDS = {
+    errno.ESTALE: LayerOfAnother,
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+}
+
+
 async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> None:
     """Mounts an overlay at `root`, unless something is mounted there.
 
-    Device nodes do not work on it. Raises Unavailable with the kernel's words.
+    Device nodes do not work on it. Raises DiskFull when there is no space for what the kernel
+    writes then, LayerOfAnother, or Unavailable with the kernel's words.
     """
     if is_mounted(root):
         return
@@ -42,30 +51,20 @@ async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> Non
         f"workdir={_escape(work)},{_OVERLAY_OPTIONS}"
     )
     give_up = time.monotonic() + _BUSY_TIMEOUT
-    forgotten = False
     while True:
         number = _mount("overlay", root, "overlay", _MS_NODEV, options)
+        if number == 0 and os.statvfs(root).f_flag & os.ST_RDONLY:
+            unmount(root, lazily=False)
+            number = errno.ENOSPC  # that is why the kernel made it read-only
         if number == 0:
             return
-        if number == errno.ESTALE and not forgotten:
-            forgotten = True
-            await asyncio.to_thread(_forget_handles, upper, work)
-            continue
         if number != errno.EBUSY or time.monotonic() > give_up:
             break
         await asyncio.sleep(_POLL)
-    raise Unavailable(
+    raise _KINDS.get(number, Unavailable)(
         f"the root of the box cannot be mounted: {os.strerror(number)}; "
         "overlay needs a kernel with overlayfs and a state directory that is not on one"
     )
-
-
-def _forget_handles(upper: Path, work: Path) -> None:
-    """Takes away what a layer knows by handles: image or layer are copies, they name others."""
-    remove_tree(work)
-    work.mkdir(mode=0o755)
-    with suppress(OSError):
-        os.removexattr(upper, _ORIGIN)
 
 
 def mount_device(device: Path, directory: Path, kind: str, options: str) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import pytest
-
-from boxd.backends import mounts, trees
-from boxd.backends.run import run
+from boxd.backends import mounts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,28 +55,3 @@ async def test_a_root_is_mounted_again_while_the_kernel_still_lets_go_of_it(
     reader.close()
     await again
     mounts.unmount(root, lazily=False)
-
-
-@pytest.mark.parametrize("change", ["without an index", "the image", "the layer"])
-async def test_a_layer_outlives_what_its_handles_named(tmp_path: Path, change: str) -> None:
-    """It was made without an index, or image or layer are copies of what they were."""
-    image, root, upper, work = (tmp_path / name for name in ("image", "root", "upper", "work"))
-    for directory in (image, root, upper, work):
-        directory.mkdir()
-    (image / "file").write_text("x")
-    if change == "without an index":
-        options = f"lowerdir={image},upperdir={upper},workdir={work},index=off"
-        await run("mount", "-t", "overlay", "overlay", "-o", options, str(root))
-    try:
-        await mounts.mount_overlay(root, image, upper, work)
-        with (root / "file").open("a") as file:
-            file.write("y")
-        mounts.unmount(root, lazily=False)
-        for place in {"the image": [image], "the layer": [upper, work]}.get(change, []):
-            await run("cp", "-a", str(place), f"{place}.copy")
-            trees.remove_tree(place)
-            place.with_name(f"{place.name}.copy").rename(place)
-        await mounts.mount_overlay(root, image, upper, work)
-        assert (root / "file").read_text() == "xy"
-    finally:
-        mounts.unmount(root, lazily=False)
