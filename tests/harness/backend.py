@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import json
 import secrets
+import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends.criu import Verdict
+from boxd.backends.criu import KEPT, Verdict
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxPlan
 from boxd.backends.network import RESOLV_CONF
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from boxd.backends.interface import Backend
 
 IMAGES_DIR = Path("/var/cache/boxd-tests/images")
+TRIED = IMAGES_DIR.parent / "suspending"
+"""Where it is remembered whether boxes can be suspended on this machine."""
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
 """Ends at SIGTERM and reaps, as the agent does."""
 EXEC_TIMEOUT = 60.0
@@ -198,6 +201,13 @@ async def untried(state_dir: Path) -> Verdict:
     """Boxes of these tests are not suspended: nobody waits for a trial."""
     del state_dir
     return Verdict(None, "boxes cannot suspend here: it was not tried")
+
+
+def tell_verdict(state_dir: Path) -> None:
+    """Gives a new state directory what earlier runs have found: no service waits for a trial."""
+    kept = TRIED / KEPT
+    if kept.exists():
+        shutil.copyfile(kept, state_dir / KEPT)
 
 
 @asynccontextmanager

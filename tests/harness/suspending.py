@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from boxd.backends import criu
 from tests.harness import guest
-from tests.harness.backend import IMAGES_DIR, BoxHost, open_box_host
+from tests.harness.backend import TRIED, BoxHost, open_box_host
 from tests.harness.loop import run
 from tests.harness.wait import until
 
@@ -94,9 +94,8 @@ class Sleepy:
 @pytest.fixture(scope="session")
 def verdict() -> criu.Verdict:
     """Whether boxes can be suspended on this machine, tried with a real one."""
-    place = IMAGES_DIR.parent / "suspending"
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = run(criu.verdict(place))
+    TRIED.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = run(criu.verdict(TRIED))
     if found.program is None or not found.program.suffices:
         pytest.skip(f"no CRIU 4.3 on this host, scripts/criu says why: {found.text}")
     assert found.suspends, found.text

@@ -35,6 +35,7 @@ END_TIMEOUT = 10.0
 _NO_SPACE = "No space left on device"
 _LEAST = 1024 * 1024
 """Bytes: with less than this a disk is full. CRIU does not always say why it cannot write."""
+_MARK = ': >"$0"; sync "$0" "$1"; shift; exec "$@"'
 _TASKS_RUN = "Tasks resumed"
 """In CRIU's log of a restore from when the processes run."""
 
@@ -76,18 +77,21 @@ async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, driv
 
 
 async def restore(
-    tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, drive: Path | None
+    tools: Tools, box_id: str, paths: BoxPaths, images: Path, mark: Path, *, drive: Path | None
 ) -> None:
     """Brings a box back from a directory; it runs when this returns. Raises RestoreFailed.
 
-    runc must not know the box. After a failure processes of it may be there.
+    The file `mark` is made, and is on the disk, before anything of it can run: by the process that
+    does it, so that there is none when that was not started. runc must not know the box. After a
+    failure processes of it may be there.
     """
     write(paths.criu_config, criu_config.for_restore(drive))
     paths.pid.unlink(missing_ok=True)
     arguments = criu_config.restore(
         box_id, images, paths.criu_work, bundle=paths.bundle, pid_file=paths.pid
     )
-    if await _runc(tools, paths, *arguments, timeout=RESTORE_TIMEOUT) != 0:
+    before = ("sh", "-ec", _MARK, str(mark), str(mark.parent))
+    if await _runc(tools, paths, *arguments, timeout=RESTORE_TIMEOUT, before=before) != 0:
         log = _log(paths, criu_config.RESTORE_LOG)
         words = _words(paths, criu_config.RESTORE_LOG)
         raise RestoreFailed(words, repeatable=_TASKS_RUN not in log)
@@ -111,7 +115,10 @@ async def alone_with(paths: BoxPaths) -> AsyncIterator[int]:
         os.close(descriptor)
 
 
-async def _runc(tools: Tools, paths: BoxPaths, *arguments: str, timeout: float) -> int:
+async def _runc(
+    tools: Tools, paths: BoxPaths, *arguments: str, timeout: float, before: tuple[str, ...] = ()
+) -> int:
+    """`before` is a program that ends by becoming the one whose command line follows."""
     paths.log.unlink(missing_ok=True)
     paths.criu_work.mkdir(mode=0o700, exist_ok=True)
     for log in (criu_config.DUMP_LOG, criu_config.RESTORE_LOG):
@@ -119,6 +126,7 @@ async def _runc(tools: Tools, paths: BoxPaths, *arguments: str, timeout: float) 
     logged = ("--log", str(paths.log), "--log-format", "json")
     async with alone_with(paths) as descriptor:
         return await run_silent(
+            *before,
             *tools.runc(*logged, *arguments),
             timeout=timeout,
             first=tools.criu.parent,  # from 1.2 on runc takes the first CRIU that it finds

@@ -105,7 +105,7 @@ def is_there(directory: Path) -> bool:
 
 def is_marked(directory: Path) -> bool:
     """Whether a restore from it was begun."""
-    return (directory / _ATTEMPT).exists()
+    return mark(directory).exists()
 
 
 def check(directory: Path, facts: Facts) -> State:
@@ -138,14 +138,9 @@ def read(directory: Path) -> tuple[dict[str, Any], State]:
     return content, State(**content["state"])
 
 
-def mark(directory: Path) -> None:
-    """Says on the disk that a restore begins."""
-    descriptor = os.open(directory / _ATTEMPT, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    sync_directory(directory)
+def mark(directory: Path) -> Path:
+    """The file that says that a restore was begun, once it is there and on the disk."""
+    return directory / _ATTEMPT
 
 
 def forget(directory: Path, *, sync: bool = True) -> None:

@@ -190,7 +190,6 @@ class RuncMemory:
             await self._containers.prepare(record)
             await set_sysctls(names.netns(box_id))
             mended = await self._mend(record, drive)
-            await asyncio.to_thread(memory_image.mark, place)
             await lend(names.netns(box_id), state.address, self._address(record))
             await self._restore(tools, record, mended, drive)
             await take_back(names.netns(box_id), state.address, self._address(record))
@@ -225,9 +224,10 @@ class RuncMemory:
     ) -> None:
         box_id = record.plan.box_id
         paths = self._containers.paths(box_id)
+        mark = memory_image.mark(self._place(record))
         for left in reversed(range(RESTORES)):
             try:
-                await checkpoint.restore(tools, box_id, paths, mended.images, drive=drive)
+                await checkpoint.restore(tools, box_id, paths, mended.images, mark, drive=drive)
             except RestoreFailed as failure:
                 await self._containers.forget(box_id)
                 if not left or not failure.repeatable:
