@@ -56,8 +56,6 @@ _SAYS_NOTHING = re.compile(
 _LONGEST = 200
 _PLAINLY = {
     "ctty inheritance": "a program has /dev/tty open, as less and sh do in a terminal; end it",
-    "is not supported": "a process holds something that cannot be kept",
-    "External socket": "a process is connected to something outside the box by a socket file",
 }
 """What words of CRIU mean to people who do not know it."""
 
