@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from boxd.boxes.changes import Changes
     from boxd.boxes.interface import DriveAttacher
     from boxd.boxes.locks import Locks
+    from boxd.boxes.rows import Rows
     from boxd.store.interface import ControlStore
 
 
@@ -26,11 +27,13 @@ class BoxDrives:
         self,
         *,
         store: ControlStore,
+        rows: Rows,
         drives: DriveAttacher | None,
         changes: Changes,
         locks: Locks,
     ) -> None:
         self._store = store
+        self._rows = rows
         self._drives = drives
         self._changes = changes
         self._locks = locks
@@ -56,13 +59,13 @@ class BoxDrives:
                 await drives.prepare(box.owner, box.workspace)
                 await drives.attach(box)
                 try:
-                    await self._store.change_box(box.id, drive=True)
+                    await self._rows.note(box, drive=True)
                 except BoxdError:
                     await drives.detach(box)
                     raise
             else:
                 await drives.detach(box)
-                await self._store.change_box(box.id, drive=False)
+                await self._rows.note(box, drive=False)
             return await drives.info(replace(box, drive=verb == "mount"))
 
     async def reattach(self, owner: str, workspace: str | None) -> None:

@@ -1,0 +1,106 @@
+"""What happens to boxes by itself: the timers say when, here it is done, decided again under the
+box's lock."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from boxd.boxes.schedule import Act
+from boxd.boxes.suspend import InUse
+from boxd.errors import Conflict, DiskFull
+from boxd.model.box import BoxState
+
+if TYPE_CHECKING:
+    from boxd.boxes.activity import Activity
+    from boxd.boxes.assembly import Assembly
+    from boxd.boxes.changes import Changes
+    from boxd.boxes.locks import Locks
+    from boxd.boxes.marks import Marks
+    from boxd.boxes.rows import Rows
+    from boxd.boxes.schedule import Due
+    from boxd.boxes.suspend import Sleep
+    from boxd.boxes.timers import Timers
+    from boxd.model.box import Box
+    from boxd.store.interface import ControlStore
+
+_log = logging.getLogger(__name__)
+
+
+class DueActs:
+    """See the module; it is what `timers.Acts` asks for. Holds no state of its own."""
+
+    def __init__(
+        self,
+        *,
+        store: ControlStore,
+        rows: Rows,
+        assembly: Assembly,
+        sleep: Sleep,
+        changes: Changes,
+        locks: Locks,
+        marks: Marks,
+        activity: Activity,
+        timers: Timers,
+    ) -> None:
+        self._store = store
+        self._rows = rows
+        self._assembly = assembly
+        self._sleep = sleep
+        self._changes = changes
+        self._locks = locks
+        self._marks = marks
+        self._activity = activity
+        self._timers = timers
+
+    async def act(self, box: Box, due: Due) -> None:
+        """Removes or suspends the box if that is still due. A suspension that fails pauses."""
+        async with self._locks.box(box):
+            present = await self._store.box(box.id)
+            if present is None:
+                self._timers.unwatch(box)
+                return
+            self._timers.watch(present)
+            still = self._timers.ripe(present)
+            if still is None or still.act is not due.act:
+                return
+            _log.info("box %s", still.why, extra={"box": box.id})
+            if still.act is Act.REMOVE:
+                await self._changes.destroy(present, still.why)
+            else:
+                await self._suspend(present)
+
+    async def _suspend(self, box: Box) -> None:
+        try:
+            await self._sleep.suspend(box, unasked=True)
+        except InUse:
+            self._activity.left(box.id)
+        except (Conflict, DiskFull) as error:
+            self._activity.pause(box.id)
+            _log.warning("%s; it runs on, and is tried again later", error, extra={"box": box.id})
+
+    async def settle(self, box: Box) -> None:
+        """Brings a box to a steady state that a failure left between two."""
+        async with self._locks.box(box):
+            present = await self._store.box(box.id)
+            if present is not None and present.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+                await self._changes.settle(present)
+
+    async def clear(self, box: Box) -> None:
+        """What a removal could not do. The box's row, if any, is in nobody else's hands."""
+        if await self._store.box(box.id) is not None:
+            async with self._locks.box(box):
+                await self._store.remove_box(box.id)
+        await self._assembly.destroy(box)
+
+    async def upkeep(self) -> None:
+        """Writes down when boxes were last used, and where the clock of the marks stands."""
+        marks = self._activity.unwritten()
+        try:
+            await self._marks.keep(self._store)
+            for box_id in list(marks):
+                await self._store.change_box(box_id, idle_since=marks[box_id])
+                del marks[box_id]
+        finally:
+            for box_id in marks:
+                self._activity.write_again(box_id)
