@@ -12,17 +12,11 @@ from boxd.errors import Conflict, DiskFull
 from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
-    from boxd.boxes.activity import Activity
-    from boxd.boxes.assembly import Assembly
     from boxd.boxes.changes import Changes
-    from boxd.boxes.locks import Locks
-    from boxd.boxes.marks import Marks
-    from boxd.boxes.rows import Rows
+    from boxd.boxes.parts import Parts
     from boxd.boxes.schedule import Due
     from boxd.boxes.suspend import Sleep
-    from boxd.boxes.timers import Timers
     from boxd.model.box import Box
-    from boxd.store.interface import ControlStore
 
 _log = logging.getLogger(__name__)
 
@@ -30,28 +24,16 @@ _log = logging.getLogger(__name__)
 class DueActs:
     """See the module; it is what `timers.Acts` asks for. Holds no state of its own."""
 
-    def __init__(
-        self,
-        *,
-        store: ControlStore,
-        rows: Rows,
-        assembly: Assembly,
-        sleep: Sleep,
-        changes: Changes,
-        locks: Locks,
-        marks: Marks,
-        activity: Activity,
-        timers: Timers,
-    ) -> None:
-        self._store = store
-        self._rows = rows
-        self._assembly = assembly
+    def __init__(self, parts: Parts, *, sleep: Sleep, changes: Changes) -> None:
+        self._store = parts.store
+        self._rows = parts.rows
+        self._assembly = parts.assembly
         self._sleep = sleep
         self._changes = changes
-        self._locks = locks
-        self._marks = marks
-        self._activity = activity
-        self._timers = timers
+        self._locks = parts.locks
+        self._marks = parts.marks
+        self._activity = parts.activity
+        self._timers = parts.timers
 
     async def act(self, box: Box, due: Due) -> None:
         """Removes or suspends the box if that is still due. A suspension that fails pauses."""

@@ -16,15 +16,10 @@ from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
     from boxd.backends.interface import BackendBox
-    from boxd.boxes.activity import Activity
-    from boxd.boxes.assembly import Assembly
     from boxd.boxes.changes import Changes
-    from boxd.boxes.locks import Locks
+    from boxd.boxes.parts import Parts
     from boxd.boxes.suspend import Sleep
-    from boxd.boxes.timers import Timers
-    from boxd.clock import HostClock
     from boxd.model.box import Box
-    from boxd.store.interface import ControlStore
 
 STOPPED = f"stopped with the service; {FROM_DISK}"
 SLEEPS = "suspended with the service"
@@ -45,26 +40,15 @@ _log = logging.getLogger(__name__)
 class Adoption:
     """See the module. Between `adopt_all` and `start_again` it remembers what the host ended."""
 
-    def __init__(
-        self,
-        *,
-        store: ControlStore,
-        clock: HostClock,
-        assembly: Assembly,
-        sleep: Sleep,
-        changes: Changes,
-        locks: Locks,
-        activity: Activity,
-        timers: Timers,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._assembly = assembly
+    def __init__(self, parts: Parts, *, sleep: Sleep, changes: Changes) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._assembly = parts.assembly
         self._sleep = sleep
         self._changes = changes
-        self._locks = locks
-        self._activity = activity
-        self._timers = timers
+        self._locks = parts.locks
+        self._activity = parts.activity
+        self._timers = parts.timers
         self._host_restarted = False
         self._ended: list[Box] = []
 

@@ -19,20 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from boxd.boxes.activity import Activity
-    from boxd.boxes.assembly import Assembly
-    from boxd.boxes.attachments import Attachments
     from boxd.boxes.interface import Catalog
-    from boxd.boxes.locks import Locks
+    from boxd.boxes.parts import Parts
     from boxd.boxes.quota import Tier
-    from boxd.boxes.rows import Rows
     from boxd.boxes.suspend import Sleep
-    from boxd.boxes.timers import Timers
     from boxd.boxes.wish import Defaults
-    from boxd.clock import Clock
     from boxd.model.box import Box
     from boxd.names.spec import BoxSpec
-    from boxd.store.interface import ControlStore
 
 REMOVED = "was removed"
 
@@ -43,33 +36,20 @@ class Changes:
     """See the module. Holds no state of its own; tells attachments and timers what changed."""
 
     def __init__(
-        self,
-        *,
-        store: ControlStore,
-        rows: Rows,
-        assembly: Assembly,
-        sleep: Sleep,
-        catalog: Catalog,
-        tier: Tier,
-        clock: Clock,
-        defaults: Defaults,
-        locks: Locks,
-        attachments: Attachments,
-        activity: Activity,
-        timers: Timers,
+        self, parts: Parts, *, sleep: Sleep, catalog: Catalog, tier: Tier, defaults: Defaults
     ) -> None:
-        self._store = store
-        self._rows = rows
-        self._assembly = assembly
+        self._store = parts.store
+        self._rows = parts.rows
+        self._assembly = parts.assembly
         self._sleep = sleep
         self._catalog = catalog
         self._tier = tier
-        self._clock = clock
+        self._clock = parts.clock
         self._defaults = defaults
-        self._locks = locks
-        self._attachments = attachments
-        self._activity = activity
-        self._timers = timers
+        self._locks = parts.locks
+        self._attachments = parts.attachments
+        self._activity = parts.activity
+        self._timers = parts.timers
 
     async def find(self, owner: str, workspace: str | None, name: str) -> Box | None:
         """The box of a name as it is stored now; None when there is none."""

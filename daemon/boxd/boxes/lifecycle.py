@@ -17,19 +17,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from box_guest import protocol
-from boxd.boxes.activity import Activity
 from boxd.boxes.acts import DueActs
 from boxd.boxes.adoption import Adoption
-from boxd.boxes.attachments import Attachments, Hold
+from boxd.boxes.attachments import Hold
 from boxd.boxes.changes import Changes
 from boxd.boxes.drives import BoxDrives
-from boxd.boxes.locks import Locks
-from boxd.boxes.marks import Marks
+from boxd.boxes.parts import Parts
 from boxd.boxes.pins import Pins
 from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.rows import Rows
 from boxd.boxes.suspend import Sleep
-from boxd.boxes.timers import Timers
 from boxd.boxes.wish import Defaults
 from boxd.errors import BoxdError, InvalidKey
 from boxd.model.box import Box, BoxState
@@ -81,83 +77,28 @@ class Lifecycle:
         automount: bool,
         policy: Policy = SHIPPED,
     ) -> None:
-        self.attachments = Attachments()
-        self._store = store
-        self._assembly = assembly
-        self._locks = Locks()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._marks = Marks(clock)
-        self.activity = Activity(
-            clock,
-            self._marks,
-            self.attachments,
-            suspendable=lambda: assembly.backend.capabilities().suspend,
-        )
-        self._timers = Timers(clock, facts=self.activity.facts, policy=policy)
-        rows = Rows(store, self._marks, self._timers)
-        self._sleep = Sleep(
-            rows=rows,
-            assembly=assembly,
-            attachments=self.attachments,
-            activity=self.activity,
-            timers=self._timers,
+        self._parts = parts = Parts.made(store, clock, assembly, policy)
+        self._sleep = Sleep(parts)
+        defaults = Defaults(
+            image=default_image,
+            backend=assembly.backend.name,
+            drive=automount and assembly.drives is not None,
+            deadline_max=tier.deadline_max,
+            policy=policy,
         )
         self._changes = Changes(
-            store=store,
-            rows=rows,
-            assembly=assembly,
-            sleep=self._sleep,
-            catalog=catalog,
-            tier=tier,
-            clock=clock,
-            defaults=Defaults(
-                image=default_image,
-                backend=assembly.backend.name,
-                drive=automount and assembly.drives is not None,
-                deadline_max=tier.deadline_max,
-                policy=policy,
-            ),
-            locks=self._locks,
-            attachments=self.attachments,
-            activity=self.activity,
-            timers=self._timers,
+            parts, sleep=self._sleep, catalog=catalog, tier=tier, defaults=defaults
         )
-        self._acts = DueActs(
-            store=store,
-            rows=rows,
-            assembly=assembly,
-            sleep=self._sleep,
-            changes=self._changes,
-            locks=self._locks,
-            marks=self._marks,
-            activity=self.activity,
-            timers=self._timers,
-        )
-        self._adoption = Adoption(
-            store=store,
-            clock=clock,
-            assembly=assembly,
-            sleep=self._sleep,
-            changes=self._changes,
-            locks=self._locks,
-            activity=self.activity,
-            timers=self._timers,
-        )
-        self._pins = Pins(
-            store=store,
-            rows=rows,
-            clock=clock,
-            marks=self._marks,
-            activity=self.activity,
-            changes=self._changes,
-            locks=self._locks,
-        )
-        self._drives = BoxDrives(
-            store=store,
-            rows=rows,
-            drives=assembly.drives,
-            changes=self._changes,
-            locks=self._locks,
+        self._acts = DueActs(parts, sleep=self._sleep, changes=self._changes)
+        self._adoption = Adoption(parts, sleep=self._sleep, changes=self._changes)
+        self._pins = Pins(parts, self._changes)
+        self._drives = BoxDrives(parts, self._changes)
+        self._store, self._assembly, self._locks = store, assembly, parts.locks
+        self._timers, self.activity, self.attachments = (
+            parts.timers,
+            parts.activity,
+            parts.attachments,
         )
 
     def use(self, box: Box) -> Use:
@@ -175,7 +116,7 @@ class Lifecycle:
 
     async def start(self) -> None:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
-        await self._marks.start(self._store, await self._store.all_boxes())
+        await self._parts.marks.start(self._store, await self._store.all_boxes())
         await self._adoption.adopt_all()
         await self._adoption.release_unused()
         self._timers.start(self._acts)

@@ -14,14 +14,9 @@ from boxd.errors import BadRequest, NotFound
 from boxd.names.duration import format_duration
 
 if TYPE_CHECKING:
-    from boxd.boxes.activity import Activity
     from boxd.boxes.changes import Changes
-    from boxd.boxes.locks import Locks
-    from boxd.boxes.marks import Marks
-    from boxd.boxes.rows import Rows
-    from boxd.clock import Clock
+    from boxd.boxes.parts import Parts
     from boxd.model.box import Box
-    from boxd.store.interface import ControlStore
 
 DEFAULT_PIN = timedelta(hours=2)
 LONGEST_PIN = timedelta(days=7)
@@ -32,24 +27,14 @@ MAX_WHY = 200
 class Pins:
     """See the module. Holds no state of its own; every change is made under the box's lock."""
 
-    def __init__(
-        self,
-        *,
-        store: ControlStore,
-        rows: Rows,
-        clock: Clock,
-        marks: Marks,
-        activity: Activity,
-        changes: Changes,
-        locks: Locks,
-    ) -> None:
-        self._store = store
-        self._rows = rows
-        self._clock = clock
-        self._marks = marks
-        self._activity = activity
+    def __init__(self, parts: Parts, changes: Changes) -> None:
+        self._store = parts.store
+        self._rows = parts.rows
+        self._clock = parts.clock
+        self._marks = parts.marks
+        self._activity = parts.activity
         self._changes = changes
-        self._locks = locks
+        self._locks = parts.locks
 
     async def pin(self, box: Box, span: timedelta, why: str) -> Box:
         """Keeps the box awake for `span` from now. BadRequest, NotFound."""

@@ -30,11 +30,7 @@ from boxd.errors import BoxdError, Conflict, DiskFull, MemoryLost, Unavailable, 
 from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
-    from boxd.boxes.activity import Activity
-    from boxd.boxes.assembly import Assembly
-    from boxd.boxes.attachments import Attachments
-    from boxd.boxes.rows import Rows
-    from boxd.boxes.timers import Timers
+    from boxd.boxes.parts import Parts
     from boxd.model.box import Box
 
 FROM_DISK = "starts again from its disk"
@@ -67,20 +63,12 @@ class InUse(Conflict):
 class Sleep:
     """See the module. Holds no state of its own. All of it is called under the box's lock."""
 
-    def __init__(
-        self,
-        *,
-        rows: Rows,
-        assembly: Assembly,
-        attachments: Attachments,
-        activity: Activity,
-        timers: Timers,
-    ) -> None:
-        self._rows = rows
-        self._assembly = assembly
-        self._attachments = attachments
-        self._activity = activity
-        self._timers = timers
+    def __init__(self, parts: Parts) -> None:
+        self._rows = parts.rows
+        self._assembly = parts.assembly
+        self._attachments = parts.attachments
+        self._activity = parts.activity
+        self._timers = parts.timers
 
     def check_able(self) -> None:
         """Unsupported where boxes cannot be suspended."""
