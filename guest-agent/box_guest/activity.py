@@ -19,9 +19,7 @@ PROC = Path("/proc")
 TERMINALS = Path("/dev/pts")
 
 
-def detached_shells(
-    own: Collection[int], *, proc: Path = PROC, terminals: Path = TERMINALS
-) -> int:
+def detached_shells(own: Collection[int], *, proc: Path = PROC, terminals: Path = TERMINALS) -> int:
     """How many sessions with a controlling terminal there are beside the `own` ones.
 
     A session (setsid) has at most one terminal: each window of tmux or screen is one. A shell whose

@@ -50,6 +50,8 @@ def _shown(key: str, value: object) -> str:
     """A value for people."""
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, int) and (key.startswith("bytes_") or key.endswith("_bytes")):
         size = float(value)
         for unit in ("B", "KiB", "MiB", "GiB"):
@@ -109,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
         "info", parents=[late], help="this box: its tunnel, and what keeps it awake"
     )
     info.set_defaults(request=protocol.INFO, fields=lambda _: {})
-    pin = commands.add_parser("pin", parents=[late], help="keep the box awake; `^ttl` still ends it")
+    pin = commands.add_parser(
+        "pin", parents=[late], help="keep the box awake; `^ttl` still ends it"
+    )
     pin.add_argument(
         "--for",
         dest="seconds",

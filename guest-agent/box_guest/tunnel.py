@@ -95,10 +95,11 @@ class Dialler:
                 await standby.pause(REDIAL_S)
 
     def leave(self) -> None:
-        """Closes the present tunnel; `run` keeps still until it is wanted again."""
+        """Drops the present tunnel; `run` keeps still until it is wanted again."""
         self._leaving = True
         if self._connection is not None:
-            self._connection.close()
+            # Without a word to each channel, which the daemon would answer into a closed socket.
+            self._connection.abort()
 
     async def close(self) -> None:
         """Closes the present tunnel; the caller has ended `run` before."""

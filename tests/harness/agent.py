@@ -79,7 +79,9 @@ class LocalBox:
         """Listens for the agent."""
         await self.registry.open(BOX_ID, self.run_dir, self.public)
 
-    async def start(self, command: tuple[str, ...] | None = None) -> None:
+    async def start(
+        self, command: tuple[str, ...] | None = None, *, env: Mapping[str, str] | None = None
+    ) -> None:
         """Starts the agent."""
         places = ["--run-dir", self.run_dir, "--guest-socket", self.guest_socket]
         arguments = command or (sys.executable, "-m", "box_guest", *map(str, places))
@@ -87,7 +89,7 @@ class LocalBox:
             *arguments,
             *("--forward-dir", str(self.root / "forward")),
             stdin=asyncio.subprocess.DEVNULL,
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.environ["PATH"], **(env or {})},
         )
 
     async def tunnel(self) -> Tunnel:

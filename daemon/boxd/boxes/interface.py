@@ -24,11 +24,8 @@ class Tunnels(Protocol):
         ...
 
     async def quiesce(self, box_id: str) -> int | None:
-        """Ends the tunnel before a freeze: its agent is told, and closes its end (bounded).
-
-        No new one comes up until `open`. Returns how many detached shells the agent told of, None
-        when it told nothing. Never fails because of the agent.
-        """
+        """As `close`, before a freeze: the agent is told and closes its end first, if it does so
+        in 2 s. Returns the number of detached shells that it told, None when it told nothing."""
         ...
 
     async def close(self, box_id: str) -> None:

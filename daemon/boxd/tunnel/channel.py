@@ -96,11 +96,12 @@ class Tunnel:
         return self.connection.is_closed()
 
     async def suspend_soon(self) -> int:
-        """Tells the agent that its box is about to be frozen; returns the number of detached
-        shells when the agent has closed its end. Not bounded in time. Raises Unavailable."""
-        shells = checked_shells(await self._control.request(protocol.SUSPEND_SOON))
-        await self.connection.wait_closed()
-        return shells
+        """Tells the agent that its box is about to be frozen; it will close its end of the tunnel.
+
+        Returns the number of detached shells that it answers with. Not bounded in time. Raises
+        Unavailable, or ProtocolError for an answer that is none.
+        """
+        return checked_shells(await self._control.request(protocol.SUSPEND_SOON))
 
     async def start(
         self,

@@ -80,7 +80,8 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         if self._chan is None or self._chan.is_closing():
             raise Unavailable("the box's tunnel is down at the moment")
         number = next(self._numbers)
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answered
         try:
             self._chan.write(protocol.encode({"type": kind, "id": number, **fields}))
             return await answered
@@ -108,11 +109,9 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         for task in self._tasks:
             task.cancel()
         self._activity.close()
-        for future in (*self._asked.values(), self.hello):
-            if not future.done():
-                future.set_exception(Unavailable("the box's tunnel went down"))
-                # Nobody may be waiting for it.
-                future.exception()
+        _lose(self.hello)
+        for future in self._asked.values():
+            _lose(future)
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         kind = message["type"]
@@ -192,6 +191,13 @@ class _Slowly:
         number, self._latest = self._latest, None
         self._pause = asyncio.get_running_loop().call_later(ACTIVITY_S, self._now)
         self._tell(number)
+
+
+def _lose(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(Unavailable("the box's tunnel went down"))
+        # Nobody may be waiting for it.
+        future.exception()
 
 
 def checked_shells(message: dict[str, Any]) -> int:

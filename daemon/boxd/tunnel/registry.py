@@ -161,6 +161,7 @@ class TunnelRegistry:
                 tunnel = await entry.settled()
                 if tunnel is not None:
                     shells = await tunnel.suspend_soon()
+                    await tunnel.connection.wait_closed()
         except (TimeoutError, Unavailable, protocol.ProtocolError) as error:
             logger.info("box %s: its agent did not close its tunnel: %s", box_id, error)
         if self._entries.get(box_id) is entry:

@@ -26,11 +26,13 @@ async def run(world: World, line: str, principal: Principal = ALICE) -> Result:
     return await execute(line, principal, world.operations, DOOR, world.clock.now())
 
 
-async def document(world: World, line: str) -> Any:  # noqa: ANN401  any JSON document
+async def document(world: World, line: str) -> dict[str, Any]:
     """What `--json` prints."""
     result = await run(world, line + " --json")
     assert result.status == 0
-    return json.loads(result.stdout)
+    shown = json.loads(result.stdout)
+    assert isinstance(shown, dict)
+    return shown
 
 
 async def test_suspend_and_resume(sleepy: World) -> None:
