@@ -42,7 +42,7 @@ class BoxPlan:
     mem_mb: int
     pids: int
     egress: str
-    """`all` or `none`."""
+    """A policy as `boxd.backends.egress` reads it: `all`, `none`, or a list."""
 
 
 @dataclass(frozen=True, slots=True)

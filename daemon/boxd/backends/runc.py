@@ -90,6 +90,7 @@ class RuncBackend:
         """Gives the network back if no box uses it; boxes go on."""
         if self._layout is None:
             return
+        await self._network.release()
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
             return
         await self._network.close()
@@ -206,9 +207,7 @@ class RuncBackend:
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:
-        await self._network.ensure(
-            record.plan.box_id, record.slot, open_=record.plan.egress == "all"
-        )
+        await self._network.ensure(record.plan.box_id, record.slot, egress=record.plan.egress)
 
     def _furnish(self, record: Record) -> None:
         """Files that the box's system expects to be right. The box may change them later."""
