@@ -113,10 +113,11 @@ class Network:
         if "table inet boxd_" not in tables:
             forwarding.switch_off()
 
-    async def ensure(self, box_id: str, slot: int, *, egress: str) -> None:
+    async def ensure(self, box_id: str, slot: int, *, egress: str, pid: int | None = None) -> None:
         """Makes namespace, link and fence entries of a box; what is there already stays.
 
-        `egress` is a policy as `parse_egress` reads it; BadRequest.
+        `egress` is a policy as `parse_egress` reads it; BadRequest. With `pid` the namespace is
+        that process's own; no other process may get its number meanwhile.
         """
         policy = parse_egress(egress)
         await self._reload()
@@ -128,11 +129,11 @@ class Network:
             self._resolver.know(address.box, link, policy)
         entries = fence.admit(self._names.table, link, address.box, policy)
         await run("nft", "-f", "-", stdin=entries)
-        if links.is_there(self._names, box_id, slot):
+        if links.is_there(self._names, box_id, slot, pid):
             return
         await links.take_down(self._names, box_id, slot)
         mtu = links.uplink_mtu(self._loaded.uplinks if self._loaded else ())
-        await links.add(self._names, box_id, slot, address, mtu=mtu)
+        await links.add(self._names, box_id, slot, address, mtu=mtu, pid=pid)
         loopback = self._loaded is not None and any(
             resolver.is_loopback for resolver in self._loaded.resolvers
         )
