@@ -82,6 +82,7 @@ class Resolver:
         self._boxes: dict[str, _Box] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.DatagramTransport | None = None
+        self._protocol: _Datagrams | None = None
         self._server: asyncio.Server | None = None
         self._starting = asyncio.Lock()
         self._backend = dns.asyncbackend.get_backend("asyncio")
@@ -126,15 +127,17 @@ class Resolver:
 
     async def _bind(self, address: str) -> None:
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(
-            lambda: _Datagrams(self._datagram), local_addr=(address, self._port)
+        self._transport, self._protocol = await loop.create_datagram_endpoint(
+            lambda: _Datagrams(self._datagram, loop.create_future()),
+            local_addr=(address, self._port),
         )
         self._server = await asyncio.start_server(self._connection, address, self._port)
 
     async def _unbind(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and self._protocol is not None:
             self._transport.close()
             self._transport = None
+            await self._protocol.closed
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -261,9 +264,17 @@ class _TooManyError(Exception):
 class _Datagrams(asyncio.DatagramProtocol):
     """Protocol adapter only."""
 
-    def __init__(self, received: Callable[[bytes, tuple[str, int]], None]) -> None:
+    def __init__(
+        self, received: Callable[[bytes, tuple[str, int]], None], closed: asyncio.Future[None]
+    ) -> None:
         self._received = received
+        self.closed = closed
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         """One datagram."""
         self._received(data, addr)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is closed."""
+        del exc
+        self.closed.set_result(None)
