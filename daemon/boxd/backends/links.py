@@ -55,6 +55,13 @@ async def add(
     )
 
 
+def traffic(link: str) -> tuple[int, int]:
+    """Bytes that the box received and sent through its present link; none without a link."""
+    counters = device(link) / "statistics"
+    # What the host's end sends, the box receives.
+    return int(read(counters / "tx_bytes") or 0), int(read(counters / "rx_bytes") or 0)
+
+
 def set_sysctls(link: str, *, localnet: bool) -> None:
     """How the host treats packets of a link; `localnet`: to its loopback addresses as well."""
     for name, value in {

@@ -184,10 +184,11 @@ class RuncBackend(WithoutMemory):
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""
-        self._records.get(box_id)
+        record = self._records.get(box_id)
         used = cgroups.usage(self._cgroups, self._names.cgroup(box_id))
         size = await self._disk.used(self._names.paths(box_id))
-        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
+        received, sent = self._network.traffic(record.slot)
+        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids, received, sent)
 
     def _unable(self, box_id: str) -> Unsupported:
         self._records.get(box_id)

@@ -24,6 +24,7 @@ from boxd.boxes.locks import Locks
 from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.schedule import REACHED
 from boxd.boxes.timers import Timers
+from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
 from boxd.errors import BoxdError, InvalidKey
 from boxd.model.box import Box, BoxState
@@ -76,6 +77,7 @@ class Lifecycle:
         policy: Policy = SHIPPED,
     ) -> None:
         self.attachments = Attachments()
+        self.usage = UsageSampler(assembly.backend, clock)
         self._store = store
         self._assembly = assembly
         self._locks = Locks()
@@ -123,9 +125,11 @@ class Lifecycle:
         await self._adoption.adopt_all()
         await self._adoption.release_unused()
         self._timers.start()
+        self.usage.start()
 
     async def close(self, *, stop_boxes: bool) -> None:
         """Lets what is under way finish (each step is bounded); stops all boxes if asked to."""
+        await self.usage.close()
         await self._timers.close()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

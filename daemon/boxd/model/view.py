@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from boxd.model.box import Box
+    from boxd.model.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class NextAct:
 class BoxView:
     """A box as its owner sees it. `age_s` in seconds, `mem_mb` in MiB.
 
-    `attached` counts who holds it awake, `why` tells how many for which reason.
+    `attached` counts who holds it awake, `why` tells how many for which reason. `usage` is None
+    while nothing was measured.
     """
 
     id: str
@@ -43,6 +45,7 @@ class BoxView:
     attached: int
     why: dict[str, int] = field(default_factory=dict)
     next: NextAct | None = None
+    usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Spec 2.1 with more fields; `workspace` is omitted for the default workspace."""
@@ -64,11 +67,18 @@ class BoxView:
             "deadline": self.deadline.isoformat() if self.deadline else None,
             "grace_s": self.grace.total_seconds() if self.grace is not None else None,
             "next": {"act": self.next.act, "at": self.next.at.isoformat()} if self.next else None,
+            "usage": self.usage.to_json() if self.usage else None,
         }
         return shown
 
 
-def view_box(box: Box, now: datetime, why: dict[str, int], next_act: NextAct | None) -> BoxView:
+def view_box(
+    box: Box,
+    now: datetime,
+    why: dict[str, int],
+    next_act: NextAct | None,
+    usage: Usage | None = None,
+) -> BoxView:
     """The view of a box at `now`, held for the reasons `why`, to which `next_act` happens."""
     return BoxView(
         id=box.id,
@@ -88,4 +98,5 @@ def view_box(box: Box, now: datetime, why: dict[str, int], next_act: NextAct | N
         attached=sum(why.values()),
         why=why,
         next=next_act,
+        usage=usage,
     )

@@ -60,6 +60,12 @@ class BoxOperations(Core):
             raise Ambiguous(_candidates(str(reference), found))
         return found[0]
 
+    async def inspect(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """The one box that a reference means, with its present use of resources; see `resolve`."""
+        box = await self.resolve(p, ref, ws)
+        await self._lifecycle.usage.refresh(box.id)
+        return self._view(box)
+
     async def up(self, p: Principal, spec: str, ws: str | None = None) -> BoxView:
         """Creates the box of a spec, or starts it, and has it run without an attachment."""
         box_spec, workspace = await self._creatable(p, spec, ws, anonymous=False)
@@ -136,7 +142,8 @@ class BoxOperations(Core):
 
     def _view(self, box: Box) -> BoxView:
         why = self._lifecycle.attachments.why(box.id)
-        return view_box(box, self._clock.now(), why, self._lifecycle.next_act(box))
+        usage = self._lifecycle.usage.last(box.id)
+        return view_box(box, self._clock.now(), why, self._lifecycle.next_act(box), usage)
 
 
 def _ignore(_line: str) -> None:
