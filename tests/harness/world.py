@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.interface import BoxPlan
+    from boxd.boxes.hostlimits import HostLimits
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -229,6 +230,7 @@ class World:
         store: ControlStore | None = None,
         automount: bool = True,
         tier: Callable[[Tier], Tier] = lambda tier: tier,
+        host: HostLimits | None = None,
     ) -> None:
         self.root = root
         self.steps = Steps()
@@ -238,6 +240,7 @@ class World:
         self.catalog = FakeCatalog(root)
         self.tier = tier(load_tiers()["default"])
         self.automount = automount
+        self.host = host
         self._make_daemon()
 
     def _make_daemon(self) -> None:
@@ -259,6 +262,7 @@ class World:
             clock=self.clock,
             default_image="debian",
             automount=self.automount,
+            host=self.host,
         )
         self.operations = Operations(
             store=self.store,

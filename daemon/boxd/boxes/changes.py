@@ -1,7 +1,7 @@
 """Changes of one box: made, woken, started, stopped, destroyed, and undone when that fails.
 
 A change is a row in the control database first; then the host follows. All of it is called under
-the box's lock; quota check and the new row run under the owner's lock as well.
+the box's lock; the check of limits and the row that it allows run under the lock of all as well.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from boxd.boxes.admission import Admission
     from boxd.boxes.assembly import Assembly
     from boxd.boxes.attachments import Attachments
     from boxd.boxes.interface import Catalog
-    from boxd.boxes.locks import Locks
-    from boxd.boxes.quota import Tier
     from boxd.boxes.timers import Timers
     from boxd.boxes.wish import Defaults
     from boxd.clock import Clock
@@ -47,20 +46,18 @@ class Changes:
         store: ControlStore,
         assembly: Assembly,
         catalog: Catalog,
-        tier: Tier,
+        admission: Admission,
         clock: Clock,
         defaults: Defaults,
-        locks: Locks,
         attachments: Attachments,
         timers: Timers,
     ) -> None:
         self._store = store
         self._assembly = assembly
         self._catalog = catalog
-        self._tier = tier
+        self._admission = admission
         self._clock = clock
         self._defaults = defaults
-        self._locks = locks
         self._attachments = attachments
         self._timers = timers
 
@@ -99,9 +96,7 @@ class Changes:
         box = new_box(
             owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral
         )
-        async with self._locks.sums(owner):
-            boxes = await self._store.boxes(owner)
-            self._tier.check_box(boxes, cpus=box.cpus, mem_mb=box.mem_mb, new=True)
+        async with self._admission.room(box, new=True):
             await self._store.add_box(box)
         try:
             await self._assembly.build(box, private_key)
@@ -176,9 +171,7 @@ class Changes:
     async def _start(self, box: Box) -> Box:
         """From `suspended` or `failed`: the box's processes start anew on its disk."""
         before = box.state
-        async with self._locks.sums(box.owner):
-            others = [one for one in await self._store.boxes(box.owner) if one.id != box.id]
-            self._tier.check_box(others, cpus=box.cpus, mem_mb=box.mem_mb, new=False)
+        async with self._admission.room(box, new=False):
             box = await self._store.change_state(box.id, before, BoxState.RESUMING)
         try:
             await self._assembly.start(box)

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from boxd.boxes.admission import Admission
 from boxd.boxes.adoption import Adoption
 from boxd.boxes.attachments import Attachments, Hold
 from boxd.boxes.changes import REMOVED, Changes
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from boxd.boxes.assembly import Assembly
+    from boxd.boxes.hostlimits import HostLimits
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
     from boxd.clock import Clock
@@ -62,7 +64,8 @@ class Attachment:
 
 
 class Lifecycle:
-    """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes."""
+    """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes.
+    `host`: what all boxes may take together."""
 
     def __init__(
         self,
@@ -75,6 +78,7 @@ class Lifecycle:
         default_image: str,
         automount: bool,
         policy: Policy = SHIPPED,
+        host: HostLimits | None = None,
     ) -> None:
         self.attachments = Attachments()
         self.usage = UsageSampler(assembly.backend, clock)
@@ -87,7 +91,7 @@ class Lifecycle:
             store=store,
             assembly=assembly,
             catalog=catalog,
-            tier=tier,
+            admission=Admission(store=store, tier=tier, host=host, locks=self._locks),
             clock=clock,
             defaults=Defaults(
                 image=default_image,
@@ -95,8 +99,8 @@ class Lifecycle:
                 drive=automount and assembly.drives is not None,
                 deadline_max=tier.deadline_max,
                 policy=policy,
+                disk_mb=tier.disk_mb,
             ),
-            locks=self._locks,
             attachments=self.attachments,
             timers=self._timers,
         )

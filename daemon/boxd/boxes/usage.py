@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from boxd.errors import BoxdError
+from boxd.errors import BoxdError, NotFound
 from boxd.model.usage import Usage
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class UsageSampler:
             began = self._clock.monotonic()
             try:
                 stats = await self._backend.stats(box_id)
+            except NotFound:
+                return  # it was removed meanwhile; the next round forgets it
             except (BoxdError, OSError) as error:
                 self._tell(box_id, f"use of resources not measured: {error}")
                 return

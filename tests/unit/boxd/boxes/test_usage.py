@@ -11,7 +11,7 @@ import pytest_asyncio
 from boxd.backends.interface import BackendBox, BoxStats
 from boxd.boxes import usage
 from boxd.boxes.usage import UsageSampler
-from boxd.errors import Unavailable
+from boxd.errors import NotFound, Unavailable
 from tests.harness.wait import until
 from tests.harness.world import TurnedClock
 
@@ -54,6 +54,8 @@ class Counters:
             await asyncio.sleep(0)
             if box_id in self.hung:
                 await asyncio.Event().wait()
+            if box_id not in self.boxes:
+                raise NotFound(f"the backend has no box {box_id}")
             if box_id in self.failing:
                 raise self.failing[box_id]
             self.clock.turn(self.takes)
