@@ -55,13 +55,6 @@ async def add(
     )
 
 
-def traffic(link: str) -> tuple[int, int]:
-    """Bytes that the box received and sent through its present link; none without a link."""
-    counters = device(link) / "statistics"
-    # What the host's end sends, the box receives.
-    return int(read(counters / "tx_bytes") or 0), int(read(counters / "rx_bytes") or 0)
-
-
 def set_sysctls(link: str, *, localnet: bool) -> None:
     """How the host treats packets of a link; `localnet`: to its loopback addresses as well."""
     for name, value in {
@@ -113,6 +106,12 @@ async def take_down(names: HostNames, box_id: str, slot: int) -> None:
             gone = "Cannot find device" in error.message
             if not gone or attempt + 1 == TAKE_DOWN_ATTEMPTS:
                 raise
+
+
+def traffic(link: str) -> tuple[int, int]:
+    """Bytes that the box has received and sent by its link; zeros when it has none."""
+    statistics = device(link) / "statistics"
+    return int(read(statistics / "tx_bytes") or 0), int(read(statistics / "rx_bytes") or 0)
 
 
 def uplink_mtu(devices: Iterable[str]) -> int:

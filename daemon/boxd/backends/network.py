@@ -149,10 +149,6 @@ class Network:
         text = fence.expel(self._names.table, self._names.link(slot), self.address(slot).box)
         await run("nft", "-f", "-", stdin=text)
 
-    def traffic(self, slot: int) -> tuple[int, int]:
-        """Bytes that the box of a slot received and sent; see `links.traffic`."""
-        return links.traffic(self._names.link(slot))
-
     async def _open(
         self, link: str, addresses: list[IPv4Address], port: int | None, seconds: int
     ) -> None:

@@ -17,7 +17,17 @@ import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, disk, drivemount, mounts, processes, subnets, trees
+from boxd.backends import (
+    bundle,
+    cgroups,
+    disk,
+    drivemount,
+    links,
+    mounts,
+    processes,
+    subnets,
+    trees,
+)
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.disks import Disks
 from boxd.backends.hostnames import HostNames
@@ -191,7 +201,7 @@ class RuncBackend(WithoutMemory):
         record = self._records.get(box_id)
         used = cgroups.usage(self._cgroups, self._names.cgroup(box_id))
         size = await self._disks.named(record.disk).used(self._names.paths(box_id))
-        received, sent = self._network.traffic(record.slot)
+        received, sent = links.traffic(self._names.link(record.slot))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids, received, sent)
 
     def _unable(self, box_id: str) -> Unsupported:
