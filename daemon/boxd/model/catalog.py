@@ -16,9 +16,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """Hardware caps of a box: CPUs (fractions allowed), memory in MiB."""
+    """Hardware caps of a box: CPUs (fractions allowed), memory and disk in MiB."""
 
     name: str
     description: str
     cpus: float
     mem_mb: int
+    disk_mb: int = 0
+    """What the box may write beside its image and /wrk; 0: no cap."""
+    pids: int = 512
+    """Processes and threads."""
