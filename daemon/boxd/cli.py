@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from boxd import log
-from boxd.config import DEFAULT_IMAGE, DEFAULT_STATE_DIR, Address, Config
+from boxd.config import (
+    BACKENDS,
+    DEFAULT_IMAGE,
+    DEFAULT_STATE_DIR,
+    DOCKER_SOCKET,
+    Address,
+    Config,
+)
 from boxd.errors import BadName, BadRequest, BoxdError, Unavailable
 from boxd.names.duration import parse_duration
 
@@ -46,6 +53,13 @@ DEFAULTS = {
     "cache_size": None,
     "trash": "24h",
     "default_image": DEFAULT_IMAGE,
+    "backend": BACKENDS[0],
+    "docker_socket": DOCKER_SOCKET,
+    "boxes_size": None,
+    "no_templates": False,
+    "idle_timeout": "2m",
+    "idle_reap": "3h",
+    "grace": None,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
 }
@@ -90,12 +104,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--meta-dsn", metavar="DSN", help="PostgreSQL, without password; default: embedded")
     add("--meta-dsn-file", type=Path, metavar="FILE", help="file (mode 0600) with the DSN")
     add("--store-file", type=Path, metavar="FILE", help="JSON (0600) naming an S3; else embedded")
+    add("--backend", choices=BACKENDS, help=f"what makes the boxes ({BACKENDS[0]})")
+    add("--docker-socket", type=Path, metavar="PATH", help=f"of its engine ({DOCKER_SOCKET})")
     add = listeners.add_argument
     add("--ssh-addr", metavar="HOST:PORT", help=f"SSH ({SSH_ADDR})")
     add("--api-addr", metavar="HOST:PORT", help="HTTP API; not served when absent")
     add("--default-image", metavar="NAME", help=f"image of specs without one ({DEFAULT_IMAGE})")
     serving = _flags()
     add = serving.add_argument
+    add("--idle-timeout", metavar="DURATION", help="unused boxes are suspended after it (2m)")
+    add("--idle-reap", metavar="DURATION", help="suspended boxes are removed after it (3h)")
+    add(
+        "--grace", metavar="DURATION", help="boxes stay awake so long after a detach; default: none"
+    )
+    add("--boxes-size", metavar="SIZE", help="disk for all boxes; 0: without limits of their own")
+    add("--no-templates", action="store_true", help="start every new box from nothing")
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
     add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
@@ -146,6 +169,15 @@ def _config(arguments: argparse.Namespace) -> Config:
         cache_size=_cache_size(arguments.cache_size, arguments.store_file),
         trash_seconds=_trash(arguments.trash),
         default_image=arguments.default_image,
+        backend=arguments.backend,
+        docker_socket=arguments.docker_socket.absolute(),
+        boxes_size=None
+        if arguments.boxes_size is None
+        else _size(arguments.boxes_size, "--boxes-size"),
+        templates=not arguments.no_templates,
+        idle_timeout=parse_duration(arguments.idle_timeout, "--idle-timeout"),
+        idle_reap=parse_duration(arguments.idle_reap, "--idle-reap"),
+        grace=None if arguments.grace is None else parse_duration(arguments.grace, "--grace"),
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
         verbose=arguments.verbose,
@@ -174,9 +206,13 @@ def _trash(text: str) -> int:
 def _cache_size(text: str | None, store_file: Path | None) -> int:
     if text is None:
         return 0 if store_file is None else CACHE_SIZE
+    return _size(text, "--cache-size")
+
+
+def _size(text: str, flag: str) -> int:
     match = _SIZE.fullmatch(text.upper())
     if match is None:
-        raise BadRequest(f"--cache-size: {text!r} is not a size, for example 500M, 20G or 0")
+        raise BadRequest(f"{flag}: {text!r} is not a size, for example 500M, 20G or 0")
     return int(match[1]) << _UNITS[match[2]]
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 DEFAULT_STATE_DIR = Path("/var/lib/boxd")
 DEFAULT_IMAGE = "debian"
+DOCKER_SOCKET = Path("/var/run/docker.sock")
+BACKENDS = ("runc", "docker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class Config:
     `api_addr` None serves no HTTP. Each mounted drive keeps at most `cache_size` bytes of blocks
     below `cache_dir` (None: in the state directory). Removed files of drives can be restored for
     `trash_seconds`; 0: not at all.
+
+    `backend` makes the boxes: `runc`, or `docker` by the engine at `docker_socket`. `boxes_size`
+    bytes hold the writable layers of all boxes (None: chosen by free space; 0: no limits on disks).
+    `templates`: boxes are made from the memory of one that has just started, where that works.
+    `idle_timeout`, `idle_reap` and `grace`: see `boxes.policy`.
     """
 
     state_dir: Path = DEFAULT_STATE_DIR
@@ -42,6 +50,13 @@ class Config:
     cache_size: int = 0
     trash_seconds: int = 24 * 3600
     default_image: str = DEFAULT_IMAGE
+    backend: str = "runc"
+    docker_socket: Path = DOCKER_SOCKET
+    boxes_size: int | None = None
+    templates: bool = True
+    idle_timeout: timedelta = timedelta(minutes=2)
+    idle_reap: timedelta = timedelta(hours=3)
+    grace: timedelta | None = None
     workspace_automount: bool = False
     trusted_proxy: str = "127.0.0.1"
     verbose: bool = False

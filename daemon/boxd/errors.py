@@ -14,7 +14,8 @@
     │   └── Ambiguous          names the candidates
     ├── PreconditionFailed 412 ├── TooLarge 413          ├── BadRange 416
     ├── QuotaExceeded 429      ├── NothingListening 502  ├── Unavailable 503
-    ├── DialTimeout 504        └── DriveFull 507
+    ├── DialTimeout 504        ├── DriveFull 507
+    ├── DiskFull 507           └── MemoryLost 500
 
 The text of an error is shown to users: it says what happened, to what, and what to do next, and
 holds no secret and nothing of another owner.
@@ -129,3 +130,13 @@ class DriveFull(BoxdError):
     """The drive's quota or the store's space is used up."""
 
     http_status = 507
+
+
+class DiskFull(BoxdError):
+    """The host's disk for boxes has too little room left."""
+
+    http_status = 507
+
+
+class MemoryLost(BoxdError):
+    """The memory of a suspended box cannot be brought back; its disk can."""

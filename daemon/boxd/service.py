@@ -21,6 +21,7 @@ from boxd.api.serve import ApiServer
 from boxd.backends.runc import RuncBackend
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
+from boxd.boxes.policy import Policy
 from boxd.boxes.quota import load_tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
@@ -179,6 +180,11 @@ class Service:
             clock=clock,
             default_image=self._config.default_image,
             automount=self._config.workspace_automount,
+            policy=Policy(
+                idle_timeout=self._config.idle_timeout,
+                idle_reap=self._config.idle_reap,
+                grace=self._config.grace,
+            ),
         )
         self._lifecycle = lifecycle
         self._stack.push_async_callback(self._close_lifecycle)

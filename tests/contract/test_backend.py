@@ -44,6 +44,7 @@ class Subject:
         return BoxPlan(
             box_id=f"{self.made:032x}",
             hostname="testbox",
+            image="test",
             rootfs=self.tmp_path,
             runtime=self.tmp_path,
             run_dir=self.tmp_path,
@@ -127,9 +128,9 @@ async def test_unknown_boxes(subject: Subject) -> None:
     with pytest.raises(NotFound):
         await backend.detach_drive(unknown)
     with pytest.raises(NotFound):
-        await backend.suspend(unknown)
+        await backend.freeze(unknown)
     with pytest.raises(NotFound):
-        await backend.resume(unknown)
+        await backend.resume(unknown, None)
 
 
 async def test_what_it_cannot_do_it_says(subject: Subject) -> None:
@@ -139,9 +140,9 @@ async def test_what_it_cannot_do_it_says(subject: Subject) -> None:
     assert can.why_no_suspend
     await backend.create(plan)
     with pytest.raises(Unsupported, match="suspend"):
-        await backend.suspend(plan.box_id)
+        await backend.freeze(plan.box_id)
     with pytest.raises(Unsupported, match="suspend"):
-        await backend.resume(plan.box_id)
+        await backend.resume(plan.box_id, None)
 
 
 async def test_a_stopped_box_takes_no_drive(subject: Subject) -> None:

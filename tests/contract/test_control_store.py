@@ -11,6 +11,8 @@ import pytest
 from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS, Box, BoxState
 from boxd.model.key import ApiKey
+from boxd.model.profile import Profile
+from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
 from boxd.secret import digest, random_hex
 from boxd.store.memory import MemoryStore
@@ -61,6 +63,19 @@ def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER
         grace=timedelta(minutes=5),
         ephemeral=False,
         drive=True,
+        since=NOW - timedelta(minutes=1),
+        step=3,
+        idle_since=NOW,
+        memory=True,
+        durable=True,
+        auto_suspend=False,
+        pinned_until=NOW + timedelta(hours=1),
+        pin_why="a build",
+        confidential=True,
+        egress="example.org",
+        disk_mb=2048,
+        pids=99,
+        clamped=True,
     )
 
 
@@ -78,6 +93,7 @@ def make_volume(workspace: str | None = None, owner: str = OWNER) -> Volume:
 async def test_box_comes_back_as_it_was_written(store: ControlStore) -> None:
     full = make_box()
     bare = replace(make_box("bare"), deadline=None, grace=None, ephemeral=True, drive=False)
+    bare = replace(bare, idle_since=None, pinned_until=None)
     await store.add_box(full)
     await store.add_box(bare)
     assert await store.box(full.id) == full
@@ -148,11 +164,84 @@ async def test_state_change_is_compare_and_set(store: ControlStore) -> None:
 async def test_grace_and_drive_change_alone(store: ControlStore) -> None:
     box = make_box()
     await store.add_box(box)
-    await store.change_grace(box.id, None)
-    await store.change_drive(box.id, False)
+    await store.change_box(box.id, grace=None, drive=False)
     assert await store.box(box.id) == replace(box, grace=None, drive=False)
-    await store.change_grace("f" * 32, None)
-    await store.change_drive("f" * 32, True)
+    await store.change_box(box.id)
+    await store.change_box("f" * 32, grace=None)
+
+
+async def test_a_change_of_state_sets_more_in_the_same_step(store: ControlStore) -> None:
+    box = replace(make_box(), state=BoxState.RUNNING, memory=False)
+    await store.add_box(box)
+    after = BoxState.SUSPENDING
+    wanted = replace(box, state=after, detail="idle", since=NOW, step=1, idle_since=None)
+    changed = await store.change_state(
+        box.id, BoxState.RUNNING, after, "idle", since=NOW, step=1, idle_since=None
+    )
+    assert changed == wanted == await store.box(box.id)
+    with pytest.raises(Conflict):
+        await store.change_state(box.id, BoxState.RUNNING, after, "idle", step=2)
+    assert await store.box(box.id) == wanted
+
+
+def make_snapshot(name: str = "before", box_name: str = "web", owner: str = OWNER) -> Snapshot:
+    """An unfinished snapshot."""
+    return Snapshot(
+        id=random_hex(16),
+        owner=owner,
+        workspace=None,
+        box_name=box_name,
+        name=name,
+        box_id=random_hex(16),
+        created=NOW,
+        ready=False,
+        memory=True,
+        image="debian",
+        flavor="small",
+        cpus=1.5,
+        mem_mb=1024,
+        disk_mb=2048,
+        pids=99,
+        egress="none",
+        drive=True,
+        backend="runc",
+    )
+
+
+async def test_snapshots(store: ControlStore) -> None:
+    first = make_snapshot()
+    later = replace(make_snapshot("after"), created=NOW + timedelta(seconds=1), workspace="ws1")
+    other = make_snapshot(box_name="db", owner=OTHER)
+    for one in (later, first, other, first):
+        await store.add_snapshot(one)
+    assert await store.snapshots(OWNER) == [first, later]
+    assert sorted(one.id for one in await store.all_snapshots()) == sorted(
+        one.id for one in (first, later, other)
+    )
+    with pytest.raises(Conflict, match="before"):
+        await store.add_snapshot(make_snapshot())
+    await store.finish_snapshot(first.id)
+    await store.finish_snapshot("f" * 32)
+    assert (await store.snapshots(OWNER))[0] == replace(first, ready=True)
+    await store.remove_snapshot(first.id)
+    await store.remove_snapshot(first.id)
+    assert await store.snapshots(OWNER) == [later]
+    await store.add_snapshot(make_snapshot())
+
+
+async def test_profiles(store: ControlStore) -> None:
+    bare = Profile("web", "debian")
+    full = Profile("Lab", "python", "large", timedelta(hours=2), timedelta(minutes=5), "none")
+    for one in (bare, full):
+        await store.put_profile(OWNER, one)
+    assert await store.profiles(OWNER) == [full, bare]
+    assert await store.profiles(OTHER) == []
+    await store.put_profile(OWNER, replace(bare, image="node"))
+    assert await store.profiles(OWNER) == [full, replace(bare, image="node")]
+    await store.remove_profile(OTHER, "Lab")
+    await store.remove_profile(OWNER, "Lab")
+    await store.remove_profile(OWNER, "Lab")
+    assert await store.profiles(OWNER) == [replace(bare, image="node")]
 
 
 async def test_key_is_found_by_its_digest(store: ControlStore) -> None:

@@ -74,6 +74,7 @@ class BoxHost:
         plan = BoxPlan(
             box_id=box_id,
             hostname="testbox",
+            image="test",
             rootfs=self.rootfs,
             runtime=run_dir.parent / "runtime",
             run_dir=run_dir,

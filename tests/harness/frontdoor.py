@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest_asyncio
 
 from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
+from boxd.backends.without_memory import WithoutMemory
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.quota import load_tiers
@@ -39,10 +40,11 @@ TIER = "default"
 STOP_S = 10.0
 
 
-class ProcessBackend:
+class ProcessBackend(WithoutMemory):
     """Boxes whose init is the agent as a child process of the test."""
 
     name = "process"
+    why_no_memory = "boxes are plain processes"
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -59,7 +61,14 @@ class ProcessBackend:
 
     def capabilities(self) -> Capabilities:
         """A plain process can be neither suspended nor forked."""
-        return Capabilities(suspend=False, fork=False, why_no_suspend="boxes are plain processes")
+        return Capabilities(
+            suspend=False,
+            fork=False,
+            snapshot=False,
+            disk_limit=False,
+            any_image=False,
+            why_no_suspend=self.why_no_memory,
+        )
 
     async def create(self, plan: BoxPlan) -> None:
         """Remembers the plan."""
@@ -111,14 +120,6 @@ class ProcessBackend:
     async def stats(self, box_id: str) -> BoxStats:
         """Not measured."""
         raise Unsupported("boxes that are plain processes are not measured")
-
-    async def suspend(self, box_id: str) -> None:
-        """See `capabilities`."""
-        raise Unsupported(self.capabilities().why_no_suspend)
-
-    async def resume(self, box_id: str) -> None:
-        """See `capabilities`."""
-        raise Unsupported(self.capabilities().why_no_suspend)
 
     def kill(self, box_id: str) -> None:
         """The box dies without a word."""

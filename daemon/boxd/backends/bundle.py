@@ -169,6 +169,16 @@ def seccomp() -> dict[str, Any]:
     return profile
 
 
+def cpu_quota(plan: BoxPlan) -> int:
+    """Microseconds of CPU time that the box gets in each CPU_PERIOD_US."""
+    return max(MIN_CPU_QUOTA_US, round(plan.cpus * CPU_PERIOD_US))
+
+
+def cpu_shares(plan: BoxPlan) -> int:
+    """The box's weight beside other boxes when the CPUs are wanted by many."""
+    return max(MIN_CPU_SHARES, round(plan.cpus * CPU_SHARES_PER_CPU))
+
+
 def _process(init: tuple[str, ...], facts: HostFacts) -> dict[str, Any]:
     capabilities = list(CAPABILITIES)
     files = min(NOFILE, facts.nofile)
@@ -236,9 +246,9 @@ def _resources(plan: BoxPlan, facts: HostFacts) -> dict[str, Any]:
         "devices": [{"allow": False, "access": "rwm"}],
         "memory": memory,
         "cpu": {
-            "quota": max(MIN_CPU_QUOTA_US, round(plan.cpus * CPU_PERIOD_US)),
+            "quota": cpu_quota(plan),
             "period": CPU_PERIOD_US,
-            "shares": max(MIN_CPU_SHARES, round(plan.cpus * CPU_SHARES_PER_CPU)),
+            "shares": cpu_shares(plan),
         },
         "pids": {"limit": plan.pids},
     }

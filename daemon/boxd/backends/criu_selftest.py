@@ -100,6 +100,7 @@ class _SelfTest:
         plan = BoxPlan(
             box_id=BOX,
             hostname=BOX,
+            image="",
             rootfs=image,
             runtime=runtime,
             run_dir=run_dir,

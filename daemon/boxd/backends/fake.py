@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
-from boxd.errors import Conflict, NotFound, Unavailable, Unsupported
+from boxd.errors import Conflict, MemoryLost, NotFound, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,10 @@ class _Box:
     def __init__(self, plan: BoxPlan) -> None:
         self.plan = plan
         self.running = False
+        self.frozen = False
+        self.memory = False
         self.starts = 0
+        self.resumes = 0
         self.drive: Path | None = None
 
 
@@ -37,10 +40,12 @@ class FakeBackend:
         self._suspends = suspends
         self._ready = False
         self._boxes: dict[str, _Box] = {}
-        self._suspended: set[str] = set()
+        self._snapshots: dict[str, bool] = {}
         self._failures: dict[str, BoxdError] = {}
         self.holders: dict[str, str] = {}
         """By box id: what holds the drive, so that `detach_drive` refuses."""
+        self.lost: set[str] = set()
+        """Ids of boxes whose memory cannot be brought back."""
 
     def fail_next(self, method: str, error: BoxdError) -> None:
         """Makes the next call of `method` raise `error` and change nothing."""
@@ -57,8 +62,12 @@ class FakeBackend:
     def crash(self, box_id: str) -> None:
         """Ends a box's init from outside."""
         box = self._find(box_id)
-        box.running = False
+        box.running = box.frozen = False
         box.drive = None
+
+    def resumes(self, box_id: str) -> int:
+        """How often the box ran on from its memory."""
+        return self._find(box_id).resumes
 
     async def setup(self) -> None:
         """Nothing to prepare."""
@@ -73,7 +82,14 @@ class FakeBackend:
     def capabilities(self) -> Capabilities:
         """As the constructor was told."""
         why = "" if self._suspends else "this backend cannot suspend boxes"
-        return Capabilities(suspend=self._suspends, fork=False, why_no_suspend=why)
+        return Capabilities(
+            suspend=self._suspends,
+            fork=self._suspends,
+            snapshot=True,
+            disk_limit=False,
+            any_image=False,
+            why_no_suspend=why,
+        )
 
     async def create(self, plan: BoxPlan) -> None:
         """Remembers the plan; a known box stays as it is."""
@@ -89,7 +105,7 @@ class FakeBackend:
         if not box.running:
             box.running = True
             box.starts += 1
-        self._suspended.discard(box_id)
+            box.memory = False
 
     async def attach_drive(self, box_id: str, source: Path) -> None:
         """Remembers the source."""
@@ -116,12 +132,14 @@ class FakeBackend:
         """Forgets it."""
         self._fail("destroy")
         self._boxes.pop(box_id, None)
-        self._suspended.discard(box_id)
 
     async def list(self) -> list[BackendBox]:
         """All boxes, in the order of ids."""
         self._fail("list")
-        return [BackendBox(box_id, box.running) for box_id, box in sorted(self._boxes.items())]
+        return [
+            BackendBox(box_id, box.running, box.frozen, box.memory)
+            for box_id, box in sorted(self._boxes.items())
+        ]
 
     async def stats(self, box_id: str) -> BoxStats:
         """One process and nothing else while it runs."""
@@ -130,24 +148,90 @@ class FakeBackend:
             cpu_s=0.0, memory_bytes=0, disk_bytes=0, pids=int(self._find(box_id).running)
         )
 
-    async def suspend(self, box_id: str) -> None:
-        """Unsupported unless the constructor said otherwise."""
-        self._fail("suspend")
-        self._find(box_id)
-        if not self._suspends:
-            raise Unsupported(self.capabilities().why_no_suspend)
-        self.crash(box_id)
-        self._suspended.add(box_id)
+    async def freeze(self, box_id: str) -> None:
+        """Marks it as frozen."""
+        self._fail("freeze")
+        box = self._suspendable(box_id)
+        if not box.running:
+            raise Conflict("the box does not run")
+        box.frozen = True
 
-    async def resume(self, box_id: str) -> None:
-        """Undoes `suspend`."""
+    async def save_memory(self, box_id: str) -> None:
+        """Marks its memory as kept."""
+        self._fail("save_memory")
+        box = self._suspendable(box_id)
+        if not box.frozen:
+            raise Conflict("the box is not frozen")
+        box.memory = True
+
+    async def thaw(self, box_id: str) -> None:
+        """Undoes both marks."""
+        self._fail("thaw")
+        box = self._suspendable(box_id)
+        box.memory = box.frozen = False
+
+    async def resume(self, box_id: str, drive: Path | None) -> None:
+        """Uses up the memory."""
         self._fail("resume")
+        box = self._suspendable(box_id)
+        if box.running:
+            return
+        if not box.memory or box_id in self.lost:
+            box.memory = False
+            raise MemoryLost("its memory cannot be brought back")
+        box.memory = False
+        box.running = True
+        box.resumes += 1
+        box.drive = drive
+
+    async def discard_memory(self, box_id: str) -> None:
+        """Forgets the mark."""
+        self._fail("discard_memory")
+        self._suspendable(box_id).memory = False
+
+    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Remembers whether there is memory in it."""
+        self._fail("snapshot")
+        box = self._find(box_id)
+        if box.running and not box.frozen:
+            raise Conflict("the box runs")
+        self._snapshots[snapshot_id] = box.frozen or box.memory
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Forgets it."""
+        self._fail("drop_snapshot")
+        self._snapshots.pop(snapshot_id, None)
+
+    async def snapshots(self) -> tuple[str, ...]:
+        """All, in the order of ids."""
+        self._fail("snapshots")
+        return tuple(sorted(self._snapshots))
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Only the mark of memory is restored."""
+        self._fail("restore_snapshot")
+        box = self._find(box_id)
+        if box.running:
+            raise Conflict("the box runs")
+        box.memory = self._kept(snapshot_id)
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """A box with the snapshot's mark of memory."""
+        self._fail("clone")
+        memory = self._kept(snapshot_id)
+        await self.create(plan)
+        self._boxes[plan.box_id].memory = memory
+
+    def _kept(self, snapshot_id: str) -> bool:
+        if snapshot_id not in self._snapshots:
+            raise NotFound(f"the backend has no snapshot {snapshot_id}")
+        return self._snapshots[snapshot_id]
+
+    def _suspendable(self, box_id: str) -> _Box:
         box = self._find(box_id)
         if not self._suspends:
             raise Unsupported(self.capabilities().why_no_suspend)
-        if box_id in self._suspended:
-            self._suspended.discard(box_id)
-            box.running = True
+        return box
 
     def _find(self, box_id: str) -> _Box:
         if box_id not in self._boxes:

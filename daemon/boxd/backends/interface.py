@@ -20,7 +20,15 @@ class Capabilities:
     """What this backend can do here. `why_no_suspend` is shown to users when it cannot."""
 
     suspend: bool
+    """Memory goes to the disk and comes back."""
     fork: bool
+    """A box is copied with its memory while it lives."""
+    snapshot: bool
+    """The disk of a box can be kept and copied."""
+    disk_limit: bool
+    """A box that fills its disk fails alone."""
+    any_image: bool
+    """Images need not be in the catalog."""
     why_no_suspend: str
 
 
@@ -28,21 +36,26 @@ class Capabilities:
 class BoxPlan:
     """What to build a box from.
 
-    `rootfs` is the image's unpacked root (never written), `runtime` the guest runtime directory
-    (mounted read-only at /.box), `run_dir` a directory of the box on the host, mounted at
-    /run/box: it holds the tunnel socket and the agent's configuration.
+    `rootfs` is the image's unpacked root (never written), None for an `image` that only the backend
+    knows; `runtime` is the guest runtime directory (mounted read-only at /.box), `run_dir` a
+    directory of the box on the host, mounted at /run/box: it holds the tunnel socket and the
+    agent's configuration.
     """
 
     box_id: str
     hostname: str
-    rootfs: Path
+    image: str
+    """Name in the catalog, or a reference that the backend understands."""
+    rootfs: Path | None
     runtime: Path
     run_dir: Path
     cpus: float
     mem_mb: int
     pids: int
     egress: str
-    """`all` or `none`."""
+    """`all`, `none`, or a list of names and networks, separated by commas."""
+    disk_mb: int = 0
+    """Cap of the writable layer in MiB, where the backend can; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,10 @@ class BackendBox:
 
     box_id: str
     running: bool
+    frozen: bool = False
+    """It lives and stands still."""
+    memory: bool = False
+    """A complete image of its memory stands on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,9 @@ class BoxStats:
     memory_bytes: int
     disk_bytes: int
     pids: int
+    net_rx_bytes: int = 0
+    """What the box received; of its present network interface."""
+    net_tx_bytes: int = 0
 
 
 class Backend(Protocol):
@@ -85,7 +105,10 @@ class Backend(Protocol):
         ...
 
     async def start(self, box_id: str) -> None:
-        """Starts the init process (the guest agent) of a created or stopped box."""
+        """Starts the init process (the guest agent) of a created or stopped box.
+
+        Memory of it on the disk is discarded.
+        """
         ...
 
     async def attach_drive(self, box_id: str, source: Path) -> None:
@@ -100,7 +123,7 @@ class Backend(Protocol):
         ...
 
     async def stop(self, box_id: str) -> None:
-        """Ends all processes of the box; its disk stays and `start` works again."""
+        """Ends all processes of the box, frozen ones too; disk and memory on the disk stay."""
         ...
 
     async def destroy(self, box_id: str) -> None:
@@ -115,10 +138,62 @@ class Backend(Protocol):
         """Present use of resources."""
         ...
 
-    async def suspend(self, box_id: str) -> None:
-        """Memory to disk, processes ended. Unsupported where `capabilities` says so."""
+    # Memory. Unsupported where `capabilities().suspend` is off.
+
+    async def freeze(self, box_id: str) -> None:
+        """Has the processes of a running box stand still."""
         ...
 
-    async def resume(self, box_id: str) -> None:
-        """Undoes `suspend`."""
+    async def save_memory(self, box_id: str) -> None:
+        """Writes the memory of a frozen box to the disk and makes it its memory in one step.
+
+        The box is frozen and alive afterwards: `stop` completes a suspension, `thaw` undoes it.
+        After an error it is frozen as well, and has no memory on the disk. BoxdError with one line
+        for people when it holds something that cannot be kept.
+        """
+        ...
+
+    async def thaw(self, box_id: str) -> None:
+        """Has a frozen box run on. Its memory on the disk is discarded before."""
+        ...
+
+    async def resume(self, box_id: str, drive: Path | None) -> None:
+        """Has a stopped box run on from its memory, which is used up by that.
+
+        `drive` is the mount for its /wrk if it had one. MemoryLost when the memory cannot be
+        brought back: nothing of the try is left then, and `start` works.
+        """
+        ...
+
+    async def discard_memory(self, box_id: str) -> None:
+        """Removes the memory of a box that does not run. No error if it has none."""
+        ...
+
+    # Snapshots. Unsupported where `capabilities().snapshot` is off.
+
+    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Keeps disk and memory of a box that is frozen or does not run.
+
+        Of a frozen one, memory and disk are those of one moment; of a stopped one, its memory is
+        kept if it has any. What fails leaves no snapshot.
+        """
+        ...
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Removes a snapshot. No error if it is unknown."""
+        ...
+
+    async def snapshots(self) -> tuple[str, ...]:
+        """Ids of all snapshots on this host that belong to this installation."""
+        ...
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Gives a box that does not run the disk and the memory of a snapshot. NotFound."""
+        ...
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """As `create`, with disk and memory of a snapshot: `resume` or `start` follows. NotFound.
+
+        The new box has its own name, network and run directory.
+        """
         ...

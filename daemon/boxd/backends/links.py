@@ -1,7 +1,8 @@
 """The link of one box: a network namespace with `eth0` in it, and the host's end of the pair.
 
-The names come from `HostNames`. Nothing here knows of fence or subnet; each step is for one box,
-whose calls the backend serialises.
+The namespace is made here, or it is the one of a process (`pid`: a box that another program has
+started), which then gets a name on the host and is kept by it. The names come from `HostNames`.
+Nothing here knows of fence or subnet; each step is for one box, whose calls the backend serialises.
 """
 
 from __future__ import annotations
@@ -21,21 +22,32 @@ TAKE_DOWN_ATTEMPTS = 5
 DEFAULT_MTU = 1500
 
 
-def is_there(names: HostNames, box_id: str, slot: int) -> bool:
-    """Whether the box has its namespace and its link."""
-    return names.netns_path(box_id).exists() and device(names.link(slot)).exists()
+def is_there(names: HostNames, box_id: str, slot: int, pid: int | None = None) -> bool:
+    """Whether the box has its namespace (that of process `pid`) and its link."""
+    place = names.netns_path(box_id)
+    if not (place.exists() and device(names.link(slot)).exists()):
+        return False
+    return pid is None or place.samefile(f"/proc/{pid}/ns/net")
 
 
 async def add(
-    names: HostNames, box_id: str, slot: int, address: subnets.BoxAddress, *, mtu: int
+    names: HostNames,
+    box_id: str,
+    slot: int,
+    address: subnets.BoxAddress,
+    *,
+    mtu: int,
+    pid: int | None = None,
 ) -> None:
-    """Makes the namespace and both ends, and sets up the host's one. Nothing may be there."""
+    """Makes the namespace, or names that of process `pid`, and both ends, and sets up the host's
+    one. Nothing may be there."""
     link, netns = names.link(slot), names.netns(box_id)
+    namespace = f"netns add {netns}" if pid is None else f"netns attach {netns} {pid}"
     await run(
         "ip",
         "-batch",
         "-",
-        stdin=f"netns add {netns}\n"
+        stdin=f"{namespace}\n"
         f"link add dev {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n"
         f"link set dev {link} addrgenmode none\n"
         f"addr add {address.gateway}/{subnets.PREFIX} dev {link}\n"

@@ -100,8 +100,12 @@ class Network:
         if "table inet boxd_" not in tables:
             forwarding.switch_off()
 
-    async def ensure(self, box_id: str, slot: int, *, open_: bool) -> None:
-        """Makes namespace, link and fence entries of a box; what is there already stays."""
+    async def ensure(self, box_id: str, slot: int, *, open_: bool, pid: int | None = None) -> None:
+        """Makes namespace, link and fence entries of a box; what is there already stays.
+
+        With `pid` the namespace is that process's own; no other process may get its number
+        meanwhile.
+        """
         await self._reload()
         link, address = self._names.link(slot), self.address(slot)
         await run(
@@ -110,11 +114,11 @@ class Network:
             "-",
             stdin=fence.admit(self._names.table, link, address.box, open_=open_),
         )
-        if links.is_there(self._names, box_id, slot):
+        if links.is_there(self._names, box_id, slot, pid):
             return
         await links.take_down(self._names, box_id, slot)
         mtu = links.uplink_mtu(self._loaded.uplinks if self._loaded else ())
-        await links.add(self._names, box_id, slot, address, mtu=mtu)
+        await links.add(self._names, box_id, slot, address, mtu=mtu, pid=pid)
         loopback = self._loaded is not None and any(
             resolver.is_loopback for resolver in self._loaded.resolvers
         )

@@ -34,7 +34,8 @@ class Record:
         data: dict[str, Any] = json.loads(text)
         plan: dict[str, Any] = data["plan"]
         for name in ("rootfs", "runtime", "run_dir"):
-            plan[name] = Path(plan[name])
+            plan[name] = None if plan[name] is None else Path(plan[name])
+        plan.setdefault("image", "")  # records of earlier releases do not name it
         return cls(slot=data["slot"], plan=BoxPlan(**plan))
 
 

@@ -14,35 +14,34 @@ import asyncio
 import json
 import os
 import resource
-import sys
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, disk, processes, subnets
+from boxd.backends import bundle, cgroups, disk, drivemount, processes, subnets
+from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.records import Record, Records, write
 from boxd.backends.run import last_words, run, run_silent
-from boxd.errors import BoxdError, Conflict, Unavailable, Unsupported
+from boxd.backends.without_memory import WithoutMemory
+from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from pathlib import Path
 
     from boxd.backends.interface import BoxPlan
     from boxd.config import Config
+    from boxd.errors import Unsupported
 
 STOP_GRACE = 5.0
 """Seconds between the request to end and the end by force."""
 START_TIMEOUT = 60.0
-ATTACH_TIMEOUT = 15.0
 PROGRAMS = {"runc": "--version", "ip": "-V", "nft": "--version"}
-ATTACH_SCRIPT = Path(__file__).with_name("attach.py")
 WHY_NO_SUSPEND = "boxes of this backend cannot be suspended yet; their disk is kept when they stop"
 
 
-class RuncBackend:
+class RuncBackend(WithoutMemory):
     """Boxes as runc containers on this host.
 
     Critical sections: the calls for one box are serialised by a lock per box, so that no step of
@@ -50,6 +49,7 @@ class RuncBackend:
     """
 
     name = "runc"
+    why_no_memory = WHY_NO_SUSPEND
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class RuncBackend:
         self._stop_grace = stop_grace
         self._layout: cgroups.Layout | None = None
         self._slots: dict[str, int] = {}
-        self._locks: dict[str, _Counted] = {}
+        self._locks = BoxLocks()
 
     async def setup(self) -> None:
         """Checks tools and cgroups, reserves the network, loads the fence, adopts boxes."""
@@ -101,11 +101,18 @@ class RuncBackend:
 
     def capabilities(self) -> Capabilities:
         """Neither suspend nor fork."""
-        return Capabilities(suspend=False, fork=False, why_no_suspend=WHY_NO_SUSPEND)
+        return Capabilities(
+            suspend=False,
+            fork=False,
+            snapshot=False,
+            disk_limit=self._disk.limits_size(),
+            any_image=False,
+            why_no_suspend=WHY_NO_SUSPEND,
+        )
 
     async def create(self, plan: BoxPlan) -> None:
         """Makes record, layer, root, network with its fence. What is there already stays."""
-        async with self._alone(plan.box_id):
+        async with self._locks.alone(plan.box_id):
             known = self._records.find(plan.box_id) is not None
             slot = self._slots.get(plan.box_id)
             if slot is None:
@@ -122,14 +129,14 @@ class RuncBackend:
                 await self._prepare(record)
             except BaseException:
                 if not known:
-                    await _to_the_end(self._remove(plan.box_id))
+                    await to_the_end(self._remove(plan.box_id))
                 elif not self._runs(plan.box_id):
-                    await _to_the_end(self._release(record))
+                    await to_the_end(self._release(record))
                 raise
 
     async def start(self, box_id: str) -> None:
         """Starts the init. A box whose init lives is left alone."""
-        async with self._alone(box_id):
+        async with self._locks.alone(box_id):
             record = self._records.get(box_id)
             if self._runs(box_id):
                 return
@@ -138,44 +145,36 @@ class RuncBackend:
                 await self._prepare(record)
                 await self._run(record)
             except BaseException:
-                await _to_the_end(self._release(record))
+                await to_the_end(self._release(record))
                 raise
 
     async def stop(self, box_id: str) -> None:
         """Ends all processes, then removes mount, network and cgroup; the layer stays."""
-        async with self._alone(box_id):
+        async with self._locks.alone(box_id):
             record = self._records.get(box_id)
             await self._end(box_id, self._stop_grace)
             await self._release(record)
 
     async def destroy(self, box_id: str) -> None:
         """Removes the box at once, whatever runs in it."""
-        async with self._alone(box_id):
+        async with self._locks.alone(box_id):
             await self._remove(box_id)
 
     async def attach_drive(self, box_id: str, source: Path) -> None:
         """Attaches the mount at `source`; nothing to do when that very mount is there already."""
-        async with self._alone(box_id):
+        async with self._locks.alone(box_id):
             self._records.get(box_id)
             with processes.init_process(*self._init_of(box_id)) as (pid, pidfd):
-                wanted = disk.device_at(Path("/proc/self/mountinfo"), str(source))
-                if wanted is None:
-                    raise Unavailable("the drive is not mounted on this host")
-                if disk.device_at(Path(f"/proc/{pid}/mountinfo"), bundle.DRIVE_DIR) == wanted:
-                    return
-                await _attach(pidfd, {"action": "attach", "source": str(source)})
+                await drivemount.attach(pid, pidfd, source)
 
     async def detach_drive(self, box_id: str) -> None:
         """Takes the drive away."""
-        async with self._alone(box_id):
+        async with self._locks.alone(box_id):
             self._records.get(box_id)
             if not self._runs(box_id):
                 return
             with processes.init_process(*self._init_of(box_id)) as (_, pidfd):
-                answer = await _attach(pidfd, {"action": "detach"})
-            if "holders" in answer:
-                holders = ", ".join(answer["holders"])
-                raise Conflict(f"{bundle.DRIVE_DIR} is in use by {holders}; cd elsewhere first")
+                await drivemount.detach(pidfd)
 
     async def list(self) -> list[BackendBox]:
         """Every box with a record."""
@@ -189,20 +188,17 @@ class RuncBackend:
         size = await self._disk.used(self._names.paths(box_id))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
 
-    async def suspend(self, box_id: str) -> None:
-        """Raises Unsupported."""
+    def _unable(self, box_id: str) -> Unsupported:
         self._records.get(box_id)
-        raise Unsupported(WHY_NO_SUSPEND)
-
-    async def resume(self, box_id: str) -> None:
-        """Raises Unsupported."""
-        self._records.get(box_id)
-        raise Unsupported(WHY_NO_SUSPEND)
+        return super()._unable(box_id)
 
     # Steps of one box; its lock is held.
 
     async def _prepare(self, record: Record) -> None:
-        await self._disk.mount(self._names.paths(record.plan.box_id), record.plan.rootfs)
+        rootfs = record.plan.rootfs
+        if rootfs is None:
+            raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
+        await self._disk.mount(self._names.paths(record.plan.box_id), rootfs)
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:
@@ -287,48 +283,3 @@ class RuncBackend:
         if self._layout is None:
             raise Unavailable("the backend is not set up")
         return self._layout
-
-    @asynccontextmanager
-    async def _alone(self, box_id: str) -> AsyncIterator[None]:
-        """The lock of one box; forgotten when nobody holds or awaits it."""
-        counted = self._locks.setdefault(box_id, _Counted())
-        counted.users += 1
-        try:
-            async with counted.lock:
-                yield
-        finally:
-            counted.users -= 1
-            if counted.users == 0:
-                del self._locks[box_id]
-
-
-class _Counted:
-    """A lock and how many hold or await it."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.users = 0
-
-
-async def _attach(pidfd: int, request: dict[str, str]) -> dict[str, Any]:
-    """Runs the attaching process; Unavailable with its words when it fails."""
-    text = json.dumps({**request, "pidfd": pidfd, "target": bundle.DRIVE_DIR})
-    output = await run(
-        *(sys.executable, "-I", "-S", str(ATTACH_SCRIPT)),
-        stdin=text,
-        pass_fds=(pidfd,),
-        timeout=ATTACH_TIMEOUT,
-    )
-    answer: dict[str, Any] = json.loads(output)
-    if "error" in answer:
-        raise Unavailable(f"{request['action']} of the drive failed: {answer['error']}")
-    return answer
-
-
-async def _to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
-    """Runs a clean-up that a cancellation must not cut short; every step of it is bounded."""
-    task = asyncio.ensure_future(cleanup)
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.shield(task)
-    task.result()

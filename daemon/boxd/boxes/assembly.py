@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
 
-PIDS_MAX = 512
-"""Processes and threads of one box."""
 HELLO_TIMEOUT = 30.0
 """Seconds in which a started agent must say hello."""
 PROBE_TIMEOUT = 2.0
@@ -84,13 +82,15 @@ class Assembly:
         plan = BoxPlan(
             box_id=box.id,
             hostname=box.name,
+            image=box.image,
             rootfs=self._catalog.rootfs(box.image),
             runtime=self._places.runtime,
             run_dir=run_dir,
             cpus=box.cpus,
             mem_mb=box.mem_mb,
-            pids=PIDS_MAX,
-            egress="all",
+            pids=box.pids,
+            disk_mb=box.disk_mb,
+            egress=box.egress,
         )
         await self.backend.create(plan)
 

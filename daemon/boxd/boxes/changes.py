@@ -125,7 +125,7 @@ class Changes:
         for note in renewal.notes:
             said(note)
         if renewal.grace is not None:
-            await self._store.change_grace(box.id, renewal.grace)
+            await self._store.change_box(box.id, grace=renewal.grace)
             box = replace(box, grace=renewal.grace)
         return box
 

@@ -56,13 +56,13 @@ class BoxDrives:
                 await drives.prepare(box.owner, box.workspace)
                 await drives.attach(box)
                 try:
-                    await self._store.change_drive(box.id, True)
+                    await self._store.change_box(box.id, drive=True)
                 except BoxdError:
                     await drives.detach(box)
                     raise
             else:
                 await drives.detach(box)
-                await self._store.change_drive(box.id, False)
+                await self._store.change_box(box.id, drive=False)
             return await drives.info(replace(box, drive=verb == "mount"))
 
     async def reattach(self, owner: str, workspace: str | None) -> None:

@@ -42,4 +42,7 @@ def new_box(
         grace=wish.grace,
         ephemeral=ephemeral,
         drive=wish.drive,
+        since=now,
+        egress=wish.egress,
+        clamped=any(one.sign == "^" for one in wish.shortened),
     )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from boxd.boxes.policy import SHIPPED, Policy
 from boxd.errors import UnknownImage
+from boxd.model.profile import Profile
 from boxd.names.duration import format_duration
 from boxd.names.words import shown
 
@@ -29,22 +30,6 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
     from boxd.model.catalog import Flavor
     from boxd.names.spec import BoxSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """An image with defaults under a name of the owner's; None is "not said".
-
-    `ttl` is the profile's deadline, counted from creation, `grace` its lifetime after the last
-    detach.
-    """
-
-    name: str
-    image: str
-    flavor: str | None = None
-    ttl: timedelta | None = None
-    grace: timedelta | None = None
-    egress: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -38,6 +38,28 @@ TRANSITIONS: frozenset[tuple[BoxState, BoxState]] = frozenset(
 """Allowed changes. Removal is allowed from every state and is the deletion of the row."""
 
 
+PIDS = 512
+"""Processes and threads of a box whose flavor does not say."""
+
+
+class BoxChanges(TypedDict, total=False):
+    """What may change in a stored box beside its state; see `Box` for the fields."""
+
+    grace: timedelta | None
+    drive: bool
+    step: int
+    since: datetime
+    idle_since: datetime | None
+    memory: bool
+    durable: bool
+    auto_suspend: bool
+    pinned_until: datetime | None
+    pin_why: str
+    confidential: bool
+    host_key: str
+    image: str
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """One box as stored. `workspace` is None in the owner's default workspace.
@@ -64,8 +86,34 @@ class Box:
     grace: timedelta | None
     ephemeral: bool
     """True for `_` boxes: removed when their last channel closes."""
-    drive: bool = False
+    drive: bool
     """Whether /wrk belongs in it: it is attached at each start and after a crash of the mount."""
+    since: datetime
+    """When it came into its state, by the wall clock."""
+    step: int = 0
+    """Step of its present change, written before the step is done (`boxes.suspend`); 0: none."""
+    idle_since: datetime | None = None
+    """Its last detach, or the end of its last detached shell; None: none yet."""
+    memory: bool = False
+    """It sleeps with its memory on the host's disk, so that its processes will go on."""
+    durable: bool = False
+    """Only its deadline removes it by itself."""
+    auto_suspend: bool = True
+    """False: it is not suspended for being idle."""
+    pinned_until: datetime | None = None
+    """Held awake until then; None: no pin."""
+    pin_why: str = ""
+    """What the pin is for, as its maker wrote it."""
+    confidential: bool = False
+    """First reached through the relay: its memory never goes to the host's disk."""
+    egress: str = "all"
+    """`all`, `none`, or a list of names and networks."""
+    disk_mb: int = 0
+    """Cap of its writable layer in MiB; 0: none."""
+    pids: int = PIDS
+    """Cap of its processes and threads."""
+    clamped: bool = False
+    """Its deadline is shorter than was asked for."""
 
     @property
     def ref(self) -> str:

@@ -1,4 +1,4 @@
-"""Control-plane state: boxes, API keys, workspaces, volumes, settings of the instance.
+"""Control-plane state: boxes, snapshots, profiles, API keys, workspaces, volumes, settings.
 
 Implementations: `postgres` (real), `memory` (tests of the layers above); both pass
 tests/contract/test_control_store.py. Each method is atomic. Each is idempotent for the same
@@ -11,10 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
+    from typing import Unpack
 
-    from boxd.model.box import Box, BoxState
+    from boxd.model.box import Box, BoxChanges, BoxState
     from boxd.model.key import ApiKey
+    from boxd.model.profile import Profile
+    from boxd.model.snapshot import Snapshot
     from boxd.model.volume import Volume
 
 
@@ -46,25 +49,58 @@ class ControlStore(Protocol):
         ...
 
     async def change_state(
-        self, box_id: str, before: BoxState, after: BoxState, detail: str = ""
+        self,
+        box_id: str,
+        before: BoxState,
+        after: BoxState,
+        detail: str = "",
+        **changes: Unpack[BoxChanges],
     ) -> Box:
-        """Compare-and-set of a box's state, which also replaces `detail`; returns the new box.
+        """Compare-and-set of a box's state, which also replaces `detail` and sets `changes`.
 
-        NotFound when there is no such box; Conflict when it is not in `before`, or when the
-        transition table does not allow the change.
+        Returns the new box. NotFound when there is no such box; Conflict when it is not in
+        `before`, or when the transition table does not allow the change.
         """
         ...
 
-    async def change_grace(self, box_id: str, grace: timedelta | None) -> None:
-        """Sets the grace of a box. No error if it is gone."""
-        ...
-
-    async def change_drive(self, box_id: str, drive: bool) -> None:
-        """Records whether /wrk belongs in a box. No error if it is gone."""
+    async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
+        """Sets fields of a box. No error if it is gone."""
         ...
 
     async def remove_box(self, box_id: str) -> None:
         """Forgets a box. No error if it is gone."""
+        ...
+
+    async def add_snapshot(self, snapshot: Snapshot) -> None:
+        """Records a snapshot; Conflict when there is one of that name of a box of that name."""
+        ...
+
+    async def finish_snapshot(self, snapshot_id: str) -> None:
+        """Makes a snapshot `ready`. No error if it is gone."""
+        ...
+
+    async def snapshots(self, owner: str) -> list[Snapshot]:
+        """All snapshots of an owner, oldest first, unfinished ones included."""
+        ...
+
+    async def all_snapshots(self) -> list[Snapshot]:
+        """Every snapshot of every owner, oldest first."""
+        ...
+
+    async def remove_snapshot(self, snapshot_id: str) -> None:
+        """Forgets a snapshot. No error if it is gone."""
+        ...
+
+    async def put_profile(self, owner: str, profile: Profile) -> None:
+        """Records a profile of an owner in the place of an older one of its name."""
+        ...
+
+    async def profiles(self, owner: str) -> list[Profile]:
+        """All profiles of an owner, by name."""
+        ...
+
+    async def remove_profile(self, owner: str, name: str) -> None:
+        """Forgets a profile. No error if it is gone."""
         ...
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:

@@ -12,10 +12,13 @@ from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import datetime
+    from typing import Unpack
 
-    from boxd.model.box import Box, BoxState
+    from boxd.model.box import Box, BoxChanges, BoxState
     from boxd.model.key import ApiKey
+    from boxd.model.profile import Profile
+    from boxd.model.snapshot import Snapshot
     from boxd.model.volume import Volume
 
 
@@ -24,6 +27,8 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._boxes: dict[str, Box] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._profiles: dict[tuple[str, str], Profile] = {}
         self._keys: dict[str, tuple[ApiKey, bytes]] = {}
         self._workspaces: set[tuple[str, str]] = set()
         self._volumes: dict[str, Volume] = {}
@@ -56,7 +61,12 @@ class MemoryStore:
         return sorted(self._boxes.values(), key=lambda box: (box.created, box.id))
 
     async def change_state(
-        self, box_id: str, before: BoxState, after: BoxState, detail: str = ""
+        self,
+        box_id: str,
+        before: BoxState,
+        after: BoxState,
+        detail: str = "",
+        **changes: Unpack[BoxChanges],
     ) -> Box:
         """See ControlStore."""
         box = self._boxes.get(box_id)
@@ -64,22 +74,58 @@ class MemoryStore:
             raise NotFound("no such box")
         if box.state is not before or (before, after) not in TRANSITIONS:
             raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
-        self._boxes[box_id] = replace(box, state=after, detail=detail)
+        self._boxes[box_id] = replace(box, state=after, detail=detail, **changes)
         return self._boxes[box_id]
 
-    async def change_grace(self, box_id: str, grace: timedelta | None) -> None:
+    async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
         """See ControlStore."""
         if box_id in self._boxes:
-            self._boxes[box_id] = replace(self._boxes[box_id], grace=grace)
-
-    async def change_drive(self, box_id: str, drive: bool) -> None:
-        """See ControlStore."""
-        if box_id in self._boxes:
-            self._boxes[box_id] = replace(self._boxes[box_id], drive=drive)
+            self._boxes[box_id] = replace(self._boxes[box_id], **changes)
 
     async def remove_box(self, box_id: str) -> None:
         """See ControlStore."""
         self._boxes.pop(box_id, None)
+
+    async def add_snapshot(self, snapshot: Snapshot) -> None:
+        """See ControlStore."""
+        for other in self._snapshots.values():
+            same_name = (other.owner, other.ref, other.name) == (
+                snapshot.owner,
+                snapshot.ref,
+                snapshot.name,
+            )
+            if same_name and other.id != snapshot.id:
+                raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists")
+        self._snapshots.setdefault(snapshot.id, snapshot)
+
+    async def finish_snapshot(self, snapshot_id: str) -> None:
+        """See ControlStore."""
+        if snapshot_id in self._snapshots:
+            self._snapshots[snapshot_id] = replace(self._snapshots[snapshot_id], ready=True)
+
+    async def snapshots(self, owner: str) -> list[Snapshot]:
+        """See ControlStore."""
+        return [one for one in await self.all_snapshots() if one.owner == owner]
+
+    async def all_snapshots(self) -> list[Snapshot]:
+        """See ControlStore."""
+        return sorted(self._snapshots.values(), key=lambda one: (one.created, one.id))
+
+    async def remove_snapshot(self, snapshot_id: str) -> None:
+        """See ControlStore."""
+        self._snapshots.pop(snapshot_id, None)
+
+    async def put_profile(self, owner: str, profile: Profile) -> None:
+        """See ControlStore."""
+        self._profiles[owner, profile.name] = profile
+
+    async def profiles(self, owner: str) -> list[Profile]:
+        """See ControlStore."""
+        return [one for (whose, _), one in sorted(self._profiles.items()) if whose == owner]
+
+    async def remove_profile(self, owner: str, name: str) -> None:
+        """See ControlStore."""
+        self._profiles.pop((owner, name), None)
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
         """See ControlStore."""

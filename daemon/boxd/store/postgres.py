@@ -8,8 +8,11 @@ from __future__ import annotations
 from boxd.store.postgres_boxes import PostgresBoxes
 from boxd.store.postgres_keys import PostgresKeys
 from boxd.store.postgres_settings import PostgresSettings
+from boxd.store.postgres_snapshots import PostgresSnapshots
 from boxd.store.postgres_workspaces import PostgresWorkspaces
 
 
-class PostgresStore(PostgresBoxes, PostgresKeys, PostgresWorkspaces, PostgresSettings):
+class PostgresStore(
+    PostgresBoxes, PostgresSnapshots, PostgresKeys, PostgresWorkspaces, PostgresSettings
+):
     """All of ControlStore on one pool; see `PostgresPool` for how it is made."""

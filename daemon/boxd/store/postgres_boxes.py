@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.errors import Conflict, NotFound
-from boxd.model.box import TRANSITIONS, Box, BoxState
-from boxd.store.postgres_pool import PostgresPool, values_of
+from boxd.model.box import TRANSITIONS, Box, BoxChanges, BoxState
+from boxd.store.postgres_pool import PostgresPool, insertion, values_of
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from typing import Unpack
 
 
 class PostgresBoxes(PostgresPool):
@@ -20,14 +20,7 @@ class PostgresBoxes(PostgresPool):
     async def add_box(self, box: Box) -> None:
         """See ControlStore."""
         try:
-            await self._execute(
-                "INSERT INTO boxd.box (id, owner, workspace, name, image, flavor, cpus, mem_mb, "
-                "state, detail, backend, host_key, created, deadline, grace, ephemeral, drive) "
-                "VALUES "
-                "($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) "
-                "ON CONFLICT (id) DO NOTHING",
-                *values_of(box),
-            )
+            await self._execute(insertion("boxd.box", Box), *values_of(box))
         except asyncpg.UniqueViolationError:
             raise Conflict(f"box {box.ref} exists") from None
 
@@ -49,7 +42,12 @@ class PostgresBoxes(PostgresPool):
         return [_box(row) for row in rows]
 
     async def change_state(
-        self, box_id: str, before: BoxState, after: BoxState, detail: str = ""
+        self,
+        box_id: str,
+        before: BoxState,
+        after: BoxState,
+        detail: str = "",
+        **changes: Unpack[BoxChanges],
     ) -> Box:
         """See ControlStore.
 
@@ -57,15 +55,15 @@ class PostgresBoxes(PostgresPool):
         new detail in place; that counts as done.
         """
         if (before, after) in TRANSITIONS:
+            sets = _set(changes, 5)
             row = await self._row(
-                "UPDATE boxd.box SET state = $3, detail = $4 WHERE id = $1 AND "
-                "state = $2 RETURNING *",
-                box_id,
-                before.value,
-                after.value,
-                detail,
+                f"UPDATE boxd.box SET state = $3, detail = $4{sets} "  # noqa: S608 checked names
+                "WHERE id = $1 AND state = $2 RETURNING *",
+                *(box_id, before.value, after.value, detail),
+                *changes.values(),
                 twice="SELECT * FROM boxd.box WHERE id = $1 AND state <> $2 "
                 "AND state = $3 AND detail = $4",
+                twice_values=(box_id, before.value, after.value, detail),
             )
             if row is not None:
                 return _box(row)
@@ -74,17 +72,24 @@ class PostgresBoxes(PostgresPool):
             raise NotFound("no such box")
         raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
 
-    async def change_grace(self, box_id: str, grace: timedelta | None) -> None:
+    async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
         """See ControlStore."""
-        await self._execute("UPDATE boxd.box SET grace = $2 WHERE id = $1", box_id, grace)
-
-    async def change_drive(self, box_id: str, drive: bool) -> None:
-        """See ControlStore."""
-        await self._execute("UPDATE boxd.box SET drive = $2 WHERE id = $1", box_id, drive)
+        if changes:
+            sets = _set(changes, 2).removeprefix(", ")
+            query = f"UPDATE boxd.box SET {sets} WHERE id = $1"  # noqa: S608 checked names
+            await self._execute(query, box_id, *changes.values())
 
     async def remove_box(self, box_id: str) -> None:
         """See ControlStore."""
         await self._execute("DELETE FROM boxd.box WHERE id = $1", box_id)
+
+
+def _set(changes: BoxChanges, first: int) -> str:
+    """Assignments for an UPDATE, each with a comma before it; the names are those of BoxChanges."""
+    unknown = changes.keys() - BoxChanges.__annotations__.keys()
+    if unknown:
+        raise ValueError(f"not to be changed in a box: {', '.join(sorted(unknown))}")
+    return "".join(f", {name} = ${number}" for number, name in enumerate(changes, first))
 
 
 def _box(row: asyncpg.Record) -> Box:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
     from boxd.model.key import ApiKey
+    from boxd.model.snapshot import Snapshot
     from boxd.model.volume import Volume
 
 _T = TypeVar("_T")
@@ -88,9 +89,16 @@ class PostgresPool:
         return await self._retry(lambda: self._started.fetch(query, *values))
 
     async def _row(
-        self, query: str, *values: object, twice: str | None = None
+        self,
+        query: str,
+        *values: object,
+        twice: str | None = None,
+        twice_values: tuple[object, ...] | None = None,
     ) -> asyncpg.Record | None:
-        """One row or None. `twice` finds the row of a first try that broke after its commit."""
+        """One row or None. `twice` finds the row of a first try that broke after its commit.
+
+        `twice_values` are its values when they are not those of `query`.
+        """
         tries = 0
 
         async def attempt() -> asyncpg.Record | None:
@@ -98,7 +106,7 @@ class PostgresPool:
             tries += 1
             row = await self._started.fetchrow(query, *values)
             if row is None and tries > 1 and twice is not None:
-                row = await self._started.fetchrow(twice, *values)
+                row = await self._started.fetchrow(twice, *(twice_values or values))
             return row
 
         return await self._retry(attempt)
@@ -128,6 +136,17 @@ class PostgresPool:
             pause = min(pause * 2, 1.0)
 
 
-def values_of(record: Box | ApiKey | Volume) -> list[object]:
+def insertion(table: str, record: type[Box | Snapshot]) -> str:
+    """An INSERT of all fields of a record; one of a known id changes nothing."""
+    names = [field.name for field in fields(record)]
+    places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
+    columns = ", ".join(names)
+    return (
+        f"INSERT INTO {table} ({columns}) VALUES ({places}) "  # noqa: S608 constants
+        "ON CONFLICT (id) DO NOTHING"
+    )
+
+
+def values_of(record: Box | Snapshot | ApiKey | Volume) -> list[object]:
     """The fields in the order of the columns."""
     return [getattr(record, field.name) for field in fields(record)]

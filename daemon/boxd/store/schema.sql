@@ -47,11 +47,61 @@ CREATE TABLE boxd.box (
     deadline timestamptz,             -- NULL: none; else removed then, whatever holds it
     grace interval,                   -- NULL: the daemon's default
     ephemeral boolean NOT NULL,       -- removed when its last channel closes
-    drive boolean NOT NULL            -- /wrk belongs in it: attached at each start
+    drive boolean NOT NULL,           -- /wrk belongs in it: attached at each start
+    step smallint NOT NULL DEFAULT 0, -- of its present change, written before it is done; 0: none
+    since timestamptz NOT NULL,       -- when it came into its state
+    idle_since timestamptz,           -- last detach, or end of the last shell; NULL: none yet
+    memory boolean NOT NULL DEFAULT false,       -- it sleeps with its memory on the host's disk
+    durable boolean NOT NULL DEFAULT false,      -- only its deadline removes it by itself
+    auto_suspend boolean NOT NULL DEFAULT true,  -- false: not suspended for being idle
+    pinned_until timestamptz,         -- held awake until then; NULL: no pin
+    pin_why text NOT NULL DEFAULT '', -- what the pin is for, as its maker wrote it
+    confidential boolean NOT NULL DEFAULT false, -- first reached by the relay; never suspended
+    egress text NOT NULL DEFAULT 'all',          -- 'all', 'none', or names and networks
+    disk_mb integer NOT NULL DEFAULT 0 CHECK (disk_mb >= 0), -- cap of its layer; 0: none
+    pids integer NOT NULL DEFAULT 512 CHECK (pids > 0),      -- cap of processes and threads
+    clamped boolean NOT NULL DEFAULT false       -- its deadline is shorter than was asked for
 );
 -- A name is unique in a workspace. '' stands for the default workspace, no workspace is called so.
 CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);
 CREATE INDEX box_deadline ON boxd.box (deadline) WHERE deadline IS NOT NULL;
+
+-- Snapshots of boxes: disk, and memory if the box ran or slept with it. They outlive their box and
+-- are addressed by its name. A row without `ready` was not finished: removed at the next start.
+CREATE TABLE boxd.snapshot (
+    id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
+    owner text NOT NULL,
+    workspace text CHECK (workspace <> ''),   -- NULL: the default workspace
+    box_name text NOT NULL,
+    name text NOT NULL,
+    box_id text NOT NULL,             -- the box it was taken of; it may be gone
+    created timestamptz NOT NULL,
+    ready boolean NOT NULL,
+    memory boolean NOT NULL,          -- processes go on from it; else a box starts from its disk
+    image text NOT NULL,              -- from here on: what a box made of it gets
+    flavor text NOT NULL,
+    cpus double precision NOT NULL CHECK (cpus > 0),
+    mem_mb integer NOT NULL CHECK (mem_mb > 0),
+    disk_mb integer NOT NULL CHECK (disk_mb >= 0),
+    pids integer NOT NULL CHECK (pids > 0),
+    egress text NOT NULL,
+    drive boolean NOT NULL,
+    backend text NOT NULL
+);
+CREATE UNIQUE INDEX snapshot_name
+    ON boxd.snapshot (owner, coalesce(workspace, ''), box_name, name);
+
+-- Box profiles: an image with defaults under a name of the owner's. NULL: the profile does not say.
+CREATE TABLE boxd.profile (
+    owner text NOT NULL,
+    name text NOT NULL CHECK (name <> ''),
+    image text NOT NULL,
+    flavor text,
+    ttl interval,                     -- deadline, counted from creation
+    grace interval,                   -- lifetime after the last detach
+    egress text,
+    PRIMARY KEY (owner, name)
+);
 
 -- API keys. The key itself is never stored: 160 random bits need no salt.
 CREATE TABLE boxd.api_key (

@@ -107,7 +107,7 @@ def test_bad_address_names_the_flag(address: str) -> None:
 @pytest.mark.parametrize(
     ("command", "flag"),
     [
-        *(("serve", flag) for flag in ("--grace", "--idle-timeout", "--idle-reap", "--admin-keys")),
+        ("serve", "--admin-keys"),
         ("down", "--ssh-addr"),
         ("doctor", "--trusted-proxy"),
     ],
@@ -241,3 +241,11 @@ def test_volumes_without_a_service(tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.main(words) == 2
     assert "exists" in capsys.readouterr().err
     assert taken.read_text() == "mine"
+
+
+@pytest.mark.parametrize("flag", ["--idle-timeout", "--idle-reap", "--grace"])
+def test_times_of_unused_boxes_are_durations(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "--state-dir", str(tmp_path), flag, "soon"]) == 2
+    assert flag in capsys.readouterr().err

@@ -16,6 +16,7 @@ from boxd.backends.interface import BoxPlan
 PLAN = BoxPlan(
     box_id="ab" * 16,
     hostname="dev",
+    image="debian",
     rootfs=Path("/images/debian"),
     runtime=Path("/runtime/1"),
     run_dir=Path("/boxes/x/run"),

@@ -78,7 +78,7 @@ async def test_adoption(
 async def test_unknown_box_of_the_backend_is_destroyed(world: World, tmp_path: Path) -> None:
     box_id = "e" * 32
     plan = BoxPlan(
-        box_id, "h", tmp_path, tmp_path, world.root / "boxes" / box_id / "run", 1, 1, 1, "all"
+        box_id, "h", "i", tmp_path, tmp_path, world.root / "boxes" / box_id / "run", 1, 1, 1, "all"
     )
     plan.run_dir.mkdir(parents=True)
     await world.backend.create(plan)

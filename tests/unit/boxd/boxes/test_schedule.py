@@ -181,6 +181,8 @@ def test_of_a_row_the_deadline_is_due_and_no_elapsed_time() -> None:
         deadline=NOW.wall + HOUR,
         grace=MINUTE,
         ephemeral=False,
+        drive=False,
+        since=NOW.wall,
     )
     assert due(facts_of(box), SHIPPED, NOW) == Due(Act.REMOVE, NOW.wall + HOUR, REACHED)
     assert due(facts_of(replace(box, deadline=None)), SHIPPED, NOW) is None

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from boxd.boxes.policy import Policy
 from boxd.boxes.records import new_box
-from boxd.boxes.wish import Defaults, Profile, Renewal, Shortened, renewed, wished
+from boxd.boxes.wish import Defaults, Renewal, Shortened, renewed, wished
 from boxd.errors import UnknownImage
 from boxd.model.box import Box, BoxState
+from boxd.model.profile import Profile
 from boxd.names.duration import MAX_DURATION
 from boxd.names.spec import BoxSpec
 from tests.harness.world import FakeCatalog

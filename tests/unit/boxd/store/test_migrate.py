@@ -24,7 +24,7 @@ _RULES = """
     SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
     WHERE connamespace = 'boxd'::regnamespace
     UNION ALL
-    SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'boxd' ORDER BY 1, 2
+    SELECT tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'boxd' ORDER BY 1, 2, 3
 """
 
 
@@ -74,3 +74,35 @@ async def test_public_cannot_use_the_schema(connection: Connection) -> None:
             )
     finally:
         await connection.execute("DROP ROLE boxd_test_outsider")
+
+
+async def test_boxes_of_the_first_schema_are_kept(connection: Connection) -> None:
+    """Their state began with the migration, they have no caps of their own, and egress to all."""
+    first, *_ = migrations()
+    await connection.execute("CREATE SCHEMA boxd")
+    await connection.execute(
+        "CREATE TABLE boxd.migration (version integer PRIMARY KEY, name text NOT NULL, "
+        "applied timestamptz NOT NULL DEFAULT now())"
+    )
+    await connection.execute(first.sql)
+    await connection.execute(
+        "INSERT INTO boxd.migration (version, name) VALUES (1, $1)", first.name
+    )
+    await connection.execute(
+        "INSERT INTO boxd.box (id, owner, name, image, flavor, cpus, mem_mb, state, detail, "
+        "backend, host_key, created, ephemeral, drive) VALUES (repeat('a', 32), 'SHA256:alice', "
+        "'web', 'debian', 'small', 1, 512, 'running', '', 'runc', 'key', now(), false, true)"
+    )
+    await migrate(connection)
+    row = await connection.fetchrow("SELECT *, now() - since AS age FROM boxd.box")
+    assert row is not None
+    assert row["age"].total_seconds() < 3600
+    told = {name: row[name] for name in ("step", "memory", "egress", "disk_mb", "pids", "durable")}
+    assert told == {
+        "step": 0,
+        "memory": False,
+        "egress": "all",
+        "disk_mb": 0,
+        "pids": 512,
+        "durable": False,
+    }

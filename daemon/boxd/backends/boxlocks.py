@@ -1,0 +1,47 @@
+"""One lock per box, and clean-ups that a cancellation does not cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Coroutine
+
+
+class BoxLocks:
+    """Serialises the calls for one box. A lock is forgotten when nobody holds or awaits it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, _Counted] = {}
+
+    @asynccontextmanager
+    async def alone(self, box_id: str) -> AsyncIterator[None]:
+        """Waits until no other call for the box is under way, and keeps others waiting."""
+        counted = self._locks.setdefault(box_id, _Counted())
+        counted.users += 1
+        try:
+            async with counted.lock:
+                yield
+        finally:
+            counted.users -= 1
+            if counted.users == 0:
+                del self._locks[box_id]
+
+
+class _Counted:
+    """A lock and how many hold or await it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+
+
+async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
+    """Runs a clean-up that a cancellation must not cut short; every step of it is bounded."""
+    task = asyncio.ensure_future(cleanup)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.shield(task)
+    task.result()

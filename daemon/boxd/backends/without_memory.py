@@ -1,0 +1,64 @@
+"""The verbs of memory and snapshots for a backend that has none of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.errors import NotFound, Unsupported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.backends.interface import BoxPlan
+
+
+class WithoutMemory:
+    """Refuses them with `why_no_memory`, a line for people. There are no snapshots."""
+
+    why_no_memory: str
+
+    async def freeze(self, box_id: str) -> None:
+        """Raises Unsupported."""
+        raise self._unable(box_id)
+
+    async def save_memory(self, box_id: str) -> None:
+        """Raises Unsupported."""
+        raise self._unable(box_id)
+
+    async def thaw(self, box_id: str) -> None:
+        """Raises Unsupported."""
+        raise self._unable(box_id)
+
+    async def resume(self, box_id: str, drive: Path | None) -> None:
+        """Raises Unsupported."""
+        del drive
+        raise self._unable(box_id)
+
+    async def discard_memory(self, box_id: str) -> None:
+        """No box has any."""
+
+    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Raises Unsupported."""
+        del snapshot_id
+        raise self._unable(box_id)
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """There is none."""
+
+    async def snapshots(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Raises NotFound."""
+        del box_id
+        raise NotFound(f"there is no snapshot {snapshot_id}")
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """Raises NotFound."""
+        del plan
+        raise NotFound(f"there is no snapshot {snapshot_id}")
+
+    def _unable(self, box_id: str) -> Unsupported:
+        del box_id
+        return Unsupported(self.why_no_memory)

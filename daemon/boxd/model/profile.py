@@ -1,0 +1,25 @@
+"""Box profiles (product spec, section 2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """An image with defaults under a name of the owner's; None is "not said".
+
+    `ttl` is the profile's deadline, counted from creation, `grace` its lifetime after the last
+    detach. `egress` is `all`, `none`, or a list of names and networks.
+    """
+
+    name: str
+    image: str
+    flavor: str | None = None
+    ttl: timedelta | None = None
+    grace: timedelta | None = None
+    egress: str | None = None
