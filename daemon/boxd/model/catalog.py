@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from boxd.model.box import PIDS
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
@@ -24,5 +26,5 @@ class Flavor:
     mem_mb: int
     disk_mb: int = 0
     """What the box may write beside its image and /wrk; 0: no cap."""
-    pids: int = 512
+    pids: int = PIDS
     """Processes and threads."""
