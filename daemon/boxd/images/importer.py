@@ -37,6 +37,7 @@ SANDBOX = (
     "--bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+sys_chroot",
 )
 """Sees no network and no process of the host, and may only change files and its root."""
+PROGRAM = "import sys; from boxd.images.unpack import main; main(*sys.argv[1:])"
 MAX_ANSWER = 1 << 20
 _KEPT = 2000
 _ARCHIVES = "a tar archive, as it is or compressed by gzip, bzip2, xz or zstd"
@@ -109,8 +110,7 @@ async def _unpack(
             size = os.fstat(archive).st_size if feeder is None else 0
             process = await _start(
                 *SANDBOX,
-                *(sys.executable, "-I", "-m", "boxd.images.unpack", str(work)),
-                json.dumps(asdict(bounds)),
+                *(sys.executable, "-I", "-c", PROGRAM, str(work), json.dumps(asdict(bounds))),
                 stdin=archive,
                 stdout=asyncio.subprocess.PIPE,
             )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from boxd.errors import BadName, Unavailable, UnknownImage
+from boxd.errors import BadName, Unavailable
 from boxd.model.catalog import Flavor
 from boxd.names.words import parse_name, shown
 
@@ -60,13 +60,6 @@ class Recipes:
 
     default: str
     by_name: dict[str, Recipe]
-
-    def get(self, name: str) -> Recipe:
-        """Raises UnknownImage, which names what there is."""
-        if name not in self.by_name:
-            known = ", ".join(self.by_name)
-            raise UnknownImage(f"there is no image {name!r}; the catalog has {known}")
-        return self.by_name[name]
 
 
 @dataclass(frozen=True, slots=True)

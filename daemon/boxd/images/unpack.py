@@ -18,19 +18,19 @@ from __future__ import annotations
 import bz2
 import encodings.ascii
 import encodings.latin_1
+import encodings.unicode_escape
 import gzip
 import json
 import lzma
 import os
 import resource
 import stat
-import sys
 import tarfile
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from tarfile import EOFHeaderError  # type: ignore[attr-defined]  # the stubs lack it
+from tarfile import HeaderError
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from boxd.images import layers
@@ -44,10 +44,14 @@ STAGE, ROOT = "stage", "root"
 image in layers."""
 PLACES = ("dev", "proc", "run", "sys", "wrk", ".box")
 """Where something is mounted in each box: no link may send that elsewhere."""
+TEMPORARY = "tmp"
 SYSTEM = ("bin", "etc", "lib", "sbin", "usr")
 """A root has one of them at least."""
-LOADED = (encodings.ascii, encodings.latin_1)
-"""Cannot be found any more once the root is another one."""
+LOADED = (encodings.ascii, encodings.latin_1, encodings.unicode_escape)
+"""Codecs that cannot be found any more once the root is another one."""
+END_MARK = "end of file header"
+"""How `tarfile` calls a block of zeros, which ends an archive."""
+_OPEN, _SHARED = 0o755, 0o1777
 _TELL_S = 0.5
 _CHUNK = 1 << 20
 _GZIP, _BZIP2, _XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"
@@ -101,8 +105,8 @@ class _Entry(tarfile.TarInfo):
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
         try:
             return super().fromtarfile(tarfile)
-        except EOFHeaderError:
-            if isinstance(tarfile, _Tar):
+        except HeaderError as error:
+            if isinstance(tarfile, _Tar) and str(error) == END_MARK:
                 tarfile.ended = True
             raise
 
@@ -188,7 +192,7 @@ class Unpacker:
         if entry.isdir():
             if not _is_directory(path):
                 remove(path)
-                os.mkdir(path, 0o755)
+                os.mkdir(path, _OPEN)
         elif entry.issym():
             remove(path)
             os.symlink(entry.linkname, path)
@@ -283,7 +287,7 @@ def _make_parents(path: str) -> None:
     parts = path.split("/")[1:-1]
     for count in range(1, len(parts) + 1):
         with suppress(FileExistsError):
-            os.mkdir("/" + "/".join(parts[:count]), 0o755)
+            os.mkdir("/" + "/".join(parts[:count]), _OPEN)
 
 
 def _is_directory(path: str) -> bool:
@@ -369,11 +373,12 @@ def furnish() -> list[str]:
             notes.append(f"{path} was a {kind}: it is an empty directory now")
             remove(path)
         with suppress(FileExistsError):
-            os.mkdir(path, 0o755)
-    if not os.path.lexists("/tmp"):  # noqa: S108  the box's
-        os.mkdir("/tmp")  # noqa: S108
-        os.chmod("/tmp", 0o1777)  # noqa: S103, S108  as on every system
-    os.chmod("/", 0o755)  # noqa: S103  as on every system
+            os.mkdir(path, _OPEN)
+    temporary = f"/{TEMPORARY}"
+    if not os.path.lexists(temporary):
+        os.mkdir(temporary)
+        os.chmod(temporary, _SHARED)
+    os.chmod("/", _OPEN)
     return notes
 
 
@@ -416,12 +421,12 @@ def _limit(bounds: Bounds) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def main() -> None:
-    """`unpack WORK BOUNDS`, the bounds as JSON."""
-    bounds = Bounds(**json.loads(sys.argv[2]))
+def main(work: str, request: str) -> None:
+    """Unpacks the standard input in the directory `work`; `request` is the bounds as JSON."""
+    bounds = Bounds(**json.loads(request))
     _limit(bounds)
     try:
-        report = unpack(sys.argv[1], bounds)
+        report = unpack(work, bounds)
     except (Refused, layers.Unreadable) as error:
         answer({"error": str(error)})
     except MemoryError:
@@ -430,7 +435,3 @@ def main() -> None:
         answer({"error": f"the archive is damaged: {type(error).__name__}: {error}"})
     else:
         answer(asdict(report))
-
-
-if __name__ == "__main__":
-    main()
