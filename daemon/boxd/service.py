@@ -17,6 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from box_guest import protocol
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.backends.hostnames import HostNames
@@ -33,7 +34,7 @@ from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
-from boxd.errors import Unavailable
+from boxd.errors import Unavailable, Unsupported
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -254,9 +255,11 @@ class Service:
         if not catalog.is_built(name):
             await catalog.build(name, self._progress)
 
-    async def _on_request(self, box_id: str, verb: str) -> dict[str, Any]:
+    async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there is a lifecycle."""
-        return await self._lifecycle.workspace_request(box_id, verb)
+        if verb == protocol.WORKSPACE:
+            return await self._lifecycle.workspace_request(box_id, params["verb"])
+        raise Unsupported(f"this service does not know {verb}")
 
     async def _mount_restarted(self, volume_id: str, path: Path) -> None:
         del path

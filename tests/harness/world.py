@@ -130,6 +130,7 @@ class FakeTunnels:
         self._steps = steps
         self._backend = backend
         self.open_for: set[str] = set()
+        self.shells: dict[str, int] = {}
 
     async def open(self, box_id: str, directory: Path, host_key: str) -> None:
         """The agent needs the directory and its files."""
@@ -146,6 +147,12 @@ class FakeTunnels:
             raise Unavailable("the box does not answer")
         await self._steps.step("tunnel.hello")
         return cast("Tunnel", f"tunnel of {box_id}")
+
+    async def quiesce(self, box_id: str) -> int | None:
+        """Ends it; `shells` says what the agent tells."""
+        self.open_for.discard(box_id)
+        await self._steps.step("tunnel.quiesce")
+        return self.shells.get(box_id, 0)
 
     async def close(self, box_id: str) -> None:
         """Ends it."""
