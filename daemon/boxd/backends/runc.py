@@ -207,7 +207,7 @@ class RuncBackend(WithoutMemory):
                 f"host; ask the operator for it, or make the box anew: {record.plan.hostname}+"
             )
         paths = self._names.paths(record.plan.box_id)
-        await self._disks.named(record.disk).mount(paths, rootfs)
+        await self._disks.named(record.disk).mount(paths, rootfs, record.plan.disk_mb)
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:
