@@ -81,12 +81,8 @@ class Dockerd:
                 [
                     *(ROOT / "usr/sbin/dockerd", "--host", f"unix://{self.socket}"),
                     *("--config-file", self.directory / "config.json", "--group", "root"),
-                    *(
-                        "--data-root",
-                        self.directory / "data",
-                        "--exec-root",
-                        self.directory / "exec",
-                    ),
+                    *("--data-root", f"{self.directory}/data"),
+                    *("--exec-root", f"{self.directory}/exec"),
                     *("--pidfile", self.directory / "pid", "--bridge=none", "--iptables=false"),
                     *("--ip6tables=false", "--ip-forward=false", "--ip-masq=false"),
                     *("--userland-proxy=false", "--shutdown-timeout=1", "--log-level=warn"),
@@ -111,6 +107,10 @@ class Dockerd:
         self.process.send_signal(number)
         self.process.wait(STOP_S)
         self.process = None
+        if number is signal.SIGKILL:
+            # Its containerd died with it, but may stay a zombie where nobody reaps orphans; the
+            # next engine would wait for it.
+            (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
     def add_image(self, root: Path, name: str, tag: str, *changes: str) -> None:
         """Makes an image of a directory. `changes` are lines of a Dockerfile, such as `USER 7`."""
