@@ -16,11 +16,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from box_guest import protocol
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.backends.choose import choose, refuse_foreign
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.hostlimits import host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
 from boxd.boxes.quota import load_tiers
@@ -31,7 +31,7 @@ from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
-from boxd.errors import Unavailable, UnknownImage, Unsupported
+from boxd.errors import Unavailable, UnknownImage
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -166,7 +166,7 @@ class Service:
         keys: Path,
     ) -> Operations:
         tier, clock = load_tiers()[TIER], SystemClock()
-        tunnels = TunnelRegistry(_tunnel_key(keys), self._on_request)
+        tunnels = TunnelRegistry(_tunnel_key(keys), self._on_request, self._on_activity)
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,
@@ -187,6 +187,12 @@ class Service:
                 idle_timeout=self._config.idle_timeout,
                 idle_reap=self._config.idle_reap,
                 grace=self._config.grace,
+            ),
+            host=host_limits(
+                self._config.state_dir,
+                running=self._config.max_running,
+                memory=self._config.max_memory,
+                free=self._config.min_free,
             ),
         )
         self._lifecycle = lifecycle
@@ -261,9 +267,10 @@ class Service:
 
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there is a lifecycle."""
-        if verb == protocol.WORKSPACE:
-            return await self._lifecycle.workspace_request(box_id, params["verb"])
-        raise Unsupported(f"this service does not know {verb}")
+        return await self._lifecycle.request(box_id, verb, params)
+
+    def _on_activity(self, box_id: str, shells: int) -> None:
+        self._lifecycle.activity.report(box_id, shells)
 
     async def _mount_restarted(self, volume_id: str, path: Path) -> None:
         del path
