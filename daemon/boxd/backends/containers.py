@@ -82,17 +82,19 @@ class Containers:
     async def prepare(self, record: Record) -> None:
         """Mounts the root and makes the network, as far as they are missing."""
         rootfs = record.plan.rootfs
-        if rootfs is None:
-            raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
+        if rootfs is None or not rootfs.is_dir():
+            version = "" if rootfs is None else f" (version {rootfs.name})"
+            raise Unavailable(
+                f"image {record.plan.image}{version}, on which the box stands, is gone from this "
+                f"host; ask the operator for it, or make the box anew: {record.plan.hostname}+"
+            )
         paths = self.paths(record.plan.box_id)
         await self.disk(record).mount(paths, rootfs, record.plan.disk_mb)
         await self.connect(record)
 
     async def connect(self, record: Record) -> None:
         """Makes network and fence, as far as they are missing."""
-        await self.network.ensure(
-            record.plan.box_id, record.slot, open_=record.plan.egress == "all"
-        )
+        await self.network.ensure(record.plan.box_id, record.slot, egress=record.plan.egress)
 
     def furnish(self, record: Record) -> None:
         """Files that the box's system expects to be right. The box may change them later."""

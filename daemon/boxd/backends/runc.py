@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, criu, drivemount, mounts, subnets, trees
+from boxd.backends import bundle, cgroups, criu, drivemount, links, mounts, subnets, trees
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.containers import Containers
 from boxd.backends.disks import Disks
@@ -92,6 +92,7 @@ class RuncBackend(WithoutMemory):
         """Gives the network back if no box uses it; boxes go on."""
         if not self._containers.ready:
             return
+        await self._network.release()
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
             return
         await self._network.close()
@@ -192,7 +193,8 @@ class RuncBackend(WithoutMemory):
         record = self._records.get(box_id)
         used = cgroups.usage(self._containers.layout, self._names.cgroup(box_id))
         size = await self._disks.named(record.disk).used(self._names.paths(box_id))
-        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
+        received, sent = links.traffic(self._names.link(record.slot))
+        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids, received, sent)
 
     async def freeze(self, box_id: str) -> None:
         """Has its processes stand still; nothing passes its link."""
