@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from boxd.backends.interface import BackendBox, BoxPlan
+    from boxd.boxes.hostlimits import HostLimits
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -153,6 +154,26 @@ class SteppedBackend(FakeBackend):
         """Fails before the work."""
         await self._steps.step("backend.resume")
         await super().resume(box_id, drive)
+
+    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Fails before the work: what fails leaves no snapshot."""
+        await self._steps.step("backend.snapshot")
+        await super().snapshot(box_id, snapshot_id)
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.restore_snapshot")
+        await super().restore_snapshot(box_id, snapshot_id)
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """Fails after the work: the worst moment."""
+        await super().clone(plan, snapshot_id)
+        await self._steps.step("backend.clone")
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.drop_snapshot")
+        await super().drop_snapshot(snapshot_id)
 
     async def lives(self, box_id: str) -> bool:
         """Whether the box's processes run."""
@@ -284,6 +305,7 @@ class World:
         suspends: bool = False,
         policy: Policy = SHIPPED,
         tier: Callable[[Tier], Tier] = lambda tier: tier,
+        host: HostLimits | None = None,
     ) -> None:
         self.root = root
         self.steps = Steps()
@@ -295,6 +317,7 @@ class World:
         self.tier = tier(load_tiers()["default"])
         self.automount = automount
         self.open = False
+        self.host = host
         self._make_daemon()
 
     def _make_daemon(self) -> None:
@@ -319,6 +342,7 @@ class World:
             default_image="debian",
             automount=self.automount,
             policy=self.policy,
+            host=self.host,
         )
         self.operations = Operations(
             store=store,
@@ -407,6 +431,8 @@ class World:
         boxes = self.root / "boxes"
         found: dict[str, object] = {
             "rows": [box.ref for box in await self.store.all_boxes()],
+            "snapshots": [one.name for one in await self.store.all_snapshots()],
+            "snapshots of the host": list(await self.backend.snapshots()),
             "backend": [one.box_id for one in await self.backend.list()],
             "tunnels": sorted(self.tunnels.open_for),
             "drives": sorted(self.drives.attached),

@@ -136,10 +136,14 @@ class Snapshots:
         except BaseException:
             await self._go_on(box)
             raise
-        if end:
-            await self._changes.stop(box, "stopped to be restored")
-        else:
+        if not end:
             await self._go_on(box)
+            return
+        try:
+            await self._changes.stop(box, "stopped to be restored")
+        except BoxdError as error:
+            self._timers.unsettled(box, error)
+            raise
 
     async def drop(self, snapshot_id: str) -> None:
         """Removes it from the host, at the latest at the next start."""
@@ -158,7 +162,7 @@ class Snapshots:
 
     async def _keep(self, box: Box, name: str | None, *, end: bool) -> Snapshot:
         """Row and state of a snapshot; what fails leaves neither."""
-        async with self._locks.sums(box.owner):
+        async with self._locks.sums():
             present = await self._store.snapshots(box.owner)
             self._tier.check_snapshots(len(present))
             taken = {one.name for one in present if one.ref == box.ref}
