@@ -212,8 +212,12 @@ class RuncBackend(WithoutMemory):
 
     async def _prepare(self, record: Record) -> None:
         rootfs = record.plan.rootfs
-        if rootfs is None:
-            raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
+        if rootfs is None or not rootfs.is_dir():
+            version = "" if rootfs is None else f" (version {rootfs.name})"
+            raise Unavailable(
+                f"image {record.plan.image}{version}, on which the box stands, is gone from this "
+                f"host; ask the operator for it, or make the box anew: {record.plan.hostname}+"
+            )
         paths = self._names.paths(record.plan.box_id)
         await self._disks.named(record.disk).mount(paths, rootfs, record.plan.disk_mb)
         await self._connect(record)
