@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.neighbour import HOST_SIDE, PRIVATE, PUBLIC
 from tests.integration.boxd.test_service import SSH, User, user
-from tests.isolation.test_egress import PORT, host_listener, neighbour
+from tests.isolation.test_egress import ANYWHERE, PORT, host_listener, neighbour
 
 if TYPE_CHECKING:
     from tests.harness.answers import Answers
@@ -62,7 +62,7 @@ def test_no_spelling_of_a_denied_address_leads_there(
     user.ssh("dev", "true")
     for address in (PRIVATE[0], HOST_SIDE, METADATA, "127.0.0.1"):
         assert not any(forwarded(daemon, user, *spellings(address)))
-    assert not any(forwarded(daemon, user, "0", "0.0.0.0", "[::]", "localhost", "[fe80::1]"))
+    assert not any(forwarded(daemon, user, "0", ANYWHERE, "[::]", "localhost", "[fe80::1]"))
     assert host_listener.heard == []
     assert neighbour.answers.heard == []
     assert {a: n for a, n in neighbour.packets().items() if n} == {}
