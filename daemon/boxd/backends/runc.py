@@ -30,6 +30,7 @@ from boxd.backends import (
 )
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.disks import Disks
+from boxd.backends.hostfiles import memory_for_boxes
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
@@ -89,6 +90,7 @@ class RuncBackend(WithoutMemory):
         for program, option in PROGRAMS.items():
             await run(program, option)
         self._layout = cgroups.detect()
+        cgroups.prepare_parent(self._layout, self._names.cgroup_parent, memory_for_boxes())
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._network.setup()
