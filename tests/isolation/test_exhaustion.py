@@ -15,7 +15,6 @@ import subprocess
 import time
 from base64 import b64decode
 from contextlib import contextmanager
-from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from tests.integration.boxd.test_service import SSH, User
 from tests.isolation.test_egress import PORT, neighbour
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.harness.daemon import Daemon
     from tests.harness.neighbour import Neighbour
@@ -78,11 +77,11 @@ while True:
     "shared memory and run": """
 import os
 while True:
-    for place in "/dev/shm/", "/run/", "/dev/", "/tmp/.s/":
+    for place in "/dev/shm/", "/run/", "/dev/":
         try:
             with open(place + "fill", "wb", 0) as file:
                 for _ in range(1 << 12):
-                    file.write(bytes(1 << 20)) if place != "/tmp/.s/" else 0
+                    file.write(bytes(1 << 20))
         except OSError:
             pass
 """,
@@ -232,7 +231,59 @@ def test_a_neighbour_goes_on(pair: Pair, attack: str) -> None:
     found = []
     for _ in range(TRIALS):
         found.append(pair.ratio(ATTACKS[attack]))
-        print(attack, found)
         if found[-1] <= RATIO:
             return
     raise AssertionError(f"p99 beside {attack}, by the quiet one: {found}")
+
+
+def test_a_flood_of_output_stays_out_of_the_daemon(pair: Pair) -> None:
+    """Its reader takes nothing: what the daemon holds of it is a window's worth."""
+    before = pair.rss()
+    with pair.session("cat /dev/zero"), pair.session("yes 1>&2"):
+        pair.times()
+        assert pair.rss() - before < STREAM_BYTES
+    pair.recovers()
+
+
+def test_a_flood_of_connections_ends_at_the_boxs_own_bound(
+    pair: Pair, neighbour: Neighbour
+) -> None:
+    """It fills its own share of what the host can follow; others connect as before."""
+    most = int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text())
+    bound = fence.connections(most)
+    flood = f"""
+import os, socket
+for _ in range(2):
+    if os.fork() == 0:
+        while True:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+                for port in range(1024, 65536):
+                    try:
+                        one.sendto(b"x", ("{PUBLIC}", port))
+                    except OSError:
+                        pass
+os.wait()
+"""
+    connect = f'import socket; print(socket.create_connection(("{PUBLIC}", {PORT}), 20).recv(3))'
+    with pair.attack(flood):
+        wait_for(lambda: _followed() > 2 * fence.NEW_PER_S)
+        for _ in range(5):
+            assert pair.victim.ssh("b", f"python3 -I -c '{connect}'") == "b'you'"
+        pair.times()
+        assert 2 * fence.NEW_PER_S < _followed() <= bound
+    assert neighbour.packets()[PUBLIC] > 0
+    pair.recovers()
+
+
+def _followed() -> int:
+    """Connections to the neighbour that the host follows."""
+    with open("/proc/net/nf_conntrack", encoding="ascii") as table:
+        return sum(f" dst={PUBLIC} " in line for line in table)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Polls a condition with a deadline."""
+    deadline = time.monotonic() + RECOVERY_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
