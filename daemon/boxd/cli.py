@@ -140,12 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         ("down", _down, [common, servers], "stop what serves, or what a dead daemon left running"),
     ):
         commands.add_parser(name, parents=parents, help=text).set_defaults(run=run)
-    images = commands.add_parser("images", help="build or list images")
-    verbs = images.add_subparsers(required=True, metavar="VERB")
-    build = verbs.add_parser("build", parents=[common], help="build images anew")
-    build.add_argument("names", nargs="+", metavar="NAME")
-    build.set_defaults(run=_images_build)
-    verbs.add_parser("ls", parents=[common], help="the catalog").set_defaults(run=_images_ls)
+    _add_images(commands.add_parser("images", help="build, import, list or remove images"), common)
     volumes = commands.add_parser("volumes", help="drives of a service that runs")
     verbs = volumes.add_subparsers(required=True, metavar="VERB")
     parents = [common, servers]
@@ -156,6 +151,22 @@ def _parser() -> argparse.ArgumentParser:
     credentials.add_argument("file", type=Path, metavar="FILE")
     credentials.set_defaults(run=_volumes_credentials)
     return parser
+
+
+def _add_images(images: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+    verbs = images.add_subparsers(required=True, metavar="VERB")
+    build = verbs.add_parser("build", parents=[common], help="build images anew")
+    build.add_argument("names", nargs="+", metavar="NAME")
+    build.set_defaults(run=_images_build)
+    text = "an image of a directory or a tar archive (also docker save, OCI layout)"
+    importing = verbs.add_parser("import", parents=[common], help=text)
+    importing.add_argument("name", metavar="NAME")
+    importing.add_argument("source", type=Path, metavar="FILE|DIR")
+    importing.set_defaults(run=_images_import)
+    removing = verbs.add_parser("rm", parents=[common], help="remove images no box stands on")
+    removing.add_argument("names", nargs="+", metavar="NAME")
+    removing.set_defaults(run=_images_rm)
+    verbs.add_parser("ls", parents=[common], help="the catalog").set_defaults(run=_images_ls)
 
 
 def _flags() -> argparse.ArgumentParser:
@@ -425,6 +436,32 @@ def _images_build(config: Config, arguments: argparse.Namespace) -> int:
     with _progress(console) as progress, asyncio.Runner() as runner:
         for name in arguments.names:
             runner.run(build_image(config, name, progress))
+    return 0
+
+
+def _images_import(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd.service import import_image
+
+    console = Console(stderr=True)
+    with _progress(console) as progress, asyncio.Runner() as runner:
+        found = runner.run(import_image(config, arguments.name, arguments.source, progress))
+    for note in found.notes:
+        _say(console, log.escape(note))
+    size = f"{found.bytes / 1e6:.0f} MB in {found.entries} files"
+    _say(console, f"image {arguments.name} is imported: {size}")
+    return 0
+
+
+def _images_rm(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd.service import remove_image
+
+    for name in arguments.names:
+        remove_image(config, name)
+        print(f"removed {name}")
     return 0
 
 

@@ -45,5 +45,6 @@ def new_box(
         since=now,
         egress=wish.egress,
         disk_mb=wish.disk_mb,
+        pids=wish.flavor.pids,
         clamped=any(one.sign == "^" for one in wish.shortened),
     )

@@ -116,13 +116,14 @@ def wished(
     said = profile or Profile("", spec.image or defaults.image)
     ttl, ttl_max = spec.ttl or said.ttl, defaults.deadline_max
     grace, grace_max = spec.grace or said.grace, defaults.policy.grace_max
+    flavor = _flavor(catalog, spec.flavor or said.flavor)
     return Wish(
         image=said.image,
-        flavor=_flavor(catalog, spec.flavor or said.flavor),
+        flavor=flavor,
         ttl=_at_most(ttl_max, ttl or default_ttl),
         grace=_at_most(grace_max, grace or defaults.policy.grace),
         egress=said.egress or defaults.egress,
-        disk_mb=defaults.disk_mb,
+        disk_mb=flavor.disk_mb or defaults.disk_mb,
         drive=defaults.drive,
         backend=defaults.backend,
         shortened=(
