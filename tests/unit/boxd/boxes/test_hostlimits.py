@@ -52,7 +52,7 @@ def test_a_full_disk_takes_no_more_boxes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("total_kb", "for_boxes"),
-    [(24 * GIB // 1024, 24576 - 1024 - 2457), (2 * GIB // 1024, 1024), (GIB // 1024, 512)],
+    [(24 * GIB // 1024, 24576 - 1024 - 2458), (2 * GIB // 1024, 1024), (GIB // 1024, 512)],
 )
 def test_boxes_leave_memory_to_the_host(tmp_path: Path, total_kb: int, for_boxes: int) -> None:
     meminfo = tmp_path / "meminfo"
