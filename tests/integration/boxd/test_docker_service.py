@@ -65,6 +65,14 @@ def test_a_box_is_used_by_every_door_and_outlives_the_daemon(
     assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
 
 
+def test_doctor_tells_of_the_engine(docker_daemon: Daemon, dockerd: Dockerd) -> None:
+    done = docker_daemon.run("doctor")
+    assert done.returncode == 0, done.stdout
+    (line,) = (one for one in done.stdout.splitlines() if one.startswith("docker engine"))
+    assert line.split()[2] == "ok"
+    assert f"overlay2, at {dockerd.socket}" in line
+
+
 def test_suspending_is_refused_with_the_reason(user: User) -> None:
     key = user.ssh("cli", "apikeys create laptop")
     user.ssh("dev", "true")
