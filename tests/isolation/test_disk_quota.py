@@ -48,7 +48,6 @@ except OSError as error:
 NEIGHBOUR = "dd if=/dev/urandom of=/root/mine bs=1M count=20 conv=fsync"
 
 
-@pytest.mark.promise("S3")
 async def test_the_limit_holds_inside_only(box_host: BoxHost) -> None:
     assert box_host.backend.capabilities().disk_limit
     greedy = await box_host.box(disk_mb=LIMIT_MB)
