@@ -16,6 +16,7 @@ from box_guest import standby
 from box_guest.sshd import BoxServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from box_guest.sshd import Services
@@ -39,12 +40,18 @@ asyncssh.set_log_level(logging.WARNING)
 class Dialler:
     """Keeps one tunnel up. The only state across awaits is the present connection."""
 
-    def __init__(self, socket_path: Path, services: Services) -> None:
-        """Raises asyncssh.KeyImportError when a key of the configuration cannot be read."""
+    def __init__(self, socket_path: Path, services: Services, renewed: Callable[[], bool]) -> None:
+        """`renewed` says before each dial whether the box has become another one. Raises
+        asyncssh.KeyImportError when a key of the configuration cannot be read."""
         self._path = socket_path
+        self._renewed = renewed
+        self._services = services
+        self._server = BoxServer(services)
+        self.met = False
+        """Whether somebody has answered so far, so that keys may have been drawn."""
         config = services.config
         self._options = asyncssh.SSHServerConnectionOptions(
-            server_factory=lambda: BoxServer(services),
+            server_factory=self._make_server,
             server_host_keys=[asyncssh.import_private_key(config.host_key)],
             authorized_client_keys=asyncssh.import_authorized_keys(config.daemon_key),
             public_key_auth=True,
@@ -72,22 +79,26 @@ class Dialler:
         self._leaving = False
 
     async def run(self) -> None:
-        """Dials for ever; a tunnel that ends is dialled anew after REDIAL_S.
+        """Dials until the box has become another one; after a tunnel anew after REDIAL_S.
 
         A loop that is frozen and thawed with the box simply goes on, so that a freeze that nobody
         announced needs no help from here.
         """
-        while True:
+        while not self._renewed():
             place = standby.place(self._path)
             try:
                 async with asyncio.timeout(CONNECT_S + LOGIN_S):
                     self._connection = await self._dial()
             except (OSError, asyncssh.Error, TimeoutError) as error:
                 logger.debug("no tunnel: %s", error)
+                # Somebody was there, and hung up without a word: it only wanted to know whether
+                # the agent is up, and what comes next is a freeze.
+                self._leaving = isinstance(error, asyncssh.ConnectionLost) and not self._server.met
             else:
                 logger.info("the tunnel is up")
                 await self._connection.wait_closed()
                 logger.info("the tunnel went down")
+            self.met = self.met or self._server.met
             if self._leaving:
                 self._leaving = False
                 await standby.until_made_anew(self._path, place)
@@ -106,6 +117,10 @@ class Dialler:
         if self._connection is not None:
             self._connection.close()
             await self._connection.wait_closed()
+
+    def _make_server(self) -> BoxServer:
+        self._server = BoxServer(self._services)
+        return self._server
 
     async def _dial(self) -> asyncssh.SSHServerConnection:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
