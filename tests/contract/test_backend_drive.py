@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import disk
+from boxd.backends import mounts
 from boxd.errors import Conflict, Unavailable
 from tests.harness.wait import until
 
@@ -33,7 +33,7 @@ def tmpfs(directory: Path, marker: str) -> Iterator[Path]:
 
 def mounted(host: BoxHost, box: str) -> str | None:
     """Device of what is at /wrk in the box."""
-    return disk.device_at(Path(f"/proc/{host.pid(box)}/mountinfo"), "/wrk")
+    return mounts.device_at(Path(f"/proc/{host.pid(box)}/mountinfo"), "/wrk")
 
 
 async def test_attached_drive_is_shared_and_strict(box_host: BoxHost, tmp_path: Path) -> None:

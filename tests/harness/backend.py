@@ -39,6 +39,8 @@ IMAGES_DIR = Path("/var/cache/boxd-tests/images")
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
 """Ends at SIGTERM and reaps, as the agent does."""
 EXEC_TIMEOUT = 60.0
+BOXES_SIZE = 1 << 30
+"""Bytes of the volume for boxes; it takes them from the host as long as the test runs."""
 BUILD_TIMEOUT = 600.0
 """Seconds for a test that may be the one for which the image is built."""
 
@@ -181,7 +183,7 @@ async def open_box_host(
     state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
 ) -> AsyncIterator[BoxHost]:
     """A set-up host; afterwards every box is destroyed and nothing of it is left."""
-    config = Config(state_dir=state_dir)
+    config = Config(state_dir=state_dir, boxes_size=BOXES_SIZE)
     backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf)
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:

@@ -56,6 +56,7 @@ class Daemon:
         """Starts and waits until it serves; seconds that took. Fails with what it printed."""
         began = time.monotonic()
         addresses = ["--ssh-addr", "127.0.0.1:0", "--api-addr", "127.0.0.1:0"]
+        addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*BOXD, "serve", "--state-dir", str(self.state), *addresses, *self.flags],
