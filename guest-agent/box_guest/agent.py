@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
-import random
 import secrets
 import signal
 from pathlib import Path
@@ -57,8 +57,8 @@ class Agent:
         """Serves until SIGTERM or SIGINT, then ends the running commands.
 
         True: the box has become another one, and somebody has to begin again with what stands in
-        its run directory now. If anything of the old identity could be repeated by a copy of this
-        process, the process executes itself anew instead, and this does not return.
+        its run directory now. Where the generators cannot be seeded anew, the process executes
+        itself instead, and this does not return.
         """
         # These bring asyncssh, nine tenths of the agent's start-up time: the guest socket and the
         # reaper are up before.
@@ -87,13 +87,15 @@ class Agent:
         dialler = Dialler(self._places.tunnel_socket, services, self._identity.changed)
         watch = Watch(self._link, lambda: {command.pid for command in services.commands})
         self._link.follower = _Duties(self._link, dialler, watch)
+        gc.freeze()
+        gc.enable()
         dialling = asyncio.create_task(dialler.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
             await asyncio.wait({dialling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if dialling.done():
                 dialling.result()
-                self._renew(services, drawn=dialler.met)
+                self._renew(services)
         finally:
             stopping.cancel()
             dialling.cancel()
@@ -104,17 +106,18 @@ class Agent:
             await self._settle()
         return not stopped.is_set()
 
-    def _renew(self, services: Services, *, drawn: bool) -> None:
-        """The box has become another one; `drawn`: keys were drawn before that.
+    def _renew(self, services: Services) -> None:
+        """The box has become another one.
 
         Commands belong to channels, and those stayed with the box of before: they end. Everything
         else that runs in the box goes on.
         """
+        from box_guest.randomness import reseed
+
         for command in services.commands:
             command.kill()
-        if drawn:
+        if not reseed():
             execute_anew()
-        random.seed()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

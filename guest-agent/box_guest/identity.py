@@ -1,10 +1,7 @@
 """Who the box is, and that it has become another one.
 
-A box that was copied from the memory of another (or from its own of an earlier time) finds other
-files in its run directory when it goes on. Everything that the agent drew from random sources
-before is then known to a second process: keys of connections, the state of OpenSSL's generator,
-the seed of the hashes. So an agent that may have drawn anything that matters executes itself anew:
-it stays the same process, with the same children, and nothing of its memory is left.
+A box that was copied from the memory of another finds other files in its run directory when it goes
+on. Its agent then begins again in the same process, the first one of the box: its children stay.
 """
 
 from __future__ import annotations
@@ -59,7 +56,8 @@ class Identity:
 
 
 def execute_anew() -> NoReturn:
-    """Replaces this process's program by itself. Raises OSError."""
+    """Replaces this process's program by itself: the same process with the same children, and
+    nothing of its memory. Ten times as slow as beginning again. Raises OSError."""
     # The kernel's own words for both: the interpreter may have been started by a loader.
     arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
     os.execv("/proc/self/exe", arguments)  # noqa: S606 - no shell is wanted

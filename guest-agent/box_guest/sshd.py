@@ -60,12 +60,6 @@ class BoxServer(asyncssh.SSHServer):
         self._services = services
         self._connection: asyncssh.SSHServerConnection | None = None
 
-    @property
-    def met(self) -> bool:
-        """Whether the other side has said anything."""
-        connection = self._connection
-        return connection is not None and connection.get_extra_info("client_version") is not None
-
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
 

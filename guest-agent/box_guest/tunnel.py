@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from box_guest import standby
+from box_guest.randomness import reseed
 from box_guest.sshd import BoxServer
 
 if TYPE_CHECKING:
@@ -45,13 +46,9 @@ class Dialler:
         asyncssh.KeyImportError when a key of the configuration cannot be read."""
         self._path = socket_path
         self._renewed = renewed
-        self._services = services
-        self._server = BoxServer(services)
-        self.met = False
-        """Whether somebody has answered so far, so that keys may have been drawn."""
         config = services.config
         self._options = asyncssh.SSHServerConnectionOptions(
-            server_factory=self._make_server,
+            server_factory=lambda: BoxServer(services),
             server_host_keys=[asyncssh.import_private_key(config.host_key)],
             authorized_client_keys=asyncssh.import_authorized_keys(config.daemon_key),
             public_key_auth=True,
@@ -91,17 +88,15 @@ class Dialler:
                     self._connection = await self._dial()
             except (OSError, asyncssh.Error, TimeoutError) as error:
                 logger.debug("no tunnel: %s", error)
-                # Somebody was there, and hung up without a word: it only wanted to know whether
-                # the agent is up, and what comes next is a freeze.
-                self._leaving = isinstance(error, asyncssh.ConnectionLost) and not self._server.met
             else:
                 logger.info("the tunnel is up")
                 await self._connection.wait_closed()
                 logger.info("the tunnel went down")
-            self.met = self.met or self._server.met
             if self._leaving:
                 self._leaving = False
                 await standby.until_made_anew(self._path, place)
+                # Whether what goes on is the box itself or a copy of it is not known here.
+                reseed()
             else:
                 await standby.pause(REDIAL_S)
 
@@ -117,10 +112,6 @@ class Dialler:
         if self._connection is not None:
             self._connection.close()
             await self._connection.wait_closed()
-
-    def _make_server(self) -> BoxServer:
-        self._server = BoxServer(self._services)
-        return self._server
 
     async def _dial(self) -> asyncssh.SSHServerConnection:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

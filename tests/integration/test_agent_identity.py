@@ -71,7 +71,7 @@ async def test_a_copy_begins_anew_in_the_same_process(local_box: LocalBox) -> No
     after = (await local_box.tunnel()).hello
     assert after.boot != before.boot
     assert after.generation == 1
-    assert program(local_box) != old_program
+    assert program(local_box) == old_program
     assert (await local_box.run("echo $PPID")).stdout == f"{pid}\n".encode()
     # The command of the old channel ended, whatever it caught, and was collected.
     await until(lambda: not Path(f"/proc/{command}").exists())
@@ -103,29 +103,27 @@ async def test_a_box_that_only_slept_goes_on(local_box: LocalBox) -> None:
     assert program(local_box) == old_program
 
 
-async def test_an_agent_that_met_nobody_only_reads_anew(quiet_box: LocalBox) -> None:
-    await quiet_box.registry.close_all()
-    await quiet_box.start()
-    await quiet_box.registry.first_dial(BOX_ID, quiet_box.run_dir)
-    old_program = program(quiet_box)
+async def test_without_a_way_to_reseed_the_program_is_executed_anew(quiet_box: LocalBox) -> None:
+    unable = "from box_guest import randomness; randomness.reseed = lambda: False"
+    start = "import sys; from box_guest.__main__ import main; sys.exit(main())"
+    places = ("--run-dir", quiet_box.run_dir, "--guest-socket", quiet_box.guest_socket)
+    await quiet_box.start((sys.executable, "-c", f"{unable}; {start}", *map(str, places)))
+    boot, old_program = (await quiet_box.tunnel()).hello.boot, program(quiet_box)
+    await quiet_box.registry.quiesce(BOX_ID)
     await changed_while_frozen(quiet_box)
     hello = (await quiet_box.tunnel()).hello
-    assert hello.generation == 1
-    assert program(quiet_box) == old_program
-    assert (await quiet_box.run("exit 5")).status == ExitStatus(5, None)
-    # From now on it has met somebody.
+    assert hello.boot != boot
+    assert program(quiet_box) != old_program
+    pid = pid_of(quiet_box)
+    assert (await quiet_box.run("echo $PPID")).stdout == f"{pid}\n".encode()
+    # A second time, from the program that was executed anew.
     await quiet_box.registry.quiesce(OTHER)
-    os.kill(pid_of(quiet_box), signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
     quiet_box.become("d2" * 16, "another")
     await quiet_box.open()
-    os.kill(pid_of(quiet_box), signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     assert (await quiet_box.tunnel()).hello.boot != hello.boot
-    assert program(quiet_box) != old_program
-
-
-async def test_nobody_dials(quiet_box: LocalBox) -> None:
-    with pytest.raises(Unavailable, match="did not connect within 0 s"):
-        await quiet_box.registry.first_dial(BOX_ID, quiet_box.run_dir, 0.2)
+    assert (await quiet_box.run("exit 5")).status == ExitStatus(5, None)
 
 
 async def test_files_that_are_half_written(local_box: LocalBox) -> None:
@@ -142,16 +140,16 @@ async def test_files_that_are_half_written(local_box: LocalBox) -> None:
     assert (await local_box.tunnel()).hello.boot != tunnel.hello.boot
 
 
-@pytest.mark.parametrize(("drawn", "different"), [(False, True), (True, False)])
-async def test_keys_of_copies(quiet_box: LocalBox, drawn: bool, different: bool) -> None:
-    """An agent that met nobody may be copied: each copy draws keys of its own.
+@pytest.mark.parametrize(("reseeding", "different"), [(True, True), (False, False)])
+async def test_keys_of_copies(reseeding: bool, different: bool) -> None:
+    """Copies of an agent that has drawn keys draw different ones once they are reseeded.
 
     The copies are processes with the same memory and the same number, as a restored box has. That
-    they would share their keys once some were drawn shows that nothing else keeps them apart.
+    they share their keys otherwise shows that nothing else keeps them apart.
     """
     run = await asyncio.create_subprocess_exec(
         *("unshare", "--pid", "--fork", "--kill-child", sys.executable, CLONES),
-        *(quiet_box.run_dir, "drawn" if drawn else "fresh"),
+        "reseeding" if reseeding else "as-they-are",
         stdout=subprocess.PIPE,
     )
     keys = (await run.communicate())[0].decode().split()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from box_guest import protocol
 from boxd.tunnel.channel import PACKET, WINDOW
 
 if TYPE_CHECKING:
@@ -141,27 +139,6 @@ class _TunnelClient(asyncssh.SSHClient):
         if self._pending:
             self._pending = False
             self._listener.pending -= 1
-
-
-async def first_dial(directory: Path) -> None:
-    """Returns when the agent whose run directory this is dials, and has been hung up on.
-
-    Not a byte is said to it, so that it has drawn no keys yet: copies of a box in this state may
-    go on with identities of their own without starting the agent anew. Its end of the connection
-    is closed by then, and it keeps still. Not bounded in time; nobody else may listen there.
-    Raises OSError.
-    """
-    loop = asyncio.get_running_loop()
-    listening = _bind(directory / protocol.TUNNEL_SOCKET)
-    with listening:
-        listening.setblocking(False)
-        listening.listen(1)
-        peer, _ = await loop.sock_accept(listening)
-    with peer:
-        peer.setblocking(False)
-        peer.shutdown(socket.SHUT_WR)
-        while await loop.sock_recv(peer, 4096):
-            pass
 
 
 def _bind(path: Path) -> socket.socket:

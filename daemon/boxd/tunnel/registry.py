@@ -12,7 +12,7 @@ from box_guest import protocol
 from boxd.errors import Unavailable
 from boxd.tunnel.channel import PACKET, WINDOW, Tunnel
 from boxd.tunnel.control import ControlChannel
-from boxd.tunnel.listener import BoxListener, first_dial
+from boxd.tunnel.listener import BoxListener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -167,19 +167,6 @@ class TunnelRegistry:
         if self._entries.get(box_id) is entry:
             await self.close(box_id)
         return shells
-
-    async def first_dial(self, box_id: str, directory: Path, timeout: float = GET_S) -> None:
-        """Instead of `open` and `get`, for a box that is to be copied: see listener.first_dial.
-
-        Raises Unavailable after `timeout` seconds.
-        """
-        await self.close(box_id)
-        try:
-            async with asyncio.timeout(timeout):
-                await first_dial(directory)
-        except TimeoutError:
-            text = f"the box's agent did not connect within {timeout:.0f} s"
-            raise Unavailable(text) from None
 
     async def close_all(self) -> None:
         """Forgets every box."""
