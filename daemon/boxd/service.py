@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from box_guest import protocol
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
-from boxd.backends.runc import RuncBackend
+from boxd.backends.choose import choose, refuse_foreign
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
@@ -31,7 +31,7 @@ from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
-from boxd.errors import Unavailable, Unsupported
+from boxd.errors import Unavailable, UnknownImage, Unsupported
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from boxd.backends.interface import Backend
     from boxd.config import Config
     from boxd.model.catalog import Image
 
@@ -130,7 +131,8 @@ class Service:
         keys = state / "keys"
         make_private(keys)
         store, volumes = await self._start_stores(keys)
-        backend = RuncBackend(config)
+        refuse_foreign(config, {box.backend for box in await store.all_boxes()})
+        backend = choose(config)
         self._progress("Preparing the host for boxes")
         await backend.setup()
         self._stack.push_async_callback(backend.close)
@@ -149,7 +151,7 @@ class Service:
         guest = state / "runtime"
         if serve:
             guest = await asyncio.to_thread(runtime.build, guest, self._progress)
-            await self._build_default_image(catalog)
+            await self._build_default_image(catalog, backend)
         operations = await self._start_core(store, backend, catalog, volumes, guest, keys)
         if serve:
             await self._open_doors(operations, keys)
@@ -157,7 +159,7 @@ class Service:
     async def _start_core(
         self,
         store: PostgresStore,
-        backend: RuncBackend,
+        backend: Backend,
         catalog: Catalog,
         volumes: Volumes,
         guest: Path,
@@ -246,9 +248,15 @@ class Service:
         self._stack.push_async_callback(keeper.close)
         return store, volumes
 
-    async def _build_default_image(self, catalog: Catalog) -> None:
+    async def _build_default_image(self, catalog: Catalog, backend: Backend) -> None:
         name = self._config.default_image
-        if not catalog.is_built(name):
+        try:
+            built = catalog.is_built(name)
+        except UnknownImage:
+            if not backend.capabilities().any_image:
+                raise
+            return  # fetched with the first box of it
+        if not built:
             await catalog.build(name, self._progress)
 
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -324,7 +332,7 @@ async def _stored_volumes(config: Config) -> AsyncIterator[tuple[PostgresStore, 
         await store.close()
 
 
-async def _check_pairing(state: Path, store: PostgresStore, backend: RuncBackend) -> None:
+async def _check_pairing(state: Path, store: PostgresStore, backend: Backend) -> None:
     """Refuses a control database of another installation: its rows decide which boxes live."""
     file = state / INSTANCE
     local = file.read_text(encoding="ascii") if file.exists() else None

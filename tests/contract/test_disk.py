@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 from typing import TYPE_CHECKING
@@ -37,10 +38,10 @@ async def test_what_a_box_writes_stays(host: DiskHost) -> None:
     assert (paths.root / "etc/motd").read_text() == "image\n"
     (paths.root / "etc/motd").write_text("box\n")
     (paths.root / "etc/gone").unlink()
-    await host.disk.mount(paths, host.image)
+    await host.disk.mount(paths, host.image, 0)
     mounts.unmount(paths.root, lazily=False)
     await host.disk.create(paths, 0)
-    await host.disk.mount(paths, host.image)
+    await host.disk.mount(paths, host.image, 0)
     assert (paths.root / "etc/motd").read_text() == "box\n"
     assert not (paths.root / "etc/gone").exists()
     assert (host.image / "etc/motd").read_text() == "image\n"
@@ -83,10 +84,21 @@ async def test_a_layer_of_an_earlier_release_mounts(host: DiskHost) -> None:
     (paths.root / "etc/motd").write_text("old\n")
     (paths.root / "etc/gone").unlink()
     mounts.unmount(paths.root, lazily=False)
-    await host.disk.mount(paths, host.image)
+    await host.disk.mount(paths, host.image, 0)
     assert (paths.root / "etc/motd").read_text() == "old\n"
     assert not (paths.root / "etc/gone").exists()
     (paths.root / "lib/code").write_text("new\n")
+
+
+async def test_an_image_that_was_moved(host: DiskHost, tmp_path: Path) -> None:
+    paths = await host.box()
+    _change(paths.root)
+    seen = _seen(paths.root)
+    mounts.unmount(paths.root, lazily=False)
+    shutil.copytree(host.image, tmp_path / "moved", symlinks=True)
+    await host.disk.mount(paths, tmp_path / "moved", 0)
+    assert _seen(paths.root) == seen
+    (paths.root / "etc/motd").write_text("again\n")
 
 
 async def test_use_is_told(host: DiskHost) -> None:
@@ -125,7 +137,7 @@ async def test_clones_outlive_their_origin(host: DiskHost) -> None:
     assert host.disk.snapshots() == []
     assert _seen(clone.root) == seen
     mounts.unmount(clone.root, lazily=False)
-    await host.disk.mount(clone, host.image)
+    await host.disk.mount(clone, host.image, 0)
     await host.disk.snapshot(clone, "two")
     assert _seen((await host.clone("two")).root) == seen
 
@@ -140,7 +152,7 @@ async def test_restoring(host: DiskHost) -> None:
         (paths.root / "etc/motd").unlink()
         mounts.unmount(paths.root, lazily=False)
         await host.disk.restore("one", paths, 0)
-        await host.disk.mount(paths, host.image)
+        await host.disk.mount(paths, host.image, 0)
         assert _seen(paths.root) == seen
     names = {p.name for p in host.disk.upper(paths).parent.parent.iterdir()}
     assert not {name for name in names if name.startswith("layer")} - {"layer"}
@@ -210,7 +222,7 @@ async def test_work_that_was_cut_short_is_done_again(host: DiskHost) -> None:
     assert _remembered(host, clone) == b"m"
     await host.disk.sweep({paths.directory.name for paths in host.made})
     assert {p.name for p in place.parent.iterdir()} == {"one", "two"}
-    await host.disk.mount(clone, host.image)
+    await host.disk.mount(clone, host.image, 0)
     assert (clone.root / "file").read_text() == "box\n"
     assert (paths.root / "file").read_text() == "box\n"
 

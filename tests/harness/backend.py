@@ -35,6 +35,8 @@ from tests.harness.loop import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from boxd.backends.interface import Backend
+
 IMAGES_DIR = Path("/var/cache/boxd-tests/images")
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
 """Ends at SIGTERM and reaps, as the agent does."""
@@ -58,7 +60,7 @@ class Result:
 class BoxHost:
     """A backend of a state directory of its own, and the boxes that a test makes with it."""
 
-    backend: RuncBackend
+    backend: Backend
     config: Config
     rootfs: Path
 
@@ -94,6 +96,19 @@ class BoxHost:
         await self.backend.start(plan.box_id)
         return plan.box_id
 
+    @property
+    def runc_root(self) -> Path:
+        """Where runc knows the boxes' containers."""
+        return self.names.runc_root
+
+    def container(self, box_id: str) -> str:
+        """What runc calls a box."""
+        return box_id
+
+    def cgroup(self, box_id: str) -> str:
+        """The box's cgroup, in every hierarchy."""
+        return self.names.cgroup(box_id)
+
     def pid(self, box_id: str) -> int:
         """The init's pid on the host."""
         return int(self.names.paths(box_id).pid.read_text())
@@ -109,7 +124,7 @@ class BoxHost:
     async def run(self, box_id: str, *argv: str, stdin: bytes = b"") -> Result:
         """Runs a command in the box as `runc exec` does: same namespaces, rights and filter."""
         process = await asyncio.create_subprocess_exec(
-            *("runc", "--root", str(self.names.runc_root), "exec", box_id, *argv),
+            *("runc", "--root", str(self.runc_root), "exec", self.container(box_id), *argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

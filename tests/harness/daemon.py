@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +42,12 @@ class Daemon:
     ssh_port: int = 0
     api_port: int = 0
     flags: list[str] = field(default_factory=lambda: ["--workspace-automount"])
+    backend: list[str] = field(default_factory=list)
+    """Flags that name the backend; every command gets them."""
+
+    @property
+    def _here(self) -> list[str]:
+        return ["--state-dir", str(self.state), *self.backend]
 
     @property
     def log(self) -> Path:
@@ -59,7 +66,7 @@ class Daemon:
         addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*BOXD, "serve", "--state-dir", str(self.state), *addresses, *self.flags],
+                [*BOXD, "serve", *self._here, *addresses, *self.flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -88,7 +95,7 @@ class Daemon:
         """Another `boxd` command on the same state directory."""
         command, *rest = arguments
         return subprocess.run(
-            [*BOXD, command, *rest, "--state-dir", str(self.state)],
+            [*BOXD, command, *rest, *self._here],
             check=False,
             capture_output=True,
             text=True,
@@ -128,6 +135,13 @@ class Daemon:
 @pytest.fixture(scope="module")
 def daemon(image_rootfs: Path) -> Iterator[Daemon]:
     """A serving daemon; the image and the guest runtime are those of earlier runs."""
+    with open_daemon(image_rootfs) as made:
+        yield made
+
+
+@contextmanager
+def open_daemon(image_rootfs: Path, *backend: str) -> Iterator[Daemon]:
+    """A serving daemon, of which nothing is left afterwards. `backend` are flags that name it."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
     runtimes = IMAGES_DIR.parent / "boxd-test-runtime"
@@ -136,7 +150,7 @@ def daemon(image_rootfs: Path) -> Iterator[Daemon]:
     state.chmod(0o700)
     (state / "images" / "debian" / "rootfs").symlink_to(image_rootfs)
     (state / "runtime").symlink_to(runtimes)
-    made = Daemon(state)
+    made = Daemon(state, backend=list(backend))
     try:
         made.start()
         yield made

@@ -42,14 +42,14 @@ class DiskHost:
         """A box with an empty layer and its root mounted."""
         paths = self.paths()
         await self.disk.create(paths, limit_mb)
-        await self.disk.mount(paths, self.image)
+        await self.disk.mount(paths, self.image, 0)
         return paths
 
     async def clone(self, snapshot_id: str, limit_mb: int = 0) -> BoxPaths:
         """A box made from a snapshot, its root mounted."""
         paths = self.paths()
         await self.disk.clone(snapshot_id, paths, limit_mb)
-        await self.disk.mount(paths, self.image)
+        await self.disk.mount(paths, self.image, 0)
         return paths
 
 
@@ -61,12 +61,13 @@ async def open_disk_host(kind: str, directory: Path) -> AsyncIterator[DiskHost]:
     (image / "etc").mkdir(parents=True)
     (image / "etc/motd").write_text("image\n")
     (image / "etc/gone").write_text("image\n")
+    (image / "etc/kept").write_text("image\n")
     (image / "lib").mkdir()
     (image / "lib/code").write_text("image\n")
     volume = Volume(state_dir, VOLUME_SIZE if kind == "btrfs" else 0)
     if kind == "btrfs":
         await volume.open()
-    disk = SubvolumeDisk(volume.top) if kind == "btrfs" else PlainDisk(state_dir / "snapshots")
+    disk = SubvolumeDisk(volume) if kind == "btrfs" else PlainDisk(state_dir / "snapshots")
     host = DiskHost(disk, state_dir, image)
     try:
         yield host

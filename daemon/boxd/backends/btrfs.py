@@ -32,6 +32,8 @@ _SUBVOLUME_CREATE = 0x50009418
 _FS_INFO = 0x8400941F
 _FS_INFO_SIZE = 1024
 _QUOTA_CTL = 0xC0109428
+_QGROUP_ASSIGN = 0x40189429
+_QGROUP_CREATE = 0x4010942A
 _QGROUP_LIMIT = 0x8030942B
 
 _NAME_V1 = "<q4088s"
@@ -40,6 +42,8 @@ _ENABLE, _DISABLE, _ENABLE_SIMPLE = 1, 2, 4
 _LIMIT = "<QQQQQQ"
 _LIMIT_REFERENCED = 1
 _NO_LIMIT = 2**64 - 1
+_GROUP = 1 << 48
+"""Groups of subvolumes are of level 1."""
 
 
 class Quota(Enum):
@@ -156,10 +160,27 @@ def disable_quota(mount: Path) -> None:
 
 def limit(subvolume: Path, size: int) -> None:
     """Caps what a subvolume takes, in bytes; 0: no cap. A write beyond it fails with EDQUOT."""
-    most = size or _NO_LIMIT
-    with _opened(subvolume) as top:
-        # Group 0 of the call means the subvolume itself.
-        fcntl.ioctl(top, _QGROUP_LIMIT, struct.pack(_LIMIT, 0, _LIMIT_REFERENCED, most, 0, 0, 0))
+    _limit(subvolume, 0, size)  # group 0 means the subvolume itself
+
+
+def limit_group(mount: Path, number: int, size: int) -> None:
+    """Caps what all subvolumes of a group take together; makes the group if there is none."""
+    with _opened(mount) as top, suppress(FileExistsError):
+        fcntl.ioctl(top, _QGROUP_CREATE, struct.pack("<QQ", 1, _GROUP + number))
+    _limit(mount, _GROUP + number, size)
+
+
+def join_group(subvolume: Path, number: int) -> None:
+    """Lets a subvolume count in a group as well."""
+    request = struct.pack("<QQQ", 1, subvolume_id(subvolume), _GROUP + number)
+    with _opened(subvolume) as top, suppress(FileExistsError):
+        fcntl.ioctl(top, _QGROUP_ASSIGN, request)
+
+
+def _limit(path: Path, group: int, size: int) -> None:
+    request = struct.pack(_LIMIT, group, _LIMIT_REFERENCED, size or _NO_LIMIT, 0, 0, 0)
+    with _opened(path) as top:
+        fcntl.ioctl(top, _QGROUP_LIMIT, request)
 
 
 def used(subvolume: Path) -> int | None:

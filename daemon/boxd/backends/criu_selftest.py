@@ -91,7 +91,7 @@ class _SelfTest:
         trees = host_trees(image)
         shutil.copyfile(criu_probe.__file__, runtime / "probe.py")
         await self._disk.create(self._paths, 0)
-        await self._disk.mount(self._paths, image)
+        await self._disk.mount(self._paths, image, 0)
         await run("ip", "netns", "add", self._names.netns(BOX))
         await run(
             *("ip", "-n", self._names.netns(BOX), "-batch", "-"),

@@ -22,8 +22,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
-from boxd.backends.mounts import mount_overlay, unmount
-from boxd.backends.trees import copy_tree, remove_tree
+from boxd.backends.mounts import LayerOfAnother, mount_overlay, unmount
+from boxd.backends.trees import copy_tree, remove_attribute, remove_tree
 from boxd.errors import DiskFull, NotFound
 
 if TYPE_CHECKING:
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from boxd.backends.hostnames import BoxPaths
 
 MIB = 1 << 20
-FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 1024 * MIB, 64 * MIB, 20
+FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 2048 * MIB, 64 * MIB, 20
 """Free space that new disks leave to those that exist: one part in so many, within bounds."""
+ORIGIN = "trusted.overlay.origin"
 _AT_ONCE = 2
 """Copies under way at the same time."""
 _AT_FDCWD = -100
@@ -82,10 +83,19 @@ class Disk(ABC):
         paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         await in_thread(self._create, self.home(paths), limit_mb)
 
-    async def mount(self, paths: BoxPaths, rootfs: Path) -> None:
-        """Mounts the root at `paths.root`. Raises Unavailable with the kernel's words."""
+    async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
+        """Mounts the root at `paths.root`; a layer that is full is mounted none the less.
+
+        Raises Unavailable with the kernel's words.
+        """
+        del limit_mb
         layer = self.home(paths) / "layer"
-        await mount_overlay(paths.root, rootfs, layer / "upper", layer / "work")
+        places = (paths.root, rootfs, layer / "upper", layer / "work")
+        try:
+            await mount_overlay(*places)
+        except LayerOfAnother:  # image or layer were moved to another place
+            await in_thread(_forget_origins, layer)
+            await mount_overlay(*places)
 
     async def remove(self, paths: BoxPaths) -> None:
         """Unmounts the root, and removes the layer and the memory image with all that is in them.
@@ -207,8 +217,7 @@ class Disk(ABC):
         new = home / "layer.new"
         self._destroy(new)
         self._copy(place / "layer", new, limit_mb)
-        remove_tree(new / "work")
-        (new / "work").mkdir(mode=0o755)
+        _new_work(new)
         return new
 
     def _take_memory(self, source: Path, target: Path) -> None:
@@ -271,14 +280,19 @@ class PlainDisk(Disk):
         return _allocated(layer / "upper")
 
 
+def floor(size: int) -> int:
+    """Bytes of a file system of that size which new disks leave free."""
+    return min(FLOOR_MOST, max(FLOOR_LEAST, size // FLOOR_PART))
+
+
 def require_space(directory: Path, wanted: int = 0) -> None:
     """Raises DiskFull when `wanted` bytes would not leave enough free where a directory stands."""
     status = os.statvfs(directory)
     free, size = (status.f_frsize * blocks for blocks in (status.f_bavail, status.f_blocks))
-    floor = min(FLOOR_MOST, max(FLOOR_LEAST, size // FLOOR_PART))
-    if free - wanted < floor:
+    least = floor(size)
+    if free - wanted < least:
         raise DiskFull(
-            f"the host's disk for boxes is full: {free // MIB} MiB are free, and {floor // MIB} MiB"
+            f"the host's disk for boxes is full: {free // MIB} MiB are free, and {least // MIB} MiB"
             " are left to boxes that exist; remove boxes or snapshots that are not needed"
         )
 
@@ -338,6 +352,21 @@ async def in_thread(function: Callable[_P, _T], *arguments: _P.args, **named: _P
         raise DiskFull(
             "the host's disk for boxes became full meanwhile; remove boxes or snapshots"
         ) from error
+
+
+def _new_work(layer: Path) -> None:
+    remove_tree(layer / "work")
+    (layer / "work").mkdir(mode=0o755)
+
+
+def _forget_origins(layer: Path) -> None:
+    """Takes away what a layer knows of its image's files by their handles.
+
+    The names stay, and they are enough; a handle that is wrong would hide the image's part of a
+    directory.
+    """
+    _new_work(layer)
+    remove_attribute(layer / "upper", ORIGIN)
 
 
 def _publish(new: Path, place: Path) -> None:

@@ -41,12 +41,12 @@ class Disks:
         except Unavailable as error:
             self._why_not = str(error)
             _log.log(
-                logging.WARNING if self._size else logging.INFO,
+                logging.WARNING if self._size or self._volume.made else logging.INFO,
                 "disks of boxes have no limit",
                 extra={"why": error},
             )
         else:
-            self._limited = SubvolumeDisk(self._volume.top)
+            self._limited = SubvolumeDisk(self._volume)
         if self._limited is not None and self._size != 0:
             self._for_new = self._limited
         for disk in self._present():

@@ -10,7 +10,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from boxd.errors import Unavailable
+from boxd.errors import DiskFull, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,10 +27,22 @@ _BUSY_TIMEOUT = 10.0
 _POLL = 0.02
 
 
+class LayerOfAnother(Unavailable):
+    """The upper or the work directory was made for another image, or is a copy."""
+
+
+_KINDS = {
+    errno.ESTALE: LayerOfAnother,
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+}
+
+
 async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> None:
     """Mounts an overlay at `root`, unless something is mounted there.
 
-    Device nodes do not work on it. Raises Unavailable with the kernel's words.
+    Device nodes do not work on it. Raises DiskFull when there is no space for what the kernel
+    writes then, LayerOfAnother, or Unavailable with the kernel's words.
     """
     if is_mounted(root):
         return
@@ -41,12 +53,15 @@ async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> Non
     give_up = time.monotonic() + _BUSY_TIMEOUT
     while True:
         number = _mount("overlay", root, "overlay", _MS_NODEV, options)
+        if number == 0 and os.statvfs(root).f_flag & os.ST_RDONLY:
+            unmount(root, lazily=False)
+            number = errno.ENOSPC  # that is why the kernel made it read-only
         if number == 0:
             return
         if number != errno.EBUSY or time.monotonic() > give_up:
             break
         await asyncio.sleep(_POLL)
-    raise Unavailable(
+    raise _KINDS.get(number, Unavailable)(
         f"the root of the box cannot be mounted: {os.strerror(number)}; "
         "overlay needs a kernel with overlayfs and a state directory that is not on one"
     )

@@ -203,7 +203,7 @@ class RuncBackend(WithoutMemory):
         if rootfs is None:
             raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
         paths = self._names.paths(record.plan.box_id)
-        await self._disks.named(record.disk).mount(paths, rootfs)
+        await self._disks.named(record.disk).mount(paths, rootfs, record.plan.disk_mb)
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:

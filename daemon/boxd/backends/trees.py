@@ -69,6 +69,37 @@ def _remove_files(here: int) -> list[str]:
     return full
 
 
+def remove_attribute(directory: Path, attribute: str) -> None:
+    """Takes an extended attribute from a directory and all files and directories below it."""
+    here = os.open(directory, _DIRECTORY)
+    try:
+        waiting = [_strip(here, attribute)]
+        while waiting:
+            if waiting[-1]:
+                here = _step(here, waiting[-1].pop())
+                waiting.append(_strip(here, attribute))
+                continue
+            waiting.pop()
+            if waiting:
+                here = _step(here, "..")
+    finally:
+        os.close(here)
+
+
+def _strip(here: int, attribute: str) -> list[str]:
+    """Takes it from a directory and what is no directory in it; returns the names of others."""
+    with os.scandir(here) as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    places = [f"/proc/self/fd/{here}/{name}" for name, is_directory in found if not is_directory]
+    for place in (*places, f"/proc/self/fd/{here}/."):
+        try:
+            os.removexattr(place, attribute, follow_symlinks=False)
+        except OSError as error:
+            if error.errno != errno.ENODATA:
+                raise
+    return [name for name, is_directory in found if is_directory]
+
+
 def copy_tree(source: Path, target: Path) -> None:
     """Makes `target` a copy of the directory `source`, and has it written out to the disk.
 

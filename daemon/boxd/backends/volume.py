@@ -21,6 +21,7 @@ import struct
 from pathlib import Path
 
 from boxd.backends import btrfs, loopdev
+from boxd.backends.disk import floor
 from boxd.backends.mounts import is_mounted, mount_device, mount_points, unmount
 from boxd.backends.run import run
 from boxd.errors import BoxdError, Unavailable
@@ -36,6 +37,9 @@ MKFS_OPTIONS = ("--quiet", "--nodiscard", "--data", "single", "--metadata", "sin
 """One copy of all on the host's one disk; nothing of the image is given back to the host."""
 MKFS_TIMEOUT = 120.0
 MOUNT_OPTIONS = "nodiscard"
+LAYERS = 1
+"""The group of all layers. What it may not take is left to images of memory, and to the file
+system itself: one that is quite full takes seconds for every write, of any box."""
 STEP = 1 << 20
 """Bytes that the size of an image is a multiple of."""
 _NOCOW = 0x00800000
@@ -54,12 +58,17 @@ class Volume:
         self._image = state_dir / "disks.img"
         self.top = state_dir / "disks"
 
+    @property
+    def made(self) -> bool:
+        """Whether there is an image, on which boxes may stand."""
+        return self._image.exists()
+
     def outlook(self) -> str:
         """Where disks of boxes will stand, for people; changes nothing.
 
         Raises Unavailable with the reason why there will be no volume, and what to do about it.
         """
-        if self._image.exists():
+        if self.made:
             return f"{self._image}, {shown(self._image.stat().st_size)}"
         if self._on_host():
             return "the btrfs of the state directory"
@@ -67,7 +76,7 @@ class Volume:
 
     async def open(self) -> None:
         """Makes, grows, mounts or adopts the volume. Raises Unavailable with the reason."""
-        if not self._image.exists():
+        if not self.made:
             if self._on_host():
                 self.top.mkdir(mode=0o700, exist_ok=True)
                 return
@@ -82,6 +91,18 @@ class Volume:
         if any(place.startswith(boxes) for place in mount_points(Path("/proc/self/mountinfo"))):
             return
         await asyncio.to_thread(unmount, self.top, lazily=False)
+
+    def allow_layers(self, extra: int) -> None:
+        """Sets what all layers may take together, and so many bytes more."""
+        if self.made:
+            status = os.statvfs(self.top)
+            size = status.f_blocks * status.f_frsize
+            btrfs.limit_group(self.top, LAYERS, size - floor(size) + extra)
+
+    def count_layer(self, layer: Path) -> None:
+        """Lets a new layer count among all layers."""
+        if self.made:
+            btrfs.join_group(layer, LAYERS)
 
     def _on_host(self) -> bool:
         where = _existing(self._state_dir)
@@ -135,6 +156,7 @@ class Volume:
         btrfs.resize(self.top)
         if btrfs.quota(self.top) is btrfs.Quota.OFF:
             btrfs.enable_quota(self.top)
+        self.allow_layers(0)
         self.top.chmod(0o700)
 
     def _extend(self) -> None:

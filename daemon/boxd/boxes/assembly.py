@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
 from boxd.backends.interface import BoxPlan
-from boxd.errors import BoxdError, Unavailable
+from boxd.errors import BoxdError, Unavailable, UnknownImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -68,6 +68,18 @@ class Assembly:
         self._catalog = catalog
         self._places = places
 
+    def root(self, image: str) -> Path | None:
+        """The unpacked root of an image; None when only the backend knows what it is.
+
+        UnknownImage; Unavailable when an image of the catalog is not built.
+        """
+        try:
+            return self._catalog.rootfs(image)
+        except UnknownImage:
+            if not self.backend.capabilities().any_image:
+                raise
+            return None
+
     async def build(self, box: Box, private_key: bytes) -> None:
         """Makes the box without starting it. UnknownImage, Unavailable."""
         run_dir = self._places.run_dir(box.id)
@@ -83,7 +95,7 @@ class Assembly:
             box_id=box.id,
             hostname=box.name,
             image=box.image,
-            rootfs=self._catalog.rootfs(box.image),
+            rootfs=self.root(box.image),
             runtime=self._places.runtime,
             run_dir=run_dir,
             cpus=box.cpus,

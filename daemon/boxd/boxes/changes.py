@@ -94,7 +94,7 @@ class Changes:
         """
         private_key, host_key = self._assembly.new_identity()
         wish = wished(spec, self._defaults, self._catalog, default_ttl=default_ttl)
-        self._catalog.rootfs(wish.image)
+        self._assembly.root(wish.image)
         now = self._clock.now()
         box = new_box(
             owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral

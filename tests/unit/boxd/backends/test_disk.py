@@ -62,7 +62,7 @@ async def test_a_disk_without_an_image_says_why(tmp_path: Path) -> None:
     plain = disk.PlainDisk(tmp_path / "snapshots")
     await plain.create(paths, 0)
     with pytest.raises(Unavailable, match="No such file or directory"):
-        await plain.mount(paths, tmp_path / "absent")
+        await plain.mount(paths, tmp_path / "absent", 0)
 
 
 async def test_a_step_that_is_cancelled_ends_first() -> None:
@@ -97,5 +97,5 @@ async def test_a_full_disk_is_said(number: int) -> None:
 
 def test_space_that_is_left_to_others(tmp_path: Path) -> None:
     disk.require_space(tmp_path)
-    with pytest.raises(DiskFull, match="MiB are free, and 1024 MiB are left"):
+    with pytest.raises(DiskFull, match="MiB are free, and 2048 MiB are left"):
         disk.require_space(tmp_path, 1 << 60)
