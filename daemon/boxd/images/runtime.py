@@ -50,8 +50,8 @@ _SKIPPED_EXTENSIONS = re.compile(
     r"|_ssl|_hashlib)"
 )
 _SKIPPED_MODULES = frozenset({"asyncssh/crypto/x509.py"})
-"""Of the wheels. Asyncssh does without certificates: 1 MiB less in use, and a tenth of the time that
-an agent takes to start less."""
+"""Of the wheels. Asyncssh does without certificates: 1 MiB less in use, and a tenth of the time
+that an agent takes to start less."""
 _LIBRARY = re.compile(r"^\s+(?P<name>\S+) => (?P<path>/\S+) \(")
 _LOADER_LINE = re.compile(rf"^\s+(?P<path>/\S*{re.escape(LOADER)}) \(")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
