@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from asyncssh.constants import MSG_GLOBAL_REQUEST
+from asyncssh.packet import Boolean, String
 
 from boxd.tunnel.channel import ExitStatus
 from boxd.tunnel.limits import OPENS
-from tests.harness.agent import LocalBox, local_agent
+from tests.harness.agent import BOX_ID, LocalBox, local_agent
 from tests.harness.impostor import GREETING, agent_with, host_key
 from tests.harness.wait import until
 
@@ -112,6 +115,17 @@ async def test_each_time_the_agent_waits_longer(
     await hostile_box.open()
     async with agent_with(hostile_box, host_key(hostile_box), [GREETING]):
         await hostile_box.tunnel()
+
+
+async def test_questions_of_an_agent_that_is_gone_are_not_answered(hostile_box: LocalBox) -> None:
+    """Each answer into a closed socket would be a warning in the log."""
+    async with agent_with(hostile_box, host_key(hostile_box), [GREETING]) as (connection, _):
+        await hostile_box.tunnel()
+        for _ in range(OPENS[0] // 2):
+            connection.send_packet(MSG_GLOBAL_REQUEST, String("x"), Boolean(True))
+        connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        await until(lambda: hostile_box.registry.peek(BOX_ID) is None)
+    assert hostile_box.misbehaviour == []
 
 
 async def test_what_a_busy_box_does_is_no_attack(local_box: LocalBox) -> None:

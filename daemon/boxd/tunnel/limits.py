@@ -35,7 +35,7 @@ LONGEST_PAUSE_S = 60.0
 FORGIVEN_S = 600.0
 """Good behaviour after which the pauses begin small again."""
 
-_KEXINIT, _GLOBAL_REQUEST, _CHANNEL_OPEN = 20, 80, 90
+_IGNORE, _KEXINIT, _GLOBAL_REQUEST, _CHANNEL_OPEN = 2, 20, 80, 90
 _DATA = {94: 9, 95: 13}
 """Messages with bytes, and what they are long beside them."""
 
@@ -73,8 +73,10 @@ class Meter:
             _GLOBAL_REQUEST: (Bucket(REQUESTS), "too many requests"),
             _CHANNEL_OPEN: (Bucket(OPENS), "too many channels opened in a second"),
         }
+        self._connection = connection
         self._empty = Bucket(EMPTY)
         self._channels = 0
+        self._last = _KEXINIT
         self._add, self._remove = connection.add_channel, connection.remove_channel
         vars(connection)["process_packet"] = self._before(connection.process_packet)
         vars(connection)["add_channel"] = self._added
@@ -100,6 +102,13 @@ class Meter:
         return counted
 
     def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
+        transport = self._connection._transport
+        if transport is None or transport.is_closing():
+            # Answers to what it had still sent would be one warning each.
+            raise asyncssh.ConnectionLost("the agent is gone")
+        last, self._last = self._last, kind
+        if kind == _IGNORE and last != _IGNORE:
+            return  # asyncssh sends one before each message
         if kind in _DATA:
             if len(packet.get_full_payload()) > _DATA[kind]:
                 return
