@@ -18,11 +18,13 @@ holds, so boxes of this backend are not suspended.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from box_guest import protocol
 from boxd.backends import bundle, cgroups, docker_config, drivemount, links, processes, subnets
 from boxd.backends.boxlocks import BoxLocks, settled, to_the_end
 from boxd.backends.docker_engine import Engine
@@ -113,6 +115,7 @@ class DockerBackend(WithoutMemory):
     async def close(self) -> None:
         """Gives the network back if no box uses it; boxes go on."""
         await self._engine.close()
+        await self._network.release()
         if self._layout is None:
             return
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
@@ -238,6 +241,7 @@ class DockerBackend(WithoutMemory):
 
     async def _make(self, plan: BoxPlan) -> None:
         image = await self._image(plan)
+        _tell_agent(plan, docker_config.session_environment(image.environment))
         body = docker_config.container(
             plan,
             self._names.instance,
@@ -256,9 +260,7 @@ class DockerBackend(WithoutMemory):
     async def _connect(self, record: Record) -> None:
         box_id = record.plan.box_id
         async with self._init_of(box_id) as (pid, _):
-            await self._network.ensure(
-                box_id, record.slot, open_=record.plan.egress == "all", pid=pid
-            )
+            await self._network.ensure(box_id, record.slot, egress=record.plan.egress, pid=pid)
 
     async def _halt(self, record: Record, grace: float) -> None:
         """Ends the processes, and takes away what a box that does not run does not need."""
@@ -318,3 +320,18 @@ class DockerBackend(WithoutMemory):
         if self._facts is None:
             raise Unavailable("the backend is not set up")
         return self._facts
+
+
+def _tell_agent(plan: BoxPlan, environment: dict[str, str]) -> None:
+    """Adds an image's environment to the agent's configuration, where there is one."""
+    path = plan.run_dir / protocol.AGENT_CONFIG
+    if not environment or not path.exists():
+        return
+    config: dict[str, Any] = json.loads(path.read_text())
+    config["env"] = {**environment, **config.get("env", {})}
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(config, file)
+    new.replace(path)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from boxd.backends.interface import Backend
+    from boxd.backends.interface import Backend, BackendBox
     from boxd.boxes.interface import Catalog, DriveAttacher, Tunnels
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
@@ -80,9 +80,40 @@ class Assembly:
                 raise
             return None
 
-    async def build(self, box: Box, private_key: bytes) -> None:
-        """Makes the box without starting it. UnknownImage, Unavailable."""
-        run_dir = self._places.run_dir(box.id)
+    async def build(self, box: Box, private_key: bytes, *, snapshot_id: str = "") -> None:
+        """Makes the box without starting it; its disk and memory of a snapshot if one is given.
+
+        UnknownImage, Unavailable, NotFound.
+        """
+        await self._write_identity(box, private_key)
+        plan = BoxPlan(
+            box_id=box.id,
+            hostname=box.name,
+            image=box.image,
+            rootfs=self.root(box.image),
+            runtime=self._places.runtime,
+            run_dir=self._places.run_dir(box.id),
+            cpus=box.cpus,
+            mem_mb=box.mem_mb,
+            pids=box.pids,
+            disk_mb=box.disk_mb,
+            egress=box.egress,
+        )
+        if snapshot_id:
+            await self.backend.clone(plan, snapshot_id)
+        else:
+            await self.backend.create(plan)
+
+    async def renew_identity(self, box: Box) -> str:
+        """Gives a box that does not run another host key; its agent takes it up when it runs.
+
+        Returns the public key. Memory that is used twice must not go on as one and the same agent.
+        """
+        private_key, host_key = self.new_identity()
+        await self._write_identity(box, private_key)
+        return host_key
+
+    async def _write_identity(self, box: Box, private_key: bytes) -> None:
         config = {
             "box_id": box.id,
             "name": box.name,
@@ -90,21 +121,8 @@ class Assembly:
             "daemon_key": self._places.daemon_key,
             "env": {},
         }
+        run_dir = self._places.run_dir(box.id)
         await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
-        plan = BoxPlan(
-            box_id=box.id,
-            hostname=box.name,
-            image=box.image,
-            rootfs=self.root(box.image),
-            runtime=self._places.runtime,
-            run_dir=run_dir,
-            cpus=box.cpus,
-            mem_mb=box.mem_mb,
-            pids=box.pids,
-            disk_mb=box.disk_mb,
-            egress=box.egress,
-        )
-        await self.backend.create(plan)
 
     async def start(self, box: Box) -> None:
         """Starts the box; returns when its agent has said hello and its drive is in it.
@@ -119,6 +137,22 @@ class Assembly:
             group.create_task(self._boot(box.id))
         if drives is not None:
             await drives.attach(box)
+
+    async def prepare_resume(self, box: Box) -> Path | None:
+        """What a box needs before its memory is brought back: a listener, and its drive.
+
+        Returns where the drive is mounted on this host; None: the box has none.
+        """
+        await self.listen(box)
+        if self.drives is None or not box.drive:
+            return None
+        return await self.drives.prepare(box.owner, box.workspace)
+
+    async def resumed(self, box: Box) -> None:
+        """Returns when the agent of a box that runs on has said hello."""
+        await self.tunnels.get(box.id, HELLO_TIMEOUT)
+        if self.drives is not None and box.drive:
+            self.drives.use(box)
 
     async def _boot(self, box_id: str) -> None:
         await self.backend.start(box_id)
@@ -136,17 +170,24 @@ class Assembly:
         try:
             return await self.tunnels.get(box.id, PROBE_TIMEOUT)
         except Unavailable:
-            if not (await self.alive()).get(box.id, False):
+            found = await self.look(box.id)
+            if found is None or not found.running:
                 return None
+        if found.frozen:
+            await self.backend.thaw(box.id)
         await self.listen(box)
         return await self.tunnels.get(box.id, HELLO_TIMEOUT)
 
-    async def alive(self) -> dict[str, bool]:
-        """All boxes of the backend, and whether their processes run."""
-        return {one.box_id: one.running for one in await self.backend.list()}
+    async def present(self) -> dict[str, BackendBox]:
+        """All boxes of the backend."""
+        return {one.box_id: one for one in await self.backend.list()}
+
+    async def look(self, box_id: str) -> BackendBox | None:
+        """The box as the backend has it now."""
+        return (await self.present()).get(box_id)
 
     async def stop(self, box: Box) -> None:
-        """Ends the box's processes; its disk stays."""
+        """Ends the box's processes; its disk stays, and its memory if it was saved."""
         await self.tunnels.close(box.id)
         await self.backend.stop(box.id)
         if self.drives is not None:

@@ -40,12 +40,16 @@ class Tunnels(Protocol):
 class DriveAttacher(Protocol):
     """Brings /wrk into boxes; see boxd.workspaces.attach."""
 
-    async def prepare(self, owner: str, workspace: str | None) -> None:
-        """Has the volume made and mounted on this host, so that `attach` is quick."""
+    async def prepare(self, owner: str, workspace: str | None) -> Path:
+        """Has the volume made and mounted on this host, so that `attach` is quick; says where."""
         ...
 
     async def attach(self, box: Box) -> None:
         """Makes /wrk appear in the running box; replaces a stale one."""
+        ...
+
+    def use(self, box: Box) -> None:
+        """The box runs on with the mount in it: it is one of its users again."""
         ...
 
     async def detach(self, box: Box) -> None:
