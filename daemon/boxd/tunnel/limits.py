@@ -24,7 +24,7 @@ REQUESTS = (64, 64)
 """Global requests; also lines of the control channel."""
 EXCHANGES = (1, 10)
 """Key exchanges. Asyncssh wants one for each GiB."""
-EMPTY = (4000, 8000)
+EMPTY = (2000, 8000)
 """Messages without bytes for a reader. A command needs six, each 256 KiB written to one needs one.
 *Measured*: the daemon takes 20,000 to 40,000 a second and does nothing else then."""
 DIALS = (10, 30)
