@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.config import Config
-from tests.harness.backend import IMAGES_DIR
+from tests.harness.backend import IMAGES_DIR, tell_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,6 +151,7 @@ def open_daemon(
     runtimes.mkdir(exist_ok=True)
     (state / "images" / "debian").mkdir(parents=True)
     state.chmod(0o700)
+    tell_verdict(state)
     (state / "images" / "debian" / "rootfs").symlink_to(image_rootfs)
     (state / "runtime").symlink_to(runtimes)
     made = Daemon(state, backend=list(backend))
