@@ -6,7 +6,10 @@ from boxd.operations.boxes import BoxOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.keys import KeyOperations
+from boxd.operations.profiles import ProfileOperations
 
 
-class Operations(BoxOperations, CatalogOperations, DriveOperations, KeyOperations):
+class Operations(
+    BoxOperations, CatalogOperations, DriveOperations, KeyOperations, ProfileOperations
+):
     """What every surface calls. Made of the parts that `Core` names."""
