@@ -60,6 +60,9 @@ DEFAULTS = {
     "idle_timeout": "2m",
     "idle_reap": "3h",
     "grace": None,
+    "max_running": None,
+    "max_memory": None,
+    "min_free": None,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
 }
@@ -118,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
         "--grace", metavar="DURATION", help="boxes stay awake so long after a detach; default: none"
     )
     add("--boxes-size", metavar="SIZE", help="disk for all boxes; 0: without limits of their own")
+    add("--max-running", type=int, metavar="N", help="boxes of all owners that run at once")
+    add("--max-memory", metavar="SIZE", help="sum of the memory caps of running boxes")
+    add("--min-free", metavar="SIZE", help="disk space that stays free; less: no box starts")
     add("--no-templates", action="store_true", help="start every new box from nothing")
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
     add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
@@ -182,13 +188,14 @@ def _config(arguments: argparse.Namespace) -> Config:
         default_image=arguments.default_image,
         backend=arguments.backend,
         docker_socket=arguments.docker_socket.absolute(),
-        boxes_size=None
-        if arguments.boxes_size is None
-        else _size(arguments.boxes_size, "--boxes-size"),
+        boxes_size=_maybe_size(arguments.boxes_size, "--boxes-size"),
         templates=not arguments.no_templates,
         idle_timeout=parse_duration(arguments.idle_timeout, "--idle-timeout"),
         idle_reap=parse_duration(arguments.idle_reap, "--idle-reap"),
         grace=None if arguments.grace is None else parse_duration(arguments.grace, "--grace"),
+        max_running=arguments.max_running,
+        max_memory=_maybe_size(arguments.max_memory, "--max-memory"),
+        min_free=_maybe_size(arguments.min_free, "--min-free"),
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
         verbose=arguments.verbose,
@@ -203,6 +210,10 @@ def _address(text: str, flag: str) -> Address:
     if not colon or not plain or (":" in bare) != bracketed:
         raise BadRequest(f"{flag}: {text!r} is not HOST:PORT, for example 127.0.0.1:2222")
     return Address(bare or "0.0.0.0", int(port))  # noqa: S104  an empty host means all addresses
+
+
+def _maybe_size(text: str | None, flag: str) -> int | None:
+    return None if text is None else _size(text, flag)
 
 
 def _trash(text: str) -> int:

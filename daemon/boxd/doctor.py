@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from boxd.backends import criu
 from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
 from boxd.backends.docker_engine import ask
+from boxd.backends.volume import Volume
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
 from boxd.errors import Unavailable
@@ -66,6 +67,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
             found.append(_port("API address", config.api_addr, "--api-addr"))
     found.extend(_secret_files(config))
     found.append(_image(config))
+    found.append(_disks(config))
     return found
 
 
@@ -216,6 +218,19 @@ def _secret_files(config: Config) -> Iterator[Check]:
             continue
         private = mode & 0o077 == 0
         yield Check(flag, private, f"{path}, mode {mode:04o}", f"chmod 600 {path}")
+
+
+def _disks(config: Config) -> Check:
+    name = "disks of boxes"
+    if config.backend == DockerBackend.name:
+        found, remedy = "no limits: the engine sets none", "use --backend runc"
+        return Check(name, ok=False, found=found, remedy=remedy, needed=False)
+    try:
+        found = Volume(config.state_dir, config.boxes_size).outlook()
+    except Unavailable as error:
+        reason, _, remedy = str(error).partition("; ")
+        return Check(name, ok=False, found=f"no limits: {reason}", remedy=remedy, needed=False)
+    return Check(name, ok=True, found=f"limited, on {found}")
 
 
 def _image(config: Config) -> Check:

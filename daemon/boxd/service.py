@@ -23,6 +23,7 @@ from boxd.backends.choose import choose, refuse_foreign
 from boxd.backends.hostnames import HostNames
 from boxd.backends.records import Records
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.hostlimits import host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
 from boxd.boxes.quota import load_tiers
@@ -190,6 +191,12 @@ class Service:
                 idle_timeout=self._config.idle_timeout,
                 idle_reap=self._config.idle_reap,
                 grace=self._config.grace,
+            ),
+            host=host_limits(
+                self._config.state_dir,
+                running=self._config.max_running,
+                memory=self._config.max_memory,
+                free=self._config.min_free,
             ),
         )
         self._lifecycle = lifecycle

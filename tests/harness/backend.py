@@ -203,6 +203,7 @@ async def open_box_host(
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_clear, config)
+        stack.push_async_callback(backend.close)
         await backend.setup()
         yield host
 
