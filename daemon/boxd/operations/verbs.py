@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from boxd.operations.boxes import BoxOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.keys import KeyOperations
 from boxd.operations.profiles import ProfileOperations
+from boxd.operations.snapshots import SnapshotOperations
 
 
 class Operations(
-    BoxOperations, CatalogOperations, DriveOperations, KeyOperations, ProfileOperations
+    SnapshotOperations, CatalogOperations, DriveOperations, KeyOperations, ProfileOperations
 ):
     """What every surface calls. Made of the parts that `Core` names."""

@@ -19,6 +19,7 @@ from boxd.frontdoor.commands import (
     power_cmd,
     profiles_cmd,
     rm_cmd,
+    snapshot_cmd,
     up_cmd,
     whoami_cmd,
 )
@@ -42,6 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     *info_cmd.COMMANDS,
     *power_cmd.COMMANDS,
     *pin_cmd.COMMANDS,
+    *snapshot_cmd.COMMANDS,
     *profiles_cmd.COMMANDS,
     *apikeys_cmd.COMMANDS,
     *catalog_cmd.COMMANDS,
