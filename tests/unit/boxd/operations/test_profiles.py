@@ -64,7 +64,7 @@ async def test_a_profile_wins_over_an_image_and_the_spec_over_the_profile(
     assert notes == ["unbuilt in a box spec now means this profile, not the image of that name"]
     await ops.up(ALICE, "one:unbuilt")
     await ops.up(ALICE, "two:UNBUILT:small^2h+5m")
-    one, two = await world.store.boxes(ALICE.owner)
+    one, two = sorted(await world.store.boxes(ALICE.owner), key=lambda box: box.name)
     assert (one.image, one.flavor, one.egress, one.grace) == ("debian", "large", "none", HOUR)
     assert one.deadline == world.clock.now() + HOUR
     assert (two.image, two.flavor, two.grace) == ("debian", "small", timedelta(minutes=5))
