@@ -19,6 +19,7 @@ from boxd.backends import bundle, cgroups, criu, drivemount, links, mounts, subn
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.containers import Containers
 from boxd.backends.disks import Disks
+from boxd.backends.hostfiles import memory_for_boxes
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
@@ -80,6 +81,8 @@ class RuncBackend(WithoutMemory):
         for program, option in PROGRAMS.items():
             await run(program, option)
         self._containers.detect()
+        parent = self._names.cgroup_parent
+        cgroups.prepare_parent(self._containers.layout, parent, memory_for_boxes())
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._network.setup()

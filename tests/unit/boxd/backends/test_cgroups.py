@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,26 @@ def test_paused_ones_go_on(tmp_path: Path) -> None:
     cgroups.thaw(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b/x")
     assert (place / "cgroup.freeze").read_text() == "0"
     cgroups.thaw(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b/absent")
+
+
+def test_what_all_boxes_take_together(tmp_path: Path) -> None:
+    for controller, name in (("cpu", "cpu.shares"), ("memory", "memory.limit_in_bytes")):
+        (tmp_path / controller / "b").mkdir(parents=True)
+        (tmp_path / controller / "b" / name).write_text("1\n")
+    mounts = {name: tmp_path / name for name in ("cpu", "memory")}
+    for _ in range(2):
+        cgroups.prepare_parent(cgroups.Layout(cgroups.Mode.V1, mounts), "/b", 4096)
+    assert (tmp_path / "memory/b/memory.limit_in_bytes").read_text() == "4096\n"
+    assert int((tmp_path / "cpu/b/cpu.shares").read_text()) == 1024 * (os.cpu_count() or 1)
+
+
+def test_what_all_boxes_take_together_on_v2(tmp_path: Path) -> None:
+    layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    cgroups.prepare_parent(layout, "/b", 4096)
+    assert list((tmp_path / "b").iterdir()) == [], "the root hands out no memory controller"
+    (tmp_path / "b/memory.max").write_text("max\n")
+    cgroups.prepare_parent(layout, "/b", 4096)
+    assert (tmp_path / "b/memory.max").read_text() == "4096\n"
 
 
 async def test_freezing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
