@@ -94,6 +94,10 @@ class Assembly:
         )
         await self.backend.create(plan)
 
+    def is_lost(self, box: Box) -> bool:
+        """Whether nothing of the box is on this host, as after a restore on another machine."""
+        return not self._places.run_dir(box.id).exists()
+
     async def start(self, box: Box) -> None:
         """Starts the box; returns when its agent has said hello and its drive is in it.
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FROM_DISK = "starts again from its disk"
 DIED = f"its processes ended; {FROM_DISK}"
 REMOVED = "was removed"
+REMADE = "its disk was lost; started anew from its image"
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +176,9 @@ class Changes:
 
     async def _start(self, box: Box) -> Box:
         """From `suspended` or `failed`: the box's processes start anew on its disk."""
-        before = box.state
+        before, detail = box.state, ""
+        if self._assembly.is_lost(box):
+            box, detail = await self._remake(box), REMADE
         async with self._locks.sums(box.owner):
             others = [one for one in await self._store.boxes(box.owner) if one.id != box.id]
             self._tier.check_box(others, cpus=box.cpus, mem_mb=box.mem_mb, new=False)
@@ -189,7 +192,20 @@ class Changes:
                 raise
             raise failure from error
         _log.info("box started", extra={"box": box.id})
-        return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING)
+        return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING, detail)
+
+    async def _remake(self, box: Box) -> Box:
+        """A box of which only the row is left gets a fresh disk and an identity of its own."""
+        private_key, host_key = self._assembly.new_identity()
+        await self._store.change_box(box.id, host_key=host_key)
+        box = replace(box, host_key=host_key)
+        try:
+            await self._assembly.build(box, private_key)
+        except BaseException:
+            await self._assembly.destroy(box)
+            raise
+        _log.warning("the disk of the box was lost; it starts anew", extra={"box": box.id})
+        return box
 
     async def _give_up(self, box: Box, detail: str) -> None:
         """After a failed start. Also without the database; the next use settles the row then."""
