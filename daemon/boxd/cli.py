@@ -1,4 +1,5 @@
-"""Protocol adapter only. The command line: `boxd serve | doctor | down | images | volumes`.
+"""Protocol adapter only. The command line: `boxd serve | doctor | down | images | volumes |
+backup | restore`.
 
 The service is imported by the commands that use it: that takes more than a second, and within it
 Ctrl-C is to end quietly.
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from boxd import log
 from boxd.config import (
     BACKENDS,
+    BACKUPS_KEPT,
     DEFAULT_IMAGE,
     DEFAULT_STATE_DIR,
     DOCKER_SOCKET,
@@ -62,6 +64,11 @@ DEFAULTS = {
     "grace": None,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
+    "backup_url": None,
+    "backup_key_file": None,
+    "backup_store_file": None,
+    "backup_every": "24h",
+    "backup_keep": BACKUPS_KEPT,
 }
 CACHE_SIZE = 4 << 30
 """Bytes of blocks that each mounted drive keeps on the disk before an external store. The embedded
@@ -124,10 +131,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
     add("--trash", metavar="DURATION", help="removed files come back so long; 0: never (24h)")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
+    add("--backup-url", metavar="DIR|s3://BUCKET/PREFIX", help="backs the control plane up there")
+    add("--backup-every", metavar="DURATION", help="time between two backups (24h)")
+    add("--backup-keep", type=_count, metavar="N", help=f"archives that stay ({BACKUPS_KEPT})")
+    backups = _flags()
+    add = backups.add_argument
+    add(
+        "--backup-key-file", "--key-file", type=Path, metavar="FILE", help="encrypts backups (0600)"
+    )
+    add("--backup-store-file", type=Path, metavar="FILE", help="as --store-file, for s3:// backups")
     parser = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
     parser.set_defaults(**DEFAULTS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    everything = [common, listeners, servers, serving]
+    everything = [common, listeners, servers, serving, backups]
     for name, run, parents, text in (
         ("serve", _serve, everything, "serve in the foreground; Ctrl-C stops everything"),
         ("doctor", _doctor, everything[:3], "what this host can and cannot do"),
@@ -149,6 +165,28 @@ def _parser() -> argparse.ArgumentParser:
     credentials.add_argument("volume", metavar="VOLUME", help="as `volumes ls` shows it")
     credentials.add_argument("file", type=Path, metavar="FILE")
     credentials.set_defaults(run=_volumes_credentials)
+    parents = [common, servers, backups]
+    text = (
+        "write the control plane, encrypted, into an archive; /wrk and boxes' disks are not in it"
+    )
+    backup = commands.add_parser("backup", parents=parents, help=text)
+    backup.add_argument("--to", metavar="DIR|s3://BUCKET/PREFIX", help="where archives are kept")
+    backup.add_argument("--keep", type=_count, metavar="N", help="remove older ones; default: none")
+    backup.add_argument("--new-key", type=Path, metavar="FILE", help="only make a key file")
+    backup.set_defaults(run=_backup)
+    text = "make a fresh state directory from an archive"
+    restore = commands.add_parser("restore", parents=parents, help=text)
+    restore.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        metavar="PLACE",
+        help="as --to, or one archive in it",
+    )
+    restore.add_argument(
+        "--keep-database", action="store_true", help="--meta-dsn-file has the rows: restore keys"
+    )
+    restore.set_defaults(run=_restore)
     return parser
 
 
@@ -180,6 +218,11 @@ def _config(arguments: argparse.Namespace) -> Config:
         grace=None if arguments.grace is None else parse_duration(arguments.grace, "--grace"),
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
+        backup_url=arguments.backup_url,
+        backup_key_file=arguments.backup_key_file,
+        backup_store_file=arguments.backup_store_file,
+        backup_every=parse_duration(arguments.backup_every, "--backup-every"),
+        backup_keep=arguments.backup_keep,
         verbose=arguments.verbose,
     )
 
@@ -214,6 +257,13 @@ def _size(text: str, flag: str) -> int:
     if match is None:
         raise BadRequest(f"{flag}: {text!r} is not a size, for example 500M, 20G or 0")
     return int(match[1]) << _UNITS[match[2]]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def _meta_dsn(dsn: str | None, file: Path | None) -> str | None:
@@ -455,6 +505,31 @@ def _images_ls(config: Config, arguments: argparse.Namespace) -> int:
         for image in known_images(config)
     )
     _print_table([("NAME", "BUILT", "DESCRIPTION"), *rows])
+    return 0
+
+
+def _backup(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd import cli_backup
+
+    return cli_backup.backup(config, arguments.to, arguments.keep, arguments.new_key)
+
+
+def _restore(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd import cli_backup
+
+    console = Console(stderr=True)
+    with _progress(console) as progress:
+        lines = asyncio.run(
+            cli_backup.restore(
+                config, arguments.source, progress, keep_database=arguments.keep_database
+            )
+        )
+    for line in lines:
+        _say(console, line)
     return 0
 
 
