@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -127,6 +128,14 @@ class Daemon:
 @pytest.fixture(scope="module")
 def daemon(image_rootfs: Path) -> Iterator[Daemon]:
     """A serving daemon; the image and the guest runtime are those of earlier runs."""
+    with installation(image_rootfs) as made:
+        made.start()
+        yield made
+
+
+@contextmanager
+def installation(image_rootfs: Path) -> Iterator[Daemon]:
+    """A state directory that was never served, with image and runtime of earlier runs."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
     runtimes = IMAGES_DIR.parent / "boxd-test-runtime"
@@ -137,7 +146,6 @@ def daemon(image_rootfs: Path) -> Iterator[Daemon]:
     (state / "runtime").symlink_to(runtimes)
     made = Daemon(state)
     try:
-        made.start()
         yield made
     finally:
         if made.process is not None:

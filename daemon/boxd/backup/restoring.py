@@ -11,7 +11,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -81,6 +81,7 @@ async def restore(
     there = state.exists()
     make_private(state)
     async with AsyncExitStack() as stack:
+        stack.enter_context(_on_this_host(state))
         if not there:
             stack.callback(_remove_empty, state)
         stack.callback(os.close, hold_lock(state))
@@ -105,6 +106,15 @@ async def restore(
                 await drop_service(config.meta_dsn)
             raise
     return _told(config, name, manifest, lost)
+
+
+@contextmanager
+def _on_this_host(state: Path) -> Iterator[None]:
+    """What the host refuses becomes Unavailable."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"{error.filename or state}: {error.strerror}") from error
 
 
 def _stage(archive: _Archive, stage: Path) -> Manifest:

@@ -1,7 +1,7 @@
 """Where archives are kept: a directory, or a bucket with a prefix (`boxd.backup.s3`).
 
 An archive appears there under its name when it is whole, never before. Names sort by time:
-`boxd-<instance>-<UTC time>-<random>.backup`.
+`boxd-<instance>-<UTC time>.backup`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from boxd.embedded.files import sync_directory
 from boxd.errors import BadRequest, Conflict, NotFound, Unavailable
-from boxd.secret import random_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
     from pathlib import Path
 
-NAME = re.compile(r"boxd-([0-9a-f]{8})-[0-9]{8}T[0-9]{6}Z-[0-9a-f]{4}\.backup")
+NAME = re.compile(r"boxd-([0-9a-f]{8})-[0-9]{8}T[0-9]{12}Z\.backup")
 """Names of archives; group 1 tells the installation."""
 SUFFIX = ".backup"
 UNFINISHED = ".part"
@@ -131,7 +130,7 @@ class DirectoryTarget:
 
 def archive_name(instance: str, when: datetime) -> str:
     """The name of a new archive."""
-    return f"boxd-{instance[:8]}-{when:%Y%m%dT%H%M%SZ}-{random_hex(2)}{SUFFIX}"
+    return f"boxd-{instance[:8]}-{when:%Y%m%dT%H%M%S%fZ}{SUFFIX}"
 
 
 def archive_names(names: Iterable[str]) -> list[str]:
