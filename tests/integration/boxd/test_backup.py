@@ -6,6 +6,8 @@ import base64
 import json
 import signal
 import subprocess
+from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,12 +30,12 @@ pytestmark = pytest.mark.timeout(600)
 ALIAS = "service.example.org"
 
 
+@dataclass
 class Kept:
-    """Where archives go: flags of `boxd`, and their bytes."""
+    """Where archives go, and the flags that open them."""
 
-    def __init__(self, url: str, flags: tuple[str, ...]) -> None:
-        self.url = url
-        self.flags = flags
+    url: str
+    flags: tuple[str, ...]
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def strict_ssh(daemon: Daemon, user: User, known: Path, check: str) -> str:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)["owner"])
+    return str(json.loads(done.stdout)["fingerprint"])
 
 
 def test_service_comes_back_on_another_machine(
@@ -101,13 +103,13 @@ def test_service_comes_back_on_another_machine(
 
     restored = fresh.run("restore", "--from", kept.url, *kept.flags)
     assert restored.returncode == 0, restored.stderr
-    assert f"{len(before)} boxes" in restored.stderr
+    assert "boxes, whose disks were lost" in restored.stderr
     assert fresh.left_overs() == []
     daemon.end(signal.SIGINT)
     try:
         fresh.start()
-        there = User.__new__(User)
-        there.daemon, there.key = fresh, user.key
+        there = copy(user)
+        there.daemon = fresh
         assert strict_ssh(fresh, there, known, "yes") == owner
         after = there.boxes()
         assert {ref: box["id"] for ref, box in after.items()} == {
@@ -127,10 +129,9 @@ def test_service_comes_back_on_another_machine(
         assert there.get(api_key, "/v1/wrk/file?ws=ws1") == (200, b"new\n")
         again = fresh.run("restore", "--from", kept.url, *kept.flags)
         assert again.returncode == 1
-        assert "has a service already" in again.stderr or "is served by" in again.stderr
+        assert "is served by process" in again.stderr
         logs = fresh.log.read_text() + daemon.log.read_text() + restored.stderr
         assert not [one for one in secrets if one in logs]
-        user.daemon = daemon
     finally:
         daemon.start()
 
@@ -207,7 +208,8 @@ def test_scheduled_backups_tell_their_failures(daemon: Daemon, key: Path, tmp_pa
     [
         (("backup", "--to", "/tmp"), "--key-file"),
         (("backup", "--key-file", "KEY"), "--to"),
-        (("backup", "--to", "/nonesuch", "--key-file", "KEY"), "no such directory"),
+        (("backup", "--to", "/tmp", "--key-file", "KEY"), "no service yet"),
+        (("restore", "--from", "/nonesuch", "--key-file", "KEY"), "no such directory"),
         (("backup", "--to", "s3://b/p", "--key-file", "KEY"), "--backup-store-file"),
         (("backup", "--new-key", "KEY"), "never overwritten"),
         (("restore", "--from", "/tmp"), "--key-file"),
@@ -217,9 +219,7 @@ def test_scheduled_backups_tell_their_failures(daemon: Daemon, key: Path, tmp_pa
 def test_wrong_flags_are_told(
     fresh: Daemon, key: Path, arguments: tuple[str, ...], told: str
 ) -> None:
-    if arguments[1] == "--to" and "/nonesuch" in arguments:
-        (fresh.state / "instance").write_text("f" * 32)
     done = fresh.run(*(str(key) if one == "KEY" else one for one in arguments))
     assert done.returncode in (1, 2)
-    assert told in done.stderr or "no service yet" in done.stderr
+    assert told in done.stderr
     assert "Traceback" not in done.stderr
