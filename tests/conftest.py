@@ -6,6 +6,9 @@ fixture                 scope     gives
 `box_host`              function  a runc backend with boxes of the `debian` image
 `cluster`               module    a PostgreSQL server that tests may kill
 `daemon`                module    a real `boxd serve` with a state directory of its own
+`docker_daemon`         module    a real `boxd serve` with its boxes in `dockerd`
+`docker_host`           function  a docker backend with boxes of busybox
+`dockerd`               session   a Docker engine of the tests' own
 `image_rootfs`          session   root of the `debian` image, kept between runs
 `local_box`             function  a guest agent as a local process with its tunnel up
 `mount`                 function  factory of mount processes of `volume`
@@ -34,6 +37,7 @@ pytest_plugins: list[str] = [
     "tests.harness.agent",
     "tests.harness.backend",
     "tests.harness.daemon",
+    "tests.harness.dockerd",
     "tests.harness.drive",
     "tests.harness.cluster",
     "tests.harness.frontdoor",

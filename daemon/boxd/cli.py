@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from boxd.service import StopMode
 
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell counts it."""
 SSH_ADDR = "127.0.0.1:2222"
@@ -121,9 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     add = serving.add_argument
     add("--idle-timeout", metavar="DURATION", help="unused boxes are suspended after it (2m)")
     add("--idle-reap", metavar="DURATION", help="suspended boxes are removed after it (3h)")
-    add(
-        "--grace", metavar="DURATION", help="boxes stay awake so long after a detach; default: none"
-    )
+    add("--grace", metavar="DURATION", help="boxes stay awake so long after a detach (none)")
     add("--boxes-size", metavar="SIZE", help="disk for all boxes; 0: without limits of their own")
     add("--no-templates", action="store_true", help="start every new box from nothing")
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
@@ -134,12 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--backup-url", metavar="DIR|s3://BUCKET/PREFIX", help="backs the control plane up there")
     add("--backup-every", metavar="DURATION", help="time between two backups (24h)")
     add("--backup-keep", type=_count, metavar="N", help=f"archives that stay ({BACKUPS_KEPT})")
-    backups = _flags()
-    add = backups.add_argument
-    add(
-        "--backup-key-file", "--key-file", type=Path, metavar="FILE", help="encrypts backups (0600)"
-    )
-    add("--backup-store-file", type=Path, metavar="FILE", help="as --store-file, for s3:// backups")
+    backups = _backup_flags()
     parser = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
     parser.set_defaults(**DEFAULTS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -165,7 +160,20 @@ def _parser() -> argparse.ArgumentParser:
     credentials.add_argument("volume", metavar="VOLUME", help="as `volumes ls` shows it")
     credentials.add_argument("file", type=Path, metavar="FILE")
     credentials.set_defaults(run=_volumes_credentials)
-    parents = [common, servers, backups]
+    _add_backup_commands(commands, [common, servers, backups])
+    return parser
+
+
+def _backup_flags() -> argparse.ArgumentParser:
+    backups = _flags()
+    add = backups.add_argument
+    flags = ("--backup-key-file", "--key-file")
+    add(*flags, type=Path, metavar="FILE", help="encrypts backups (0600)")
+    add("--backup-store-file", type=Path, metavar="FILE", help="as --store-file, for s3:// backups")
+    return backups
+
+
+def _add_backup_commands(commands: _Commands, parents: list[argparse.ArgumentParser]) -> None:
     text = (
         "write the control plane, encrypted, into an archive; /wrk and boxes' disks are not in it"
     )
@@ -187,7 +195,6 @@ def _parser() -> argparse.ArgumentParser:
         "--keep-database", action="store_true", help="--meta-dsn-file has the rows: restore keys"
     )
     restore.set_defaults(run=_restore)
-    return parser
 
 
 def _flags() -> argparse.ArgumentParser:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -19,6 +22,14 @@ class Clock(Protocol):
         ...
 
 
+class HostClock(Clock, Protocol):
+    """A clock that knows the machine's starts."""
+
+    def boot_id(self) -> str:
+        """Names the machine's present start: the next one has another."""
+        ...
+
+
 class SystemClock:
     """The machine's clocks."""
 
@@ -29,3 +40,7 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds that only grow, also while the machine sleeps."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot_id(self) -> str:
+        """Names the machine's present start: the next one has another."""
+        return BOOT_ID.read_text(encoding="ascii").strip()

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends import criu
+from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
+from boxd.backends.docker_engine import ask
 from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
+from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,11 +36,12 @@ OVERDUE = 2
 MIN_FREE = 2 << 30
 """Bytes: an image, its runtime and a new PostgreSQL cluster fit."""
 _PROGRAMS = {
-    "runc": "runc",
     "ip": "iproute2",
     "nft": "nftables",
     "mount": "mount",
 }
+_PROGRAMS_OF = {"runc": {"runc": "runc"}, "docker": {"tar": "tar"}}
+"""Those of a backend alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     `starting`: asked by a daemon about to serve, for which a state directory that another one
     serves is a failure. To anybody else it is good news.
     """
-    found = [_root(), _fuse(), _kernel(), *_programs(config), _state_dir(config)]
+    found = [_root(), _fuse(), _kernel(), *_programs(config), *_engine(config), _state_dir(config)]
     busy = lock_holder(config.state_dir)
     found.append(_lock(busy, starting=starting))
     if busy is None:
@@ -76,6 +80,9 @@ def suspending(config: Config) -> Check:
     What is found out is kept in the state directory; where there is none yet, it is tried beside
     its place and nothing is kept.
     """
+    if config.backend == DockerBackend.name:
+        remedy = "use --backend runc"
+        return Check("suspend", ok=False, found=WHY_NO_SUSPEND, remedy=remedy, needed=False)
     try:
         if config.state_dir.is_dir() or os.geteuid() != 0:
             found = asyncio.run(criu.verdict(config.state_dir, again=True))
@@ -136,13 +143,27 @@ def _kernel() -> Check:
 
 
 def _programs(config: Config) -> Iterator[Check]:
-    for program, package in _PROGRAMS.items():
+    for program, package in (_PROGRAMS | _PROGRAMS_OF[config.backend]).items():
         path = shutil.which(program)
         yield Check(program, path is not None, path or "missing", f"apt-get install {package}")
     if config.meta_dsn is None:
         here = next(iter(sorted(DISTRIBUTION.glob("*/bin/postgres"), reverse=True)), None)
         found = str(here) if here else "missing"
         yield Check("postgres", here is not None, found, "apt-get install postgresql-15")
+
+
+def _engine(config: Config) -> Iterator[Check]:
+    if config.backend != DockerBackend.name:
+        return
+    name = "docker engine"
+    try:
+        info = asyncio.run(ask(config.docker_socket))
+    except Unavailable as error:
+        found, _, remedy = str(error).partition("; ")
+        yield Check(name, ok=False, found=found, remedy=remedy)
+        return
+    text = f"{info.version}, API {info.api}, {info.storage_driver}, at {config.docker_socket}"
+    yield Check(name, ok=True, found=text)
 
 
 def _state_dir(config: Config) -> Check:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
-from boxd.backends.runc import RuncBackend
+from boxd.backends.choose import choose, refuse_foreign
 from boxd.backup.keyfile import read_key
 from boxd.backup.making import BackupJob
 from boxd.backup.places import open_target
@@ -35,7 +35,7 @@ from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
-from boxd.errors import BadRequest, Unavailable
+from boxd.errors import BadRequest, Unavailable, UnknownImage
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
+    from boxd.backends.interface import Backend
     from boxd.config import Config
     from boxd.model.catalog import Image
 
@@ -135,7 +136,8 @@ class Service:
         keys = state / "keys"
         make_private(keys)
         store, volumes = await self._start_stores(keys)
-        backend = RuncBackend(config)
+        refuse_foreign(config, {box.backend for box in await store.all_boxes()})
+        backend = choose(config)
         self._progress("Preparing the host for boxes")
         await backend.setup()
         self._stack.push_async_callback(backend.close)
@@ -154,7 +156,7 @@ class Service:
         guest = state / "runtime"
         if serve:
             guest = await asyncio.to_thread(runtime.build, guest, self._progress)
-            await self._build_default_image(catalog)
+            await self._build_default_image(catalog, backend)
         operations = await self._start_core(store, backend, catalog, volumes, guest, keys)
         if serve:
             await self._open_doors(operations, keys)
@@ -166,14 +168,14 @@ class Service:
     async def _start_core(
         self,
         store: PostgresStore,
-        backend: RuncBackend,
+        backend: Backend,
         catalog: Catalog,
         volumes: Volumes,
         guest: Path,
         keys: Path,
     ) -> Operations:
         tier, clock = load_tiers()[TIER], SystemClock()
-        tunnels = TunnelRegistry(_tunnel_key(keys), self._on_request)
+        tunnels = TunnelRegistry(_tunnel_key(keys), self._on_request, self._on_activity)
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,
@@ -256,14 +258,23 @@ class Service:
         self._stack.push_async_callback(keeper.close)
         return store, volumes
 
-    async def _build_default_image(self, catalog: Catalog) -> None:
+    async def _build_default_image(self, catalog: Catalog, backend: Backend) -> None:
         name = self._config.default_image
-        if not catalog.is_built(name):
+        try:
+            built = catalog.is_built(name)
+        except UnknownImage:
+            if not backend.capabilities().any_image:
+                raise
+            return  # fetched with the first box of it
+        if not built:
             await catalog.build(name, self._progress)
 
-    async def _on_request(self, box_id: str, verb: str) -> dict[str, Any]:
+    async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there is a lifecycle."""
-        return await self._lifecycle.workspace_request(box_id, verb)
+        return await self._lifecycle.request(box_id, verb, params)
+
+    def _on_activity(self, box_id: str, shells: int) -> None:
+        self._lifecycle.activity.report(box_id, shells)
 
     async def _mount_restarted(self, volume_id: str, path: Path) -> None:
         del path
@@ -354,7 +365,7 @@ async def _stored_volumes(config: Config) -> AsyncIterator[tuple[PostgresStore, 
         await store.close()
 
 
-async def _check_pairing(state: Path, store: PostgresStore, backend: RuncBackend) -> None:
+async def _check_pairing(state: Path, store: PostgresStore, backend: Backend) -> None:
     """Refuses a control database of another installation: its rows decide which boxes live."""
     file = state / INSTANCE
     local = file.read_text(encoding="ascii") if file.exists() else None

@@ -14,12 +14,15 @@ from box_guest import protocol
 from box_guest.control import ControlServer
 from box_guest.link import DaemonLink
 from box_guest.process import Reaper
+from box_guest.standby import trim_memory
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from box_guest.activity import Watch
     from box_guest.config import AgentConfig, Places
     from box_guest.sshd import Services
+    from box_guest.tunnel import Dialler
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ class Agent:
             reaper.close()
 
     async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> None:
+        from box_guest.activity import Watch
         from box_guest.forward import ForwardDir
         from box_guest.sshd import Services
         from box_guest.tunnel import Dialler
@@ -71,6 +75,8 @@ class Agent:
         forwards.prepare()
         services = Services(self._config, self._link, reaper, forwards, self._background)
         dialler = Dialler(self._places.tunnel_socket, services)
+        watch = Watch(self._link, lambda: {command.pid for command in services.commands})
+        self._link.follower = _Duties(self._link, dialler, watch)
         dialling = asyncio.create_task(dialler.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
@@ -83,6 +89,7 @@ class Agent:
             await asyncio.gather(dialling, stopping, return_exceptions=True)
             await self._end_commands(services)
             await dialler.close()
+            watch.end()
             await self._settle()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -104,6 +111,26 @@ class Agent:
         """Lets the tasks of ended commands come to their end."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
+
+
+class _Duties:
+    """What the agent does when a tunnel comes and goes, and when the box is to be frozen."""
+
+    def __init__(self, link: DaemonLink, dialler: Dialler, watch: Watch) -> None:
+        self._link = link
+        self._dialler = dialler
+        self._watch = watch
+
+    def greeted(self) -> None:
+        self._watch.begin()
+
+    def parted(self) -> None:
+        self._watch.end()
+
+    def suspend_soon(self, number: int) -> None:
+        trim_memory()
+        self._link.answer(number, shells=self._watch.count())
+        self._dialler.leave()
 
 
 def prepare_box() -> None:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ from box_guest.errors import AgentDown, GuestError, RequestFailed
 TIMEOUT_S = 90.0
 """Longer than the agent waits for the daemon, so that its error text arrives."""
 SOCKET_VARIABLE = "BOX_GUEST_SOCKET"
+_SIZES = (86_400, 3_600, 60, 1)
+_DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", re.ASCII)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,9 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     name_process()
     path = os.path.abspath(path)
     os.chdir("/")  # so that this very process does not keep the drive from being detached
-    request: dict[str, Any] = {"type": parsed.command, "id": 1}
-    if parsed.command == "workspace":
-        request["verb"] = parsed.verb
+    request: dict[str, Any] = {"type": parsed.request, "id": 1, **parsed.fields(parsed)}
     try:
         result = ask(Path(path), request)
     except GuestError as error:
@@ -49,6 +50,8 @@ def _shown(key: str, value: object) -> str:
     """A value for people."""
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, int) and (key.startswith("bytes_") or key.endswith("_bytes")):
         size = float(value)
         for unit in ("B", "KiB", "MiB", "GiB"):
@@ -87,6 +90,15 @@ def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
+def _duration(text: str) -> int:
+    """Seconds. The text has the form that box specs have: `90s`, `1h30m`, `2d`."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: for example 90s, 30m, 2h or 1h30m")
+    counts = (int(count or 0) for count in match.groups())
+    return sum(count * size for count, size in zip(counts, _SIZES, strict=True))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="box-guest", description="Talks to the box's agent.")
     parser.add_argument("--socket", help=argparse.SUPPRESS)
@@ -95,10 +107,36 @@ def _parser() -> argparse.ArgumentParser:
     # Also behind the command; what is not said there leaves what was said before it.
     late = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     late.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
-    commands.add_parser("info", parents=[late], help="this box, and whether its tunnel is up")
+    info = commands.add_parser(
+        "info", parents=[late], help="this box: its tunnel, and what keeps it awake"
+    )
+    info.set_defaults(request=protocol.INFO, fields=lambda _: {})
+    pin = commands.add_parser(
+        "pin", parents=[late], help="keep the box awake; `^ttl` still ends it"
+    )
+    pin.add_argument(
+        "--for",
+        dest="seconds",
+        type=_duration,
+        default=protocol.PIN_DEFAULT_S,
+        metavar="TIME",
+        help="how long, up to 7d: 90s, 30m, 1h30m (2h)",
+    )
+    pin.add_argument("--why", default="", metavar="TEXT", help="shown beside the box in lists")
+    pin.set_defaults(
+        request=protocol.PIN, fields=lambda said: {"for_s": said.seconds, "why": said.why}
+    )
+    unpin = commands.add_parser("unpin", parents=[late], help="take the pin away")
+    unpin.set_defaults(request=protocol.UNPIN, fields=lambda _: {})
+    auto = commands.add_parser(
+        "auto-suspend", parents=[late], help="whether the box sleeps when nobody uses it"
+    )
+    auto.add_argument("on", choices=("on", "off"))
+    auto.set_defaults(request=protocol.AUTO_SUSPEND, fields=lambda said: {"on": said.on == "on"})
     workspace = commands.add_parser(
         "workspace", parents=[late], help=f"the drive at {protocol.DRIVE_DIR}"
     )
+    workspace.set_defaults(request=protocol.WORKSPACE, fields=lambda said: {"verb": said.verb})
     verbs = workspace.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("mount", parents=[late], help=f"attach it at {protocol.DRIVE_DIR}")
     verbs.add_parser("info", parents=[late], help="whether it is attached, and its use")

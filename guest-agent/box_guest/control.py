@@ -11,7 +11,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
-from box_guest.errors import GuestError, RequestFailed
+from box_guest.errors import GuestError, RequestFailed, TunnelDown
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WORKSPACE_VERBS = frozenset({"mount", "info", "umount"})
 MAX_CLIENTS = 32
 
 
@@ -87,13 +86,28 @@ class ControlServer:
             return {**answer, "ok": False, "error": str(error)}
 
     async def _do(self, message: dict[str, Any]) -> dict[str, Any]:
-        if message["type"] == "info":
-            return {
-                "id": self._config.box_id,
-                "name": self._config.name,
-                "hostname": self._config.hostname,
-                "tunnel": "up" if self._link.up else "down",
-            }
-        if message["type"] == "workspace" and message.get("verb") in WORKSPACE_VERBS:
-            return await self._link.request("workspace", verb=message["verb"])
-        raise RequestFailed(f"unknown request {message['type']!r}")
+        kind = message["type"]
+        if kind == protocol.INFO:
+            return await self._info()
+        if kind not in protocol.REQUESTS:
+            raise RequestFailed(f"unknown request {kind!r}")
+        try:
+            # Checked here too: what is malformed would cost the box its tunnel.
+            parameters = protocol.request_parameters(message)
+        except protocol.ProtocolError as error:
+            raise RequestFailed(str(error)) from None
+        return await self._link.request(kind, **parameters)
+
+    async def _info(self) -> dict[str, Any]:
+        own = {
+            "id": self._config.box_id,
+            "name": self._config.name,
+            "hostname": self._config.hostname,
+        }
+        try:
+            life = await self._link.request(protocol.LIFE)
+        except TunnelDown:
+            return {**own, "tunnel": "down"}
+        except RequestFailed as error:
+            life = {"life": f"unknown: {error}"}
+        return {**own, "tunnel": "up", **life}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from box_guest import protocol
 from box_guest.errors import RequestFailed, TunnelDown
@@ -14,6 +14,24 @@ if TYPE_CHECKING:
 
 REQUEST_S = 60.0
 """A request that the daemon does not answer in this time has failed."""
+AT_ONCE = 4
+"""Requests under way; more wait. With `PACE_S` it keeps everybody in the box together below what
+the daemon takes for misbehaviour."""
+PACE_S = 0.1
+"""The least time for which a request counts as under way."""
+
+
+class Follower(Protocol):
+    """Who acts on what happens to the link. Called in its callbacks: must not fail or wait."""
+
+    def greeted(self) -> None:
+        """A tunnel is up and hello is said."""
+
+    def parted(self) -> None:
+        """The tunnel is gone."""
+
+    def suspend_soon(self, number: int) -> None:
+        """The daemon announces a freeze and waits for `answer(number)`."""
 
 
 class DaemonLink:
@@ -26,11 +44,13 @@ class DaemonLink:
     def __init__(self, hello: dict[str, Any]) -> None:
         """`hello` holds the constant fields of the first message."""
         self._hello = hello
+        self.follower: Follower | None = None
         self._generation = 0
         self._send: Callable[[bytes], None] | None = None
         self._partial = bytearray()
         self._numbers = itertools.count(1)
         self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._turn = asyncio.Semaphore(AT_ONCE)
 
     @property
     def up(self) -> bool:
@@ -44,12 +64,17 @@ class DaemonLink:
         self._send = send
         self._partial.clear()
         self._generation += 1
-        send(protocol.encode({"type": "hello", **self._hello, "generation": self._generation}))
+        hello = {"type": protocol.HELLO, **self._hello, "generation": self._generation}
+        send(protocol.encode(hello))
+        if self.follower is not None:
+            self.follower.greeted()
         return True
 
     def detach(self) -> None:
         """The control channel is gone."""
         self._send = None
+        if self.follower is not None:
+            self.follower.parted()
         requests, self._requests = self._requests, {}
         for future in requests.values():
             if not future.done():
@@ -67,6 +92,15 @@ class DaemonLink:
 
     async def request(self, kind: str, **fields: object) -> dict[str, Any]:
         """Asks the daemon. Raises TunnelDown or RequestFailed with a text for the user."""
+        await self._turn.acquire()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            return await self._request(kind, fields)
+        finally:
+            loop.call_at(began + PACE_S, self._turn.release)
+
+    async def _request(self, kind: str, fields: dict[str, object]) -> dict[str, Any]:
         if self._send is None:
             raise TunnelDown("there is no tunnel to the service at the moment; try again")
         number = next(self._numbers)
@@ -85,13 +119,27 @@ class DaemonLink:
             return result if isinstance(result, dict) else {}
         raise RequestFailed(str(answer.get("error", "refused")))
 
+    def tell(self, kind: str, **fields: object) -> bool:
+        """A message that has no answer; False without a tunnel."""
+        if self._send is None:
+            return False
+        self._send(protocol.encode({"type": kind, **fields}))
+        return True
+
+    def answer(self, number: int, **result: object) -> None:
+        """Answers a request of the daemon; nothing happens when its tunnel is gone."""
+        self.tell(protocol.REPLY, id=number, ok=True, result=result)
+
     def _dispatch(self, message: dict[str, Any]) -> None:
-        # Messages that announce a suspend or a resume have their place here.
-        if message["type"] != "reply":
+        kind, number = message["type"], message.get("id")
+        if kind not in (protocol.REPLY, protocol.SUSPEND_SOON):
             return
-        number = message.get("id")
         if not isinstance(number, int):
-            raise protocol.ProtocolError("reply without an id")
+            raise protocol.ProtocolError(f"{kind} without an id")
+        if kind == protocol.SUSPEND_SOON:
+            if self.follower is not None:
+                self.follower.suspend_soon(number)
+            return
         future = self._requests.get(number)
         if future is not None and not future.done():
             future.set_result(message)

@@ -2,26 +2,57 @@
 
 The control channel is one SSH session channel with subsystem `box-control` that the daemon opens
 in the tunnel. Both sides write JSON objects, one a line, at most `MAX_LINE` bytes. A message has a
-`type`. A request carries an `id`; its answer is `reply {id, ok, result | error}`.
+`type`. A request carries an `id` that its sender chose; its answer is `reply {id, ok, result |
+error}`. Either side may ask; a type that is not known is ignored, so that either may be newer.
 
-agent -> daemon: `hello {version, boot, generation, forward_dir}` (first; the box is attachable
-after it; `boot` is new with every start of the agent, `generation` counts its tunnels,
-`forward_dir` is where sockets of forwarded SSH agents may be made), `workspace {id, verb:
-mount|umount|info}` (request). daemon -> agent: `resumed {time}`, `drain`. A type that is not known
-is ignored, so that either side may be newer.
+From the agent:
 
-The CLI in the box speaks the same lines on the guest socket: `info {id}`, `workspace {id, verb}`.
+- `hello {version, boot, generation, forward_dir}` comes first; the box is attachable after it.
+  `boot` is new with every start of the agent, `generation` counts its tunnels, `forward_dir` is
+  where sockets of forwarded SSH agents may be made.
+- `activity {shells}`, after each hello and whenever the number changes: terminals with a shell that
+  nobody is attached to (tmux, screen).
+- requests on behalf of somebody in the box, `REQUESTS`.
+
+From the daemon:
+
+- request `suspend_soon {}`: the box is about to be frozen. The agent answers `{shells}` and closes
+  its end of the tunnel, because half of a connection cannot be stored. It dials again when the
+  daemon has made the tunnel's socket anew, and by itself after a few seconds.
+
+The CLI in the box speaks the same lines on the guest socket: `info {id}`, which the agent answers,
+and `REQUESTS`, which it passes on.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 VERSION = 1
 MAX_LINE = 64 * 1024
 CONTROL_SUBSYSTEM = "box-control"
+
+HELLO = "hello"
+REPLY = "reply"
+ACTIVITY = "activity"
+SUSPEND_SOON = "suspend_soon"
+INFO = "info"
+WORKSPACE = "workspace"
+PIN = "pin"
+UNPIN = "unpin"
+AUTO_SUSPEND = "auto_suspend"
+LIFE = "life"
+
+WORKSPACE_VERBS = ("mount", "info", "umount")
+PIN_DEFAULT_S = 2 * 3600
+PIN_MAX_S = 7 * 24 * 3600
+MAX_WHY = 200
+"""Characters that tell why a box is pinned."""
 
 PROCESS_NAME = "box-guest"
 RUNTIME_DIR = PurePosixPath("/.box")
@@ -79,3 +110,52 @@ def decode(line: bytes) -> dict[str, Any]:
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ProtocolError("not an object with a type")
     return message
+
+
+def request_parameters(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked parameters of a request whose type is in `REQUESTS`; other fields are dropped.
+
+    Raises ProtocolError with a text for who asked.
+    """
+    return REQUESTS[message["type"]](message)
+
+
+def _workspace(message: Mapping[str, Any]) -> dict[str, Any]:
+    verb = message.get("verb")
+    if verb not in WORKSPACE_VERBS:
+        raise ProtocolError(f"workspace knows {', '.join(WORKSPACE_VERBS)}")
+    return {"verb": verb}
+
+
+def _pin(message: Mapping[str, Any]) -> dict[str, Any]:
+    seconds, why = message.get("for_s"), message.get("why")
+    # A bool is an int to Python.
+    if type(seconds) is not int or not 1 <= seconds <= PIN_MAX_S:
+        raise ProtocolError("a pin holds from 1 second to 7 days")
+    if not isinstance(why, str) or len(why) > MAX_WHY or not why.isprintable():
+        raise ProtocolError(f"the reason of a pin is at most {MAX_WHY} printable characters")
+    return {"for_s": seconds, "why": why}
+
+
+def _auto_suspend(message: Mapping[str, Any]) -> dict[str, Any]:
+    on = message.get("on")
+    if not isinstance(on, bool):
+        raise ProtocolError("auto-suspend is on or off")
+    return {"on": on}
+
+
+def _nothing(message: Mapping[str, Any]) -> dict[str, Any]:
+    del message
+    return {}
+
+
+REQUESTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    WORKSPACE: _workspace,
+    PIN: _pin,
+    UNPIN: _nothing,
+    AUTO_SUSPEND: _auto_suspend,
+    LIFE: _nothing,
+}
+"""What a box may ask of the daemon, and the check of its parameters: `workspace {verb:
+mount|umount|info}`; `pin {for_s, why}`, `unpin`, `auto_suspend {on}`, each answered like `life`,
+which tells what keeps the box awake (`pinned_until`, `pin_why`, `auto_suspend`)."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
+from box_guest import standby
 from box_guest.sshd import BoxServer
 
 if TYPE_CHECKING:
@@ -68,14 +69,16 @@ class Dialler:
             keepalive_count_max=KEEPALIVE_COUNT,
         )
         self._connection: asyncssh.SSHServerConnection | None = None
+        self._leaving = False
 
     async def run(self) -> None:
         """Dials for ever; a tunnel that ends is dialled anew after REDIAL_S.
 
-        A loop that is frozen and thawed with the box simply goes on, so that a suspend needs no
-        help from here.
+        A loop that is frozen and thawed with the box simply goes on, so that a freeze that nobody
+        announced needs no help from here.
         """
         while True:
+            place = standby.place(self._path)
             try:
                 async with asyncio.timeout(CONNECT_S + LOGIN_S):
                     self._connection = await self._dial()
@@ -85,7 +88,18 @@ class Dialler:
                 logger.info("the tunnel is up")
                 await self._connection.wait_closed()
                 logger.info("the tunnel went down")
-            await asyncio.sleep(REDIAL_S)
+            if self._leaving:
+                self._leaving = False
+                await standby.until_made_anew(self._path, place)
+            else:
+                await standby.pause(REDIAL_S)
+
+    def leave(self) -> None:
+        """Drops the present tunnel; `run` keeps still until it is wanted again."""
+        self._leaving = True
+        if self._connection is not None:
+            # Without a word to each channel, which the daemon would answer into a closed socket.
+            self._connection.abort()
 
     async def close(self) -> None:
         """Closes the present tunnel; the caller has ended `run` before."""

@@ -1,4 +1,4 @@
-"""What every backend does alike: over `runc` with real boxes, and over the fake."""
+"""What every backend does alike: over `runc` and `docker` with real boxes, and over the fake."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from boxd.backends.run import run
 from boxd.backends.runc import RuncBackend
 from boxd.errors import BoxdError, Conflict, NotFound, Unsupported
 from tests.harness.backend import STAND_IN, BoxHost, open_box_host
+from tests.harness.dockerd import open_docker_host
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -63,11 +64,16 @@ class Subject:
         return {box.box_id: box.running for box in await self.backend.list()}
 
 
-@pytest_asyncio.fixture(params=["runc", "fake"])
+@pytest_asyncio.fixture(params=["runc", "docker", "fake"])
 async def subject(
-    request: pytest.FixtureRequest, tmp_path: Path, image_rootfs: Path
+    request: pytest.FixtureRequest, tmp_path: Path, image_rootfs: Path, busybox_root: Path
 ) -> AsyncIterator[Subject]:
     """The backends in turn."""
+    if request.param == "docker":
+        engine = request.getfixturevalue("dockerd")
+        async with open_docker_host(engine, tmp_path / "state", busybox_root) as docker:
+            yield Subject(docker.backend, docker, tmp_path)
+        return
     if request.param == "runc":
         async with open_box_host(tmp_path / "state", image_rootfs) as host:
             yield Subject(host.backend, host, tmp_path)

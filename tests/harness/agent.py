@@ -20,6 +20,7 @@ from boxd.tunnel.registry import TunnelRegistry, new_identity
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from boxd.errors import BoxdError
     from boxd.tunnel.channel import ExitStatus, Terminal, Tunnel
 
 BOX_ID = "b0" * 16
@@ -40,10 +41,29 @@ class LocalBox:
     """One agent process with its configuration, and a registry that listens for it."""
 
     root: Path
-    registry: TunnelRegistry
     public: str
-    requests: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    refusal: BoxdError | None = None
+    """What requests are answered with, in place of `answer`."""
+    answer: dict[str, Any] = field(default_factory=lambda: {"path": "/wrk"})
+    shells: list[int] = field(default_factory=list)
+    """What the agent told of detached shells."""
+    misbehaviour: list[str] = field(default_factory=list)
     process: asyncio.subprocess.Process | None = None
+
+    def __post_init__(self) -> None:
+        self.registry = TunnelRegistry(
+            self.root / "daemon_key",
+            self._requested,
+            lambda _, shells: self.shells.append(shells),
+            lambda _, text: self.misbehaviour.append(text),
+        )
+
+    async def _requested(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
+        self.requests.append((box_id, verb, params))
+        if self.refusal is not None:
+            raise self.refusal
+        return {**self.answer, **params}
 
     @property
     def run_dir(self) -> Path:
@@ -59,7 +79,9 @@ class LocalBox:
         """Listens for the agent."""
         await self.registry.open(BOX_ID, self.run_dir, self.public)
 
-    async def start(self, command: tuple[str, ...] | None = None) -> None:
+    async def start(
+        self, command: tuple[str, ...] | None = None, *, env: Mapping[str, str] | None = None
+    ) -> None:
         """Starts the agent."""
         places = ["--run-dir", self.run_dir, "--guest-socket", self.guest_socket]
         arguments = command or (sys.executable, "-m", "box_guest", *map(str, places))
@@ -67,7 +89,7 @@ class LocalBox:
             *arguments,
             *("--forward-dir", str(self.root / "forward")),
             stdin=asyncio.subprocess.DEVNULL,
-            env={"PATH": os.environ["PATH"]},
+            env={"PATH": os.environ["PATH"], **(env or {})},
         )
 
     async def tunnel(self) -> Tunnel:
@@ -121,13 +143,7 @@ async def local_agent() -> AsyncIterator[LocalBox]:
             "env": {"FROM_IMAGE": "yes"},
         }
         (root / "run" / protocol.AGENT_CONFIG).write_text(json.dumps(config))
-        requests: list[tuple[str, str]] = []
-
-        async def on_request(box_id: str, verb: str) -> dict[str, Any]:
-            requests.append((box_id, verb))
-            return {"path": "/wrk", "verb": verb}
-
-        box = LocalBox(root, TunnelRegistry(root / "daemon_key", on_request), public, requests)
+        box = LocalBox(root, public)
         try:
             await box.open()
             yield box

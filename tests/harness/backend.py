@@ -35,10 +35,14 @@ from tests.harness.loop import run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from boxd.backends.interface import Backend
+
 IMAGES_DIR = Path("/var/cache/boxd-tests/images")
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
 """Ends at SIGTERM and reaps, as the agent does."""
 EXEC_TIMEOUT = 60.0
+BOXES_SIZE = 1 << 30
+"""Bytes of the volume for boxes; it takes them from the host as long as the test runs."""
 BUILD_TIMEOUT = 600.0
 """Seconds for a test that may be the one for which the image is built."""
 
@@ -56,7 +60,7 @@ class Result:
 class BoxHost:
     """A backend of a state directory of its own, and the boxes that a test makes with it."""
 
-    backend: RuncBackend
+    backend: Backend
     config: Config
     rootfs: Path
 
@@ -92,6 +96,19 @@ class BoxHost:
         await self.backend.start(plan.box_id)
         return plan.box_id
 
+    @property
+    def runc_root(self) -> Path:
+        """Where runc knows the boxes' containers."""
+        return self.names.runc_root
+
+    def container(self, box_id: str) -> str:
+        """What runc calls a box."""
+        return box_id
+
+    def cgroup(self, box_id: str) -> str:
+        """The box's cgroup, in every hierarchy."""
+        return self.names.cgroup(box_id)
+
     def pid(self, box_id: str) -> int:
         """The init's pid on the host."""
         return int(self.names.paths(box_id).pid.read_text())
@@ -107,7 +124,7 @@ class BoxHost:
     async def run(self, box_id: str, *argv: str, stdin: bytes = b"") -> Result:
         """Runs a command in the box as `runc exec` does: same namespaces, rights and filter."""
         process = await asyncio.create_subprocess_exec(
-            *("runc", "--root", str(self.names.runc_root), "exec", box_id, *argv),
+            *("runc", "--root", str(self.runc_root), "exec", self.container(box_id), *argv),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -181,7 +198,7 @@ async def open_box_host(
     state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
 ) -> AsyncIterator[BoxHost]:
     """A set-up host; afterwards every box is destroyed and nothing of it is left."""
-    config = Config(state_dir=state_dir)
+    config = Config(state_dir=state_dir, boxes_size=BOXES_SIZE)
     backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf)
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:

@@ -42,6 +42,12 @@ class Daemon:
     ssh_port: int = 0
     api_port: int = 0
     flags: list[str] = field(default_factory=lambda: ["--workspace-automount"])
+    backend: list[str] = field(default_factory=list)
+    """Flags that name the backend; every command gets them."""
+
+    @property
+    def _here(self) -> list[str]:
+        return ["--state-dir", str(self.state), *self.backend]
 
     @property
     def log(self) -> Path:
@@ -57,9 +63,10 @@ class Daemon:
         """Starts and waits until it serves; seconds that took. Fails with what it printed."""
         began = time.monotonic()
         addresses = ["--ssh-addr", "127.0.0.1:0", "--api-addr", "127.0.0.1:0"]
+        addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*BOXD, "serve", "--state-dir", str(self.state), *addresses, *self.flags],
+                [*BOXD, "serve", *self._here, *addresses, *self.flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -88,7 +95,7 @@ class Daemon:
         """Another `boxd` command on the same state directory."""
         command, *rest = arguments
         return subprocess.run(
-            [*BOXD, command, *rest, "--state-dir", str(self.state)],
+            [*BOXD, command, *rest, *self._here],
             check=False,
             capture_output=True,
             text=True,
@@ -128,13 +135,20 @@ class Daemon:
 @pytest.fixture(scope="module")
 def daemon(image_rootfs: Path) -> Iterator[Daemon]:
     """A serving daemon; the image and the guest runtime are those of earlier runs."""
-    with installation(image_rootfs) as made:
+    with open_daemon(image_rootfs) as made:
+        yield made
+
+
+@contextmanager
+def open_daemon(image_rootfs: Path, *backend: str) -> Iterator[Daemon]:
+    """A serving daemon, of which nothing is left afterwards. `backend` are flags that name it."""
+    with installation(image_rootfs, *backend) as made:
         made.start()
         yield made
 
 
 @contextmanager
-def installation(image_rootfs: Path) -> Iterator[Daemon]:
+def installation(image_rootfs: Path, *backend: str) -> Iterator[Daemon]:
     """A state directory that was never served, with image and runtime of earlier runs."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
@@ -144,7 +158,7 @@ def installation(image_rootfs: Path) -> Iterator[Daemon]:
     state.chmod(0o700)
     (state / "images" / "debian" / "rootfs").symlink_to(image_rootfs)
     (state / "runtime").symlink_to(runtimes)
-    made = Daemon(state)
+    made = Daemon(state, backend=list(backend))
     try:
         yield made
     finally:

@@ -213,7 +213,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         await backend.close()
 
 
-async def _no_requests(box_id: str, verb: str) -> dict[str, object]:
+async def _no_requests(box_id: str, verb: str, params: dict[str, object]) -> dict[str, object]:
     raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
 
 

@@ -198,7 +198,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         await drives.close()
 
 
-async def _no_requests(box_id: str, verb: str) -> dict[str, object]:
+async def _no_requests(box_id: str, verb: str, params: dict[str, object]) -> dict[str, object]:
     raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
 
 

@@ -1,31 +1,33 @@
 """A whole core on fakes: store in memory, fake backend, tunnels, drives and catalog.
 
-`World.restart` is a new daemon on the same store and the same host. `World.fail_at` makes one
-step of the parts around the lifecycle raise.
+`World.restart` is a new daemon on the same store and the same host, after `World.kill` the old one
+ended at a step. `World.fail_at` makes one step of the parts around the lifecycle raise.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from boxd.backends.fake import FakeBackend
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
+from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.quota import Tier, load_tiers
 from boxd.errors import Conflict, Unavailable, UnknownImage
 from boxd.model.catalog import Flavor, Image
 from boxd.operations import Operations
 from boxd.principal import Principal
 from boxd.store.memory import MemoryStore
+from tests.harness.mortal import Life, mortal
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
-    from pathlib import Path
 
-    from boxd.backends.interface import BoxPlan
+    from boxd.backends.interface import BackendBox, BoxPlan
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -55,6 +57,7 @@ class TurnedClock:
     def __init__(self) -> None:
         self.wall = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         self.seconds = 1000.0
+        self.boot = "first"
 
     def now(self) -> datetime:
         """Wall time."""
@@ -64,10 +67,23 @@ class TurnedClock:
         """Seconds that only grow."""
         return self.seconds
 
+    def boot_id(self) -> str:
+        """The host's present start."""
+        return self.boot
+
     def turn(self, by: timedelta) -> None:
         """Moves both hands."""
         self.wall += by
         self.seconds += by.total_seconds()
+
+    def set(self, by: timedelta) -> None:
+        """Somebody sets the wall clock."""
+        self.wall += by
+
+    def restart(self) -> None:
+        """The host is started again."""
+        self.seconds = 5.0
+        self.boot += " again"
 
 
 @dataclass
@@ -94,8 +110,8 @@ class Steps:
 class SteppedBackend(FakeBackend):
     """The fake backend, whose steps can fail."""
 
-    def __init__(self, steps: Steps) -> None:
-        super().__init__()
+    def __init__(self, steps: Steps, *, suspends: bool) -> None:
+        super().__init__(suspends=suspends)
         self._steps = steps
 
     async def create(self, plan: BoxPlan) -> None:
@@ -118,9 +134,34 @@ class SteppedBackend(FakeBackend):
         await self._steps.step("backend.destroy")
         await super().destroy(box_id)
 
+    async def freeze(self, box_id: str) -> None:
+        """Fails after the work: the worst moment."""
+        await super().freeze(box_id)
+        await self._steps.step("backend.freeze")
+
+    async def save_memory(self, box_id: str) -> None:
+        """Fails before the work: what fails has published nothing."""
+        await self._steps.step("backend.save_memory")
+        await super().save_memory(box_id)
+
+    async def thaw(self, box_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.thaw")
+        await super().thaw(box_id)
+
+    async def resume(self, box_id: str, drive: Path | None) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.resume")
+        await super().resume(box_id, drive)
+
     async def lives(self, box_id: str) -> bool:
         """Whether the box's processes run."""
-        return any(one.box_id == box_id and one.running for one in await self.list())
+        found = await self.look(box_id)
+        return found is not None and found.running and not found.frozen
+
+    async def look(self, box_id: str) -> BackendBox | None:
+        """The box as it stands on the host."""
+        return next((one for one in await self.list() if one.box_id == box_id), None)
 
 
 class FakeTunnels:
@@ -130,6 +171,8 @@ class FakeTunnels:
         self._steps = steps
         self._backend = backend
         self.open_for: set[str] = set()
+        self.shells: dict[str, int] = {}
+        """What agents answer when they are told of a freeze."""
 
     async def open(self, box_id: str, directory: Path, host_key: str) -> None:
         """The agent needs the directory and its files."""
@@ -146,6 +189,12 @@ class FakeTunnels:
             raise Unavailable("the box does not answer")
         await self._steps.step("tunnel.hello")
         return cast("Tunnel", f"tunnel of {box_id}")
+
+    async def quiesce(self, box_id: str) -> int | None:
+        """One step; then there is no tunnel."""
+        self.open_for.discard(box_id)
+        await self._steps.step("tunnel.quiesce")
+        return self.shells.get(box_id, 0) if await self._backend.lives(box_id) else None
 
     async def close(self, box_id: str) -> None:
         """Ends it."""
@@ -165,14 +214,18 @@ class FakeDrives:
         self.holders: dict[str, str] = {}
         self.wanted: set[tuple[str, str | None]] | None = None
 
-    async def prepare(self, owner: str, workspace: str | None) -> None:
+    async def prepare(self, owner: str, workspace: str | None) -> Path:
         """One step."""
-        del owner, workspace
         await self._steps.step("drive.prepare")
+        return Path("/mounts") / owner / (workspace or "")
 
     async def attach(self, box: Box) -> None:
         """One step."""
         await self._steps.step("drive.attach")
+        self.attached.add(box.id)
+
+    def use(self, box: Box) -> None:
+        """It came with the box."""
         self.attached.add(box.id)
 
     async def detach(self, box: Box) -> None:
@@ -228,28 +281,34 @@ class World:
         *,
         store: ControlStore | None = None,
         automount: bool = True,
+        suspends: bool = False,
+        policy: Policy = SHIPPED,
         tier: Callable[[Tier], Tier] = lambda tier: tier,
     ) -> None:
         self.root = root
         self.steps = Steps()
         self.clock = TurnedClock()
         self.store: ControlStore = store if store is not None else MemoryStore()
-        self.backend = SteppedBackend(self.steps)
+        self.backend = SteppedBackend(self.steps, suspends=suspends)
+        self.policy = policy
         self.catalog = FakeCatalog(root)
         self.tier = tier(load_tiers()["default"])
         self.automount = automount
+        self.open = False
         self._make_daemon()
 
     def _make_daemon(self) -> None:
+        self.life = life = Life()
         self.tunnels = FakeTunnels(self.steps, self.backend)
         self.drives = FakeDrives(self.steps)
+        store = mortal(self.store, life, "store")
         places = Places(self.root / "boxes", self.root / "runtime", "ssh-ed25519 DAEMON")
         self.lifecycle = Lifecycle(
-            store=self.store,
+            store=store,
             assembly=Assembly(
-                backend=self.backend,
-                tunnels=self.tunnels,
-                drives=self.drives,
+                backend=mortal(self.backend, life, "backend"),
+                tunnels=mortal(self.tunnels, life, "tunnel"),
+                drives=mortal(self.drives, life, "drive"),
                 catalog=self.catalog,
                 places=places,
                 new_identity=self._new_identity,
@@ -259,9 +318,10 @@ class World:
             clock=self.clock,
             default_image="debian",
             automount=self.automount,
+            policy=self.policy,
         )
         self.operations = Operations(
-            store=self.store,
+            store=store,
             lifecycle=self.lifecycle,
             catalog=self.catalog,
             drives=None,
@@ -278,9 +338,13 @@ class World:
         """Starts the daemon's part."""
         await self.backend.setup()
         await self.lifecycle.start()
+        self.open = True
 
     async def close(self, *, stop_boxes: bool = False) -> None:
-        """Ends the daemon's part."""
+        """Ends the daemon's part. Nothing is done the second time."""
+        if not self.open:
+            return
+        self.open = False
         await self.operations.close()
         await self.lifecycle.close(stop_boxes=stop_boxes)
 
@@ -289,6 +353,46 @@ class World:
         await self.close()
         self._make_daemon()
         await self.start()
+
+    async def kill(self) -> None:
+        """The daemon's process ends where it is; `start` of the next one is up to the caller."""
+        self.life.dead, self.open = True, False
+        lifecycle = self.lifecycle
+        tasks = [*lifecycle._tasks, *lifecycle._timers._busy.values()]
+        if lifecycle._timers._loop is not None:
+            tasks.append(lifecycle._timers._loop)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._make_daemon()
+
+    async def crash(self) -> None:
+        """The daemon is killed, and a new one starts."""
+        await self.kill()
+        await self.start()
+
+    async def reboot(self) -> None:
+        """The host is started again, and the daemon with it."""
+        await self.kill()
+        for one in await self.backend.list():
+            self.backend.crash(one.box_id)
+        self.clock.restart()
+        await self.start()
+
+    async def tick(self, by: timedelta) -> None:
+        """Time passes, the timers look, and what is due is done."""
+        self.clock.turn(by)
+        await self.look()
+
+    async def look(self) -> None:
+        """The timers look, and what is due is done."""
+        self.lifecycle._timers.look()
+        await self.lifecycle._timers.idle()
+
+    async def quiet(self) -> None:
+        """Waits for what the lifecycle does behind its callers."""
+        while self.lifecycle._tasks:
+            await asyncio.gather(*self.lifecycle._tasks, return_exceptions=True)
 
     def fail_at(self, step: str, error: BaseException | None = None) -> None:
         """Makes a step raise from now on."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from box_guest import protocol
 from boxd.errors import Conflict
 from boxd.tunnel.channel import ExitStatus
-from boxd.tunnel.registry import TunnelRegistry
 from tests.harness.agent import BOX_ID
 from tests.harness.wait import until
 
@@ -50,24 +50,86 @@ async def test_workspace_asks_the_daemon(local_box: LocalBox, verb: str) -> None
     code, stdout, stderr = await cli(local_box, "workspace", verb)
     assert (code, stderr) == (0, "")
     assert stdout == f"path: /wrk\nverb: {verb}\n"
-    assert local_box.requests == [(BOX_ID, verb)]
+    assert local_box.requests == [(BOX_ID, "workspace", {"verb": verb})]
+
+
+@pytest.mark.parametrize(
+    ("words", "verb", "params"),
+    [
+        (("pin",), "pin", {"for_s": 7200, "why": ""}),
+        (("pin", "--for", "7d", "--why", "a long build"), "pin", None),
+        (("unpin",), "unpin", {}),
+        (("auto-suspend", "off"), "auto_suspend", {"on": False}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+async def test_what_keeps_the_box_awake(
+    local_box: LocalBox, words: tuple[str, ...], verb: str, params: dict[str, object] | None
+) -> None:
+    local_box.answer = {"pinned_until": "2026-01-01T00:00:00Z", "auto_suspend": False}
+    code, stdout, stderr = await cli(local_box, *words)
+    assert (code, stderr) == (0, "")
+    assert "pinned_until: 2026-01-01T00:00:00Z\nauto_suspend: off\n" in stdout
+    wanted = {"for_s": 604800, "why": "a long build"} if params is None else params
+    assert local_box.requests == [(BOX_ID, verb, wanted)]
+
+
+async def test_info_shows_what_keeps_the_box_awake(local_box: LocalBox) -> None:
+    local_box.answer = {"pinned_until": None, "auto_suspend": True}
+    code, stdout, _ = await cli(local_box, "info")
+    assert code == 0
+    assert "tunnel: up\npinned_until: none\nauto_suspend: on\n" in stdout
+    local_box.refusal = Conflict("the service is busy")
+    code, stdout, _ = await cli(local_box, "info")
+    assert code == 0
+    assert "tunnel: up\nlife: unknown: the service is busy\n" in stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("pin", "--for", "0s"), "a pin holds from 1 second to 7 days"),
+        (("pin", "--for", "8d"), "a pin holds from 1 second to 7 days"),
+        (("pin", "--why", "x" * 201), "at most 200 printable characters"),
+        (("pin", "--why", "a\nb"), "at most 200 printable characters"),
+    ],
+    ids=lambda words: " ".join(words)[:12] if isinstance(words, tuple) else "",
+)
+async def test_pins_out_of_bounds_do_not_reach_the_daemon(
+    local_box: LocalBox, words: tuple[str, ...], text: str
+) -> None:
+    code, stdout, stderr = await cli(local_box, *words)
+    assert (code, stdout) == (1, "")
+    assert text in stderr
+    assert local_box.requests == []
+    assert local_box.misbehaviour == []
+
+
+async def test_many_askers_at_once_do_not_count_as_misbehaviour(local_box: LocalBox) -> None:
+    """What everybody in the box asks together stays within what the daemon takes from a box."""
+    requests = b"".join(protocol.encode({"type": "life", "id": n}) for n in range(10))
+    streams = [await asyncio.open_unix_connection(str(local_box.guest_socket)) for _ in range(10)]
+    async with asyncio.timeout(60):
+        for _, writer in streams:
+            writer.write(requests)
+        for reader, writer in streams:
+            for _ in range(10):
+                assert json.loads(await reader.readline())["ok"] is True
+            writer.close()
+            await writer.wait_closed()
+    assert local_box.misbehaviour == []
+    assert (await local_box.tunnel()).hello.generation == 1
 
 
 async def test_sizes_have_units(local_box: LocalBox) -> None:
-    async def tell(box_id: str, verb: str) -> dict[str, Any]:
-        return {
-            "health": "ok",
-            "bytes_used": 1536,
-            "bytes_limit": None,
-            "inodes_used": 2048,
-            "pending_bytes": 5,
-            "memory_bytes": 3 << 40,
-        }
-
-    await local_box.registry.close_all()
-    local_box.registry = TunnelRegistry(local_box.root / "daemon_key", tell)
-    await local_box.open()
-    await local_box.tunnel()
+    local_box.answer = {
+        "health": "ok",
+        "bytes_used": 1536,
+        "bytes_limit": None,
+        "inodes_used": 2048,
+        "pending_bytes": 5,
+        "memory_bytes": 3 << 40,
+    }
     _, stdout, _ = await cli(local_box, "workspace", "info")
     assert stdout.splitlines() == [
         "health: ok",
@@ -76,17 +138,12 @@ async def test_sizes_have_units(local_box: LocalBox) -> None:
         "inodes_used: 2048",
         "pending_bytes: 5 B",
         "memory_bytes: 3.0 TiB",
+        "verb: info",
     ]
 
 
 async def test_refusals_are_shown(local_box: LocalBox) -> None:
-    async def refuse(box_id: str, verb: str) -> dict[str, Any]:
-        raise Conflict("/wrk is in use by process 17 (vim)")
-
-    await local_box.registry.close_all()
-    local_box.registry = TunnelRegistry(local_box.root / "daemon_key", refuse)
-    await local_box.open()
-    await local_box.tunnel()
+    local_box.refusal = Conflict("/wrk is in use by process 17 (vim)")
     code, stdout, stderr = await cli(local_box, "workspace", "umount")
     assert (code, stdout) == (1, "")
     assert stderr == "box-guest: /wrk is in use by process 17 (vim)\n"

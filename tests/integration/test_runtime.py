@@ -15,7 +15,8 @@ import pytest
 from box_guest import protocol
 from boxd.images import runtime
 from boxd.tunnel.channel import Terminal
-from tests.harness.agent import local_agent
+from tests.harness.agent import BOX_ID, local_agent
+from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -119,6 +120,23 @@ async def test_idle_memory(bare_box: LocalBox) -> None:
     status = Path(f"/proc/{children.read_text().split()[0]}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
     assert int(line.split()[1]) <= MAX_IDLE_KIB
+
+
+async def test_shells_that_nobody_is_attached_to_are_told(bare_box: LocalBox) -> None:
+    await until(lambda: bare_box.shells == [0])
+    # What tmux does: a server without a terminal that holds a terminal for each of its shells.
+    server = "import os, pty; os.setsid() if os.fork() == 0 else os._exit(0); pty.spawn(['sh'])"
+    python = " ".join(protocol.AGENT_COMMAND[:-2])
+    attached = await (await bare_box.tunnel()).start(None, terminal=Terminal("xterm", (80, 24)))
+    assert (await bare_box.run(f'{python} -c "{server}" >/dev/null 2>&1')).status.code == 0
+    await until(lambda: bare_box.shells == [0, 1])
+    await attached.end()
+    # A new daemon is told anew.
+    await bare_box.open()
+    await until(lambda: bare_box.shells == [0, 1, 1])
+    await bare_box.run("ps -o pid,comm | grep ' sh$' | while read pid rest; do kill -9 $pid; done")
+    await until(lambda: bare_box.shells == [0, 1, 1, 0])
+    assert await bare_box.registry.quiesce(BOX_ID) == 0
 
 
 async def test_terminal_and_transfer(bare_box: LocalBox) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -18,13 +16,11 @@ from boxd.tunnel.channel import ExitStatus
 from boxd.tunnel.listener import MAX_PENDING
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from tests.harness.agent import BOX_ID, LocalBox, local_agent
+from tests.harness.impostor import GREETING, HELLO, agent_with, host_key
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-HELLO = {"type": "hello", "version": 1, "boot": "x", "generation": 1, "forward_dir": "/run/f"}
-GREETING = json.dumps(HELLO).encode() + b"\n"
 
 
 @pytest.fixture
@@ -32,72 +28,6 @@ async def quiet_box() -> AsyncIterator[LocalBox]:
     """A box whose agent is not started; tests play the agent themselves."""
     async with local_agent() as box:
         yield box
-
-
-class Impostor(asyncssh.SSHServer):
-    """An SSH server in place of the agent, whose control channel says what it is told."""
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self.control = ScriptedControl(lines)
-
-    def begin_auth(self, username: str) -> bool:
-        return False
-
-    def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
-        return self.control
-
-
-class ScriptedControl(asyncssh.SSHServerSession[bytes]):
-    """Writes its lines and keeps what it is sent."""
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self.lines = lines
-        self.received = b""
-
-    def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
-        self.chan = chan
-
-    def subsystem_requested(self, subsystem: str) -> bool:
-        return subsystem == protocol.CONTROL_SUBSYSTEM
-
-    def session_started(self) -> None:
-        for line in self.lines:
-            self.chan.write(line)
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        self.received += data
-
-
-@asynccontextmanager
-async def agent_with(
-    box: LocalBox, key: bytes, lines: list[bytes]
-) -> AsyncIterator[tuple[asyncssh.SSHServerConnection, ScriptedControl]]:
-    """A connection to the box's listener that shows the given host key."""
-    server = Impostor(lines)
-    connecting = socket.socket(socket.AF_UNIX)
-    connecting.setblocking(False)
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(connecting, str(box.run_dir / protocol.TUNNEL_SOCKET))
-    connection = await asyncssh.connect_reverse(
-        "daemon",
-        22,
-        sock=connecting,
-        config=None,
-        server_factory=lambda: server,
-        server_host_keys=[asyncssh.import_private_key(key)],
-        gss_host=None,
-        encoding=None,
-    )
-    try:
-        yield connection, server.control
-    finally:
-        connection.abort()
-        await connection.wait_closed()
-
-
-def host_key(box: LocalBox) -> bytes:
-    """The box's own private key."""
-    return (box.run_dir / protocol.HOST_KEY).read_bytes()
 
 
 async def test_hello_makes_the_box_attachable(quiet_box: LocalBox) -> None:
@@ -154,7 +84,7 @@ async def test_agent_refuses_other_daemons(quiet_box: LocalBox) -> None:
     (quiet_box.root / "foreign").write_bytes(foreign)
     await quiet_box.registry.close_all()
 
-    async def nothing(box_id: str, verb: str) -> dict[str, object]:
+    async def nothing(box_id: str, verb: str, params: dict[str, object]) -> dict[str, object]:
         return {}
 
     impostor = TunnelRegistry(quiet_box.root / "foreign", nothing)
@@ -238,9 +168,7 @@ async def test_hostile_lines_end_their_tunnel_only(
 async def test_unknown_messages_are_ignored(quiet_box: LocalBox) -> None:
     lines = [GREETING, b'{"type": "of_a_later_version", "id": 1}\n']
     async with agent_with(quiet_box, host_key(quiet_box), lines):
-        tunnel = await quiet_box.tunnel()
-        tunnel.notify("resumed", time=1.5)
-        assert not tunnel.closed
+        assert not (await quiet_box.tunnel()).closed
 
 
 async def test_requests_are_answered(quiet_box: LocalBox) -> None:
@@ -254,7 +182,7 @@ async def test_requests_are_answered(quiet_box: LocalBox) -> None:
             "ok": True,
             "result": {"path": "/wrk", "verb": "info"},
         }
-    assert quiet_box.requests == [(BOX_ID, "info")]
+    assert quiet_box.requests == [(BOX_ID, "workspace", {"verb": "info"})]
 
 
 async def test_idle_connections_do_not_pile_up(quiet_box: LocalBox) -> None:

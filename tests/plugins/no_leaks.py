@@ -4,9 +4,9 @@ Per test: open descriptors and child processes of this process, before its first
 its last. What a fixture of wider scope opened while it was set up outlives the test and is not
 counted; nor are the processes of a test that uses such a fixture (it may have started them anew).
 
-Per run: mounts, network namespaces, network interfaces, cgroups, nftables tables and processes of
-ours. Under xdist the controller looks, before the first worker and after the last; what the workers
-found in their tests is handed to it.
+Per run: mounts, loop devices, network namespaces, network interfaces, cgroups, nftables tables and
+processes of ours. Under xdist the controller looks, before the first worker and after the last;
+what the workers found in their tests is handed to it.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class HostObjects:
     """What a run could leave on the machine."""
 
     mounts: frozenset[str]
+    loops: frozenset[str]
     namespaces: frozenset[str]
     interfaces: frozenset[str]
     cgroups: frozenset[str]
@@ -84,6 +85,7 @@ class HostObjects:
                 line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()
             )
             - {NAMESPACES_MOUNT},
+            loops=frozenset(_loops()),
             namespaces=frozenset(_names(Path("/run/netns"))),
             interfaces=frozenset(_names(Path("/sys/class/net"))),
             cgroups=frozenset(
@@ -106,6 +108,15 @@ class HostObjects:
 
 def _names(folder: Path) -> list[str]:
     return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+
+
+def _loops() -> list[str]:
+    """Files that loop devices have."""
+    found = []
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # it was cleared meanwhile
+            found.append(entry.read_text().strip())
+    return found
 
 
 def _nft_tables() -> list[str]:

@@ -29,13 +29,13 @@ async def remove(caller: Caller, ref: Reference) -> Response:
 
 @router.post("/{ref}/suspend")
 async def suspend(caller: Caller, ref: Reference) -> dict[str, str]:
-    """The box's memory goes to disk; answers with its new state."""
+    """The box's memory goes to disk; answers with its state, also when it was asleep."""
     view = await caller.operations.suspend(caller.principal, ref, caller.ws)
     return {"state": view.state}
 
 
 @router.post("/{ref}/resume")
 async def resume(caller: Caller, ref: Reference) -> dict[str, str]:
-    """Undoes `suspend`; answers with the new state."""
+    """The box runs on from its memory; answers with its state, also when it ran."""
     view = await caller.operations.resume(caller.principal, ref, caller.ws)
     return {"state": view.state}

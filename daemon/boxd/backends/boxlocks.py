@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from boxd.errors import BoxdError
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
 
@@ -45,3 +47,18 @@ async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(task)
     task.result()
+
+
+async def settled(call: Coroutine[Any, Any, None]) -> None:
+    """Makes a bounded call whose outcome must be known before anything else is done.
+
+    A cancellation is raised when it has ended: what it made can be found, and undone, then.
+    """
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError, BoxdError):
+                await asyncio.shield(task)
+        raise

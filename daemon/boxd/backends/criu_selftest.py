@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxd.backends import bundle, cgroups, criu_config, criu_probe, disk, processes
+from boxd.backends import bundle, cgroups, criu_config, criu_probe, disk, mounts, processes, trees
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxPlan
 from boxd.backends.run import last_words, run, run_silent
@@ -76,7 +76,7 @@ class _SelfTest:
         self._paths = self._names.paths(BOX)
         self._cgroup = self._names.cgroup(BOX)
         self._layout = cgroups.detect()
-        self._disk = disk.PlainDisk()
+        self._disk = disk.PlainDisk(work / "snapshots")
         self._drive = work / "drive"
         self._images = work / "images"
 
@@ -90,8 +90,8 @@ class _SelfTest:
             (image / place).mkdir()
         trees = host_trees(image)
         shutil.copyfile(criu_probe.__file__, runtime / "probe.py")
-        await self._disk.create(self._paths)
-        await self._disk.mount(self._paths, image)
+        await self._disk.create(self._paths, 0)
+        await self._disk.mount(self._paths, image, 0)
         await run("ip", "netns", "add", self._names.netns(BOX))
         await run(
             *("ip", "-n", self._names.netns(BOX), "-batch", "-"),
@@ -164,8 +164,8 @@ class _SelfTest:
         await cgroups.remove(self._layout, self._names.cgroup_parent)
         if self._names.netns_path(BOX).exists():
             await run("ip", "netns", "del", self._names.netns(BOX))
-        await self._disk.unmount(self._paths)
-        await asyncio.to_thread(disk.remove_tree, self._work)
+        mounts.unmount(self._paths.root, lazily=True)
+        await asyncio.to_thread(trees.remove_tree, self._work)
         for directory in (self._names.runc_root, self._names.runc_root.parent):
             with suppress(FileNotFoundError):
                 directory.rmdir()

@@ -1,7 +1,13 @@
 """A box's disk: an overlay of the image's root (never written) and the box's own layer.
 
-The layer is a directory here; `Disk` is what a layer with a size limit (a btrfs subvolume with a
-qgroup) implements as well.
+Every box has a home for its disk, with the directory `layer` (in it `upper`, what the box wrote,
+and `work`, the overlay's own) and, while it sleeps, the directory `memory`; a snapshot has a place
+with the same two. What a layer is, and whether its size is limited, differs: directories here
+(`PlainDisk`), btrfs subvolumes in `subvolume_disk`.
+
+What is made of parts is made under another name and renamed, so that a host that dies leaves the
+old or the new. A copied layer gets a new `work`: the old one names files of the layer that it was
+made for.
 """
 
 from __future__ import annotations
@@ -10,131 +16,285 @@ import asyncio
 import ctypes
 import errno
 import os
-import re
-import shutil
 import stat
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
-from boxd.errors import Unavailable
+from boxd.backends.mounts import LayerOfAnother, mount_overlay, unmount
+from boxd.backends.trees import copy_tree, remove_attribute, remove_tree
+from boxd.errors import DiskFull, NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Set
+
     from boxd.backends.hostnames import BoxPaths
 
-_MS_NODEV = 4
-_MNT_DETACH = 2
+MIB = 1 << 20
+FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 2048 * MIB, 64 * MIB, 20
+"""Free space that new disks leave to those that exist: one part in so many, within bounds."""
+ORIGIN = "trusted.overlay.origin"
+_AT_ONCE = 2
+"""Copies under way at the same time."""
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
-_OVERLAY_OPTIONS = "index=off,metacopy=off,redirect_dir=off"
-"""A layer made by a box must not be able to name files outside itself."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-class Disk(Protocol):
-    """Makes, mounts and removes the disks of boxes. Every method is idempotent."""
+class Disk(ABC):
+    """Makes, mounts and removes the disks of boxes, and snapshots of them. All is idempotent.
 
+    A layer may be copied or replaced only while its box stands still. What fails for want of space
+    raises DiskFull.
+    """
+
+    kind: ClassVar[str]
+    """How a box's record names the disk that it has."""
+
+    def __init__(self, snapshots_dir: Path) -> None:
+        self._snapshots = snapshots_dir
+        self._copies = asyncio.Semaphore(_AT_ONCE)
+
+    @abstractmethod
     def limits_size(self) -> bool:
         """Whether a box that fills its disk fails alone."""
-        ...
 
-    async def create(self, paths: BoxPaths) -> None:
-        """Makes an empty layer."""
-        ...
+    @abstractmethod
+    def home(self, paths: BoxPaths) -> Path:
+        """The directory of the box's layer and memory image."""
 
-    async def mount(self, paths: BoxPaths, rootfs: Path) -> None:
-        """Mounts the root at `paths.root`. Raises Unavailable with the kernel's words."""
-        ...
+    def upper(self, paths: BoxPaths) -> Path:
+        """What the box has written."""
+        return self.home(paths) / "layer/upper"
 
-    async def unmount(self, paths: BoxPaths) -> None:
-        """Unmounts it. The layer stays."""
-        ...
+    def memory_dir(self, paths: BoxPaths) -> Path:
+        """The box's memory image: outside its limit, on the file system of its layer.
+
+        It exists only as a whole; parts of one are made beside it, under names that start with
+        its own.
+        """
+        return self.home(paths) / "memory"
+
+    async def create(self, paths: BoxPaths, limit_mb: int) -> None:
+        """Makes an empty layer of at most `limit_mb` MiB (0: no limit), and the mount point."""
+        paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        await in_thread(self._create, self.home(paths), limit_mb)
+
+    async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
+        """Mounts the root at `paths.root`; a layer that is full is mounted none the less.
+
+        Raises Unavailable with the kernel's words.
+        """
+        del limit_mb
+        layer = self.home(paths) / "layer"
+        places = (paths.root, rootfs, layer / "upper", layer / "work")
+        try:
+            await mount_overlay(*places)
+        except LayerOfAnother:  # image or layer were moved to another place
+            await in_thread(_forget_origins, layer)
+            await mount_overlay(*places)
 
     async def remove(self, paths: BoxPaths) -> None:
-        """Removes the layer, with all that is in it."""
-        ...
+        """Unmounts the root, and removes the layer and the memory image with all that is in them.
+
+        Lazily: a reader on the host must not keep a box from being removed.
+        """
+        unmount(paths.root, lazily=True)
+        await in_thread(self._clear, self.home(paths))
+        with suppress(FileNotFoundError):
+            paths.root.rmdir()
 
     async def used(self, paths: BoxPaths) -> int:
         """Bytes that the layer takes on the host's disk."""
-        ...
+        return await in_thread(self._used, self.home(paths) / "layer")
+
+    async def snapshot(self, paths: BoxPaths, snapshot_id: str) -> None:
+        """Keeps layer and memory image as they are. A snapshot of that id stays as it is."""
+        async with self._copies:
+            await in_thread(self._snapshot, self.home(paths), snapshot_id)
+
+    async def clone(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
+        """As `create`, with layer and memory image of a snapshot. Raises NotFound."""
+        paths.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        place = self._whole(snapshot_id)
+        async with self._copies:
+            await in_thread(self._clone, place, self.home(paths), limit_mb)
+
+    async def restore(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
+        """Gives a box, whose root is not mounted, the snapshot's layer and memory image.
+
+        Raises NotFound.
+        """
+        place = self._whole(snapshot_id)
+        async with self._copies:
+            await in_thread(self._restore, place, self.home(paths), limit_mb)
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Removes a snapshot; boxes made from it go on."""
+        await in_thread(self._drop, self._snapshots / snapshot_id)
+
+    def snapshots(self) -> list[str]:
+        """Ids of all whole snapshots."""
+        found = (path.name for path in self._snapshots.glob("*") if not path.suffix)
+        return sorted(found)
+
+    def snapshot_memory(self, snapshot_id: str) -> Path:
+        """The memory image of a snapshot; there is none when it was taken of a stopped box."""
+        return self._snapshots / snapshot_id / "memory"
+
+    async def sweep(self, box_ids: Set[str]) -> None:
+        """Removes what work that was cut short has left. `box_ids` are those of all boxes."""
+        del box_ids
+        for path in self._snapshots.glob("*.*"):
+            await in_thread(self._drop, path)
+
+    # What a layer is. All of this blocks.
+
+    @abstractmethod
+    def _make(self, layer: Path, limit_mb: int) -> None:
+        """An empty layer, or the right limit for one that is there."""
+
+    @abstractmethod
+    def _copy(self, layer: Path, copy: Path, limit_mb: int) -> None:
+        """A copy; its `work` may be missing or the old one."""
+
+    @abstractmethod
+    def _destroy(self, layer: Path) -> None:
+        """Removes a layer, also part of one."""
+
+    @abstractmethod
+    def _used(self, layer: Path) -> int:
+        """Bytes taken; 0 for a layer that is not there."""
+
+    # Steps, in threads.
+
+    def _create(self, home: Path, limit_mb: int) -> None:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        layer = home / "layer"
+        if not layer.exists():
+            require_space(home)
+        self._make(layer, limit_mb)
+        for part in ("upper", "work"):
+            (layer / part).mkdir(mode=0o755, exist_ok=True)
+
+    def _snapshot(self, home: Path, snapshot_id: str) -> None:
+        place = self._snapshots / snapshot_id
+        if place.exists():
+            return
+        self._snapshots.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_space(self._snapshots)
+        new = place.with_suffix(".new")
+        self._drop(new)
+        new.mkdir(mode=0o700)
+        try:
+            self._take_memory(home, new)
+            self._copy(home / "layer", new / "layer", 0)
+            _publish(new, place)
+        except BaseException:
+            self._drop(new)
+            raise
+
+    def _clone(self, place: Path, home: Path, limit_mb: int) -> None:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if (home / "layer").exists():
+            return
+        require_space(home)
+        self._take_memory(place, home)
+        _publish(self._fresh(place, home, limit_mb), home / "layer")
+
+    def _restore(self, place: Path, home: Path, limit_mb: int) -> None:
+        new = self._fresh(place, home, limit_mb)
+        remove_tree(_aside(home / "memory"))
+        _exchange(new, home / "layer")
+        self._destroy(new)
+        self._take_memory(place, home)
+
+    def _fresh(self, place: Path, home: Path, limit_mb: int) -> Path:
+        """The snapshot's layer beside the box's own, with a work directory of its own."""
+        new = home / "layer.new"
+        self._destroy(new)
+        self._copy(place / "layer", new, limit_mb)
+        _new_work(new)
+        return new
+
+    def _take_memory(self, source: Path, target: Path) -> None:
+        """Copies the memory image, if there is one and the target has none."""
+        if not (source / "memory").exists() or (target / "memory").exists():
+            return
+        new = target / "memory.copy"
+        remove_tree(new)
+        copy_tree(source / "memory", new)
+        _publish(new, target / "memory")
+
+    def _drop(self, place: Path) -> None:
+        if place.suffix != ".gone" and place.exists():
+            place = _aside(place)
+        self._clear(place)
+        with suppress(FileNotFoundError):
+            place.rmdir()
+
+    def _clear(self, home: Path) -> None:
+        for path in home.glob("layer*"):
+            self._destroy(path)
+        for pattern in ("memory*", ".*.links"):
+            for path in home.glob(pattern):
+                remove_tree(path)
+
+    def _whole(self, snapshot_id: str) -> Path:
+        place = self._snapshots / snapshot_id
+        if not place.is_dir():
+            raise NotFound(f"the backend has no snapshot {snapshot_id}")
+        return place
 
 
-class PlainDisk:
+class PlainDisk(Disk):
     """Layers are directories: nothing caps their size but the host's disk."""
+
+    kind = "plain"
 
     def limits_size(self) -> bool:
         """No."""
         return False
 
-    async def create(self, paths: BoxPaths) -> None:
-        """Upper and work directories beside each other, and the mount point."""
-        for directory in (paths.layer, _upper(paths), _work(paths), paths.root):
-            directory.mkdir(mode=0o755, exist_ok=True)
+    def home(self, paths: BoxPaths) -> Path:
+        """The box's own directory."""
+        return paths.directory
 
-    async def mount(self, paths: BoxPaths, rootfs: Path) -> None:
-        """Device nodes do not work on it (`nodev`); the box's own /dev is another mount."""
-        if is_mounted(paths.root):
-            return
-        options = (
-            f"lowerdir={_escape(rootfs, ':')},upperdir={_escape(_upper(paths))},"
-            f"workdir={_escape(_work(paths))},{_OVERLAY_OPTIONS}"
+    def _make(self, layer: Path, limit_mb: int) -> None:
+        del limit_mb  # nothing here could enforce it
+        layer.mkdir(mode=0o755, exist_ok=True)
+
+    def _copy(self, layer: Path, copy: Path, limit_mb: int) -> None:
+        del limit_mb
+        require_space(copy.parent, _allocated(layer / "upper"))
+        copy.mkdir(mode=0o755)
+        copy_tree(layer / "upper", copy / "upper")
+
+    def _destroy(self, layer: Path) -> None:
+        remove_tree(layer)
+
+    def _used(self, layer: Path) -> int:
+        return _allocated(layer / "upper")
+
+
+def floor(size: int) -> int:
+    """Bytes of a file system of that size which new disks leave free."""
+    return min(FLOOR_MOST, max(FLOOR_LEAST, size // FLOOR_PART))
+
+
+def require_space(directory: Path, wanted: int = 0) -> None:
+    """Raises DiskFull when `wanted` bytes would not leave enough free where a directory stands."""
+    status = os.statvfs(directory)
+    free, size = (status.f_frsize * blocks for blocks in (status.f_bavail, status.f_blocks))
+    least = floor(size)
+    if free - wanted < least:
+        raise DiskFull(
+            f"the host's disk for boxes is full: {free // MIB} MiB are free, and {least // MIB} MiB"
+            " are left to boxes that exist; remove boxes or snapshots that are not needed"
         )
-        result = _libc.mount(
-            b"overlay",
-            os.fsencode(paths.root),
-            b"overlay",
-            ctypes.c_ulong(_MS_NODEV),
-            options.encode(),
-        )
-        if result != 0:
-            raise Unavailable(
-                f"the root of the box cannot be mounted: {os.strerror(ctypes.get_errno())}; "
-                "overlay needs a kernel with overlayfs and a state directory that is not on one"
-            )
-
-    async def unmount(self, paths: BoxPaths) -> None:
-        """Lazily: a reader on the host must not keep a box from being removed."""
-        while is_mounted(paths.root):
-            if _libc.umount2(os.fsencode(paths.root), ctypes.c_int(_MNT_DETACH)) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number), str(paths.root))
-
-    async def remove(self, paths: BoxPaths) -> None:
-        """Symbolic links in it are removed, never followed."""
-        await asyncio.to_thread(remove_tree, paths.layer)
-        with suppress(FileNotFoundError):
-            paths.root.rmdir()
-
-    async def used(self, paths: BoxPaths) -> int:
-        """Allocated blocks, counted file by file."""
-        return await asyncio.to_thread(_allocated, _upper(paths))
-
-
-def is_mounted(directory: Path) -> bool:
-    """Whether something is mounted at a directory. False when there is no such directory."""
-    return os.path.ismount(directory)
-
-
-def device_at(mountinfo: Path, directory: str) -> str | None:
-    """Device number (`major:minor`) of the topmost mount at a directory; None if nothing is.
-
-    Read from a mountinfo file, because asking a mount whose server is dead or hangs does not end.
-    """
-    found = None
-    for line in mountinfo.read_text().splitlines():
-        fields = line.split()
-        if unescape(fields[4]) == directory:
-            found = fields[2]
-    return found
-
-
-def unescape(field: str) -> str:
-    """A path as mountinfo writes it: blanks and backslashes as octal numbers."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
-
-
-def remove_tree(directory: Path) -> None:
-    """Removes a directory with its content. No error if it is absent."""
-    if directory.exists():
-        shutil.rmtree(directory)
 
 
 def write_beneath(root: Path, name: str, content: str) -> bool:
@@ -176,25 +336,73 @@ def _replace(directory: int, name: str, content: str) -> bool:
     return True
 
 
-def _upper(paths: BoxPaths) -> Path:
-    return paths.layer / "upper"
+async def in_thread(function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+    """A blocking step. When it is cancelled, it has ended before the cancellation goes on."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(
+            "the host's disk for boxes became full meanwhile; remove boxes or snapshots"
+        ) from error
 
 
-def _work(paths: BoxPaths) -> Path:
-    return paths.layer / "work"
+def _new_work(layer: Path) -> None:
+    remove_tree(layer / "work")
+    (layer / "work").mkdir(mode=0o755)
 
 
-def upper(paths: BoxPaths) -> Path:
-    """What the box has written."""
-    return _upper(paths)
+def _forget_origins(layer: Path) -> None:
+    """Takes away what a layer knows of its image's files by their handles.
+
+    The names stay, and they are enough; a handle that is wrong would hide the image's part of a
+    directory.
+    """
+    _new_work(layer)
+    remove_attribute(layer / "upper", ORIGIN)
 
 
-def _escape(path: Path, more: str = "") -> str:
-    """Overlay splits its options at commas, and lower directories at colons."""
-    text = str(path).replace("\\", "\\\\")
-    for character in "," + more:
-        text = text.replace(character, f"\\{character}")
-    return text
+def _publish(new: Path, place: Path) -> None:
+    """Gives what is complete its name, also for a host that dies at once."""
+    new.rename(place)
+    _sync(place.parent)
+
+
+def _aside(path: Path) -> Path:
+    """Renames what is to be removed, so that nobody takes what is left of it for the whole."""
+    gone = path.with_name(f"{path.name}.gone")
+    if path.exists():
+        remove_tree(gone)
+        path.rename(gone)
+    return gone
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Two names change places in one step; the first one takes the other's if that is missing."""
+    names = os.fsencode(one), os.fsencode(other)
+    places = (_AT_FDCWD, names[0], _AT_FDCWD, names[1])
+    if _libc.renameat2(*places, ctypes.c_uint(_RENAME_EXCHANGE)) == 0:
+        _sync(other.parent)
+        return
+    number = ctypes.get_errno()
+    if number != errno.ENOENT:
+        raise OSError(number, os.strerror(number), str(other))
+    _publish(one, other)
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _allocated(directory: Path) -> int:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from boxd.backends import bundle, disk
+from boxd.backends import bundle, mounts
 from boxd.backends.run import run
 from boxd.errors import Conflict, Unavailable
 
@@ -20,10 +20,10 @@ async def attach(pid: int, pidfd: int, source: Path) -> None:
 
     `pidfd` is of the box's init, `pid` its number on this host. Raises Unavailable.
     """
-    wanted = disk.device_at(Path("/proc/self/mountinfo"), str(source))
+    wanted = mounts.device_at(Path("/proc/self/mountinfo"), str(source))
     if wanted is None:
         raise Unavailable("the drive is not mounted on this host")
-    if disk.device_at(Path(f"/proc/{pid}/mountinfo"), bundle.DRIVE_DIR) == wanted:
+    if mounts.device_at(Path(f"/proc/{pid}/mountinfo"), bundle.DRIVE_DIR) == wanted:
         return
     await _ask(pidfd, {"action": "attach", "source": str(source)})
 

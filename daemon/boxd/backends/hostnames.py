@@ -45,6 +45,11 @@ class HostNames:
         """The parent of all box directories."""
         return self.state_dir / "boxes"
 
+    @property
+    def snapshots_dir(self) -> Path:
+        """The parent of snapshots on disks without limits."""
+        return self.state_dir / "snapshots"
+
     def link(self, slot: int) -> str:
         """The host end of a box's link; at most 15 characters, which is the kernel's limit."""
         return f"{self.link_prefix}{slot:04x}"

@@ -108,6 +108,12 @@ async def take_down(names: HostNames, box_id: str, slot: int) -> None:
                 raise
 
 
+def traffic(link: str) -> tuple[int, int]:
+    """Bytes that the box has received and sent by its link; zeros when it has none."""
+    statistics = device(link) / "statistics"
+    return int(read(statistics / "tx_bytes") or 0), int(read(statistics / "rx_bytes") or 0)
+
+
 def uplink_mtu(devices: Iterable[str]) -> int:
     """What fits through every uplink."""
     return min((int(read(device(d) / "mtu") or DEFAULT_MTU) for d in devices), default=DEFAULT_MTU)

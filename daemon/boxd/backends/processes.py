@@ -43,6 +43,35 @@ def init_process(pid_file: Path, cgroup: str) -> Iterator[tuple[int, int]]:
         os.close(pidfd)
 
 
+@contextmanager
+def member(pid: int, cgroup_part: str) -> Iterator[int]:
+    """Pidfd of a living process whose cgroup's path holds `cgroup_part`; Conflict when it is not.
+
+    As of `init_process`, for a box that another program has started.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise Conflict("the box does not run") from None
+    try:
+        cgroup_with(pid, cgroup_part)
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
+def cgroup_with(pid: int, part: str) -> str:
+    """The path of a process's cgroup that holds `part`; Conflict when there is none."""
+    try:
+        text = (Path("/proc") / str(pid) / "cgroup").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        text = ""
+    for cgroup in sorted(cgroups_of(text)):
+        if part in cgroup:
+            return cgroup
+    raise Conflict("the box does not run")
+
+
 def runs(pid_file: Path, cgroup: str) -> bool:
     """Whether the box's init lives."""
     try:

@@ -16,17 +16,23 @@ if TYPE_CHECKING:
     from boxd.backends.hostnames import HostNames
 
 
+PLAIN = "plain"
+"""The kind of disk of boxes of releases that knew no other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """What `start` needs, and which addresses are the box's."""
 
     slot: int
     plan: BoxPlan
+    disk: str = PLAIN
+    """The kind of disk that the box has."""
 
     def dump(self) -> str:
         """As JSON."""
         plan = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self.plan).items()}
-        return json.dumps({"slot": self.slot, "plan": plan}, indent=1)
+        return json.dumps({"slot": self.slot, "plan": plan, "disk": self.disk}, indent=1)
 
     @classmethod
     def load(cls, text: str) -> Record:
@@ -36,7 +42,7 @@ class Record:
         for name in ("rootfs", "runtime", "run_dir"):
             plan[name] = None if plan[name] is None else Path(plan[name])
         plan.setdefault("image", "")  # records of earlier releases do not name it
-        return cls(slot=data["slot"], plan=BoxPlan(**plan))
+        return cls(data["slot"], BoxPlan(**plan), data.get("disk", PLAIN))
 
 
 class Records:

@@ -17,8 +17,9 @@ import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, disk, drivemount, processes, subnets
+from boxd.backends import bundle, cgroups, disk, drivemount, mounts, processes, subnets, trees
 from boxd.backends.boxlocks import BoxLocks, to_the_end
+from boxd.backends.disks import Disks
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
@@ -64,7 +65,7 @@ class RuncBackend(WithoutMemory):
         self._names = HostNames(config.instance, config.state_dir.resolve())
         self._records = Records(self._names)
         self._network = Network(self._names, resolv_conf)
-        self._disk: disk.Disk = disk.PlainDisk()
+        self._disks = Disks(self._names, config.boxes_size)
         self._init = init
         self._stop_grace = stop_grace
         self._layout: cgroups.Layout | None = None
@@ -82,6 +83,7 @@ class RuncBackend(WithoutMemory):
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
+        await self._disks.open(set(self._slots))
         for record in self._records.all():
             if self._runs(record.plan.box_id):
                 await self._connect(record)
@@ -93,6 +95,7 @@ class RuncBackend(WithoutMemory):
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
             return
         await self._network.close()
+        await self._disks.close()
         await cgroups.remove(self._layout, self._names.cgroup_parent)
         for directory in (self._names.runc_root, self._names.runc_root.parent):
             with suppress(FileNotFoundError):
@@ -105,7 +108,7 @@ class RuncBackend(WithoutMemory):
             suspend=False,
             fork=False,
             snapshot=False,
-            disk_limit=self._disk.limits_size(),
+            disk_limit=self._disks.for_new.limits_size(),
             any_image=False,
             why_no_suspend=WHY_NO_SUSPEND,
         )
@@ -113,22 +116,23 @@ class RuncBackend(WithoutMemory):
     async def create(self, plan: BoxPlan) -> None:
         """Makes record, layer, root, network with its fence. What is there already stays."""
         async with self._locks.alone(plan.box_id):
-            known = self._records.find(plan.box_id) is not None
+            known = self._records.find(plan.box_id)
+            layers = self._disks.for_new if known is None else self._disks.named(known.disk)
             slot = self._slots.get(plan.box_id)
             if slot is None:
                 slot = subnets.free_slot(set(self._slots.values()))
                 self._slots[plan.box_id] = slot
-            record = Record(slot, plan)
+            record = Record(slot, plan, layers.kind)
             paths = self._names.paths(plan.box_id)
             try:
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._records.put(record)
-                await self._disk.create(paths)
-                if not disk.is_mounted(paths.root):
+                await layers.create(paths, plan.disk_mb)
+                if not mounts.is_mounted(paths.root):
                     self._furnish(record)
                 await self._prepare(record)
             except BaseException:
-                if not known:
+                if known is None:
                     await to_the_end(self._remove(plan.box_id))
                 elif not self._runs(plan.box_id):
                     await to_the_end(self._release(record))
@@ -183,9 +187,9 @@ class RuncBackend(WithoutMemory):
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""
-        self._records.get(box_id)
+        record = self._records.get(box_id)
         used = cgroups.usage(self._cgroups, self._names.cgroup(box_id))
-        size = await self._disk.used(self._names.paths(box_id))
+        size = await self._disks.named(record.disk).used(self._names.paths(box_id))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
 
     def _unable(self, box_id: str) -> Unsupported:
@@ -198,7 +202,8 @@ class RuncBackend(WithoutMemory):
         rootfs = record.plan.rootfs
         if rootfs is None:
             raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
-        await self._disk.mount(self._names.paths(record.plan.box_id), rootfs)
+        paths = self._names.paths(record.plan.box_id)
+        await self._disks.named(record.disk).mount(paths, rootfs, record.plan.disk_mb)
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:
@@ -208,7 +213,7 @@ class RuncBackend(WithoutMemory):
 
     def _furnish(self, record: Record) -> None:
         """Files that the box's system expects to be right. The box may change them later."""
-        top = disk.upper(self._names.paths(record.plan.box_id))
+        top = self._disks.named(record.disk).upper(self._names.paths(record.plan.box_id))
         (top / bundle.DRIVE_DIR.lstrip("/")).mkdir(mode=0o755, exist_ok=True)
         for name, content in bundle.etc_files(record.plan.hostname).items():
             disk.write_beneath(top, name, content)
@@ -243,9 +248,8 @@ class RuncBackend(WithoutMemory):
         if record is not None:
             await self._end(box_id, 0)
             await self._release(record)
-        await self._disk.unmount(paths)
-        await self._disk.remove(paths)
-        await asyncio.to_thread(disk.remove_tree, paths.directory)
+        await self._disks.remove(paths)
+        await asyncio.to_thread(trees.remove_tree, paths.directory)
         self._slots.pop(box_id, None)
 
     async def _release(self, record: Record) -> None:
@@ -253,7 +257,7 @@ class RuncBackend(WithoutMemory):
         box_id = record.plan.box_id
         await self._forget_container(box_id)
         await self._network.remove(box_id, record.slot)
-        await self._disk.unmount(self._names.paths(box_id))
+        mounts.unmount(self._names.paths(box_id).root, lazily=True)
 
     async def _end(self, box_id: str, grace: float) -> None:
         await processes.end(*self._init_of(box_id), grace)

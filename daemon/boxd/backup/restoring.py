@@ -90,14 +90,14 @@ async def restore(
         stage = state / STAGE
         stage.mkdir(mode=0o700)
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
-        file = stack.enter_context(tempfile.TemporaryFile(dir=stage))  # noqa: SIM115  the stack ends it
-        archive = _Archive(file, key, name)
-        progress(f"Fetching {name}")
-        await target.get(name, archive.file)
-        progress(f"Checking {name}")
-        manifest = await asyncio.to_thread(_stage, archive, stage)
-        progress("Restoring the control database")
-        lost = await _fill(config, stage, archive, now, keep_database=keep_database)
+        with tempfile.TemporaryFile(dir=stage) as file:
+            archive = _Archive(file, key, name)
+            progress(f"Fetching {name}")
+            await target.get(name, archive.file)
+            progress(f"Checking {name}")
+            manifest = await asyncio.to_thread(_stage, archive, stage)
+            progress("Restoring the control database")
+            lost = await _fill(config, stage, archive, now, keep_database=keep_database)
         try:
             _publish(stage, state)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Boxes at the start and at the end of the service: what an earlier daemon left, and stopping all.
+"""Boxes at the start and at the end of the service: what an earlier daemon left, and ending all.
 
 Each box is dealt with under its lock, a few at the same time.
 """
@@ -7,21 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from boxd.boxes.changes import FROM_DISK
+from boxd.boxes.suspend import FROM_DISK
 from boxd.errors import BoxdError, Unavailable
 from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
-    from boxd.boxes.assembly import Assembly
+    from boxd.backends.interface import BackendBox
     from boxd.boxes.changes import Changes
-    from boxd.boxes.locks import Locks
-    from boxd.boxes.timers import Timers
+    from boxd.boxes.parts import Parts
+    from boxd.boxes.suspend import Sleep
     from boxd.model.box import Box
-    from boxd.store.interface import ControlStore
 
 STOPPED = f"stopped with the service; {FROM_DISK}"
+SLEEPS = "suspended with the service"
+HOST_RESTARTED = f"the host restarted; {FROM_DISK}"
+STARTED_AGAIN = "the host restarted; started again from its disk"
+BOOT = "boot"
+"""Setting: which start of the host the last daemon lived in."""
+SUSPEND_TIMEOUT = 10.0
+"""Seconds that one box may take to be suspended at the end; then it is stopped."""
+ADOPTED_PAUSE = timedelta(seconds=10)
+"""An adopted box is not suspended by itself until its agent can have told of its shells."""
 _PARALLEL = 4
 """Boxes that are stopped or adopted at the same time."""
 
@@ -29,37 +38,36 @@ _log = logging.getLogger(__name__)
 
 
 class Adoption:
-    """See the module. Holds no state of its own."""
+    """See the module. Between `adopt_all` and `start_again` it remembers what the host ended."""
 
-    def __init__(
-        self,
-        *,
-        store: ControlStore,
-        assembly: Assembly,
-        changes: Changes,
-        locks: Locks,
-        timers: Timers,
-    ) -> None:
-        self._store = store
-        self._assembly = assembly
+    def __init__(self, parts: Parts, *, sleep: Sleep, changes: Changes) -> None:
+        self._store = parts.store
+        self._clock = parts.clock
+        self._assembly = parts.assembly
+        self._sleep = sleep
         self._changes = changes
-        self._locks = locks
-        self._timers = timers
+        self._locks = parts.locks
+        self._activity = parts.activity
+        self._timers = parts.timers
+        self._host_restarted = False
+        self._ended: list[Box] = []
 
     async def adopt_all(self) -> None:
         """Compares every row with the host; destroys boxes of the backend that have no row.
 
         A box that cannot be adopted is logged, and its next use tries again.
         """
-        alive = await self._assembly.alive()
+        present = await self._assembly.present()
         boxes = await self._store.all_boxes()
+        boot = await self._store.setting(BOOT)
+        self._host_restarted = boot is not None and boot != self._clock.boot_id()
         known = {box.id for box in boxes}
         limit = asyncio.Semaphore(_PARALLEL)
 
         async def adopt(box: Box) -> None:
             async with limit, self._locks.box(box):
                 try:
-                    await self._adopt(box, alive.get(box.id))
+                    await self._adopt(box, present.get(box.id))
                 except (BoxdError, OSError) as error:
                     # One box must not keep the others away; its next use tries again.
                     _log.error("box not adopted: %s", error, extra={"box": box.id})
@@ -76,8 +84,25 @@ class Adoption:
         async with asyncio.TaskGroup() as group:
             for box in boxes:
                 group.create_task(adopt(box))
-            for box_id in alive.keys() - known:
+            for box_id in present.keys() - known:
                 group.create_task(discard(box_id))
+        await self._store.put_setting(BOOT, self._clock.boot_id())
+
+    async def start_again(self) -> None:
+        """Starts the boxes that ran when the host restarted; one that fails is logged."""
+        limit = asyncio.Semaphore(_PARALLEL)
+
+        async def start(box: Box) -> None:
+            async with limit, self._locks.box(box):
+                try:
+                    present = await self._changes.present(box)
+                    if present.state is BoxState.SUSPENDED:
+                        await self._changes.wake(present, detail=STARTED_AGAIN)
+                except BoxdError as error:
+                    _log.warning("box not started again: %s", error, extra={"box": box.id})
+
+        ended, self._ended = self._ended, []
+        await asyncio.gather(*(start(box) for box in ended))
 
     async def release_unused(self) -> None:
         """Ends mounts of boxes that died, or were removed, with the last daemon."""
@@ -92,17 +117,14 @@ class Adoption:
             _log.warning("idle mounts not ended: %s", error)
 
     async def stop_all(self) -> None:
-        """Stops every running box; Unavailable at the end when that failed for some."""
+        """Suspends every running box, or stops it; Unavailable at the end when some do neither."""
         limit = asyncio.Semaphore(_PARALLEL)
         failures: list[str] = []
 
-        async def stop(box: Box) -> None:
+        async def end(box: Box) -> None:
             async with limit, self._locks.box(box):
                 try:
-                    if box.ephemeral:
-                        await self._changes.destroy(box)
-                    else:
-                        await self._changes.stop(box, STOPPED)
+                    await self._end(box)
                 except (BoxdError, OSError) as error:
                     failures.append(f"box {box.ref}: {error}")
 
@@ -113,28 +135,50 @@ class Adoption:
         try:
             boxes = await self._store.all_boxes()
         except Unavailable:
-            alive = await self._assembly.alive()
-            await asyncio.gather(*(stop_unrecorded(one) for one, runs in alive.items() if runs))
+            present = await self._assembly.present()
+            await asyncio.gather(
+                *(stop_unrecorded(one.box_id) for one in present.values() if one.running)
+            )
             raise
-        await asyncio.gather(*(stop(box) for box in boxes if box.state is BoxState.RUNNING))
+        await asyncio.gather(*(end(box) for box in boxes if box.state is BoxState.RUNNING))
         if failures:
             raise Unavailable("not stopped cleanly: " + "; ".join(failures))
 
-    async def _adopt(self, box: Box, running: bool | None) -> None:
-        """Compares a row with the backend: `running` None means that it holds no such box."""
+    async def _end(self, box: Box) -> None:
+        if box.ephemeral:
+            await self._changes.destroy(box)
+            return
+        if self._assembly.backend.capabilities().suspend and not box.confidential:
+            try:
+                async with asyncio.timeout(SUSPEND_TIMEOUT):
+                    await self._sleep.suspend(box, detail=SLEEPS)
+            except (BoxdError, TimeoutError) as error:
+                _log.warning("box not suspended: %s; stopping it", error, extra={"box": box.id})
+                box = await self._changes.settle(await self._changes.present(box))
+            else:
+                return
+        if box.state is BoxState.RUNNING:
+            await self._changes.stop(box, STOPPED)
+
+    async def _adopt(self, box: Box, found: BackendBox | None) -> None:
+        """Compares a row with the backend: `found` None means that it holds no such box."""
         if self._timers.removal_due(box) or box.ephemeral or box.state is BoxState.CREATING:
             await self._changes.destroy(box)
             return
         self._timers.watch(box)
         if box.state in (BoxState.SUSPENDED, BoxState.FAILED):
-            if running:
-                await self._assembly.stop(box)
+            await self._sleep.check_asleep(box, found)
             return
-        box = await self._changes.settle(box, running=bool(running))
+        ran = box.state is BoxState.RUNNING
+        died = {"died": HOST_RESTARTED} if self._host_restarted else {}
+        box = await self._sleep.settle(box, found, **died)
         if box.state is BoxState.RUNNING:
+            self._activity.pause(box.id, ADOPTED_PAUSE)
             await self._assembly.listen(box)
             if box.drive and self._assembly.drives is not None:
                 await self._reattach_adopted(box)
+        elif ran and self._host_restarted:
+            self._ended.append(box)
 
     async def _reattach_adopted(self, box: Box) -> None:
         """The mount may have died with the last daemon. A box without its drive still runs."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
 from boxd.backends.interface import BoxPlan
-from boxd.errors import BoxdError, Unavailable
+from boxd.errors import BoxdError, Unavailable, UnknownImage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
-    from boxd.backends.interface import Backend
+    from boxd.backends.interface import Backend, BackendBox
     from boxd.boxes.interface import Catalog, DriveAttacher, Tunnels
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
@@ -68,8 +68,23 @@ class Assembly:
         self._catalog = catalog
         self._places = places
 
-    async def build(self, box: Box, private_key: bytes) -> None:
-        """Makes the box without starting it. UnknownImage, Unavailable."""
+    def root(self, image: str) -> Path | None:
+        """The unpacked root of an image; None when only the backend knows what it is.
+
+        UnknownImage; Unavailable when an image of the catalog is not built.
+        """
+        try:
+            return self._catalog.rootfs(image)
+        except UnknownImage:
+            if not self.backend.capabilities().any_image:
+                raise
+            return None
+
+    async def build(self, box: Box, private_key: bytes, *, snapshot_id: str = "") -> None:
+        """Makes the box without starting it; its disk and memory of a snapshot if one is given.
+
+        UnknownImage, Unavailable, NotFound.
+        """
         run_dir = self._places.run_dir(box.id)
         config = {
             "box_id": box.id,
@@ -83,7 +98,7 @@ class Assembly:
             box_id=box.id,
             hostname=box.name,
             image=box.image,
-            rootfs=self._catalog.rootfs(box.image),
+            rootfs=self.root(box.image),
             runtime=self._places.runtime,
             run_dir=run_dir,
             cpus=box.cpus,
@@ -92,7 +107,10 @@ class Assembly:
             disk_mb=box.disk_mb,
             egress=box.egress,
         )
-        await self.backend.create(plan)
+        if snapshot_id:
+            await self.backend.clone(plan, snapshot_id)
+        else:
+            await self.backend.create(plan)
 
     def is_lost(self, box: Box) -> bool:
         """Whether nothing of the box is on this host, as after a restore on another machine."""
@@ -112,6 +130,22 @@ class Assembly:
         if drives is not None:
             await drives.attach(box)
 
+    async def prepare_resume(self, box: Box) -> Path | None:
+        """What a box needs before its memory is brought back: a listener, and its drive.
+
+        Returns where the drive is mounted on this host; None: the box has none.
+        """
+        await self.listen(box)
+        if self.drives is None or not box.drive:
+            return None
+        return await self.drives.prepare(box.owner, box.workspace)
+
+    async def resumed(self, box: Box) -> None:
+        """Returns when the agent of a box that runs on has said hello."""
+        await self.tunnels.get(box.id, HELLO_TIMEOUT)
+        if self.drives is not None and box.drive:
+            self.drives.use(box)
+
     async def _boot(self, box_id: str) -> None:
         await self.backend.start(box_id)
         await self.tunnels.get(box_id, HELLO_TIMEOUT)
@@ -128,17 +162,24 @@ class Assembly:
         try:
             return await self.tunnels.get(box.id, PROBE_TIMEOUT)
         except Unavailable:
-            if not (await self.alive()).get(box.id, False):
+            found = await self.look(box.id)
+            if found is None or not found.running:
                 return None
+        if found.frozen:
+            await self.backend.thaw(box.id)
         await self.listen(box)
         return await self.tunnels.get(box.id, HELLO_TIMEOUT)
 
-    async def alive(self) -> dict[str, bool]:
-        """All boxes of the backend, and whether their processes run."""
-        return {one.box_id: one.running for one in await self.backend.list()}
+    async def present(self) -> dict[str, BackendBox]:
+        """All boxes of the backend."""
+        return {one.box_id: one for one in await self.backend.list()}
+
+    async def look(self, box_id: str) -> BackendBox | None:
+        """The box as the backend has it now."""
+        return (await self.present()).get(box_id)
 
     async def stop(self, box: Box) -> None:
-        """Ends the box's processes; its disk stays."""
+        """Ends the box's processes; its disk stays, and its memory if it was saved."""
         await self.tunnels.close(box.id)
         await self.backend.stop(box.id)
         if self.drives is not None:

@@ -7,10 +7,10 @@ the box's lock; quota check and the new row run under the owner's lock as well.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.boxes.records import new_box
+from boxd.boxes.suspend import DIED, Waking
 from boxd.boxes.wish import renewed, wished
 from boxd.errors import BoxdError, NotFound
 from boxd.model.box import BoxState
@@ -19,20 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from boxd.boxes.assembly import Assembly
-    from boxd.boxes.attachments import Attachments
     from boxd.boxes.interface import Catalog
-    from boxd.boxes.locks import Locks
+    from boxd.boxes.parts import Parts
     from boxd.boxes.quota import Tier
-    from boxd.boxes.timers import Timers
+    from boxd.boxes.suspend import Sleep
     from boxd.boxes.wish import Defaults
-    from boxd.clock import Clock
     from boxd.model.box import Box
     from boxd.names.spec import BoxSpec
-    from boxd.store.interface import ControlStore
 
-FROM_DISK = "starts again from its disk"
-DIED = f"its processes ended; {FROM_DISK}"
 REMOVED = "was removed"
 REMADE = "its disk was lost; started anew from its image"
 
@@ -43,27 +37,20 @@ class Changes:
     """See the module. Holds no state of its own; tells attachments and timers what changed."""
 
     def __init__(
-        self,
-        *,
-        store: ControlStore,
-        assembly: Assembly,
-        catalog: Catalog,
-        tier: Tier,
-        clock: Clock,
-        defaults: Defaults,
-        locks: Locks,
-        attachments: Attachments,
-        timers: Timers,
+        self, parts: Parts, *, sleep: Sleep, catalog: Catalog, tier: Tier, defaults: Defaults
     ) -> None:
-        self._store = store
-        self._assembly = assembly
+        self._store = parts.store
+        self._rows = parts.rows
+        self._assembly = parts.assembly
+        self._sleep = sleep
         self._catalog = catalog
         self._tier = tier
-        self._clock = clock
+        self._clock = parts.clock
         self._defaults = defaults
-        self._locks = locks
-        self._attachments = attachments
-        self._timers = timers
+        self._locks = parts.locks
+        self._attachments = parts.attachments
+        self._activity = parts.activity
+        self._timers = parts.timers
 
     async def find(self, owner: str, workspace: str | None, name: str) -> Box | None:
         """The box of a name as it is stored now; None when there is none."""
@@ -95,7 +82,7 @@ class Changes:
         """
         private_key, host_key = self._assembly.new_identity()
         wish = wished(spec, self._defaults, self._catalog, default_ttl=default_ttl)
-        self._catalog.rootfs(wish.image)
+        self._assembly.root(wish.image)
         now = self._clock.now()
         box = new_box(
             owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral
@@ -103,18 +90,17 @@ class Changes:
         async with self._locks.sums(owner):
             boxes = await self._store.boxes(owner)
             self._tier.check_box(boxes, cpus=box.cpus, mem_mb=box.mem_mb, new=True)
-            await self._store.add_box(box)
+            box = await self._rows.add(box)
         try:
             await self._assembly.build(box, private_key)
             await self._assembly.start(box)
-            box = await self._store.change_state(box.id, BoxState.CREATING, BoxState.RUNNING)
+            box = await self._rows.change(box, BoxState.RUNNING)
         except BaseException as error:
             await self._undo(box)
             failure = _plain(error)
             if failure is error:
                 raise
             raise failure from error
-        self._timers.watch(box)
         _log.info("box created", extra={"box": box.id, "image": box.image})
         for one in wish.shortened:
             said(one.told(box.ref))
@@ -126,47 +112,57 @@ class Changes:
         for note in renewal.notes:
             said(note)
         if renewal.grace is not None:
-            await self._store.change_box(box.id, grace=renewal.grace)
-            box = replace(box, grace=renewal.grace)
+            box = await self._rows.note(box, grace=renewal.grace)
         return box
 
-    async def wake(self, box: Box) -> Box:
-        """Has an existing box run, whatever state its row tells."""
+    async def wake(self, box: Box, *, detail: str = "") -> Box:
+        """Has an existing box run, whatever state its row tells.
+
+        `detail` is what its row tells of a box that is started for it.
+        """
+        if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            box = await self.settle(box)
         if box.state is BoxState.RUNNING:
             if await self._assembly.tunnel(box) is not None:
                 return box
-            box = await self._store.change_state(box.id, BoxState.RUNNING, BoxState.FAILED, DIED)
-        elif box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
-            box = await self.settle(box, running=False)
-        return await self._start(box)
+            box = await self._rows.change(box, BoxState.FAILED, DIED)
+        return await self._start(box, detail)
 
-    async def settle(self, box: Box, *, running: bool) -> Box:
-        """Brings a row that a crash left in the middle to `running` or `suspended`."""
-        if running and box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
-            return await self._store.change_state(box.id, box.state, BoxState.RUNNING)
-        if not running and box.state is BoxState.RUNNING:
-            box = await self._store.change_state(box.id, box.state, BoxState.SUSPENDING)
-        if not running:
-            return await self._store.change_state(box.id, box.state, BoxState.SUSPENDED, DIED)
+    async def settle(self, box: Box) -> Box:
+        """Brings a box to a steady state that a failure left between two."""
+        box = await self._sleep.settle(box, await self._assembly.look(box.id))
+        if box.state is BoxState.RUNNING:
+            await self._assembly.listen(box)
         return box
+
+    async def suspend(self, box: Box) -> Box:
+        """Puts a box to sleep with its memory; one that sleeps stays as it is. See `Sleep`."""
+        if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            box = await self.settle(box)
+        self._sleep.check_able()
+        if box.state is not BoxState.RUNNING:
+            return box
+        self._sleep.check(box)
+        return await self._sleep.suspend(box)
 
     async def stop(self, box: Box, detail: str) -> None:
         """From `running` to `suspended`: ends the box's processes; its disk stays."""
         self._attachments.tell_lost(box.id, f"box {box.ref} stopped")
         try:
-            await self._store.change_state(box.id, BoxState.RUNNING, BoxState.SUSPENDING)
+            box = await self._rows.change(box, BoxState.SUSPENDING)
         finally:
             # Also without the database: the next start sees that the box does not run.
             await self._assembly.stop(box)
-        await self._store.change_state(box.id, BoxState.SUSPENDING, BoxState.SUSPENDED, detail)
+        self._activity.asleep(box.id)
+        await self._rows.change(box, BoxState.SUSPENDED, detail)
 
     async def destroy(self, box: Box, why: str = REMOVED) -> None:
         """Row first: without it the next start destroys what is left here.
 
         What fails afterwards is tried again by the timer.
         """
-        await self._store.remove_box(box.id)
-        self._timers.unwatch(box)
+        await self._rows.remove(box)
+        self._activity.forget(box.id)
         self._attachments.tell_lost(box.id, f"box {box.ref} {why}")
         try:
             await self._assembly.destroy(box)
@@ -174,31 +170,34 @@ class Changes:
             self._timers.doom(box, error)
         _log.info("box removed", extra={"box": box.id})
 
-    async def _start(self, box: Box) -> Box:
-        """From `suspended` or `failed`: the box's processes start anew on its disk."""
-        before, detail = box.state, ""
+    async def _start(self, box: Box, detail: str) -> Box:
+        """From `suspended` or `failed`: the box goes on from its memory, or starts on its disk."""
         if self._assembly.is_lost(box):
             box, detail = await self._remake(box), REMADE
         async with self._locks.sums(box.owner):
             others = [one for one in await self._store.boxes(box.owner) if one.id != box.id]
             self._tier.check_box(others, cpus=box.cpus, mem_mb=box.mem_mb, new=False)
-            box = await self._store.change_state(box.id, before, BoxState.RESUMING)
+            box = await self._rows.change(box, BoxState.RESUMING, step=Waking.PREPARE)
         try:
-            await self._assembly.start(box)
+            lost = await self._sleep.revive(box)
         except BaseException as error:
             failure = _plain(error)
-            await self._give_up(box, f"did not start: {failure}")
+            await self._sleep.rest(box, f"did not start: {failure}")
             if failure is error:
                 raise
             raise failure from error
+        try:
+            box = await self._rows.change(box, BoxState.RUNNING, lost or detail, memory=False)
+        except BoxdError as error:
+            self._timers.unsettled(box, error)
+            raise
         _log.info("box started", extra={"box": box.id})
-        return await self._store.change_state(box.id, BoxState.RESUMING, BoxState.RUNNING, detail)
+        return box
 
     async def _remake(self, box: Box) -> Box:
         """A box of which only the row is left gets a fresh disk and an identity of its own."""
         private_key, host_key = self._assembly.new_identity()
-        await self._store.change_box(box.id, host_key=host_key)
-        box = replace(box, host_key=host_key)
+        box = await self._rows.note(box, host_key=host_key, memory=False)
         try:
             await self._assembly.build(box, private_key)
         except BaseException:
@@ -206,14 +205,6 @@ class Changes:
             raise
         _log.warning("the disk of the box was lost; it starts anew", extra={"box": box.id})
         return box
-
-    async def _give_up(self, box: Box, detail: str) -> None:
-        """After a failed start. Also without the database; the next use settles the row then."""
-        try:
-            await self._store.change_state(box.id, BoxState.RESUMING, BoxState.SUSPENDED, detail)
-        except BoxdError as error:
-            _log.warning("failed start not recorded: %s", error, extra={"box": box.id})
-        await self._assembly.stop(box)
 
     async def _undo(self, box: Box) -> None:
         """After a failed creation: nothing is left, or the timer removes what is."""

@@ -14,26 +14,18 @@ from boxd.names.words import shown
 
 if TYPE_CHECKING:
     from boxd.boxes.changes import Changes
-    from boxd.boxes.interface import DriveAttacher
-    from boxd.boxes.locks import Locks
-    from boxd.store.interface import ControlStore
+    from boxd.boxes.parts import Parts
 
 
 class BoxDrives:
-    """See the module. `drives` None means that drives are not enabled on this host."""
+    """See the module."""
 
-    def __init__(
-        self,
-        *,
-        store: ControlStore,
-        drives: DriveAttacher | None,
-        changes: Changes,
-        locks: Locks,
-    ) -> None:
-        self._store = store
-        self._drives = drives
+    def __init__(self, parts: Parts, changes: Changes) -> None:
+        self._store = parts.store
+        self._rows = parts.rows
+        self._drives = parts.assembly.drives
         self._changes = changes
-        self._locks = locks
+        self._locks = parts.locks
 
     async def request(self, box_id: str, verb: str) -> dict[str, object]:
         """`mount`, `umount` or `info` of /wrk, asked for by the agent of a box.
@@ -56,13 +48,13 @@ class BoxDrives:
                 await drives.prepare(box.owner, box.workspace)
                 await drives.attach(box)
                 try:
-                    await self._store.change_box(box.id, drive=True)
+                    await self._rows.note(box, drive=True)
                 except BoxdError:
                     await drives.detach(box)
                     raise
             else:
                 await drives.detach(box)
-                await self._store.change_box(box.id, drive=False)
+                await self._rows.note(box, drive=False)
             return await drives.info(replace(box, drive=verb == "mount"))
 
     async def reattach(self, owner: str, workspace: str | None) -> None:

@@ -23,6 +23,11 @@ class Tunnels(Protocol):
         """The box's tunnel after its hello; Unavailable when none comes in `timeout` seconds."""
         ...
 
+    async def quiesce(self, box_id: str) -> int | None:
+        """As `close`, before a freeze: the agent is told and closes its end first, if it does so
+        in 2 s. Returns the number of detached shells that it told, None when it told nothing."""
+        ...
+
     async def close(self, box_id: str) -> None:
         """Ends the tunnel and its listener. No error if there is none."""
         ...
@@ -35,12 +40,16 @@ class Tunnels(Protocol):
 class DriveAttacher(Protocol):
     """Brings /wrk into boxes; see boxd.workspaces.attach."""
 
-    async def prepare(self, owner: str, workspace: str | None) -> None:
-        """Has the volume made and mounted on this host, so that `attach` is quick."""
+    async def prepare(self, owner: str, workspace: str | None) -> Path:
+        """Has the volume made and mounted on this host, so that `attach` is quick; says where."""
         ...
 
     async def attach(self, box: Box) -> None:
         """Makes /wrk appear in the running box; replaces a stale one."""
+        ...
+
+    def use(self, box: Box) -> None:
+        """The box runs on with the mount in it: it is one of its users again."""
         ...
 
     async def detach(self, box: Box) -> None:

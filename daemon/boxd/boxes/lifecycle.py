@@ -16,17 +16,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from box_guest import protocol
+from boxd.boxes.acts import DueActs
 from boxd.boxes.adoption import Adoption
-from boxd.boxes.attachments import Attachments, Hold
-from boxd.boxes.changes import REMOVED, Changes
+from boxd.boxes.attachments import Hold
+from boxd.boxes.changes import Changes
 from boxd.boxes.drives import BoxDrives
-from boxd.boxes.locks import Locks
+from boxd.boxes.parts import Parts
+from boxd.boxes.pins import Pins
 from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.schedule import REACHED
-from boxd.boxes.timers import Timers
+from boxd.boxes.suspend import Sleep
 from boxd.boxes.wish import Defaults
 from boxd.errors import BoxdError, InvalidKey
 from boxd.model.box import Box, BoxState
+from boxd.model.view import Use
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
@@ -36,8 +39,7 @@ if TYPE_CHECKING:
     from boxd.boxes.assembly import Assembly
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
-    from boxd.clock import Clock
-    from boxd.model.view import NextAct
+    from boxd.clock import HostClock
     from boxd.names.spec import BoxSpec
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -70,68 +72,67 @@ class Lifecycle:
         assembly: Assembly,
         catalog: Catalog,
         tier: Tier,
-        clock: Clock,
+        clock: HostClock,
         default_image: str,
         automount: bool,
         policy: Policy = SHIPPED,
     ) -> None:
-        self.attachments = Attachments()
-        self._store = store
-        self._assembly = assembly
-        self._locks = Locks()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._timers = Timers(clock, policy=policy, expire=self._expire, clear=self._clear)
+        self._parts = parts = Parts.made(store, clock, assembly, policy)
+        self._sleep = Sleep(parts)
+        defaults = Defaults(
+            image=default_image,
+            backend=assembly.backend.name,
+            drive=automount and assembly.drives is not None,
+            deadline_max=tier.deadline_max,
+            policy=policy,
+        )
         self._changes = Changes(
-            store=store,
-            assembly=assembly,
-            catalog=catalog,
-            tier=tier,
-            clock=clock,
-            defaults=Defaults(
-                image=default_image,
-                backend=assembly.backend.name,
-                drive=automount and assembly.drives is not None,
-                deadline_max=tier.deadline_max,
-                policy=policy,
-            ),
-            locks=self._locks,
-            attachments=self.attachments,
-            timers=self._timers,
+            parts, sleep=self._sleep, catalog=catalog, tier=tier, defaults=defaults
         )
-        self._adoption = Adoption(
-            store=store,
-            assembly=assembly,
-            changes=self._changes,
-            locks=self._locks,
-            timers=self._timers,
-        )
-        self._drives = BoxDrives(
-            store=store, drives=assembly.drives, changes=self._changes, locks=self._locks
+        self._acts = DueActs(parts, sleep=self._sleep, changes=self._changes)
+        self._adoption = Adoption(parts, sleep=self._sleep, changes=self._changes)
+        self._pins = Pins(parts, self._changes)
+        self._drives = BoxDrives(parts, self._changes)
+        self._store, self._assembly, self._locks = store, assembly, parts.locks
+        self._timers, self.activity, self.attachments = (
+            parts.timers,
+            parts.activity,
+            parts.attachments,
         )
 
-    @property
-    def why_no_suspend(self) -> str:
-        """What keeps the backend from suspending boxes."""
-        return self._assembly.backend.capabilities().why_no_suspend
+    def use(self, box: Box) -> Use:
+        """How the box is used, and what happens to it next by itself."""
+        return Use(
+            attached=self.attachments.count(box.id),
+            why=self.activity.why(box),
+            pinned_until=self.activity.pinned_until(box),
+            next=self._timers.next_act(box),
+        )
 
-    def next_act(self, box: Box) -> NextAct | None:
-        """What happens to the box next by itself, as `ls` tells it and the timers do it."""
-        return self._timers.next_act(box)
+    def check_suspends(self) -> None:
+        """Unsupported where boxes cannot be suspended."""
+        self._sleep.check_able()
 
     async def start(self) -> None:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
+        await self._parts.marks.start(self._store, await self._store.all_boxes())
         await self._adoption.adopt_all()
         await self._adoption.release_unused()
-        self._timers.start()
+        self._timers.start(self._acts)
+        self._spawn(self._adoption.start_again())
 
     async def close(self, *, stop_boxes: bool) -> None:
-        """Lets what is under way finish (each step is bounded); stops all boxes if asked to."""
+        """Lets what is under way finish (each step is bounded); ends all boxes if asked to."""
         await self._timers.close()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if stop_boxes:
-            await self._adoption.stop_all()
-        await self._assembly.tunnels.close_all()
+        try:
+            if stop_boxes:
+                await self._adoption.stop_all()
+            await self._acts.upkeep()
+        finally:
+            await self._assembly.tunnels.close_all()
 
     async def up(
         self,
@@ -186,24 +187,35 @@ class Lifecycle:
 
         return await self._shielded(change(), hold)
 
+    async def suspend(self, box: Box) -> Box:
+        """Puts a box to sleep with its memory; one that sleeps stays as it is.
+
+        Conflict names who uses the box, or tells why it cannot be suspended; then it runs on.
+        Unsupported where boxes cannot be suspended; NotFound when it was removed meanwhile.
+        """
+
+        async def change() -> Box:
+            async with self._locks.box(box):
+                return await self._changes.suspend(await self._changes.present(box))
+
+        return await self._shielded(change(), None)
+
     async def remove(self, box: Box) -> None:
         """Destroys the box whatever holds it; no error when it is gone already."""
-        await asyncio.shield(self._spawn(self._remove(box, REMOVED)))
+        await asyncio.shield(self._spawn(self._remove(box)))
 
-    async def _expire(self, box: Box) -> None:
-        await self._remove(box, REACHED)
-
-    async def _remove(self, box: Box, why: str) -> None:
+    async def _remove(self, box: Box) -> None:
         async with self._locks.box(box):
             if await self._store.box(box.id) is not None:
-                await self._changes.destroy(box, why)
+                await self._changes.destroy(box)
 
-    async def _clear(self, box: Box) -> None:
-        """What a removal could not do. The box's row, if any, is in nobody else's hands."""
-        if await self._store.box(box.id) is not None:
-            async with self._locks.box(box):
-                await self._store.remove_box(box.id)
-        await self._assembly.destroy(box)
+    async def pin(self, box: Box, span: timedelta, why: str) -> Box:
+        """See `Pins.pin`."""
+        return await self._pins.pin(box, span, why)
+
+    async def unpin(self, box: Box) -> Box:
+        """See `Pins.unpin`."""
+        return await self._pins.unpin(box)
 
     @asynccontextmanager
     async def attach(
@@ -233,9 +245,11 @@ class Lifecycle:
         async with self._held(box, hold) as attachment:
             yield attachment
 
-    async def workspace_request(self, box_id: str, verb: str) -> dict[str, object]:
-        """What the agent of a box asks of its drive; see `BoxDrives.request`."""
-        return await self._drives.request(box_id, verb)
+    async def request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, object]:
+        """What the agent of a box asks; see `BoxDrives.request` and `Pins.request`."""
+        if verb == protocol.WORKSPACE:
+            return await self._drives.request(box_id, params["verb"])
+        return await self._pins.request(box_id, verb, params)
 
     def mount_restarted(self, owner: str, workspace: str | None) -> None:
         """The mount of a volume was replaced on this host.
@@ -286,7 +300,11 @@ class Lifecycle:
             self._released(box, hold)
 
     def _released(self, box: Box, hold: Hold) -> None:
-        if self.attachments.remove(hold) == 0 and box.ephemeral:
+        if self.attachments.remove(hold) > 0:
+            return
+        if self._timers.knows(box.id):
+            self.activity.left(box.id)
+        if box.ephemeral:
             self._spawn(self._remove_unheld(box))
 
     async def _remove_unheld(self, box: Box) -> None:

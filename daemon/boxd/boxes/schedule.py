@@ -25,15 +25,15 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from boxd.boxes.moments import BootMoment
 from boxd.model.box import BoxState
 from boxd.names.duration import format_duration
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from boxd.boxes.moments import BootMoment, Moment, Now
+    from boxd.boxes.moments import Moment, Now
     from boxd.boxes.policy import Policy
-    from boxd.model.box import Box
 
 REACHED = "reached its deadline"
 """Why a box is removed whatever holds it."""
@@ -61,6 +61,12 @@ class Due:
         """Whether the moment has come."""
         return now.left(self.moment) <= _NO_TIME
 
+    def not_before(self, moment: BootMoment | None) -> Due:
+        """The same by elapsed time, at `moment` if that is later."""
+        if moment is None or not isinstance(self.moment, BootMoment) or self.moment >= moment:
+            return self
+        return Due(self.act, moment, self.why)
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -82,6 +88,8 @@ class Facts:
     """Detached shells that the agent reports. Those of a box that sleeps do not count."""
     pinned_until: BootMoment | None = None
     """The end of its one pin."""
+    paused_until: BootMoment | None = None
+    """It could not be suspended, and is not tried again before that."""
     auto_suspend: bool = True
     durable: bool = False
     ephemeral: bool = False
@@ -89,11 +97,6 @@ class Facts:
     confidential: bool = False
     """Its memory never goes to the disk."""
     suspendable: bool = True
-
-
-def facts_of(box: Box) -> Facts:
-    """What the row of a box tells. It does not tell since when: of what is due, the deadline."""
-    return Facts(state=box.state, deadline=box.deadline, grace=box.grace, ephemeral=box.ephemeral)
 
 
 def due(facts: Facts, policy: Policy, now: Now) -> Due | None:
@@ -129,7 +132,8 @@ def _unused(facts: Facts, since: BootMoment, policy: Policy) -> Due | None:
     if facts.grace is not None and facts.grace > span:
         span, why = facts.grace, f"was unused for its grace of {format_duration(facts.grace)}"
     if facts.suspendable and not facts.confidential:
-        return _after_pin(facts, Act.SUSPEND, began + span, why)
+        suspension = _after_pin(facts, Act.SUSPEND, began + span, why)
+        return suspension.not_before(facts.paused_until)
     if facts.durable:
         return None
     stated = facts.grace is not None and not facts.confidential

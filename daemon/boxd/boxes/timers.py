@@ -1,87 +1,133 @@
-"""When boxes are due: deadlines, and what is left of removed boxes.
+"""When boxes are due, and what has to be tried again.
 
 What is due and when is decided in `schedule`, for the acts as for what `ls` tells. Polls both
 clocks, so that a step of the wall clock is seen within a tick. Each box is dealt with in a task of
 its own, so that one that hangs delays no other (as long as fewer than `_PARALLEL` hang).
 
-Critical section: none across an await; a box is dealt with once at a time, as `_busy` holds it.
+Critical section: none across an await; a box is dealt with once at a time, as `_busy` holds it. Who
+acts decides again under the box's lock.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from boxd.boxes.moments import Now
 from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.schedule import Act, due, facts_of
+from boxd.boxes.schedule import Act, due
 from boxd.errors import BoxdError
 from boxd.model.view import NextAct
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from boxd.boxes.schedule import Due, Facts
     from boxd.clock import Clock
     from boxd.model.box import Box
 
 TICK = 1.0
-"""Seconds between looks at the deadlines."""
-RETRY_DOOMED = 30.0
-"""Seconds between tries to clear what is left of a removed box."""
+"""Seconds between looks at what is due."""
+RETRY = 30.0
+"""Seconds between tries to clear what is left of a removed box, or to settle one."""
+UPKEEP = 10.0
+"""Seconds between writings of what is kept in memory."""
 _PARALLEL = 64
 """Boxes that are dealt with at the same time; so many that hang delay the others."""
+
+_NO_BOX = ""
+"""Stands for a box where something is done for all of them."""
 
 _log = logging.getLogger(__name__)
 
 
+class Acts(Protocol):
+    """What the timers have done. What is raised is logged, and it is called again later."""
+
+    async def act(self, box: Box, due: Due) -> None:
+        """Does what was due when the timers looked, if it still is."""
+        ...
+
+    async def settle(self, box: Box) -> None:
+        """Brings a box to a steady state that a failure left between two."""
+        ...
+
+    async def clear(self, box: Box) -> None:
+        """Removes what is left of a removed box."""
+        ...
+
+    async def upkeep(self) -> None:
+        """Writes down what is kept in memory."""
+        ...
+
+
 class Timers:
-    """See the module. Knows boxes from `watch` and `doom` until they are forgotten."""
+    """See the module. Knows a box from `watch` or `doom` until it is forgotten."""
 
     def __init__(
         self,
         clock: Clock,
         *,
-        expire: Callable[[Box], Awaitable[None]],
-        clear: Callable[[Box], Awaitable[None]],
+        facts: Callable[[Box], Facts],
         policy: Policy = SHIPPED,
     ) -> None:
-        """`expire` removes a box whose deadline passed, `clear` what is left of a removed one.
-
-        What they raise is logged, and they are called again later.
-        """
+        """`facts` tells what is known of a box as its row tells it."""
         self._clock = clock
         self._policy = policy
-        self._expire = expire
-        self._clear = clear
-        self._deadlines: dict[str, Box] = {}
+        self._acts: Acts | None = None
+        self._facts = facts
+        self._boxes: dict[str, Box] = {}
+        self._unsettled: dict[str, Box] = {}
         self._doomed: dict[str, Box] = {}
         self._told: set[str] = set()
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(_PARALLEL)
         self._loop: asyncio.Task[None] | None = None
+        self._retry_at = self._upkeep_at = clock.monotonic()
         self._closing = False
 
     def watch(self, box: Box) -> None:
-        """Has the box expire at its deadline, if it has one."""
-        if box.deadline is not None:
-            self._deadlines[box.id] = box
+        """Acts on the box as its row is now."""
+        self._boxes[box.id] = box
 
     def unwatch(self, box: Box) -> None:
-        """The box has no deadline any more."""
-        self._deadlines.pop(box.id, None)
+        """The box has no row any more."""
+        self._boxes.pop(box.id, None)
+        self._unsettled.pop(box.id, None)
+
+    def knows(self, box_id: str) -> bool:
+        """Whether the box has a row."""
+        return box_id in self._boxes
+
+    def due(self, box: Box) -> Due | None:
+        """What happens to the box next by itself; None: nothing."""
+        return due(self._facts(box), self._policy, Now.read(self._clock))
+
+    def ripe(self, box: Box) -> Due | None:
+        """What is to be done with the box now; None: nothing."""
+        coming = self.due(box)
+        ripe = coming is not None and coming.ripe(Now.read(self._clock))
+        return coming if ripe else None
 
     def next_act(self, box: Box) -> NextAct | None:
-        """What happens to the box next by itself; None: nothing."""
-        now = Now.read(self._clock)
-        next_due = due(facts_of(box), self._policy, now)
-        return None if next_due is None else NextAct(next_due.act.value, now.shown(next_due.moment))
+        """What `ls` shows: what happens next, and what the wall clock will show then."""
+        coming = self.due(box)
+        if coming is None:
+            return None
+        return NextAct(coming.act.value, Now.read(self._clock).shown(coming.moment))
 
     def removal_due(self, box: Box) -> bool:
         """Whether the moment has come at which the box is to be removed."""
-        now = Now.read(self._clock)
-        next_due = due(facts_of(box), self._policy, now)
-        return next_due is not None and next_due.act is Act.REMOVE and next_due.ripe(now)
+        ripe = self.ripe(box)
+        return ripe is not None and ripe.act is Act.REMOVE
+
+    def unsettled(self, box: Box, why: BaseException) -> None:
+        """Has the box settled later; `why` is logged the first time."""
+        if box.id not in self._unsettled:
+            _log.warning("box is %s: %s; trying again", box.state, why, extra={"box": box.id})
+        self._unsettled[box.id] = box
 
     def doom(self, box: Box, why: Exception) -> None:
         """Has what is left of the box cleared later; `why` is logged the first time."""
@@ -94,9 +140,12 @@ class Timers:
         """Ids of the boxes that are not wholly removed."""
         return frozenset(self._doomed)
 
-    def start(self) -> None:
-        """Begins to look."""
-        self._loop = asyncio.create_task(self._run(), name="box deadlines")
+    def start(self, acts: Acts) -> None:
+        """Begins to look, and to have `acts` done."""
+        self._acts = acts
+        self._retry_at = self._clock.monotonic() + RETRY
+        self._upkeep_at = self._clock.monotonic() + UPKEEP
+        self._loop = asyncio.create_task(self._run(), name="box timers")
 
     async def close(self) -> None:
         """Stops looking; what has begun is finished, what waits for its turn is not begun."""
@@ -107,51 +156,64 @@ class Timers:
             self._loop = None
         await asyncio.gather(*self._busy.values())
 
+    def look(self) -> None:
+        """Begins what is to be done now. Nothing before `start`."""
+        acts = self._acts
+        if acts is None:
+            return
+        for box in list(self._boxes.values()):
+            ripe = self.ripe(box)
+            if ripe is not None:
+                self._begin(box.id, partial(acts.act, box, ripe))
+        now = self._clock.monotonic()
+        if now >= self._retry_at:
+            self._retry_at = now + RETRY
+            for box in list(self._unsettled.values()):
+                self._begin(box.id, partial(self._settled, acts, box))
+            for box in list(self._doomed.values()):
+                self._begin(box.id, partial(self._cleared, acts, box))
+        if now >= self._upkeep_at:
+            self._upkeep_at = now + UPKEEP
+            self._begin(_NO_BOX, acts.upkeep)
+
+    async def idle(self) -> None:
+        """Waits until everything that was begun is done."""
+        while self._busy:
+            await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
     async def _run(self) -> None:
-        retry_at = self._clock.monotonic() + RETRY_DOOMED
         while True:
             await asyncio.sleep(TICK)
-            for box in list(self._deadlines.values()):
-                if self.removal_due(box):
-                    self._begin(box, self._expired)
-            if self._clock.monotonic() >= retry_at:
-                retry_at = self._clock.monotonic() + RETRY_DOOMED
-                for box in list(self._doomed.values()):
-                    self._begin(box, self._cleared)
+            self.look()
 
-    def _begin(self, box: Box, deal: Callable[[Box], Awaitable[None]]) -> None:
-        if box.id not in self._busy:
-            task = asyncio.create_task(self._guarded(box, deal), name=f"due: box {box.id}")
-            self._busy[box.id] = task
-            task.add_done_callback(lambda _: self._busy.pop(box.id))
+    def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
+        if key not in self._busy:
+            task = asyncio.create_task(self._guarded(key, work), name=f"due: box {key}")
+            self._busy[key] = task
+            task.add_done_callback(lambda _: self._busy.pop(key))
 
-    async def _guarded(self, box: Box, deal: Callable[[Box], Awaitable[None]]) -> None:
+    async def _guarded(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
         async with self._slots:
             if self._closing:
                 return
             try:
-                await deal(box)
+                await work()
             except BoxdError as error:
-                self._tell(box, "box not removed: %s; trying again", error)
+                if key not in self._told:
+                    _log.warning("box not dealt with: %s; trying again", error, extra={"box": key})
+                self._told.add(key)
             except Exception:
                 # A bug with one box must not keep the others.
-                if box.id not in self._told:
-                    _log.exception("box not removed; trying again", extra={"box": box.id})
-                self._told.add(box.id)
+                if key not in self._told:
+                    _log.exception("box not dealt with; trying again", extra={"box": key})
+                self._told.add(key)
             else:
-                self._told.discard(box.id)
+                self._told.discard(key)
 
-    def _tell(self, box: Box, text: str, error: Exception) -> None:
-        if box.id not in self._told:
-            _log.warning(text, error, extra={"box": box.id})
-        self._told.add(box.id)
+    async def _settled(self, acts: Acts, box: Box) -> None:
+        await acts.settle(box)
+        self._unsettled.pop(box.id, None)
 
-    async def _expired(self, box: Box) -> None:
-        if box.id not in self._told:
-            _log.info("deadline passed", extra={"box": box.id})
-        await self._expire(box)
-        self.unwatch(box)
-
-    async def _cleared(self, box: Box) -> None:
-        await self._clear(box)
+    async def _cleared(self, acts: Acts, box: Box) -> None:
+        await acts.clear(box)
         self._doomed.pop(box.id, None)

@@ -89,7 +89,8 @@ class Box:
     drive: bool
     """Whether /wrk belongs in it: it is attached at each start and after a crash of the mount."""
     since: datetime
-    """When it came into its state, by the wall clock."""
+    """When it came into its state: like `idle_since` and `pinned_until` a mark of `boxes.marks`,
+    which counts elapsed time and is no wall time."""
     step: int = 0
     """Step of its present change, written before the step is done (`boxes.suspend`); 0: none."""
     idle_since: datetime | None = None
@@ -99,7 +100,7 @@ class Box:
     durable: bool = False
     """Only its deadline removes it by itself."""
     auto_suspend: bool = True
-    """False: it is not suspended for being idle."""
+    """False: nothing is due for it by elapsed time."""
     pinned_until: datetime | None = None
     """Held awake until then; None: no pin."""
     pin_why: str = ""

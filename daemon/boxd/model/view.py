@@ -23,7 +23,9 @@ class NextAct:
 class BoxView:
     """A box as its owner sees it. `age_s` in seconds, `mem_mb` in MiB.
 
-    `attached` counts who holds it awake, `why` tells how many for which reason.
+    `attached` counts who holds it awake, `why` tells how many for which reason, detached shells and
+    a pin included. `memory`: it sleeps with its memory, so that its processes will go on.
+    `pinned_until` is what the wall clock will show when its pin ends.
     """
 
     id: str
@@ -43,6 +45,12 @@ class BoxView:
     attached: int
     why: dict[str, int] = field(default_factory=dict)
     next: NextAct | None = None
+    memory: bool = False
+    durable: bool = False
+    auto_suspend: bool = True
+    pinned_until: datetime | None = None
+    pin_why: str = ""
+    clamped: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Spec 2.1 with more fields; `workspace` is omitted for the default workspace."""
@@ -63,13 +71,29 @@ class BoxView:
             "created": self.created.isoformat(),
             "deadline": self.deadline.isoformat() if self.deadline else None,
             "grace_s": self.grace.total_seconds() if self.grace is not None else None,
+            "clamped": self.clamped,
             "next": {"act": self.next.act, "at": self.next.at.isoformat()} if self.next else None,
+            "memory": self.memory,
+            "durable": self.durable,
+            "auto_suspend": self.auto_suspend,
+            "pinned_until": self.pinned_until.isoformat() if self.pinned_until else None,
+            "pin_why": self.pin_why,
         }
         return shown
 
 
-def view_box(box: Box, now: datetime, why: dict[str, int], next_act: NextAct | None) -> BoxView:
-    """The view of a box at `now`, held for the reasons `why`, to which `next_act` happens."""
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How a box is used at the moment; see `BoxView`."""
+
+    attached: int
+    why: dict[str, int]
+    pinned_until: datetime | None
+    next: NextAct | None
+
+
+def view_box(box: Box, now: datetime, use: Use) -> BoxView:
+    """The view of a box at `now`."""
     return BoxView(
         id=box.id,
         name=box.name,
@@ -85,7 +109,13 @@ def view_box(box: Box, now: datetime, why: dict[str, int], next_act: NextAct | N
         created=box.created,
         deadline=box.deadline,
         grace=box.grace,
-        attached=sum(why.values()),
-        why=why,
-        next=next_act,
+        attached=use.attached,
+        why=use.why,
+        next=use.next,
+        memory=box.memory,
+        durable=box.durable,
+        auto_suspend=box.auto_suspend,
+        pinned_until=use.pinned_until,
+        pin_why=box.pin_why if use.pinned_until else "",
+        clamped=box.clamped,
     )

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
 from boxd.authz import Action, Target, require
-from boxd.errors import Ambiguous, NotFound, Unsupported
+from boxd.errors import Ambiguous, NotFound
 from boxd.model.view import BoxView, view_box
 from boxd.names.reference import parse_reference
 from boxd.names.spec import parse_spec
@@ -15,6 +15,7 @@ from boxd.operations.core import Core, checked_workspace, joined_workspace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from datetime import timedelta
 
     from boxd.boxes.lifecycle import Attachment
     from boxd.model.box import Box
@@ -74,12 +75,35 @@ class BoxOperations(Core):
         return view
 
     async def suspend(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Memory and processes of a box to disk. Unsupported where the backend cannot."""
-        raise await self._no_suspend(p, ref, ws)
+        """Memory and processes of a box to disk; one that sleeps stays as it is.
+
+        Unsupported where the backend cannot; Conflict names who uses the box, or what in it cannot
+        be kept.
+        """
+        require(p, Action.SUSPEND_BOX)
+        box = await self.resolve(p, ref, ws)
+        return self._view(await self._lifecycle.suspend(box))
 
     async def resume(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Undoes `suspend`. Unsupported where the backend cannot."""
-        raise await self._no_suspend(p, ref, ws)
+        """Has a box run on; `detail` tells if it had to start from its disk. Unsupported."""
+        require(p, Action.SUSPEND_BOX)
+        box = await self.resolve(p, ref, ws)
+        self._lifecycle.check_suspends()
+        return self._view(await self._lifecycle.wake(box))
+
+    async def pin(
+        self, p: Principal, ref: str, ws: str | None = None, *, span: timedelta, why: str = ""
+    ) -> BoxView:
+        """Keeps a box awake for `span`, at most until its deadline. BadRequest."""
+        require(p, Action.PIN_BOX)
+        box = await self.resolve(p, ref, ws)
+        return self._view(await self._lifecycle.pin(box, span, why))
+
+    async def unpin(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """Takes the pin of a box away; no error if it has none."""
+        require(p, Action.PIN_BOX)
+        box = await self.resolve(p, ref, ws)
+        return self._view(await self._lifecycle.unpin(box))
 
     @asynccontextmanager
     async def attach(
@@ -112,12 +136,6 @@ class BoxOperations(Core):
         async with held as attachment:
             yield attachment
 
-    async def _no_suspend(self, p: Principal, ref: str, ws: str | None) -> Unsupported:
-        """Why the box can be neither suspended nor resumed; refuses first who may not ask."""
-        require(p, Action.SUSPEND_BOX)
-        await self.resolve(p, ref, ws)
-        return Unsupported(f"this host cannot suspend boxes: {self._lifecycle.why_no_suspend}")
-
     async def _visible(self, p: Principal) -> list[Box]:
         boxes = await self._store.boxes(p.owner)
         return [box for box in boxes if p.scope is None or box.workspace == p.scope]
@@ -135,8 +153,7 @@ class BoxOperations(Core):
         return spec, workspace
 
     def _view(self, box: Box) -> BoxView:
-        why = self._lifecycle.attachments.why(box.id)
-        return view_box(box, self._clock.now(), why, self._lifecycle.next_act(box))
+        return view_box(box, self._clock.now(), self._lifecycle.use(box))
 
 
 def _ignore(_line: str) -> None:

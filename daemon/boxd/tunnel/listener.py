@@ -32,7 +32,7 @@ asyncssh.set_log_level(logging.WARNING)
 class BoxListener:
     """Listens for one box. A connection counts as the box's only with the box's host key.
 
-    `pending` is changed by callbacks of the event loop alone.
+    `pending` and `connections` are changed by callbacks of the event loop alone.
     """
 
     def __init__(self, box_id: str, host_key: str) -> None:
@@ -42,6 +42,8 @@ class BoxListener:
         self.pending = 0
         self.refused = 0
         """Connections with another key, or too many at once."""
+        self.connections: set[asyncssh.SSHClientConnection] = set()
+        """Everything that came in and is still there, tunnels included."""
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     async def start(
@@ -93,6 +95,11 @@ class BoxListener:
             await self._acceptor.wait_closed()
             self._acceptor = None
 
+    def abort(self) -> None:
+        """Ends every connection that came in here."""
+        for connection in list(self.connections):
+            connection.abort()
+
 
 class _TunnelClient(asyncssh.SSHClient):
     """One connection to a listener until it is authenticated."""
@@ -100,6 +107,7 @@ class _TunnelClient(asyncssh.SSHClient):
     def __init__(self, listener: BoxListener) -> None:
         self._listener = listener
         self._pending = False
+        self._connection: asyncssh.SSHClientConnection | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         if self._listener.pending >= MAX_PENDING:
@@ -107,6 +115,8 @@ class _TunnelClient(asyncssh.SSHClient):
             conn.abort()
             return
         self._listener.pending += 1
+        self._listener.connections.add(conn)
+        self._connection = conn
         self._pending = True
 
     def validate_host_public_key(
@@ -122,6 +132,8 @@ class _TunnelClient(asyncssh.SSHClient):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()
+        if self._connection is not None:
+            self._listener.connections.discard(self._connection)
 
     def _settle(self) -> None:
         if self._pending:

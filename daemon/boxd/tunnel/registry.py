@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import asyncssh
 
@@ -22,6 +22,16 @@ logger = logging.getLogger(__name__)
 
 HELLO_S = 10.0
 GET_S = 30.0
+QUIESCE_S = 2.0
+"""An agent that has not closed its end of the tunnel in this time does not get more."""
+
+OnRequest: TypeAlias = "Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]"
+OnActivity: TypeAlias = "Callable[[str, int], None]"
+OnMisbehaviour: TypeAlias = "Callable[[str, str], None]"
+
+
+def _untold(box_id: str, news: object) -> None:
+    """Nobody wants to know."""
 
 
 class _Entry:
@@ -34,6 +44,15 @@ class _Entry:
         self.misbehaved = ""
         self.closed = False
 
+    async def settled(self) -> Tunnel | None:
+        """The live tunnel; one that is just being made is waited for. None: there is none."""
+        async with self.news:
+            while self.tunnel is None or self.tunnel.closed:
+                if not self.listener.connections:
+                    return None
+                await self.news.wait()
+            return self.tunnel
+
 
 class TunnelRegistry:
     """All tunnels of this daemon.
@@ -43,12 +62,23 @@ class TunnelRegistry:
     """
 
     def __init__(
-        self, client_key: Path, on_request: Callable[[str, str], Awaitable[dict[str, Any]]]
+        self,
+        client_key: Path,
+        on_request: OnRequest,
+        on_activity: OnActivity = _untold,
+        on_misbehaviour: OnMisbehaviour = _untold,
     ) -> None:
-        """`client_key` is the daemon's private key file. `on_request(box id, verb)` answers
-        `workspace` requests of boxes; its BoxdErrors are shown there. Raises KeyImportError."""
+        """`client_key` is the daemon's private key file. Raises KeyImportError.
+
+        `on_request(box id, verb, parameters)` answers requests of boxes (`protocol.REQUESTS`); its
+        BoxdErrors are shown there. `on_activity(box id, shells)` is told how many detached shells a
+        box has, after each hello and when it changed; `on_misbehaviour(box id, text)` why an
+        agent's tunnel was cut. Both must return at once.
+        """
         self._client_key = asyncssh.read_private_key(client_key)
-        self._on_request = on_request
+        self.on_request = on_request
+        self.on_activity = on_activity
+        self.on_misbehaviour = on_misbehaviour
         self._entries: dict[str, _Entry] = {}
 
     @property
@@ -112,6 +142,31 @@ class TunnelRegistry:
             entry.news.notify_all()
         if tunnel is not None:
             await tunnel.close()
+        entry.listener.abort()
+
+    async def quiesce(self, box_id: str) -> int | None:
+        """Takes the tunnel down before a freeze: half of a connection cannot be stored.
+
+        No new one comes up until `open`. The agent is told, and closes its own end; one that has
+        not in QUIESCE_S is cut off. Returns the number of detached shells that it told with that,
+        None when it did not. Never fails because of the agent; no error without a tunnel.
+        """
+        entry = self._entries.get(box_id)
+        if entry is None:
+            return None
+        await entry.listener.close()
+        shells: int | None = None
+        try:
+            async with asyncio.timeout(QUIESCE_S):
+                tunnel = await entry.settled()
+                if tunnel is not None:
+                    shells = await tunnel.suspend_soon()
+                    await tunnel.connection.wait_closed()
+        except (TimeoutError, Unavailable, protocol.ProtocolError) as error:
+            logger.info("box %s: its agent did not close its tunnel: %s", box_id, error)
+        if self._entries.get(box_id) is entry:
+            await self.close(box_id)
+        return shells
 
     async def close_all(self) -> None:
         """Forgets every box."""
@@ -122,15 +177,9 @@ class TunnelRegistry:
         self, box_id: str, entry: _Entry, connection: asyncssh.SSHClientConnection
     ) -> None:
         """Runs as a task of the connection: whatever goes wrong ends this connection only."""
-
-        def misbehaved(reason: str) -> None:
-            entry.misbehaved = reason
-            logger.error("box %s: agent misbehaved: %s", box_id, reason)
-            connection.abort()
-
         try:
             async with asyncio.timeout(HELLO_S):
-                control = ControlChannel(lambda verb: self._on_request(box_id, verb), misbehaved)
+                control = ControlChannel(_Side(self, box_id, entry, connection))
                 await connection.create_session(
                     lambda: control,
                     subsystem=protocol.CONTROL_SUBSYSTEM,
@@ -154,6 +203,35 @@ class TunnelRegistry:
                 entry.news.notify_all()
         if replaced is not None:
             await replaced.close()
+
+
+class _Side:
+    """What a control channel needs of the daemon, for the agent at one connection."""
+
+    def __init__(
+        self,
+        registry: TunnelRegistry,
+        box_id: str,
+        entry: _Entry,
+        connection: asyncssh.SSHClientConnection,
+    ) -> None:
+        self._registry = registry
+        self._box_id = box_id
+        self._entry = entry
+        self._connection = connection
+
+    async def request(self, verb: str, params: dict[str, Any]) -> dict[str, Any]:
+        return await self._registry.on_request(self._box_id, verb, params)
+
+    def activity(self, shells: int) -> None:
+        if not self._entry.closed:
+            self._registry.on_activity(self._box_id, shells)
+
+    def misbehaved(self, reason: str) -> None:
+        self._entry.misbehaved = reason
+        logger.error("box %s: agent misbehaved: %s", self._box_id, reason)
+        self._connection.abort()
+        self._registry.on_misbehaviour(self._box_id, f"agent misbehaved: {reason}")
 
 
 def new_identity() -> tuple[bytes, str]:

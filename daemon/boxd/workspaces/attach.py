@@ -75,9 +75,9 @@ class HostDrives:
         """Whose volume this is; None before its first use by this daemon."""
         return self._workspaces.get(volume_id)
 
-    async def prepare(self, owner: str, workspace: str | None) -> None:
-        """Has the volume made and mounted, so that `attach` is quick."""
-        await self._mounted((owner, workspace))
+    async def prepare(self, owner: str, workspace: str | None) -> Path:
+        """Has the volume made and mounted, so that `attach` is quick; says where."""
+        return await self._mounted((owner, workspace))
 
     async def attach(self, box: Box) -> None:
         """Makes /wrk appear in the running box; replaces a stale one.
@@ -92,6 +92,10 @@ class HostDrives:
             self._linger(place)
             raise
         self._users.setdefault(place, set()).add(box.id)
+
+    def use(self, box: Box) -> None:
+        """The box runs on with the mount in it: it is one of its users again."""
+        self._users.setdefault((box.owner, box.workspace), set()).add(box.id)
 
     async def detach(self, box: Box) -> None:
         """Takes /wrk away; Conflict naming the holders when it is in use."""

@@ -43,3 +43,43 @@ def test_over_long_lines_are_refused_both_ways() -> None:
 def test_deep_nesting_is_an_error() -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.decode(b'{"type": ' + b"[" * 30000)
+
+
+@pytest.mark.parametrize(
+    ("message", "parameters"),
+    [
+        ({"type": "workspace", "verb": "info", "more": 1}, {"verb": "info"}),
+        ({"type": "pin", "for_s": 1, "why": ""}, {"for_s": 1, "why": ""}),
+        (
+            {"type": "pin", "for_s": 604800, "why": "ü" * 200, "id": 4},
+            {"for_s": 604800, "why": "ü" * 200},
+        ),
+        ({"type": "unpin", "id": 3}, {}),
+        ({"type": "auto_suspend", "on": False}, {"on": False}),
+        ({"type": "life"}, {}),
+    ],
+    ids=lambda value: value.get("type", "") if isinstance(value, dict) else "",
+)
+def test_parameters_of_requests(message: dict[str, object], parameters: dict[str, object]) -> None:
+    assert protocol.request_parameters(message) == parameters
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "workspace"},
+        {"type": "workspace", "verb": "format"},
+        {"type": "workspace", "verb": ["mount"]},
+        *({"type": "pin", "for_s": wrong, "why": ""} for wrong in (0, -1, 604801, True, "2h", 2.5)),
+        {"type": "pin", "why": ""},
+        *({"type": "pin", "for_s": 60, "why": wrong} for wrong in ("x" * 201, "a\nb", "\x1b[31m")),
+        {"type": "pin", "for_s": 60, "why": None},
+        {"type": "auto_suspend"},
+        {"type": "auto_suspend", "on": 1},
+        {"type": "auto_suspend", "on": "off"},
+    ],
+    ids=str,
+)
+def test_malformed_requests(message: dict[str, object]) -> None:
+    with pytest.raises(protocol.ProtocolError):
+        protocol.request_parameters(message)

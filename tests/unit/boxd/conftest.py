@@ -1,4 +1,4 @@
-"""Fixture `world`: a started core of the service on fakes."""
+"""Fixtures `world` and `sleepy`: a started core of the service on fakes; the latter suspends."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     """A started core on fakes."""
     made = World(tmp_path)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture
+async def sleepy(tmp_path: Path) -> AsyncIterator[World]:
+    """A started core on fakes whose backend suspends boxes."""
+    made = World(tmp_path, suspends=True)
     await made.start()
     try:
         yield made

@@ -1,14 +1,18 @@
-"""Writing into a tree that somebody else owns, and reading mount tables."""
+"""Writing into a tree that somebody else owns, and what is common to all disks."""
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.backends import disk
 from boxd.backends.hostnames import BoxPaths
-from boxd.errors import Unavailable
+from boxd.errors import DiskFull, Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,48 +57,45 @@ def test_a_directory_in_the_files_place_stays(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "etc").iterdir()] == ["hosts"]
 
 
-def test_topmost_mount(tmp_path: Path) -> None:
-    table = tmp_path / "mountinfo"
-    table.write_text(
-        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
-        "2 1 0:5 / /a\\040b rw - tmpfs t rw\n"
-        "3 2 0:6 / /a\\040b rw - tmpfs t rw\n"
-    )
-    assert disk.device_at(table, "/") == "8:1"
-    assert disk.device_at(table, "/a b") == "0:6"
-    assert disk.device_at(table, "/c") is None
-
-
 async def test_a_disk_without_an_image_says_why(tmp_path: Path) -> None:
     paths = BoxPaths(tmp_path / "box")
-    paths.directory.mkdir()
-    plain = disk.PlainDisk()
-    assert not plain.limits_size()
-    await plain.create(paths)
+    plain = disk.PlainDisk(tmp_path / "snapshots")
+    await plain.create(paths, 0)
     with pytest.raises(Unavailable, match="No such file or directory"):
-        await plain.mount(paths, tmp_path / "absent")
-    (disk.upper(paths) / "link").symlink_to("/")
-    (disk.upper(paths) / "sub").mkdir()
-    (disk.upper(paths) / "sub/file").write_bytes(b"x" * 100_000)
-    assert 100_000 <= await plain.used(paths) < 1_000_000
-    await plain.remove(paths)
-    await plain.remove(paths)
-    assert list(paths.directory.iterdir()) == []
-    assert await plain.used(paths) == 0
+        await plain.mount(paths, tmp_path / "absent", 0)
 
 
-async def test_paths_with_separators_can_be_mounted(tmp_path: Path) -> None:
-    image = tmp_path / "im:age,1\\2"
-    image.mkdir()
-    (image / "file").write_text("x")
-    paths = BoxPaths(tmp_path / "bo,x:1")
-    paths.directory.mkdir()
-    plain = disk.PlainDisk()
-    await plain.create(paths)
-    try:
-        await plain.mount(paths, image)
-        await plain.mount(paths, image)
-        assert (paths.root / "file").read_text() == "x"
-    finally:
-        await plain.unmount(paths)
-    assert not disk.is_mounted(paths.root)
+async def test_a_step_that_is_cancelled_ends_first() -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def step() -> None:
+        begun.set()
+        go_on.wait()
+        ended.set()
+
+    task = asyncio.create_task(disk.in_thread(step))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+async def test_a_full_disk_is_said(number: int) -> None:
+    def step() -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(DiskFull, match="remove boxes or snapshots"):
+        await disk.in_thread(step)
+
+
+def test_space_that_is_left_to_others(tmp_path: Path) -> None:
+    disk.require_space(tmp_path)
+    with pytest.raises(DiskFull, match="MiB are free, and 2048 MiB are left"):
+        disk.require_space(tmp_path, 1 << 60)

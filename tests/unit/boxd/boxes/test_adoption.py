@@ -11,7 +11,7 @@ import pytest
 
 from boxd.backends.interface import BoxPlan
 from boxd.boxes.adoption import STOPPED
-from boxd.boxes.changes import DIED
+from boxd.boxes.suspend import DIED
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec

@@ -19,7 +19,10 @@ async def test_workspace_requests_of_the_agent(tmp_path: Path) -> None:
     await world.start()
     try:
         box = await up(world)
-        request = world.lifecycle.workspace_request
+
+        async def request(box_id: str, verb: str) -> dict[str, object]:
+            return await world.lifecycle.request(box_id, "workspace", {"verb": verb})
+
         assert await request(box.id, "info") == {"mounted": False}
         assert await request(box.id, "mount") == {"mounted": True}
         assert (await rows(world))[0].drive
@@ -54,7 +57,7 @@ async def test_mount_that_fails_is_not_recorded(tmp_path: Path) -> None:
         box = await up(world)
         world.fail_at("drive.attach")
         with pytest.raises(Failure):
-            await world.lifecycle.workspace_request(box.id, "mount")
+            await world.lifecycle.request(box.id, "workspace", {"verb": "mount"})
         assert [box.drive for box in await rows(world)] == [False]
     finally:
         await world.close()

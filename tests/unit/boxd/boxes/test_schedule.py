@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from boxd.boxes.moments import BootMoment, Now
 from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.schedule import REACHED, Act, Due, Facts, due, facts_of
-from boxd.model.box import Box, BoxState
+from boxd.boxes.schedule import REACHED, Act, Due, Facts, due
+from boxd.model.box import BoxState
 
 NOW = Now(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), BootMoment(timedelta(days=100)))
 MINUTE = timedelta(minutes=1)
@@ -161,31 +161,6 @@ def test_a_step_of_the_wall_clock_makes_a_deadline_come_and_nothing_else() -> No
     assert due(facts, SHIPPED, stepped) == Due(Act.REMOVE, NOW.wall + HOUR, REACHED)
     back = Now(NOW.wall - HOUR, NOW.boot)
     assert due(facts, SHIPPED, back) == due(RUNNING, SHIPPED, NOW)
-
-
-def test_of_a_row_the_deadline_is_due_and_no_elapsed_time() -> None:
-    box = Box(
-        id="0" * 32,
-        owner="SHA256:alice",
-        workspace=None,
-        name="web",
-        image="debian",
-        flavor="small",
-        cpus=1.0,
-        mem_mb=512,
-        state=BoxState.RUNNING,
-        detail="",
-        backend="fake",
-        host_key="",
-        created=NOW.wall,
-        deadline=NOW.wall + HOUR,
-        grace=MINUTE,
-        ephemeral=False,
-        drive=False,
-        since=NOW.wall,
-    )
-    assert due(facts_of(box), SHIPPED, NOW) == Due(Act.REMOVE, NOW.wall + HOUR, REACHED)
-    assert due(facts_of(replace(box, deadline=None)), SHIPPED, NOW) is None
 
 
 # --- what holds for all ----------------------------------------------------------------------

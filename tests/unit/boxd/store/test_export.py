@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,10 @@ LATER = NOW + timedelta(days=1)
 INSTANCE = "f" * 32
 
 
-def box(name: str, state: BoxState, **more: object) -> Box:
+def box(name: str, state: BoxState) -> Box:
     """A box of the owner."""
-    number = name.encode().hex().zfill(32)
-    rest: dict[str, object] = {"deadline": None, "grace": None, "ephemeral": False}
     return Box(
-        id=number,
+        id=name.encode().hex().zfill(32),
         owner=OWNER,
         workspace=None,
         name=name,
@@ -50,18 +49,22 @@ def box(name: str, state: BoxState, **more: object) -> Box:
         backend="runc",
         host_key="ssh-ed25519 AAAA",
         created=NOW,
+        deadline=None,
+        grace=None,
+        ephemeral=False,
         drive=True,
         since=NOW,
-        **(rest | more),  # type: ignore[arg-type]  # fields of Box
     )
 
 
 BOXES = [
-    box("run", BoxState.RUNNING, grace=timedelta(days=400, hours=1, microseconds=5), step=3),
-    box("slept", BoxState.SUSPENDED, memory=True, idle_since=NOW, deadline=LATER),
-    box("broken", BoxState.FAILED, durable=True, pinned_until=LATER, pin_why="déjà vu"),
+    replace(
+        box("run", BoxState.RUNNING), grace=timedelta(days=400, hours=1, microseconds=5), step=3
+    ),
+    replace(box("slept", BoxState.SUSPENDED), memory=True, idle_since=NOW, deadline=LATER),
+    replace(box("broken", BoxState.FAILED), durable=True, pinned_until=LATER, pin_why="déjà vu"),
     box("half", BoxState.CREATING),
-    box("thrown", BoxState.RUNNING, ephemeral=True),
+    replace(box("thrown", BoxState.RUNNING), ephemeral=True),
 ]
 
 

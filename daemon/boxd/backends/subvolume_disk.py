@@ -1,0 +1,100 @@
+"""Disks with a size limit: the layer of each box is a btrfs subvolume.
+
+A snapshot takes milliseconds whatever the layer holds, and so does removing one. Where bytes are
+counted in the simple way (see `btrfs.Quota`), they are the writer's: those that a box shares with a
+snapshot count for the box that wrote them, until both have removed them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from boxd.backends import btrfs
+from boxd.backends.disk import MIB, Disk, in_thread
+from boxd.backends.trees import remove_tree
+from boxd.errors import DiskFull
+
+if TYPE_CHECKING:
+    from collections.abc import Set
+    from pathlib import Path
+
+    from boxd.backends.hostnames import BoxPaths
+    from boxd.backends.volume import Volume
+
+MOUNT_SPACE = 8 * MIB
+
+
+class SubvolumeDisk(Disk):
+    """Layers on an opened volume."""
+
+    kind = "btrfs"
+
+    def __init__(self, volume: Volume) -> None:
+        super().__init__(volume.top / "snapshots")
+        self._volume = volume
+        self._boxes = volume.top / "boxes"
+        self._making_room = asyncio.Lock()
+
+    def limits_size(self) -> bool:
+        """Yes: writing beyond the limit fails in the box alone."""
+        return True
+
+    def home(self, paths: BoxPaths) -> Path:
+        """A directory of the volume, by the box's id."""
+        return self._boxes / paths.directory.name
+
+    async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
+        """Above the limit for a moment, if it must be: mounting writes to the layer."""
+        try:
+            await super().mount(paths, rootfs, limit_mb)
+        except DiskFull:
+            layer = self.home(paths) / "layer"
+            async with self._making_room:
+                await in_thread(self._allow, layer, limit_mb, MOUNT_SPACE)
+                try:
+                    await super().mount(paths, rootfs, limit_mb)
+                finally:
+                    await in_thread(self._allow, layer, limit_mb, 0)
+
+    async def remove(self, paths: BoxPaths) -> None:
+        """Removes the home as well."""
+        await super().remove(paths)
+        with suppress(FileNotFoundError):
+            self.home(paths).rmdir()
+
+    async def sweep(self, box_ids: Set[str]) -> None:
+        """Also what stands here of boxes that were removed while the volume was not there."""
+        await super().sweep(box_ids)
+        for home in self._boxes.glob("*"):
+            if home.name not in box_ids:
+                await in_thread(self._clear, home)
+                home.rmdir()
+
+    def _make(self, layer: Path, limit_mb: int) -> None:
+        if not btrfs.is_subvolume(layer):
+            btrfs.create_subvolume(layer)
+        self._volume.count_layer(layer)
+        btrfs.limit(layer, limit_mb * MIB)
+
+    def _copy(self, layer: Path, copy: Path, limit_mb: int) -> None:
+        btrfs.snapshot(layer, copy)
+        self._volume.count_layer(copy)
+        btrfs.limit(copy, limit_mb * MIB)
+
+    def _allow(self, layer: Path, limit_mb: int, extra: int) -> None:
+        self._volume.allow_layers(extra)
+        btrfs.limit(layer, limit_mb * MIB + extra if limit_mb else 0)
+
+    def _destroy(self, layer: Path) -> None:
+        if btrfs.is_subvolume(layer):
+            btrfs.destroy_subvolume(layer)
+        else:
+            remove_tree(layer)
+
+    def _used(self, layer: Path) -> int:
+        try:
+            return btrfs.used(layer) or 0
+        except FileNotFoundError:
+            return 0

@@ -1,0 +1,50 @@
+"""What everything that changes boxes shares: one of each for a daemon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from boxd.boxes.activity import Activity
+from boxd.boxes.attachments import Attachments
+from boxd.boxes.locks import Locks
+from boxd.boxes.marks import Marks
+from boxd.boxes.rows import Rows
+from boxd.boxes.timers import Timers
+
+if TYPE_CHECKING:
+    from boxd.boxes.assembly import Assembly
+    from boxd.boxes.policy import Policy
+    from boxd.clock import HostClock
+    from boxd.store.interface import ControlStore
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """See the module; `rows` writes to `store`."""
+
+    store: ControlStore
+    clock: HostClock
+    assembly: Assembly
+    locks: Locks
+    attachments: Attachments
+    marks: Marks
+    activity: Activity
+    timers: Timers
+    rows: Rows
+
+    @classmethod
+    def made(
+        cls, store: ControlStore, clock: HostClock, assembly: Assembly, policy: Policy
+    ) -> Parts:
+        """Those that are not given are new."""
+        attachments, marks = Attachments(), Marks(clock)
+        activity = Activity(
+            clock,
+            marks,
+            attachments,
+            suspendable=lambda: assembly.backend.capabilities().suspend,
+        )
+        timers = Timers(clock, facts=activity.facts, policy=policy)
+        rows = Rows(store, marks, timers)
+        return cls(store, clock, assembly, Locks(), attachments, marks, activity, timers, rows)

@@ -1,0 +1,78 @@
+"""Disks of boxes without boxes: a plain one, and one on a btrfs volume of its own."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from boxd.backends.disk import Disk, PlainDisk
+from boxd.backends.hostnames import BoxPaths
+from boxd.backends.mounts import unmount
+from boxd.backends.subvolume_disk import SubvolumeDisk
+from boxd.backends.volume import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+KINDS = ("plain", "btrfs")
+VOLUME_SIZE = 300 << 20
+
+
+@dataclass
+class DiskHost:
+    """A disk, an image for the roots, and the boxes' directories that a test makes."""
+
+    disk: Disk
+    state_dir: Path
+    image: Path
+    made: list[BoxPaths] = field(default_factory=list)
+
+    def paths(self) -> BoxPaths:
+        """The places of a box that has nothing yet."""
+        paths = BoxPaths(self.state_dir / "boxes" / secrets.token_hex(8))
+        paths.directory.mkdir(parents=True)
+        self.made.append(paths)
+        return paths
+
+    async def box(self, limit_mb: int = 0) -> BoxPaths:
+        """A box with an empty layer and its root mounted."""
+        paths = self.paths()
+        await self.disk.create(paths, limit_mb)
+        await self.disk.mount(paths, self.image, 0)
+        return paths
+
+    async def clone(self, snapshot_id: str, limit_mb: int = 0) -> BoxPaths:
+        """A box made from a snapshot, its root mounted."""
+        paths = self.paths()
+        await self.disk.clone(snapshot_id, paths, limit_mb)
+        await self.disk.mount(paths, self.image, 0)
+        return paths
+
+
+@asynccontextmanager
+async def open_disk_host(kind: str, directory: Path) -> AsyncIterator[DiskHost]:
+    """An empty disk of that kind below a directory; afterwards nothing is mounted there."""
+    state_dir, image = directory / "state", directory / "image"
+    state_dir.mkdir()
+    (image / "etc").mkdir(parents=True)
+    (image / "etc/motd").write_text("image\n")
+    (image / "etc/gone").write_text("image\n")
+    (image / "etc/kept").write_text("image\n")
+    (image / "lib").mkdir()
+    (image / "lib/code").write_text("image\n")
+    volume = Volume(state_dir, VOLUME_SIZE if kind == "btrfs" else 0)
+    if kind == "btrfs":
+        await volume.open()
+    disk = SubvolumeDisk(volume) if kind == "btrfs" else PlainDisk(state_dir / "snapshots")
+    host = DiskHost(disk, state_dir, image)
+    try:
+        yield host
+    finally:
+        for paths in host.made:
+            unmount(paths.root, lazily=True)
+        await volume.close()
+        shutil.rmtree(state_dir)

@@ -1,0 +1,129 @@
+"""The whole service with its boxes in a Docker engine."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.backends.docker import WHY_NO_SUSPEND
+from tests.harness.daemon import BOXD, STOP_S
+from tests.integration.boxd.test_service import SSH, User
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.daemon import Daemon
+    from tests.harness.dockerd import Dockerd
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture
+def user(docker_daemon: Daemon, tmp_path: Path) -> User:
+    """A user of the daemon."""
+    return User(docker_daemon, tmp_path)
+
+
+def post(user: User, key: str, path: str, text: str = "") -> tuple[int, dict[str, object]]:
+    """One HTTP request with an API key and its answer's JSON."""
+    connection = http.client.HTTPConnection("127.0.0.1", user.daemon.api_port, timeout=60)
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "text/plain"}
+    try:
+        connection.request("POST", path, text, headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+def test_a_box_is_used_by_every_door_and_outlives_the_daemon(
+    docker_daemon: Daemon, user: User, tmp_path: Path
+) -> None:
+    user.ssh("dev", "echo one >/wrk/file; echo two >/root/file; sleep 100000 >/dev/null 2>&1 &")
+    key = user.ssh("cli", "apikeys create laptop")
+    assert user.get(key, "/v1/wrk/file") == (200, b"one\n")
+    status, done = post(user, key, "/v1/exec/dev?stream=false", "cat /wrk/file /root/file")
+    assert (status, done["exit_code"]) == (200, 0)
+    assert base64.b64decode(str(done["stdout"])) == b"one\ntwo\n"
+    batch = tmp_path / "batch"
+    batch.write_text(f"put {tmp_path}/key.pub /root/uploaded\n")
+    port = str(docker_daemon.ssh_port)
+    sftp = ["sftp", *SSH[1:], "-i", str(user.key), "-P", port, "-b", str(batch), "dev@127.0.0.1"]
+    subprocess.run(sftp, check=True, capture_output=True, timeout=60)
+    assert user.ssh("dev", "cat /root/uploaded") == (tmp_path / "key.pub").read_text().strip()
+    before = user.boxes()["dev"]["id"]
+    for end in (signal.SIGTERM, signal.SIGKILL):
+        docker_daemon.end(end)
+        docker_daemon.start()
+        assert user.boxes()["dev"]["id"] == before
+        assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
+        assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
+
+
+def test_suspending_is_refused_with_the_reason(user: User) -> None:
+    key = user.ssh("cli", "apikeys create laptop")
+    user.ssh("dev", "true")
+    status, said = post(user, key, "/v1/boxes/dev/suspend")
+    assert status == 400
+    assert WHY_NO_SUSPEND in str(said)
+    assert user.boxes()["dev"]["state"] == "running"
+
+
+def test_boxes_stop_with_the_service_and_start_from_their_disks(
+    docker_daemon: Daemon, user: User
+) -> None:
+    user.ssh("ws1/dev", "echo one >/wrk/file; echo two >/root/file")
+    docker_daemon.end(signal.SIGINT)
+    assert docker_daemon.left_overs() == []
+    docker_daemon.start()
+    assert user.boxes()["ws1/dev"]["state"] == "suspended"
+    assert user.ssh("ws1/dev", "cat /wrk/file /root/file") == "one\ntwo"
+
+
+def test_any_image_of_the_engine_will_do(dockerd: Dockerd, busybox_root: Path, user: User) -> None:
+    dockerd.add_image(busybox_root, "test/Tools".lower(), "1.2", "ENV TOOL=hammer")
+    assert user.ssh("tools:test/tools:1.2", "busybox | head -c 7; id -u") == "BusyBox0"
+
+
+def test_an_image_that_cannot_be_had_leaves_nothing(docker_daemon: Daemon, user: User) -> None:
+    boxes = docker_daemon.boxes()
+    said = user.ssh("dev:registry.invalid/none:1", "true", status=255)
+    assert "image 'registry.invalid/none:1' is not on this host and cannot be pulled" in said
+    assert "registry.invalid" in said.partition("pulled:")[2]
+    assert "dev" not in user.boxes()
+    assert docker_daemon.boxes() == boxes
+
+
+def test_a_state_directory_of_another_backend_is_refused(docker_daemon: Daemon, user: User) -> None:
+    user.ssh("dev", "true")
+    docker_daemon.end(signal.SIGTERM)
+    addresses = ["--ssh-addr", "127.0.0.1:0", "--state-dir", str(docker_daemon.state)]
+    done = subprocess.run(
+        [*BOXD, "serve", "--backend", "runc", *addresses],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=STOP_S,
+    )
+    assert done.returncode == 1
+    assert "holds boxes of the backend docker; start with --backend docker" in done.stderr
+    docker_daemon.start()
+    assert user.boxes()["dev"]["state"] == "running"
+
+
+def test_an_engine_that_ends_takes_the_boxes_along_and_they_start_again(
+    dockerd: Dockerd, user: User
+) -> None:
+    user.ssh("dev", "echo two >/root/file")
+    dockerd.end()
+    said = user.ssh("dev", "true", status=255)
+    assert "the Docker engine" in said
+    assert "cannot be reached" in said
+    dockerd.start()
+    assert user.ssh("dev", "cat /root/file") == "two"

@@ -1,0 +1,324 @@
+"""The volume for boxes: a real image file, loop device and btrfs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from boxd.backends import btrfs, loopdev, mounts, volume
+from boxd.backends.btrfs import Quota
+from boxd.backends.disks import Disks
+from boxd.backends.hostnames import HostNames
+from boxd.backends.run import CommandFailed, run
+from boxd.backends.volume import Volume
+from boxd.errors import DiskFull, NotFound, Unavailable
+from tests.harness.disks import VOLUME_SIZE
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.plugins.strict_logs import AssertLogs
+
+MIB = 1 << 20
+
+
+@pytest_asyncio.fixture
+async def state(tmp_path: Path) -> AsyncIterator[Path]:
+    """A state directory; nothing is mounted there afterwards, and no device has its image."""
+    state = tmp_path / "state"
+    (state / "boxes").mkdir(parents=True)
+    yield state
+    for place in mounts.mount_points(Path("/proc/self/mountinfo")):
+        if place.startswith(f"{state}/boxes/"):
+            mounts.unmount(Path(place), lazily=True)
+    await Volume(state, None).close()
+    assert not mounts.is_mounted(state / "disks")
+    if (state / "disks.img").exists():
+        assert loopdev.find(state / "disks.img") is None
+
+
+async def test_a_new_volume(state: Path) -> None:
+    one = Volume(state, VOLUME_SIZE)
+    assert one.outlook() == f"{state}/disks.img, 300M (to be made)"
+    await one.open()
+    image = (state / "disks.img").stat()
+    assert image.st_size == VOLUME_SIZE
+    assert image.st_blocks * 512 >= VOLUME_SIZE
+    assert stat.S_IMODE(image.st_mode) == 0o600
+    assert stat.S_IMODE(one.top.stat().st_mode) == 0o700
+    assert btrfs.quota(one.top) is not Quota.OFF
+    assert one.outlook() == f"{state}/disks.img, 300M"
+    assert [p.name for p in state.glob("disks*")] == ["disks", "disks.img"]
+
+
+async def test_the_next_daemon_finds_it(state: Path) -> None:
+    await Volume(state, VOLUME_SIZE).open()
+    (state / "disks/file").write_text("box")
+    device = loopdev.find(state / "disks.img")
+    await Volume(state, VOLUME_SIZE).open()
+    assert loopdev.find(state / "disks.img") == device
+    places = mounts.mount_points(Path("/proc/self/mountinfo"))
+    assert places.count(str(state / "disks")) == 1
+    assert (state / "disks/file").read_text() == "box"
+
+
+async def test_a_device_that_somebody_else_keeps_is_used_again(state: Path) -> None:
+    """As when a mount of the volume lives on in a mount namespace that is not ours."""
+    one = Volume(state, VOLUME_SIZE)
+    await one.open()
+    with loopdev.attached(state / "disks.img") as device:
+        await one.close()
+        assert loopdev.find(state / "disks.img") == device
+        await one.open()
+        assert loopdev.find(state / "disks.img") == device
+        await one.close()
+    assert loopdev.find(state / "disks.img") is None
+
+
+async def test_it_stays_while_a_root_stands_on_it(state: Path) -> None:
+    one = Volume(state, VOLUME_SIZE)
+    await one.open()
+    root, lower = state / "boxes/b/root", state / "image"
+    for directory in (root, lower, one.top / "upper", one.top / "work"):
+        directory.mkdir(parents=True)
+    await mounts.mount_overlay(root, lower, one.top / "upper", one.top / "work")
+    await one.close()
+    assert mounts.is_mounted(one.top)
+    mounts.unmount(root, lazily=False)
+    await one.close()
+    assert not mounts.is_mounted(one.top)
+
+
+async def test_content_and_limits_outlive_a_close(state: Path) -> None:
+    one = Volume(state, VOLUME_SIZE)
+    await one.open()
+    btrfs.create_subvolume(one.top / "box")
+    btrfs.limit(one.top / "box", 10 * MIB)
+    await one.close()
+    await one.open()
+    with pytest.raises(OSError, match="Disk quota exceeded"):
+        (one.top / "box/file").write_bytes(os.urandom(20 * MIB))
+    btrfs.limit(one.top / "box", 0)
+    (one.top / "box/file").write_bytes(os.urandom(20 * MIB))
+
+
+@pytest.mark.parametrize("mounted", [True, False])
+async def test_growing(state: Path, mounted: bool) -> None:
+    one = Volume(state, VOLUME_SIZE)
+    await one.open()
+    (one.top / "file").write_text("box")
+    if not mounted:
+        await one.close()
+    await Volume(state, 2 * VOLUME_SIZE).open()
+    assert _size(one.top) == 2 * VOLUME_SIZE
+    assert (state / "disks.img").stat().st_blocks * 512 >= 2 * VOLUME_SIZE
+    await Volume(state, VOLUME_SIZE).open()
+    await Volume(state, None).open()
+    assert _size(one.top) == 2 * VOLUME_SIZE
+    assert (one.top / "file").read_text() == "box"
+
+
+async def test_a_host_without_space_keeps_what_is_there(
+    state: Path, assert_logs: AssertLogs
+) -> None:
+    await Volume(state, VOLUME_SIZE).open()
+    with assert_logs("does not grow"):
+        await Volume(state, 1 << 50).open()
+    assert _size(state / "disks") == VOLUME_SIZE
+
+
+async def test_a_half_made_image_is_made_again(state: Path) -> None:
+    (state / "disks.new").write_bytes(b"half" * 1000)
+    one = Volume(state, VOLUME_SIZE)
+    await one.open()
+    assert _size(one.top) == VOLUME_SIZE
+    assert not (state / "disks.new").exists()
+
+
+async def test_blocks_never_go_back_to_the_host(state: Path) -> None:
+    one = Volume(state, VOLUME_SIZE)
+    await one.open()
+    (one.top / "file").write_bytes(os.urandom(50 * MIB))
+    btrfs.sync(one.top)
+    (one.top / "file").unlink()
+    btrfs.sync(one.top)
+    with suppress(CommandFailed):
+        await run("fstrim", str(one.top))
+    assert (state / "disks.img").stat().st_blocks * 512 >= VOLUME_SIZE
+    await one.close()
+    hole = ("--punch-hole", "--offset", str(200 * MIB), "--length", str(MIB))
+    await run("fallocate", *hole, str(state / "disks.img"))
+    assert (state / "disks.img").stat().st_blocks * 512 < VOLUME_SIZE
+    await one.open()
+    assert (state / "disks.img").stat().st_blocks * 512 >= VOLUME_SIZE
+
+
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (0, r"--boxes-size 0"),
+        (MIB, r"1M for boxes is too small"),
+        (1 << 50, r"no space for an image of 1048576G.*smaller --boxes-size"),
+    ],
+)
+async def test_why_there_is_none(state: Path, size: int, reason: str) -> None:
+    with pytest.raises(Unavailable, match=reason):
+        Volume(state, size).outlook()
+    with pytest.raises(Unavailable, match=reason):
+        await Volume(state, size).open()
+    assert [p.name for p in state.iterdir()] == ["boxes"]
+
+
+async def test_what_the_host_lacks(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loopdev, "CONTROL", state / "absent")
+    with pytest.raises(Unavailable, match="no loop devices"):
+        await Volume(state, VOLUME_SIZE).open()
+    monkeypatch.setattr(volume, "MKFS", "mkfs.absent")
+    with pytest.raises(Unavailable, match=r"mkfs.absent is missing; apt-get install btrfs-progs"):
+        await Volume(state, VOLUME_SIZE).open()
+    assert [p.name for p in state.iterdir()] == ["boxes"]
+
+
+async def test_a_host_whose_mkfs_fails(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volume, "MKFS", "false")
+    with pytest.raises(Unavailable, match="the image for boxes cannot be made: false failed"):
+        await Volume(state, VOLUME_SIZE).open()
+    assert [p.name for p in state.iterdir()] == ["boxes"]
+
+
+async def test_the_hosts_own_btrfs(tmp_path: Path) -> None:
+    with _btrfs(tmp_path) as top:
+        btrfs.enable_quota(top)
+        state = top / "state"
+        state.mkdir()
+        one = Volume(state, VOLUME_SIZE)
+        assert one.outlook() == "the btrfs of the state directory"
+        await one.open()
+        btrfs.create_subvolume(one.top / "box")
+        btrfs.limit(one.top / "box", 10 * MIB)
+        with pytest.raises(OSError, match="Disk quota exceeded"):
+            (one.top / "box/file").write_bytes(os.urandom(20 * MIB))
+        assert [p.name for p in state.iterdir()] == ["disks"]
+        await one.close()
+
+
+async def test_the_hosts_own_btrfs_that_does_not_count(tmp_path: Path) -> None:
+    with _btrfs(tmp_path) as top:
+        state = top / "state"
+        state.mkdir()
+        one = Volume(state, VOLUME_SIZE)
+        await one.open()
+        assert "C" in (await run("lsattr", str(state / "disks.img"))).split()[0]
+        assert btrfs.quota(top) is Quota.OFF
+        assert btrfs.quota(one.top) is not Quota.OFF
+        await one.close()
+
+
+async def test_boxes_of_both_kinds(state: Path) -> None:
+    names = HostNames("abcdef", state)
+    paths = names.paths("old")
+    disks = Disks(names, 0)
+    await disks.open(set())
+    assert not disks.for_new.limits_size()
+    await disks.for_new.create(paths, 10)
+    await disks.for_new.snapshot(paths, "kept")
+    with pytest.raises(Unavailable, match="--boxes-size 0"):
+        disks.named("btrfs")
+    disks = Disks(names, VOLUME_SIZE)
+    await disks.open({"old"})
+    assert disks.for_new.limits_size()
+    assert disks.named("plain").upper(paths).is_dir()
+    await disks.for_new.create(names.paths("new"), 10)
+    await disks.for_new.snapshot(names.paths("new"), "later")
+    assert disks.snapshots() == ["kept", "later"]
+    assert disks.holding("kept").kind == "plain"
+    assert disks.holding("later").kind == "btrfs"
+    with pytest.raises(NotFound, match="no snapshot other"):
+        disks.holding("other")
+    await disks.close()
+    again = Disks(names, 0)
+    await again.open({"old", "new"})
+    assert not again.for_new.limits_size()
+    assert again.named("btrfs").upper(names.paths("new")).is_dir()
+    for name in ("old", "new"):
+        await again.remove(names.paths(name))
+    assert not again.named("btrfs").upper(names.paths("new")).exists()
+
+
+async def test_a_volume_that_is_broken(state: Path, assert_logs: AssertLogs) -> None:
+    (state / "disks.img").write_bytes(bytes(MIB))
+    disks = Disks(HostNames("abcdef", state), None)
+    with assert_logs("disks of boxes have no limit"):
+        await disks.open({"old"})
+    assert not disks.for_new.limits_size()
+    with pytest.raises(Unavailable, match="cannot be mounted as btrfs"):
+        disks.named("btrfs")
+
+
+async def test_what_a_box_left_that_was_removed_meanwhile(state: Path) -> None:
+    names = HostNames("abcdef", state)
+    disks = Disks(names, VOLUME_SIZE)
+    await disks.open(set())
+    for name in ("here", "gone"):
+        await disks.for_new.create(names.paths(name), 10)
+    await Disks(names, VOLUME_SIZE).open({"here"})
+    assert disks.for_new.upper(names.paths("here")).exists()
+    assert [p.name for p in (state / "disks/boxes").iterdir()] == ["here"]
+
+
+async def test_new_boxes_leave_space_to_others(state: Path) -> None:
+    names = HostNames("abcdef", state)
+    disks = Disks(names, VOLUME_SIZE)
+    await disks.open(set())
+    await disks.for_new.create(names.paths("one"), 0)
+    await disks.for_new.snapshot(names.paths("one"), "kept")
+    upper = disks.for_new.upper(names.paths("one"))
+    await asyncio.to_thread((upper / "file").write_bytes, os.urandom(230 * MIB))
+    btrfs.sync(state / "disks")
+    with pytest.raises(DiskFull, match=r"\d+ MiB are free, and 64 MiB are left to boxes"):
+        await disks.for_new.create(names.paths("two"), 0)
+    with pytest.raises(DiskFull):
+        await disks.for_new.clone("kept", names.paths("two"), 0)
+    with pytest.raises(DiskFull):
+        await disks.for_new.snapshot(names.paths("one"), "more")
+    assert disks.snapshots() == ["kept"]
+    await disks.for_new.remove(names.paths("one"))
+    await until(lambda: _free(state / "disks") > 100 * MIB)
+    await disks.for_new.create(names.paths("one"), 0)
+
+
+def _free(place: Path) -> int:
+    """After the kernel had reason to free what was removed."""
+    btrfs.sync(place)
+    status = os.statvfs(place)
+    return status.f_bavail * status.f_frsize
+
+
+def _size(place: Path) -> int:
+    status = os.statvfs(place)
+    return status.f_blocks * status.f_frsize
+
+
+@contextmanager
+def _btrfs(directory: Path) -> Iterator[Path]:
+    """A btrfs as a host may have it, not counting."""
+    image, top = directory / "host.img", directory / "host"
+    top.mkdir()
+    with image.open("wb") as file:
+        file.truncate(4 << 30)
+    subprocess.run(["mkfs.btrfs", "--quiet", "--nodiscard", image], check=True)
+    with loopdev.attached(image) as device:
+        mounts.mount_device(device, top, "btrfs", "nodiscard")
+    try:
+        yield top
+    finally:
+        mounts.unmount(top, lazily=False)

@@ -1,0 +1,57 @@
+"""Reading mount tables, and mounting overlays at any path."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from boxd.backends import mounts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_topmost_mount(tmp_path: Path) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(
+        "1 0 8:1 / / rw - ext4 /dev/sda rw\n"
+        "2 1 0:5 / /a\\040b rw - tmpfs t rw\n"
+        "3 2 0:6 / /a\\040b rw - tmpfs t rw\n"
+    )
+    assert mounts.device_at(table, "/") == "8:1"
+    assert mounts.device_at(table, "/a b") == "0:6"
+    assert mounts.device_at(table, "/c") is None
+    assert mounts.mount_points(table) == ["/", "/a b", "/a b"]
+
+
+async def test_paths_with_separators_can_be_mounted(tmp_path: Path) -> None:
+    image, root = tmp_path / "im:age,1\\2", tmp_path / "bo,x:1"
+    upper, work = tmp_path / "up,per:1", tmp_path / "wo,rk"
+    for directory in (image, root, upper, work):
+        directory.mkdir()
+    (image / "file").write_text("x")
+    try:
+        await mounts.mount_overlay(root, image, upper, work)
+        await mounts.mount_overlay(root, image, upper, work)
+        assert (root / "file").read_text() == "x"
+    finally:
+        mounts.unmount(root, lazily=False)
+    assert not mounts.is_mounted(root)
+
+
+async def test_a_root_is_mounted_again_while_the_kernel_still_lets_go_of_it(
+    tmp_path: Path,
+) -> None:
+    image, root, upper, work = (tmp_path / name for name in ("image", "root", "upper", "work"))
+    for directory in (image, root, upper, work):
+        directory.mkdir()
+    (image / "file").write_text("x")
+    await mounts.mount_overlay(root, image, upper, work)
+    reader = (root / "file").open()
+    mounts.unmount(root, lazily=True)
+    again = asyncio.create_task(mounts.mount_overlay(root, image, upper, work))
+    await asyncio.sleep(0)
+    assert not again.done()
+    reader.close()
+    await again
+    mounts.unmount(root, lazily=False)

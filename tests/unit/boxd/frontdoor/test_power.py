@@ -1,0 +1,97 @@
+"""The commands for the life of boxes, on fakes: suspend, resume, pin, unpin."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from boxd.frontdoor.commands.command import Door
+from boxd.frontdoor.commands.registry import execute
+from boxd.principal import Principal
+from tests.harness.world import ALICE, BOB, SCOPED
+
+if TYPE_CHECKING:
+    from boxd.frontdoor.commands.command import Result
+    from tests.harness.world import World
+    from tests.plugins.strict_logs import AssertLogs
+
+DOOR = Door("host", 22, "SHA256:x")
+
+
+async def run(world: World, line: str, principal: Principal = ALICE) -> Result:
+    """One command line of Alice."""
+    return await execute(line, principal, world.operations, DOOR, world.clock.now())
+
+
+async def document(world: World, line: str) -> dict[str, Any]:
+    """What `--json` prints."""
+    result = await run(world, line + " --json")
+    assert result.status == 0
+    shown = json.loads(result.stdout)
+    assert isinstance(shown, dict)
+    return shown
+
+
+async def test_suspend_and_resume(sleepy: World) -> None:
+    await sleepy.operations.up(ALICE, "web")
+    assert (await run(sleepy, "suspend web")).stdout == "NAME  STATE\nweb   suspended\n"
+    shown = await document(sleepy, "suspend web")
+    assert (shown["state"], shown["memory"]) == ("suspended", True)
+    result = await run(sleepy, "resume web")
+    assert (result.stdout, result.stderr) == ("NAME  STATE\nweb   running\n", "")
+    assert (await document(sleepy, "resume web"))["memory"] is False
+
+
+async def test_a_start_from_disk_is_told(sleepy: World, assert_logs: AssertLogs) -> None:
+    box = await sleepy.operations.up(ALICE, "web")
+    await run(sleepy, "suspend web")
+    sleepy.backend.lost.add(box.id)
+    with assert_logs("starts from its disk"):
+        result = await run(sleepy, "resume web")
+    assert result.status == 0
+    assert result.stderr == ("box web started from its disk: its memory cannot be brought back\n")
+
+
+async def test_a_host_that_cannot_suspend_says_why(world: World) -> None:
+    await world.operations.up(ALICE, "web")
+    for command in ("suspend web", "resume web"):
+        result = await run(world, command)
+        assert result.status == 1
+        assert "cannot suspend boxes: this backend cannot suspend boxes" in result.stderr
+
+
+async def test_a_box_in_use_stays_awake(sleepy: World) -> None:
+    async with sleepy.operations.attach(ALICE, "web", kind="spec", why="shell"):
+        result = await run(sleepy, "suspend web")
+        assert (result.status, result.stdout) == (1, "")
+        assert "box web is in use (1 shell)" in result.stderr
+
+
+async def test_pin_and_unpin(sleepy: World) -> None:
+    await sleepy.operations.up(ALICE, "web")
+    until = (sleepy.clock.now() + timedelta(hours=8)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    result = await run(sleepy, "pin web --for 8h --why 'a build'")
+    assert result.stdout == f"NAME  PINNED UNTIL          WHY\nweb   {until}  a build\n"
+    shown = await document(sleepy, "pin web")
+    assert shown["pinned_until"] == (sleepy.clock.now() + timedelta(hours=2)).isoformat()
+    assert shown["next"] == {"act": "suspended", "at": shown["pinned_until"]}
+    assert (await run(sleepy, "unpin web")).stdout.splitlines()[1].split() == ["web", "-", "-"]
+    for line in ("pin web --for 8d", "pin web --for soon"):
+        result = await run(sleepy, line)
+        assert result.status in (1, 2)
+        assert result.stderr
+
+
+@pytest.mark.parametrize("line", ["suspend web", "resume web", "pin web", "unpin web"])
+@pytest.mark.parametrize(
+    "stranger", [BOB, SCOPED, Principal(ALICE.owner, None, "share"), Principal("x", None, "cookie")]
+)
+async def test_only_owners_in_scope_may(sleepy: World, line: str, stranger: Principal) -> None:
+    box = await sleepy.operations.up(ALICE, "web")
+    result = await run(sleepy, line, stranger)
+    assert (result.status, result.stdout) == (1, "")
+    assert (await sleepy.operations.list_boxes(ALICE))[0].state == "running"
+    assert box.pinned_until is None
