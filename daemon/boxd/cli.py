@@ -64,6 +64,9 @@ DEFAULTS = {
     "idle_timeout": "2m",
     "idle_reap": "3h",
     "grace": None,
+    "max_running": None,
+    "max_memory": None,
+    "min_free": None,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
     "backup_url": None,
@@ -125,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--idle-reap", metavar="DURATION", help="suspended boxes are removed after it (3h)")
     add("--grace", metavar="DURATION", help="boxes stay awake so long after a detach (none)")
     add("--boxes-size", metavar="SIZE", help="disk for all boxes; 0: without limits of their own")
+    add("--max-running", type=int, metavar="N", help="boxes of all owners that run at once")
+    add("--max-memory", metavar="SIZE", help="sum of the memory caps of running boxes")
+    add("--min-free", metavar="SIZE", help="disk space that stays free; less: no box starts")
     add("--no-templates", action="store_true", help="start every new box from nothing")
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
     add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
@@ -145,12 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         ("down", _down, [common, servers], "stop what serves, or what a dead daemon left running"),
     ):
         commands.add_parser(name, parents=parents, help=text).set_defaults(run=run)
-    images = commands.add_parser("images", help="build or list images")
-    verbs = images.add_subparsers(required=True, metavar="VERB")
-    build = verbs.add_parser("build", parents=[common], help="build images anew")
-    build.add_argument("names", nargs="+", metavar="NAME")
-    build.set_defaults(run=_images_build)
-    verbs.add_parser("ls", parents=[common], help="the catalog").set_defaults(run=_images_ls)
+    _add_images(commands.add_parser("images", help="build, import, list or remove images"), common)
     volumes = commands.add_parser("volumes", help="drives of a service that runs")
     verbs = volumes.add_subparsers(required=True, metavar="VERB")
     parents = [common, servers]
@@ -197,6 +198,22 @@ def _add_backup_commands(commands: _Commands, parents: list[argparse.ArgumentPar
     restore.set_defaults(run=_restore)
 
 
+def _add_images(images: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+    verbs = images.add_subparsers(required=True, metavar="VERB")
+    build = verbs.add_parser("build", parents=[common], help="build images anew")
+    build.add_argument("names", nargs="+", metavar="NAME")
+    build.set_defaults(run=_images_build)
+    text = "an image of a directory or a tar archive (also docker save, OCI layout)"
+    importing = verbs.add_parser("import", parents=[common], help=text)
+    importing.add_argument("name", metavar="NAME")
+    importing.add_argument("source", type=Path, metavar="FILE|DIR")
+    importing.set_defaults(run=_images_import)
+    removing = verbs.add_parser("rm", parents=[common], help="remove images no box stands on")
+    removing.add_argument("names", nargs="+", metavar="NAME")
+    removing.set_defaults(run=_images_rm)
+    verbs.add_parser("ls", parents=[common], help="the catalog").set_defaults(run=_images_ls)
+
+
 def _flags() -> argparse.ArgumentParser:
     """A group of flags. What is not given is not set, so that the default of all counts."""
     return argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
@@ -216,13 +233,14 @@ def _config(arguments: argparse.Namespace) -> Config:
         default_image=arguments.default_image,
         backend=arguments.backend,
         docker_socket=arguments.docker_socket.absolute(),
-        boxes_size=None
-        if arguments.boxes_size is None
-        else _size(arguments.boxes_size, "--boxes-size"),
+        boxes_size=_maybe_size(arguments.boxes_size, "--boxes-size"),
         templates=not arguments.no_templates,
         idle_timeout=parse_duration(arguments.idle_timeout, "--idle-timeout"),
         idle_reap=parse_duration(arguments.idle_reap, "--idle-reap"),
         grace=None if arguments.grace is None else parse_duration(arguments.grace, "--grace"),
+        max_running=arguments.max_running,
+        max_memory=_maybe_size(arguments.max_memory, "--max-memory"),
+        min_free=_maybe_size(arguments.min_free, "--min-free"),
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
         backup_url=arguments.backup_url,
@@ -242,6 +260,10 @@ def _address(text: str, flag: str) -> Address:
     if not colon or not plain or (":" in bare) != bracketed:
         raise BadRequest(f"{flag}: {text!r} is not HOST:PORT, for example 127.0.0.1:2222")
     return Address(bare or "0.0.0.0", int(port))  # noqa: S104  an empty host means all addresses
+
+
+def _maybe_size(text: str | None, flag: str) -> int | None:
+    return None if text is None else _size(text, flag)
 
 
 def _trash(text: str) -> int:
@@ -471,6 +493,32 @@ def _images_build(config: Config, arguments: argparse.Namespace) -> int:
     with _progress(console) as progress, asyncio.Runner() as runner:
         for name in arguments.names:
             runner.run(build_image(config, name, progress))
+    return 0
+
+
+def _images_import(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd.service import import_image
+
+    console = Console(stderr=True)
+    with _progress(console) as progress, asyncio.Runner() as runner:
+        found = runner.run(import_image(config, arguments.name, arguments.source, progress))
+    for note in found.notes:
+        _say(console, log.escape(note))
+    size = f"{found.bytes / 1e6:.0f} MB in {found.entries} files"
+    _say(console, f"image {arguments.name} is imported: {size}")
+    return 0
+
+
+def _images_rm(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd.service import remove_image
+
+    for name in arguments.names:
+        remove_image(config, name)
+        print(f"removed {name}")
     return 0
 
 

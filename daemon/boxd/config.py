@@ -39,7 +39,8 @@ class Config:
     `backend` makes the boxes: `runc`, or `docker` by the engine at `docker_socket`. `boxes_size`
     bytes hold the writable layers of all boxes (None: chosen by free space; 0: no limits on disks).
     `templates`: boxes are made from the memory of one that has just started, where that works.
-    `idle_timeout`, `idle_reap` and `grace`: see `boxes.policy`.
+    `idle_timeout`, `idle_reap` and `grace`: see `boxes.policy`. `max_running` boxes, `max_memory`
+    bytes of their caps and `min_free` bytes of disk bound all; None: see `boxes.hostlimits`.
 
     Every `backup_every` the control plane is backed up to `backup_url` (a directory or
     s3://BUCKET/PREFIX with `backup_store_file`, None: no backups), encrypted with
@@ -62,6 +63,9 @@ class Config:
     idle_timeout: timedelta = timedelta(minutes=2)
     idle_reap: timedelta = timedelta(hours=3)
     grace: timedelta | None = None
+    max_running: int | None = None
+    max_memory: int | None = None
+    min_free: int | None = None
     workspace_automount: bool = False
     trusted_proxy: str = "127.0.0.1"
     backup_url: str | None = None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from boxd.backends import criu
 from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
 from boxd.backends.docker_engine import ask
+from boxd.backends.volume import Volume
 from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
@@ -71,6 +72,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     found.extend(_secret_files(config))
     found.append(_image(config))
     found.append(_backup(config))
+    found.append(_disks(config))
     return found
 
 
@@ -240,6 +242,19 @@ def _backup(config: Config) -> Check:
             remedy = f"serve with --backup-url; without, remove {config.state_dir / backups.FILE}"
             return Check("backup", ok=False, found=found, remedy=remedy, needed=False)
     return Check("backup", ok=True, found=last)
+
+
+def _disks(config: Config) -> Check:
+    name = "disks of boxes"
+    if config.backend == DockerBackend.name:
+        found, remedy = "no limits: the engine sets none", "use --backend runc"
+        return Check(name, ok=False, found=found, remedy=remedy, needed=False)
+    try:
+        found = Volume(config.state_dir, config.boxes_size).outlook()
+    except Unavailable as error:
+        reason, _, remedy = str(error).partition("; ")
+        return Check(name, ok=False, found=f"no limits: {reason}", remedy=remedy, needed=False)
+    return Check(name, ok=True, found=f"limited, on {found}")
 
 
 def _image(config: Config) -> Check:

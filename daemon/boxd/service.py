@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.backends.choose import choose, refuse_foreign
+from boxd.backends.hostnames import HostNames
+from boxd.backends.records import Records
 from boxd.backup.keyfile import read_key
 from boxd.backup.making import BackupJob
 from boxd.backup.places import open_target
 from boxd.backup.schedule import BackupSchedule
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.hostlimits import host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
 from boxd.boxes.quota import load_tiers
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
 
     from boxd.backends.interface import Backend
     from boxd.config import Config
+    from boxd.images.importer import Imported
     from boxd.model.catalog import Image
 
 INSTANCE = "instance"
@@ -142,7 +146,7 @@ class Service:
         await backend.setup()
         self._stack.push_async_callback(backend.close)
         await _check_pairing(state, store, backend)
-        catalog = Catalog(state / "images")
+        catalog = _catalog(config)
         mounts = Mounts(
             state / "mounts",
             on_restart=self._mount_restarted,
@@ -196,6 +200,12 @@ class Service:
                 idle_timeout=self._config.idle_timeout,
                 idle_reap=self._config.idle_reap,
                 grace=self._config.grace,
+            ),
+            host=host_limits(
+                self._config.state_dir,
+                running=self._config.max_running,
+                memory=self._config.max_memory,
+                free=self._config.min_free,
             ),
         )
         self._lifecycle = lifecycle
@@ -317,14 +327,52 @@ def _backups(config: Config) -> Callable[[str], BackupJob] | None:
 
 
 async def build_image(config: Config, name: str, progress: Callable[[str], None]) -> None:
-    """`boxd images build`: UnknownImage, Unavailable."""
+    """`boxd images build`: UnknownImage, Conflict, Unavailable."""
     make_private(config.state_dir)
-    await Catalog(config.state_dir / "images").build(name, progress)
+    catalog = _catalog(config)
+    await catalog.build(name, progress)
+    await asyncio.to_thread(catalog.prune, partial(_image_users, config))
+
+
+async def import_image(
+    config: Config, name: str, source: Path, progress: Callable[[str], None]
+) -> Imported:
+    """`boxd images import`: BadName, BadRequest, Conflict, Unavailable."""
+    make_private(config.state_dir)
+    catalog = _catalog(config)
+    imported = await catalog.import_image(name, source, progress)
+    await asyncio.to_thread(catalog.prune, partial(_image_users, config))
+    return imported
+
+
+def remove_image(config: Config, name: str) -> None:
+    """`boxd images rm`: UnknownImage, Conflict naming the boxes that stand on it."""
+    catalog = _catalog(config)
+    users = partial(_image_users, config)
+    catalog.remove(name, users)
+    catalog.prune(users)
 
 
 def known_images(config: Config) -> list[Image]:
     """The catalog."""
-    return Catalog(config.state_dir / "images").images()
+    return _catalog(config).images()
+
+
+def _catalog(config: Config) -> Catalog:
+    return Catalog(config.state_dir / "images", own=config.state_dir)
+
+
+def _image_users(config: Config) -> dict[Path, list[str]]:
+    """Versions of images that boxes of this host stand on, and the names of these boxes."""
+    users: dict[Path, list[str]] = {}
+    names = HostNames(config.instance, config.state_dir.resolve())
+    for record in Records(names).all():
+        plan = record.plan
+        if plan.rootfs is not None:
+            users.setdefault(plan.rootfs.resolve(), []).append(
+                f"{plan.hostname} ({plan.box_id[:12]})"
+            )
+    return users
 
 
 async def list_volumes(config: Config) -> list[tuple[str, str, str, str]]:

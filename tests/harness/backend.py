@@ -185,7 +185,7 @@ def image_rootfs() -> Path:
     """Root of the `debian` image; never written by tests."""
     IMAGES_DIR.mkdir(parents=True, exist_ok=True)
     catalog = Catalog(IMAGES_DIR)
-    digest = load_recipes().get("debian").digest
+    digest = load_recipes().by_name["debian"].digest
     with (IMAGES_DIR / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # parallel test workers share the directory
         if not catalog.is_built("debian") or not catalog.rootfs("debian").name.startswith(digest):
@@ -203,6 +203,7 @@ async def open_box_host(
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_clear, config)
+        stack.push_async_callback(backend.close)
         await backend.setup()
         yield host
 

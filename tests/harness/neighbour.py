@@ -1,7 +1,7 @@
 """A machine beside the host, as a network namespace: what boxes may and may not reach beyond it.
 
 It has addresses of every kind and answers on all of them: private, shared (CGNAT), link-local, and
-one that is public as far as the fence is concerned. It counts every packet that comes to it.
+two that are public as far as the fence is concerned. It counts every packet that comes to it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PUBLIC = "198.51.100.213"
+PUBLIC_TOO = "203.0.113.213"
 PRIVATE = ("192.168.213.2", "10.213.213.2", "172.31.213.2", "100.64.213.2", "169.254.213.2")
 HOST_SIDE = "192.168.213.1"
 """The host's own private address on the link."""
@@ -42,7 +43,7 @@ class Neighbour:
 
     def listen(self, *ports: int) -> None:
         """On each address by itself: then answers to datagrams come from the address asked."""
-        for address in (*PRIVATE, PUBLIC):
+        for address in (*PRIVATE, PUBLIC, PUBLIC_TOO):
             self.answers.listen(address, *ports)
 
     def build(self) -> None:
@@ -56,12 +57,12 @@ class Neighbour:
         _run(*inside, "link", "set", "eth0", "up")
         _run(*inside, "link", "set", "lo", "up")
         _run(*inside, "route", "add", "default", "via", HOST_SIDE)
-        for address in (*PRIVATE[1:], PUBLIC):
+        for address in (*PRIVATE[1:], PUBLIC, PUBLIC_TOO):
             _run(*inside, "addr", "add", f"{address}/32", "dev", "lo")
             _run("ip", "route", "add", f"{address}/32", "via", PRIVATE[0])
         rules = "add table ip count\n"
         rules += "add chain ip count in { type filter hook prerouting priority -300; }\n"
-        for address in (*PRIVATE, PUBLIC):
+        for address in (*PRIVATE, PUBLIC, PUBLIC_TOO):
             name = f"to_{address.replace('.', '_')}"
             rules += f"add counter ip count {name}\n"
             rules += f'add rule ip count in iifname "eth0" ip daddr {address} counter name {name}\n'
@@ -79,14 +80,14 @@ def neighbour(port: int, dns_port: int) -> Iterator[Neighbour]:
     one = Neighbour()
     try:
         one.build()
-        _in_namespace(one.name, lambda: one.listen(port, dns_port))
+        in_namespace(one.name, lambda: one.listen(port, dns_port))
         yield one
     finally:
         one.answers.close()
         one.destroy()
 
 
-def _in_namespace(name: str, action: Callable[[], None]) -> None:
+def in_namespace(name: str, action: Callable[[], None]) -> None:
     """Calls `action` in a thread that has entered the namespace; its sockets stay there."""
     failure: list[BaseException] = []
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from boxd.backends.interface import BackendBox, BoxPlan
+    from boxd.boxes.hostlimits import HostLimits
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -284,6 +285,7 @@ class World:
         suspends: bool = False,
         policy: Policy = SHIPPED,
         tier: Callable[[Tier], Tier] = lambda tier: tier,
+        host: HostLimits | None = None,
     ) -> None:
         self.root = root
         self.steps = Steps()
@@ -295,6 +297,7 @@ class World:
         self.tier = tier(load_tiers()["default"])
         self.automount = automount
         self.open = False
+        self.host = host
         self._make_daemon()
 
     def _make_daemon(self) -> None:
@@ -319,6 +322,7 @@ class World:
             default_image="debian",
             automount=self.automount,
             policy=self.policy,
+            host=self.host,
         )
         self.operations = Operations(
             store=store,

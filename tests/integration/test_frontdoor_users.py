@@ -97,15 +97,19 @@ async def test_boxes_are_listed_shown_and_removed(front_door: Entrance) -> None:
     assert (shown["IMAGE"], shown["FLAVOR"]) == ("debian", "large")
     assert shown["NEXT"] == "removed"
     wide = (await client.run("cli", "ls --wide")).text
-    assert wide.splitlines()[0].split()[-4:] == ["MEM", "MiB", "WHY", "SSH"]
+    heads = "CPUS MEM MiB CPU % CPU s MEM USED DISK USED PIDS RECEIVED SENT WHY SSH"
+    assert " ".join(wide.splitlines()[0].split()).endswith(heads)
     assert f"ssh -p {client.port} 'ws1/web'@127.0.0.1" in wide
     (listed,), info = await as_json(client, "ls"), await as_json(client, "info ws1/web")
     assert listed["ssh_dest"] == f"ssh -p {client.port} 'ws1/web'@127.0.0.1"
-    assert listed | {"age_s": 0} == info | {"age_s": 0}
+    fresh = {"age_s": 0, "usage": None}
+    assert listed | fresh == info | fresh
+    assert info["usage"]["pids"] == 1
     assert await as_json(client, "ls -w other") == []
     assert [entry["id"] for entry in await as_json(client, "ls -w ws1")] == [box.id]
     text = (await client.run("cli", "info -w ws1 web")).text
     assert f" {box.id}\n" in text
+    assert "processes:   1\n" in text
     removed = await client.run("cli", f"rm {box.id[:8]}")
     assert (removed.status, removed.text) == (0, f"removed ws1/web {box.id[:12]}\n")
     assert await front_door.store.all_boxes() == []

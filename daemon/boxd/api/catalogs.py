@@ -21,4 +21,12 @@ async def images(caller: Caller) -> list[dict[str, Any]]:
 @router.get("/flavors")
 async def flavors(caller: Caller) -> list[dict[str, Any]]:
     """Hardware caps: name, description, cpus, mem_mb."""
-    return [asdict(flavor) for flavor in caller.operations.flavors()]
+    return [
+        {
+            "name": flavor.name,
+            "description": flavor.description,
+            "cpus": flavor.cpus,
+            "mem_mb": flavor.mem_mb,
+        }
+        for flavor in caller.operations.flavors()
+    ]

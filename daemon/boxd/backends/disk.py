@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from boxd.backends.hostnames import BoxPaths
 
 MIB = 1 << 20
-FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 2048 * MIB, 64 * MIB, 20
+FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 2048 * MIB, 64 * MIB, 8
 """Free space that new disks leave to those that exist: one part in so many, within bounds."""
 ORIGIN = "trusted.overlay.origin"
 _AT_ONCE = 2

@@ -113,6 +113,7 @@ class DockerBackend(WithoutMemory):
     async def close(self) -> None:
         """Gives the network back if no box uses it; boxes go on."""
         await self._engine.close()
+        await self._network.release()
         if self._layout is None:
             return
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
@@ -256,9 +257,7 @@ class DockerBackend(WithoutMemory):
     async def _connect(self, record: Record) -> None:
         box_id = record.plan.box_id
         async with self._init_of(box_id) as (pid, _):
-            await self._network.ensure(
-                box_id, record.slot, open_=record.plan.egress == "all", pid=pid
-            )
+            await self._network.ensure(box_id, record.slot, egress=record.plan.egress, pid=pid)
 
     async def _halt(self, record: Record, grace: float) -> None:
         """Ends the processes, and takes away what a box that does not run does not need."""

@@ -53,7 +53,7 @@ class BoxPlan:
     mem_mb: int
     pids: int
     egress: str
-    """`all`, `none`, or a list of names and networks, separated by commas."""
+    """A policy as `boxd.backends.egress` reads it: `all`, `none`, or a list."""
     disk_mb: int = 0
     """Cap of the writable layer in MiB, where the backend can; 0: none."""
 

@@ -102,6 +102,17 @@ def device_at(mountinfo: Path, directory: str) -> str | None:
     return found
 
 
+def kind_at(path: Path, mountinfo: Path) -> str:
+    """The kind of file system that a path is on, by a mountinfo file; empty when it is not there.
+
+    Subvolumes of btrfs are on devices that no table names.
+    """
+    number = path.stat().st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    rows = [line.split() for line in mountinfo.read_text().splitlines()]
+    return next((row[row.index("-") + 1] for row in rows if row[2] == device), "")
+
+
 def unescape(field: str) -> str:
     """A path as mountinfo writes it: blanks and backslashes as octal numbers."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends import fence, forwarding, links, subnets
-from boxd.backends.hostfiles import read
+from boxd.backends.egress import parse_egress
+from boxd.backends.hostfiles import SYSCTL, read
 from boxd.backends.hostnames import LINK_FAMILY
+from boxd.backends.resolver import Resolver
 from boxd.backends.run import CommandFailed, run
 from boxd.backends.uplinks import parse_resolvers, parse_routes, uplinks
 from boxd.errors import Unavailable
@@ -47,12 +49,16 @@ def host_resolvers(resolv_conf: Path) -> tuple[IPv4Address, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What of the host's network the table depends on; a change reloads it."""
+    """What of the host's network the table depends on; a change reloads it.
+
+    `forwards`: whether the host itself forwards; `conntrack_max`: connections it can follow, 0
+    before it follows any.
+    """
 
     resolvers: tuple[IPv4Address, ...]
     uplinks: tuple[str, ...]
     forwards: bool
-    """Whether the host itself forwards."""
+    conntrack_max: int
 
 
 class Network:
@@ -70,6 +76,7 @@ class Network:
         self._lock = asyncio.Lock()
         self._loaded: _Surroundings | None = None
         self._subnet: IPv4Network | None = None
+        self._resolver = Resolver(self._open, lambda: host_resolvers(resolv_conf))
 
     @property
     def subnet(self) -> IPv4Network:
@@ -88,10 +95,16 @@ class Network:
         self._loaded = None
         await self._reload()
 
+    async def release(self) -> None:
+        """Ends what this process does for boxes. Their links and the fence go on."""
+        await self._resolver.close()
+
     async def close(self) -> None:
         """Gives back subnet, fence and forwarding. Only when no box has a link any more."""
+        await self.release()
         await run("nft", "-f", "-", stdin=fence.remove(self._names.table))
         if self._subnet is not None:
+            await _take_address(subnets.resolver(self._subnet))
             await _unroute(self._subnet)
         self._record.unlink(missing_ok=True)
         self._subnet = None
@@ -100,20 +113,22 @@ class Network:
         if "table inet boxd_" not in tables:
             forwarding.switch_off()
 
-    async def ensure(self, box_id: str, slot: int, *, open_: bool, pid: int | None = None) -> None:
+    async def ensure(self, box_id: str, slot: int, *, egress: str, pid: int | None = None) -> None:
         """Makes namespace, link and fence entries of a box; what is there already stays.
 
-        With `pid` the namespace is that process's own; no other process may get its number
-        meanwhile.
+        `egress` is a policy as `parse_egress` reads it; BadRequest. With `pid` the namespace is
+        that process's own; no other process may get its number meanwhile.
         """
+        policy = parse_egress(egress)
         await self._reload()
         link, address = self._names.link(slot), self.address(slot)
-        await run(
-            "nft",
-            "-f",
-            "-",
-            stdin=fence.admit(self._names.table, link, address.box, open_=open_),
-        )
+        if policy.is_list:
+            own = subnets.resolver(self.subnet)
+            await _give_address(own)
+            await self._resolver.listen(own)
+            self._resolver.know(address.box, link, policy)
+        entries = fence.admit(self._names.table, link, address.box, policy)
+        await run("nft", "-f", "-", stdin=entries)
         if links.is_there(self._names, box_id, slot, pid):
             return
         await links.take_down(self._names, box_id, slot)
@@ -130,7 +145,14 @@ class Network:
         await links.take_down(self._names, box_id, slot)
         if self._loaded is None:
             return  # without a table there are no entries
+        await self._resolver.forget(self.address(slot).box)
         text = fence.expel(self._names.table, self._names.link(slot), self.address(slot).box)
+        await run("nft", "-f", "-", stdin=text)
+
+    async def _open(
+        self, link: str, addresses: list[IPv4Address], port: int | None, seconds: int
+    ) -> None:
+        text = fence.allow(self._names.table, link, addresses, port, seconds)
         await run("nft", "-f", "-", stdin=text)
 
     async def _reload(self) -> None:
@@ -147,6 +169,8 @@ class Network:
                     subnet=self.subnet,
                     resolvers=now.resolvers,
                     guarded=() if now.forwards else tuple(guarded),
+                    own_resolver=subnets.resolver(self.subnet),
+                    connections=fence.connections(now.conntrack_max),
                 )
             )
             try:
@@ -187,7 +211,10 @@ class Network:
 def _surroundings(resolv_conf: Path) -> _Surroundings:
     resolvers = host_resolvers(resolv_conf)
     routes = parse_routes(read(Path("/proc/net/route")))
-    return _Surroundings(resolvers, uplinks(routes, resolvers), forwarding.host_forwards())
+    conntrack_max = int(read(SYSCTL / "netfilter/nf_conntrack_max") or 0)
+    return _Surroundings(
+        resolvers, uplinks(routes, resolvers), forwarding.host_forwards(), conntrack_max
+    )
 
 
 def _taken(routes: Iterable[dict[str, str]], own_links: str) -> list[IPv4Network]:
@@ -201,6 +228,18 @@ def _taken(routes: Iterable[dict[str, str]], own_links: str) -> list[IPv4Network
 
 def _is_reserved(routes: Iterable[dict[str, str]], subnet: IPv4Network) -> bool:
     return any(r.get("type") == "unreachable" and r["dst"] == str(subnet) for r in routes)
+
+
+async def _give_address(address: IPv4Address) -> None:
+    """Makes an address this host's. No error if it is already."""
+    await run("ip", "addr", "replace", f"{address}/32", "dev", "lo")
+
+
+async def _take_address(address: IPv4Address) -> None:
+    """The host has the address no more. No error if it had not."""
+    addresses = json.loads(await run("ip", "-j", "-4", "addr", "show", "dev", "lo"))
+    if any(one["local"] == str(address) for link in addresses for one in link["addr_info"]):
+        await run("ip", "addr", "del", f"{address}/32", "dev", "lo")
 
 
 async def _unroute(subnet: IPv4Network) -> None:

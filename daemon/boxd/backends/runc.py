@@ -17,7 +17,17 @@ import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, disk, drivemount, mounts, processes, subnets, trees
+from boxd.backends import (
+    bundle,
+    cgroups,
+    disk,
+    drivemount,
+    links,
+    mounts,
+    processes,
+    subnets,
+    trees,
+)
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.disks import Disks
 from boxd.backends.hostnames import HostNames
@@ -92,6 +102,7 @@ class RuncBackend(WithoutMemory):
         """Gives the network back if no box uses it; boxes go on."""
         if self._layout is None:
             return
+        await self._network.release()
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
             return
         await self._network.close()
@@ -190,7 +201,8 @@ class RuncBackend(WithoutMemory):
         record = self._records.get(box_id)
         used = cgroups.usage(self._cgroups, self._names.cgroup(box_id))
         size = await self._disks.named(record.disk).used(self._names.paths(box_id))
-        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids)
+        received, sent = links.traffic(self._names.link(record.slot))
+        return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids, received, sent)
 
     def _unable(self, box_id: str) -> Unsupported:
         self._records.get(box_id)
@@ -200,16 +212,18 @@ class RuncBackend(WithoutMemory):
 
     async def _prepare(self, record: Record) -> None:
         rootfs = record.plan.rootfs
-        if rootfs is None:
-            raise Unavailable(f"image {record.plan.image} has no unpacked root on this host")
+        if rootfs is None or not rootfs.is_dir():
+            version = "" if rootfs is None else f" (version {rootfs.name})"
+            raise Unavailable(
+                f"image {record.plan.image}{version}, on which the box stands, is gone from this "
+                f"host; ask the operator for it, or make the box anew: {record.plan.hostname}+"
+            )
         paths = self._names.paths(record.plan.box_id)
         await self._disks.named(record.disk).mount(paths, rootfs, record.plan.disk_mb)
         await self._connect(record)
 
     async def _connect(self, record: Record) -> None:
-        await self._network.ensure(
-            record.plan.box_id, record.slot, open_=record.plan.egress == "all"
-        )
+        await self._network.ensure(record.plan.box_id, record.slot, egress=record.plan.egress)
 
     def _furnish(self, record: Record) -> None:
         """Files that the box's system expects to be right. The box may change them later."""

@@ -11,9 +11,9 @@ from boxd.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SLOTS = 1 << 14
-"""Boxes that one installation can address."""
 PREFIX = 30
+SLOTS = (1 << 14) - 1
+"""Boxes that one installation can address; what is left of its /16 is the resolver's."""
 _CANDIDATES = [IPv4Network((0x0A000000 + (second << 16), 16)) for second in range(256)] + [
     IPv4Network((0xAC100000 + (second << 16), 16)) for second in range(16)
 ]
@@ -45,6 +45,11 @@ def address(network: IPv4Network, slot: int) -> BoxAddress:
     """The addresses of slot `slot` (0 <= slot < SLOTS)."""
     base = network.network_address + slot * 4
     return BoxAddress(gateway=base + 1, box=base + 2)
+
+
+def resolver(network: IPv4Network) -> IPv4Address:
+    """The address of the daemon's own resolver."""
+    return network.broadcast_address - 1
 
 
 def free_slot(used: set[int]) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING
 
-from boxd.backends import fence
+from boxd.backends.egress import DENIED
 from boxd.backends.hostnames import LINK_FAMILY
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def uplinks(routes: Iterable[Route], resolvers: Sequence[IPv4Address]) -> tuple[
     """Devices through which boxes go out: those that lead to any address that the fence does not
     deny, and the way to each resolver."""
     usable = [r for r in routes if not r.device.startswith((LINK_FAMILY, "lo")) and r.device != "*"]
-    found = {r.device for r in usable if not any(map(r.network.subnet_of, fence.DENIED))}
+    found = {r.device for r in usable if not any(map(r.network.subnet_of, DENIED))}
     for resolver in resolvers:
         matching = [r for r in usable if resolver in r.network]
         if matching:

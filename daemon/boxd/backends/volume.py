@@ -22,7 +22,7 @@ from pathlib import Path
 
 from boxd.backends import btrfs, loopdev
 from boxd.backends.disk import floor
-from boxd.backends.mounts import is_mounted, mount_device, mount_points, unmount
+from boxd.backends.mounts import is_mounted, kind_at, mount_device, mount_points, unmount
 from boxd.backends.run import run
 from boxd.errors import BoxdError, Unavailable
 
@@ -35,6 +35,9 @@ HOST_FLOOR = 2 << 30
 MKFS = "mkfs.btrfs"
 MKFS_OPTIONS = ("--quiet", "--nodiscard", "--data", "single", "--metadata", "single")
 """One copy of all on the host's one disk; nothing of the image is given back to the host."""
+SMALL = 4 << 30
+"""Below it data would take all space before the file system has set some apart for its own, so
+that no file could be made any more; there both share their space, which is a bit slower."""
 MKFS_TIMEOUT = 120.0
 MOUNT_OPTIONS = "nodiscard"
 LAYERS = 1
@@ -111,14 +114,20 @@ class Volume:
     def _wanted(self) -> int:
         """Bytes of a new image. Raises Unavailable when none can be made."""
         if self._size == 0:
-            raise Unavailable("there is no volume for boxes (--boxes-size 0)")
+            raise Unavailable("--boxes-size is 0; give another size, or leave it out")
         if shutil.which(MKFS) is None:
             raise Unavailable(f"{MKFS} is missing; apt-get install btrfs-progs")
         if "\tbtrfs\n" not in Path("/proc/filesystems").read_text():
             raise Unavailable("this kernel has no btrfs; modprobe btrfs")
         if not loopdev.CONTROL.exists():
             raise Unavailable("this host has no loop devices; modprobe loop")
-        free = shutil.disk_usage(_existing(self._state_dir)).free
+        where = _existing(self._state_dir)
+        if self._size is None and kind_at(where, Path("/proc/self/mountinfo")) == "tmpfs":
+            raise Unavailable(
+                "the state directory is in memory, of which an image would take its whole size; "
+                "use another --state-dir, or say how much by --boxes-size"
+            )
+        free = shutil.disk_usage(where).free
         size = self._size or min(DEFAULT_MOST, free // DEFAULT_PART)
         least = LEAST if self._size else DEFAULT_LEAST
         if size < least:
@@ -138,7 +147,8 @@ class Volume:
         new.unlink(missing_ok=True)
         try:
             await asyncio.to_thread(_allocate, new, size)
-            await run(MKFS, *MKFS_OPTIONS, str(new), timeout=MKFS_TIMEOUT)
+            mixed = ("--mixed",) if size < SMALL else ()
+            await run(MKFS, *MKFS_OPTIONS, *mixed, str(new), timeout=MKFS_TIMEOUT)
             await asyncio.to_thread(_publish, new, self._image)
         except (OSError, BoxdError) as error:
             new.unlink(missing_ok=True)

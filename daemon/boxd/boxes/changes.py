@@ -1,7 +1,7 @@
 """Changes of one box: made, woken, started, stopped, destroyed, and undone when that fails.
 
 A change is a row in the control database first; then the host follows. All of it is called under
-the box's lock; quota check and the new row run under the owner's lock as well.
+the box's lock; the check of limits and the row that it allows run under the lock of all as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from boxd.boxes.admission import Admission
     from boxd.boxes.interface import Catalog
     from boxd.boxes.parts import Parts
-    from boxd.boxes.quota import Tier
     from boxd.boxes.suspend import Sleep
     from boxd.boxes.wish import Defaults
     from boxd.model.box import Box
@@ -37,14 +37,20 @@ class Changes:
     """See the module. Holds no state of its own; tells attachments and timers what changed."""
 
     def __init__(
-        self, parts: Parts, *, sleep: Sleep, catalog: Catalog, tier: Tier, defaults: Defaults
+        self,
+        parts: Parts,
+        *,
+        sleep: Sleep,
+        catalog: Catalog,
+        admission: Admission,
+        defaults: Defaults,
     ) -> None:
         self._store = parts.store
         self._rows = parts.rows
         self._assembly = parts.assembly
         self._sleep = sleep
         self._catalog = catalog
-        self._tier = tier
+        self._admission = admission
         self._clock = parts.clock
         self._defaults = defaults
         self._locks = parts.locks
@@ -87,9 +93,7 @@ class Changes:
         box = new_box(
             owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral
         )
-        async with self._locks.sums(owner):
-            boxes = await self._store.boxes(owner)
-            self._tier.check_box(boxes, cpus=box.cpus, mem_mb=box.mem_mb, new=True)
+        async with self._admission.room(box, new=True):
             box = await self._rows.add(box)
         try:
             await self._assembly.build(box, private_key)
@@ -174,9 +178,7 @@ class Changes:
         """From `suspended` or `failed`: the box goes on from its memory, or starts on its disk."""
         if self._assembly.is_lost(box):
             box, detail = await self._remake(box), REMADE
-        async with self._locks.sums(box.owner):
-            others = [one for one in await self._store.boxes(box.owner) if one.id != box.id]
-            self._tier.check_box(others, cpus=box.cpus, mem_mb=box.mem_mb, new=False)
+        async with self._admission.room(box, new=False):
             box = await self._rows.change(box, BoxState.RESUMING, step=Waking.PREPARE)
         try:
             lost = await self._sleep.revive(box)

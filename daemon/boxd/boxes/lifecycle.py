@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from box_guest import protocol
 from boxd.boxes.acts import DueActs
+from boxd.boxes.admission import Admission
 from boxd.boxes.adoption import Adoption
 from boxd.boxes.attachments import Hold
 from boxd.boxes.changes import Changes
@@ -26,6 +27,7 @@ from boxd.boxes.parts import Parts
 from boxd.boxes.pins import Pins
 from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.suspend import Sleep
+from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
 from boxd.errors import BoxdError, InvalidKey
 from boxd.model.box import Box, BoxState
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from boxd.boxes.assembly import Assembly
+    from boxd.boxes.hostlimits import HostLimits
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
     from boxd.clock import HostClock
@@ -63,7 +66,8 @@ class Attachment:
 
 
 class Lifecycle:
-    """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes."""
+    """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes.
+    `host`: what all boxes may take together."""
 
     def __init__(
         self,
@@ -76,7 +80,9 @@ class Lifecycle:
         default_image: str,
         automount: bool,
         policy: Policy = SHIPPED,
+        host: HostLimits | None = None,
     ) -> None:
+        self.usage = UsageSampler(assembly.backend, clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = parts = Parts.made(store, clock, assembly, policy)
         self._sleep = Sleep(parts)
@@ -86,9 +92,14 @@ class Lifecycle:
             drive=automount and assembly.drives is not None,
             deadline_max=tier.deadline_max,
             policy=policy,
+            disk_mb=tier.disk_mb,
         )
         self._changes = Changes(
-            parts, sleep=self._sleep, catalog=catalog, tier=tier, defaults=defaults
+            parts,
+            sleep=self._sleep,
+            catalog=catalog,
+            admission=Admission(store=store, tier=tier, host=host, locks=parts.locks),
+            defaults=defaults,
         )
         self._acts = DueActs(parts, sleep=self._sleep, changes=self._changes)
         self._adoption = Adoption(parts, sleep=self._sleep, changes=self._changes)
@@ -108,6 +119,7 @@ class Lifecycle:
             why=self.activity.why(box),
             pinned_until=self.activity.pinned_until(box),
             next=self._timers.next_act(box),
+            usage=self.usage.last(box.id),
         )
 
     def check_suspends(self) -> None:
@@ -120,10 +132,12 @@ class Lifecycle:
         await self._adoption.adopt_all()
         await self._adoption.release_unused()
         self._timers.start(self._acts)
+        self.usage.start()
         self._spawn(self._adoption.start_again())
 
     async def close(self, *, stop_boxes: bool) -> None:
         """Lets what is under way finish (each step is bounded); ends all boxes if asked to."""
+        await self.usage.close()
         await self._timers.close()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,6 +1,6 @@
-"""Who may decide on a box, or on what all boxes of an owner take together.
+"""Who may decide on a box, or on what all boxes take together.
 
-A box's lock is taken before its owner's, never the other way round.
+A box's lock is taken before the one of all, never the other way round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Locks:
-    """One lock per box name and one per owner; a lock lives while somebody has or wants it."""
+    """One lock per box name and one for all; a lock lives while somebody has or wants it."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -27,9 +27,9 @@ class Locks:
         """The lock of a box that may not be there."""
         return self._lock(owner, name if workspace is None else f"{workspace}/{name}")
 
-    def sums(self, owner: str) -> asyncio.Lock:
-        """The lock of what an owner's boxes take together: quota check and the row it allows."""
-        return self._lock(owner, "")
+    def sums(self) -> asyncio.Lock:
+        """The lock of what boxes take together: the check of limits and the row it allows."""
+        return self._lock("", "")
 
     def _lock(self, owner: str, ref: str) -> asyncio.Lock:
         return self._locks.setdefault((owner, ref), asyncio.Lock())

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
 
-_AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
+AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
+"""States in which a box takes processors and memory of its host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +29,40 @@ class Tier:
     running: int
     cpus: float
     mem_mb: int
+    disk_mb: int
+    drive_mb: int
+    drive_files: int
+    snapshots: int
     keys: int
     workspaces: int
     deadline_max: timedelta
     deadline_exec: timedelta
 
-    def check_box(self, boxes: Sequence[Box], *, cpus: float, mem_mb: int, new: bool) -> None:
+    def check_box(self, boxes: Sequence[Box], box: Box, *, new: bool) -> None:
         """Refuses one more running box (`new`: one that does not exist yet) beside `boxes`."""
         if new:
             _check("boxes per owner", len(boxes) + 1, self.boxes, "remove one: rm NAME")
-        awake = [box for box in boxes if box.state in _AWAKE]
+            _check("MiB of disk per box", box.disk_mb, self.disk_mb, "ask for a smaller flavor")
+        awake = [one for one in boxes if one.state in AWAKE]
         remedy = "remove one: rm NAME"
         _check("running boxes per owner", len(awake) + 1, self.running, remedy)
         _check(
             "CPUs of running boxes per owner",
-            sum(box.cpus for box in awake) + cpus,
+            sum(one.cpus for one in awake) + box.cpus,
             self.cpus,
             remedy,
         )
         _check(
             "MiB of memory of running boxes per owner",
-            sum(box.mem_mb for box in awake) + mem_mb,
+            sum(one.mem_mb for one in awake) + box.mem_mb,
             self.mem_mb,
             remedy,
         )
+
+    def check_snapshots(self, present: int) -> None:
+        """Refuses one more snapshot."""
+        remedy = "remove one: snapshot rm BOX NAME"
+        _check("snapshots per owner", present + 1, self.snapshots, remedy)
 
     def check_keys(self, present: int) -> None:
         """Refuses one more API key."""

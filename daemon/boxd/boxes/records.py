@@ -44,5 +44,7 @@ def new_box(
         drive=wish.drive,
         since=now,
         egress=wish.egress,
+        disk_mb=wish.disk_mb,
+        pids=wish.flavor.pids,
         clamped=any(one.sign == "^" for one in wish.shortened),
     )

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 class Defaults:
     """What the service gives a box when nobody says otherwise, and what it gives at most.
 
-    `deadline_max` is the ceiling of the owner's tier for `^ttl`, counted from creation.
+    `deadline_max` is the ceiling of the owner's tier for `^ttl`, counted from creation, `disk_mb`
+    what it gives a box for its writable disk (0: no limit).
     """
 
     image: str
@@ -45,6 +46,7 @@ class Defaults:
     deadline_max: timedelta
     policy: Policy = SHIPPED
     egress: str = "all"
+    disk_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Wish:
     ttl: timedelta | None
     grace: timedelta | None
     egress: str
+    disk_mb: int
     drive: bool
     backend: str
     shortened: tuple[Shortened, ...] = ()
@@ -113,12 +116,14 @@ def wished(
     said = profile or Profile("", spec.image or defaults.image)
     ttl, ttl_max = spec.ttl or said.ttl, defaults.deadline_max
     grace, grace_max = spec.grace or said.grace, defaults.policy.grace_max
+    flavor = _flavor(catalog, spec.flavor or said.flavor)
     return Wish(
         image=said.image,
-        flavor=_flavor(catalog, spec.flavor or said.flavor),
+        flavor=flavor,
         ttl=_at_most(ttl_max, ttl or default_ttl),
         grace=_at_most(grace_max, grace or defaults.policy.grace),
         egress=said.egress or defaults.egress,
+        disk_mb=flavor.disk_mb or defaults.disk_mb,
         drive=defaults.drive,
         backend=defaults.backend,
         shortened=(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import shutil
 from collections import deque
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from boxd.errors import Unavailable
 from boxd.images import sources
 from boxd.images.progress import Progress, ProgressReader
+from boxd.images.versions import remove_unfinished, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,13 +79,13 @@ async def build_root(
     Unavailable with the last lines of the tools when it fails; `target` does not exist then.
     """
     _prepare(target.parent, packages)
-    unfinished = target.parent / f".unfinished-{secrets.token_hex(4)}"
+    making = unfinished(target.parent)
     try:
-        await _bootstrap(recipe, unfinished, packages, progress, proxy or await _apt_proxy())
+        await _bootstrap(recipe, making, packages, progress, proxy or await _apt_proxy())
         progress(Progress(95.0, "checking"))
-        await _finish(recipe, unfinished)
+        await _finish(recipe, making)
         await asyncio.to_thread(os.sync)
-        unfinished.rename(target)
+        making.rename(target)
     finally:
         remove_unfinished(target.parent)
     progress(Progress(100.0, "done"))
@@ -99,16 +99,6 @@ def _prepare(*directories: Path) -> None:
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
         remove_unfinished(directory)
-
-
-def remove_unfinished(directory: Path) -> None:
-    """Removes what interrupted builds left. Refuses with Unavailable when something is mounted
-    there, because removing through a mount would reach the host."""
-    for path in directory.glob(".unfinished-*"):
-        inside = f" {path.resolve()}/"
-        if inside in Path("/proc/self/mountinfo").read_text():
-            raise Unavailable(f"something is mounted below {path}; unmount it")
-        shutil.rmtree(path)
 
 
 def mmdebstrap(

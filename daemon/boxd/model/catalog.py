@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from boxd.model.box import PIDS
+
 
 @dataclass(frozen=True, slots=True)
 class Image:
@@ -16,9 +18,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """Hardware caps of a box: CPUs (fractions allowed), memory in MiB."""
+    """Hardware caps of a box: CPUs (fractions allowed), memory and disk in MiB."""
 
     name: str
     description: str
     cpus: float
     mem_mb: int
+    disk_mb: int = 0
+    """What the box may write beside its image and /wrk; 0: no cap."""
+    pids: int = PIDS
+    """Processes and threads."""

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from boxd.model.box import Box
+    from boxd.model.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class BoxView:
 
     `attached` counts who holds it awake, `why` tells how many for which reason, detached shells and
     a pin included. `memory`: it sleeps with its memory, so that its processes will go on.
-    `pinned_until` is what the wall clock will show when its pin ends.
+    `pinned_until` is what the wall clock will show when its pin ends. `usage` is None while nothing
+    was measured.
     """
 
     id: str
@@ -51,6 +53,7 @@ class BoxView:
     pinned_until: datetime | None = None
     pin_why: str = ""
     clamped: bool = False
+    usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Spec 2.1 with more fields; `workspace` is omitted for the default workspace."""
@@ -78,6 +81,7 @@ class BoxView:
             "auto_suspend": self.auto_suspend,
             "pinned_until": self.pinned_until.isoformat() if self.pinned_until else None,
             "pin_why": self.pin_why,
+            "usage": self.usage.to_json() if self.usage else None,
         }
         return shown
 
@@ -90,6 +94,7 @@ class Use:
     why: dict[str, int]
     pinned_until: datetime | None
     next: NextAct | None
+    usage: Usage | None = None
 
 
 def view_box(box: Box, now: datetime, use: Use) -> BoxView:
@@ -118,4 +123,5 @@ def view_box(box: Box, now: datetime, use: Use) -> BoxView:
         pinned_until=use.pinned_until,
         pin_why=box.pin_why if use.pinned_until else "",
         clamped=box.clamped,
+        usage=use.usage,
     )

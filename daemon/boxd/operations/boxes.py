@@ -61,6 +61,12 @@ class BoxOperations(Core):
             raise Ambiguous(_candidates(str(reference), found))
         return found[0]
 
+    async def inspect(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
+        """The one box that a reference means, with its present use of resources; see `resolve`."""
+        box = await self.resolve(p, ref, ws)
+        await self._lifecycle.usage.refresh(box.id)
+        return self._view(box)
+
     async def up(self, p: Principal, spec: str, ws: str | None = None) -> BoxView:
         """Creates the box of a spec, or starts it, and has it run without an attachment."""
         box_spec, workspace = await self._creatable(p, spec, ws, anonymous=False)

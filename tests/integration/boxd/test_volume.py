@@ -165,7 +165,7 @@ async def test_blocks_never_go_back_to_the_host(state: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "reason"),
     [
-        (0, r"--boxes-size 0"),
+        (0, r"--boxes-size is 0"),
         (MIB, r"1M for boxes is too small"),
         (1 << 50, r"no space for an image of 1048576G.*smaller --boxes-size"),
     ],
@@ -186,6 +186,16 @@ async def test_what_the_host_lacks(state: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(Unavailable, match=r"mkfs.absent is missing; apt-get install btrfs-progs"):
         await Volume(state, VOLUME_SIZE).open()
     assert [p.name for p in state.iterdir()] == ["boxes"]
+
+
+async def test_memory_is_not_taken_without_being_asked_for(tmp_path: Path) -> None:
+    await run("mount", "-t", "tmpfs", "-o", "size=14g", "tmpfs", str(tmp_path))
+    try:
+        with pytest.raises(Unavailable, match="is in memory"):
+            Volume(tmp_path / "state", None).outlook()
+        assert Volume(tmp_path / "state", VOLUME_SIZE).outlook().endswith("300M (to be made)")
+    finally:
+        mounts.unmount(tmp_path, lazily=False)
 
 
 async def test_a_host_whose_mkfs_fails(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +241,7 @@ async def test_boxes_of_both_kinds(state: Path) -> None:
     assert not disks.for_new.limits_size()
     await disks.for_new.create(paths, 10)
     await disks.for_new.snapshot(paths, "kept")
-    with pytest.raises(Unavailable, match="--boxes-size 0"):
+    with pytest.raises(Unavailable, match="--boxes-size is 0"):
         disks.named("btrfs")
     disks = Disks(names, VOLUME_SIZE)
     await disks.open({"old"})
@@ -282,7 +292,8 @@ async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     await disks.for_new.create(names.paths("one"), 0)
     await disks.for_new.snapshot(names.paths("one"), "kept")
     upper = disks.for_new.upper(names.paths("one"))
-    await asyncio.to_thread((upper / "file").write_bytes, os.urandom(230 * MIB))
+    with pytest.raises(OSError, match="Disk quota exceeded"):  # of all layers together
+        await asyncio.to_thread((upper / "file").write_bytes, os.urandom(VOLUME_SIZE))
     btrfs.sync(state / "disks")
     with pytest.raises(DiskFull, match=r"\d+ MiB are free, and 64 MiB are left to boxes"):
         await disks.for_new.create(names.paths("two"), 0)

@@ -15,6 +15,7 @@ from rich.console import Console
 from boxd import cli, log
 from boxd.config import Address, Config
 from boxd.errors import BadRequest
+from tests.harness.tarballs import Tarball
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,6 +224,22 @@ def test_log_lines_do_not_tear_a_spinner(capsys: pytest.CaptureFixture[str]) -> 
     written = capsys.readouterr().err
     assert "after it" in written
     assert "while" not in written
+
+
+def test_an_image_comes_in_and_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = ["--state-dir", str(tmp_path / "state")]
+    source = Tarball().system().symlink("wrk", "/etc").write(tmp_path / "mine.tar")
+    assert cli.main(["images", "import", "mine", str(source), *state]) == 0
+    told = capsys.readouterr()
+    assert "/wrk was a link: it is an empty directory now" in told.err
+    assert "image mine is imported: 0 MB in 3 files" in told.err
+    assert cli.main(["images", "ls", *state]) == 0
+    assert "mine    yes    Imported from mine.tar" in capsys.readouterr().out
+    assert cli.main(["images", "rm", "mine", *state]) == 0
+    assert cli.main(["images", "rm", "mine", *state]) == 2
+    assert "there is no image 'mine'" in capsys.readouterr().err
+    assert cli.main(["images", "import", "mine", str(tmp_path / "none"), *state]) == 2
+    assert "none: No such file or directory" in capsys.readouterr().err
 
 
 def test_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

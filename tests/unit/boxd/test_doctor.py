@@ -63,6 +63,17 @@ def test_state_directory_that_is_a_file(config: Config) -> None:
     assert not found(replace(config, state_dir=file), "state directory").ok
 
 
+def test_disks_of_boxes(config: Config) -> None:
+    check = found(replace(config, boxes_size=300 << 20), "disks of boxes")
+    assert check.ok
+    assert check.found == f"limited, on {config.state_dir}/disks.img, 300M (to be made)"
+    check = found(replace(config, boxes_size=0), "disks of boxes")
+    assert not check.ok
+    assert not check.needed
+    assert check.found == "no limits: --boxes-size is 0"
+    assert check.remedy == "give another size, or leave it out"
+
+
 def test_taken_port(config: Config) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from boxd.frontdoor.commands.table import moment, remaining, span, table
+from boxd.frontdoor.commands.table import moment, remaining, size, span, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from boxd.operations import BoxView
 
 _COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
-_WIDE = ("CPUS", "MEM MiB", "WHY", "SSH")
+_USAGE = ("CPU %", "CPU s", "MEM USED", "DISK USED", "PIDS", "RECEIVED", "SENT")
+_WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH")
 SHORT_ID = 12
 
 
@@ -38,6 +39,28 @@ def next_act(call: Call, box: BoxView) -> str | None:
     return None if box.next is None else f"{box.next.act} {remaining(box.next.at, call.now)}"
 
 
+def percent(share: float | None) -> int | None:
+    """A share of one CPU in percent."""
+    return None if share is None else round(100 * share)
+
+
+def usage_pairs(box: BoxView) -> list[tuple[str, object]]:
+    """The lines of `info` about what the box uses."""
+    used = box.usage
+    if used is None:
+        return [("used", None)]
+    share = percent(used.cpu_share)
+    now = "" if share is None else f", {share} % of one lately"
+    return [
+        ("cpu used", f"{used.cpu_s:.1f} s{now}"),
+        ("memory used", size(used.memory_bytes)),
+        ("disk used", size(used.disk_bytes)),
+        ("processes", used.pids),
+        ("received", size(used.net_rx_bytes)),
+        ("sent", size(used.net_tx_bytes)),
+    ]
+
+
 def _row(call: Call, box: BoxView) -> tuple[object, ...]:
     return (
         box.ref,
@@ -53,4 +76,20 @@ def _row(call: Call, box: BoxView) -> tuple[object, ...]:
 
 
 def _wide(call: Call, box: BoxView) -> tuple[object, ...]:
-    return box.cpus, box.mem_mb, why(box), call.door.ssh(box.ref)
+    return box.cpus, box.mem_mb, *_usage(box), why(box), call.door.ssh(box.ref)
+
+
+def _usage(box: BoxView) -> tuple[object, ...]:
+    """One value for each of _USAGE, as it was measured last."""
+    used = box.usage
+    if used is None:
+        return (None,) * len(_USAGE)
+    return (
+        percent(used.cpu_share),
+        round(used.cpu_s, 1),
+        size(used.memory_bytes),
+        size(used.disk_bytes),
+        used.pids,
+        size(used.net_rx_bytes),
+        size(used.net_tx_bytes),
+    )

@@ -27,17 +27,12 @@ async def _images(call: Call) -> Reply:
 
 async def _flavors(call: Call) -> Reply:
     flavors = call.operations.flavors()
-    document = [
-        {
-            "name": flavor.name,
-            "description": flavor.description,
-            "cpus": flavor.cpus,
-            "mem_mb": flavor.mem_mb,
-        }
-        for flavor in flavors
+    rows = [
+        (one.name, one.cpus, one.mem_mb, one.disk_mb or None, one.pids, one.description)
+        for one in flavors
     ]
-    rows = [(flavor.name, flavor.cpus, flavor.mem_mb, flavor.description) for flavor in flavors]
-    return Reply(document, table(("NAME", "CPUS", "MEM MiB", "DESCRIPTION"), rows))
+    columns = ("NAME", "CPUS", "MEM MiB", "DISK MiB", "PIDS", "DESCRIPTION")
+    return Reply([asdict(flavor) for flavor in flavors], table(columns, rows))
 
 
 COMMANDS = (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.errors import NotFound
-from boxd.frontdoor.commands.boxrow import box_json, next_act, why
+from boxd.frontdoor.commands.boxrow import box_json, next_act, usage_pairs, why
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
 from boxd.frontdoor.commands.table import listing, moment, span
 
@@ -19,11 +18,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(call: Call) -> Reply:
-    found = await call.operations.resolve(call.principal, call.args.ref, call.args.ws)
-    boxes = await call.operations.list_boxes(call.principal, everywhere=True)
-    box = next((box for box in boxes if box.id == found.id), None)
-    if box is None:
-        raise NotFound(f"the box {found.ref} was removed just now")
+    box = await call.operations.inspect(call.principal, call.args.ref, call.args.ws)
     pairs = [
         ("name", box.ref),
         ("id", box.id),
@@ -39,6 +34,7 @@ async def _run(call: Call) -> Reply:
         ("next", next_act(call, box)),
         ("attached", box.attached),
         ("why", why(box)),
+        *usage_pairs(box),
         ("ssh", call.door.ssh(box.ref)),
     ]
     return Reply(box_json(call, box), listing(pairs))

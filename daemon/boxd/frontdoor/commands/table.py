@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
 NOTHING = "-"
+_STEP = 1024
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
@@ -51,6 +53,16 @@ def span(seconds: float) -> str:
         if len(parts) == 2:
             break
     return "".join(parts) or "0s"
+
+
+def size(count: int) -> str:
+    """Bytes in the largest unit that leaves a whole number before the point: `1.5 MiB`."""
+    value = float(count)
+    for unit in _SIZES[:-1]:
+        if value < _STEP:
+            return f"{count} {unit}" if unit == _SIZES[0] else f"{value:.1f} {unit}"
+        value /= _STEP
+    return f"{value:.1f} {_SIZES[-1]}"
 
 
 def moment(when: datetime | None) -> str | None:

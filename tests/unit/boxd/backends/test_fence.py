@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from boxd.backends import fence
+from boxd.backends.egress import DENIED, parse_egress
 
 FENCE = fence.Fence(
     table="boxd_abc123",
@@ -16,7 +17,10 @@ FENCE = fence.Fence(
     subnet=IPv4Network("10.7.0.0/16"),
     resolvers=(IPv4Address("10.255.255.53"),),
     guarded=(),
+    own_resolver=IPv4Address("10.7.255.254"),
+    connections=2621,
 )
+BOX = IPv4Address("10.7.0.2")
 
 
 def rules(text: str, chain: str) -> list[str]:
@@ -53,29 +57,59 @@ def test_loading_again_replaces_rules_and_keeps_boxes() -> None:
     ],
 )
 def test_denied(address: str) -> None:
-    assert any(IPv4Address(address) in network for network in fence.DENIED)
+    assert any(IPv4Address(address) in network for network in DENIED)
 
 
 @pytest.mark.parametrize(
     "address", ["1.1.1.1", "9.9.9.9", "172.32.0.1", "100.128.0.1", "223.1.1.1"]
 )
 def test_not_denied(address: str) -> None:
-    assert not any(IPv4Address(address) in network for network in fence.DENIED)
+    assert not any(IPv4Address(address) in network for network in DENIED)
 
 
 def test_every_path_out_of_a_box_ends_in_a_decision() -> None:
     text = fence.ruleset(FENCE)
     assert rules(text, "local")[-1] == 'iifname "bxabc123-*" drop'
     through = rules(text, "through")
-    assert through[-1] == 'iifname "bxabc123-*" accept'
-    closed = through.index('iifname "bxabc123-*" iifname != @open drop')
-    denied = through.index('iifname "bxabc123-*" ip daddr @denied drop')
-    assert closed < denied < len(through) - 1
+    assert through[-1] == 'iifname "bxabc123-*" drop'
+    ways = [rule for rule in through if "goto" in rule or "vmap" in rule]
+    assert ways == [
+        'iifname "bxabc123-*" iifname @open goto anywhere',
+        'iifname "bxabc123-*" iifname vmap @lists',
+    ]
     assert 'oifname "bxabc123-*" drop' in through
     assert rules(text, "speak")[-1] == 'oifname "bxabc123-*" drop'
     enter = rules(text, "enter")
     assert enter[0] == 'iifname "bxabc123-*" meta nfproto != ipv4 drop'
     assert enter[1] == 'iifname "bxabc123-*" iifname . ip saddr != @known drop'
+
+
+def test_what_is_denied_is_refused_before_any_policy_is_asked() -> None:
+    text = fence.ruleset(FENCE)
+    assert rules(text, "allowed")[-1] == "ip daddr @denied drop"
+    assert rules(text, "anywhere") == ["jump allowed", "goto admitted"]
+    own = rules(fence.admit("boxd_abc123", "bx-1", BOX, parse_egress("0.0.0.0/0")), "bx-1")
+    assert own[0] == "jump allowed"
+    assert own[-1] == "drop"
+    assert "ip daddr { 0.0.0.0/0 } goto admitted" in own
+
+
+def test_what_one_box_uses_of_the_host_is_bounded() -> None:
+    text = fence.ruleset(FENCE)
+    assert rules(text, "admitted") == [
+        "update @beginnings { iifname limit rate over 200/second burst 400 packets } drop",
+        "add @connections { iifname ct count over 2621 } drop",
+        "accept",
+    ]
+    for chain in ("anywhere", "local", "through"):
+        assert not [
+            r for r in rules(text, chain) if r.endswith("accept") and "established" not in r
+        ]
+
+
+@pytest.mark.parametrize(("most", "each"), [(0, 256), (65536, 655), (262144, 2621), (10**7, 4096)])
+def test_connections_of_one_box(most: int, each: int) -> None:
+    assert fence.connections(most) == each
 
 
 def test_every_dns_address_leads_to_a_resolver() -> None:
@@ -101,15 +135,42 @@ def test_uplinks_that_forward_for_us_forward_to_boxes_alone() -> None:
 
 
 def test_entries_of_a_box() -> None:
-    box = IPv4Address("10.7.0.2")
     known = 'element inet t known { "bx-1" . 10.7.0.2 }\n'
     opened = 'element inet t open { "bx-1" }\n'
-    assert fence.admit("t", "bx-1", box, open_=True) == f"add {known}add {opened}"
-    closed = fence.admit("t", "bx-1", box, open_=False)
+    assert fence.admit("t", "bx-1", BOX, parse_egress("all")) == f"add {known}add {opened}"
+    closed = fence.admit("t", "bx-1", BOX, parse_egress("none"))
     assert closed == f"add {known}add {opened}delete {opened}"
-    assert fence.expel("t", "bx-1", box) == (
-        f"add {known}delete {known}add {opened}delete {opened}"
+    gone = fence.expel("t", "bx-1", BOX)
+    assert gone.startswith(f"add {known}delete {known}add {opened}delete {opened}")
+    for removed in ("chain inet t bx-1\n", "set inet t bx-1-names\n", "set inet t bx-1-ports\n"):
+        assert f"delete {removed}" in gone
+
+
+def test_the_chain_of_a_list() -> None:
+    text = fence.admit(
+        "boxd_abc123", "bx-1", BOX, parse_egress("a.test,198.51.100.0/24,9.9.9.9,203.0.113.7:80")
     )
+    with_ports = "meta l4proto { tcp, udp }"
+    assert rules(text, "bx-1")[1:-2] == [
+        "ip daddr @bx-1-names goto admitted",
+        f"{with_ports} ip daddr . th dport @bx-1-ports goto admitted",
+        "ip daddr { 9.9.9.9/32, 198.51.100.0/24 } goto admitted",
+        f"ip daddr {{ 203.0.113.7/32 }} {with_ports} th dport 80 goto admitted",
+    ]
+    assert 'delete element inet boxd_abc123 open { "bx-1" }' in text
+    assert 'add element inet boxd_abc123 lists { "bx-1" : goto bx-1 }' in text
+    assert 'add element inet boxd_abc123 listed { "bx-1" }' in text
+
+
+def test_addresses_of_names_get_their_time_anew() -> None:
+    two = [IPv4Address("9.9.9.9"), IPv4Address("1.1.1.1")]
+    assert fence.allow("t", "bx-1", two[:1], None, 90) == (
+        "add element inet t bx-1-names { 9.9.9.9 }\n"
+        "delete element inet t bx-1-names { 9.9.9.9 }\n"
+        "add element inet t bx-1-names { 9.9.9.9 timeout 90s }\n"
+    )
+    text = fence.allow("t", "bx-1", two, 443, 60)
+    assert "add element inet t bx-1-ports { 1.1.1.1 . 443 timeout 60s }\n" in text
 
 
 def test_removal_needs_no_table() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from boxd.boxes import changes, timers
+from boxd.boxes.hostlimits import HostLimits
 from boxd.errors import NotFound, QuotaExceeded, Unavailable, UnknownImage
 from boxd.model.box import BoxState
 from tests.harness.wait import until
@@ -223,3 +224,39 @@ async def asleep_and_lost(world: World) -> Box:
     shutil.rmtree(world.root / "boxes" / box.id)
     await world.restart()
     return box
+
+
+async def test_host_limits_bind_all_owners_together(tmp_path: Path) -> None:
+    world = World(tmp_path, host=HostLimits(tmp_path, running=2, mem_mb=10**6, free_mb=0))
+    await world.start()
+    try:
+        owners = ("SHA256:a", "SHA256:b", "SHA256:c")
+        results = await asyncio.gather(
+            *(world.lifecycle.up(owner, None, spec("web")) for owner in owners),
+            return_exceptions=True,
+        )
+        [refused] = [one for one in results if isinstance(one, Exception)]
+        assert isinstance(refused, Unavailable)
+        assert "limit reached: 2 running boxes on this host" in str(refused)
+        assert len(await rows(world)) == 2
+    finally:
+        await world.close()
+
+
+async def test_a_sleeping_box_is_not_woken_beyond_the_hosts_limits(tmp_path: Path) -> None:
+    world = World(tmp_path, host=HostLimits(tmp_path, running=1, mem_mb=10**6, free_mb=0))
+    await world.start()
+    try:
+        await up(world, "one")
+        await world.lifecycle.close(stop_boxes=True)
+        await world.restart()
+        await up(world, "two")
+        with pytest.raises(Unavailable, match="limit reached: 1 running boxes on this host"):
+            await up(world, "one")
+        assert {box.state for box in await rows(world)} == {BoxState.RUNNING, BoxState.SUSPENDED}
+    finally:
+        await world.close()
+
+
+async def test_a_box_gets_the_disk_of_its_owners_tier(world: World) -> None:
+    assert (await up(world)).disk_mb == world.tier.disk_mb

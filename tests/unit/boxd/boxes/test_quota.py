@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from boxd.boxes.quota import Tier, load_tiers
 from boxd.errors import QuotaExceeded
+from boxd.model.box import Box, BoxState
+
+BOX = Box(
+    id="0" * 32,
+    owner="SHA256:alice",
+    workspace=None,
+    name="web",
+    image="debian",
+    flavor="small",
+    cpus=1.0,
+    mem_mb=1024,
+    state=BoxState.CREATING,
+    detail="",
+    backend="fake",
+    host_key="ssh-ed25519 AAAA",
+    created=datetime(2026, 1, 2, tzinfo=UTC),
+    deadline=None,
+    grace=None,
+    ephemeral=False,
+    drive=False,
+    since=datetime(2026, 1, 2, tzinfo=UTC),
+)
 
 
 def test_shipped_tiers_are_complete_and_positive() -> None:
@@ -23,11 +45,16 @@ def test_shipped_tiers_are_complete_and_positive() -> None:
                 assert value > timedelta(0)
             else:
                 assert isinstance(value, int | float)
-                assert value > 0
+                assert value > 0 or field.name.startswith("drive")
 
 
 @pytest.mark.parametrize(
-    ("limit", "check"), [("keys", "check_keys"), ("workspaces", "check_workspaces")]
+    ("limit", "check"),
+    [
+        ("keys", "check_keys"),
+        ("workspaces", "check_workspaces"),
+        ("snapshots", "check_snapshots"),
+    ],
 )
 def test_limit_is_reached_exactly(limit: str, check: str) -> None:
     three: dict[str, Any] = {limit: 3}
@@ -40,4 +67,12 @@ def test_limit_is_reached_exactly(limit: str, check: str) -> None:
 def test_remedy_for_too_many_running_boxes_can_be_followed() -> None:
     tier = replace(load_tiers()["default"], running=0)
     with pytest.raises(QuotaExceeded, match="0 running boxes per owner; remove one: rm NAME"):
-        tier.check_box([], cpus=1, mem_mb=1, new=False)
+        tier.check_box([], BOX, new=False)
+
+
+def test_a_larger_disk_than_allowed_is_refused_when_the_box_is_made() -> None:
+    tier = replace(load_tiers()["default"], disk_mb=100)
+    tier.check_box([], replace(BOX, disk_mb=100), new=True)
+    with pytest.raises(QuotaExceeded, match="limit reached: 100 MiB of disk per box; ask for"):
+        tier.check_box([], replace(BOX, disk_mb=101), new=True)
+    tier.check_box([], replace(BOX, disk_mb=101), new=False)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from boxd.frontdoor.commands.command import Door, UsageError
 from boxd.frontdoor.commands.registry import COMMANDS
-from boxd.frontdoor.commands.table import cell, listing, moment, remaining, span, table
+from boxd.frontdoor.commands.table import cell, listing, moment, remaining, size, span, table
 
 
 def test_columns_are_aligned_and_lines_have_no_trailing_space() -> None:
@@ -46,6 +46,22 @@ def test_listing() -> None:
 )
 def test_spans(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (5 * 1024**2, "5.0 MiB"),
+        (3 * 1024**3, "3.0 GiB"),
+        (2048 * 1024**4, "2048.0 TiB"),
+    ],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size(count) == text
 
 
 def test_moments() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -39,23 +37,3 @@ async def test_a_failed_build_tells_why_and_leaves_nothing(
     with pytest.raises(Unavailable, match=r"(?s)failed with status.*no-such-suite"):
         await build.build_root(recipe, target, tmp_path / "kept", lambda _: None)
     assert list(target.parent.iterdir()) == []
-
-
-def test_what_interrupted_builds_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".unfinished-1/etc").mkdir(parents=True)
-    (tmp_path / "kept").mkdir()
-    build.remove_unfinished(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["kept"]
-
-
-def test_nothing_is_removed_through_a_mount(tmp_path: Path) -> None:
-    inside = tmp_path / ".unfinished-1/dev"
-    inside.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "test", inside], check=True)
-    try:
-        (inside / "precious").touch()
-        with pytest.raises(Unavailable, match="unmount it"):
-            build.remove_unfinished(tmp_path)
-        assert os.listdir(inside) == ["precious"]
-    finally:
-        subprocess.run(["umount", inside], check=True)

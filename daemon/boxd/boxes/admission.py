@@ -1,0 +1,45 @@
+"""Whether there is room for one more running box: its owner's limits and the host's."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from boxd.boxes.hostlimits import HostLimits
+    from boxd.boxes.locks import Locks
+    from boxd.boxes.quota import Tier
+    from boxd.model.box import Box
+    from boxd.store.interface import ControlStore
+
+
+class Admission:
+    """Holds no state. `host` None: this host bounds nothing.
+
+    Critical section: between the look at all boxes and the row that makes one more of them awake;
+    both stand inside of `room`.
+    """
+
+    def __init__(
+        self, *, store: ControlStore, tier: Tier, host: HostLimits | None, locks: Locks
+    ) -> None:
+        self._store = store
+        self._tier = tier
+        self._host = host
+        self._locks = locks
+
+    @asynccontextmanager
+    async def room(self, box: Box, *, new: bool) -> AsyncIterator[None]:
+        """Nobody else takes room while the context lasts; `new`: the box has no row yet.
+
+        QuotaExceeded names the owner's limit, Unavailable the host's.
+        """
+        async with self._locks.sums():
+            others = [one for one in await self._store.all_boxes() if one.id != box.id]
+            own = [one for one in others if one.owner == box.owner]
+            self._tier.check_box(own, box, new=new)
+            if self._host is not None:
+                self._host.check(others, mem_mb=box.mem_mb)
+            yield

@@ -1,0 +1,105 @@
+"""What all boxes of this host may take together, whoever owns them.
+
+Caps of boxes are no reservations: most boxes use a part of theirs. So the sum of the memory caps of
+running boxes may be `OVERCOMMIT` times what the host has for boxes; that the host itself is never
+short of memory is what the cgroup above all boxes sees to.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd.boxes.quota import AWAKE
+from boxd.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from boxd.model.box import Box
+
+RUNNING = 500
+"""Boxes of all owners that run at once, unless the operator says otherwise."""
+OVERCOMMIT = 4
+RESERVE_MB = 1024
+RESERVE_SHARE = 10
+"""MiB of memory that boxes leave to the host: so many, and one part in so many of all of it."""
+FREE_MB = 2048
+FREE_SHARE = 20
+"""MiB of the state directory's disk that stay free: so many, but at most one part in so many."""
+_MIB = 1024 * 1024
+_KIB_PER_MIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HostLimits:
+    """Ceilings over all owners. `free_mb` is the floor of free space below `state_dir`.
+
+    `mem_mb` bounds the sum of the memory caps of running boxes.
+    """
+
+    state_dir: Path
+    running: int
+    mem_mb: int
+    free_mb: int
+
+    def check(self, boxes: Sequence[Box], *, mem_mb: int) -> None:
+        """Refuses one more running box beside `boxes` of all owners. Unavailable."""
+        awake = [box for box in boxes if box.state in AWAKE]
+        _check("running boxes on this host", len(awake) + 1, self.running)
+        _check(
+            "MiB of memory of running boxes on this host",
+            sum(box.mem_mb for box in awake) + mem_mb,
+            self.mem_mb,
+        )
+        free = free_mb(self.state_dir)
+        if free < self.free_mb:
+            raise Unavailable(
+                f"limit reached: {self.free_mb} MiB of disk space stay free on this host, "
+                f"{free} MiB are; remove boxes or files that are not needed"
+            )
+
+
+def host_limits(
+    state_dir: Path,
+    *,
+    running: int | None = None,
+    memory: int | None = None,
+    free: int | None = None,
+    meminfo: Path = Path("/proc/meminfo"),
+) -> HostLimits:
+    """The operator's limits, and for what is None those that fit this host.
+
+    `memory` and `free` in bytes.
+    """
+    disk = os.statvfs(state_dir)
+    disk_mb = disk.f_blocks * disk.f_frsize // _MIB
+    return HostLimits(
+        state_dir=state_dir,
+        running=RUNNING if running is None else running,
+        mem_mb=OVERCOMMIT * for_boxes_mb(meminfo) if memory is None else memory // _MIB,
+        free_mb=min(FREE_MB, disk_mb // FREE_SHARE) if free is None else free // _MIB,
+    )
+
+
+def for_boxes_mb(meminfo: Path = Path("/proc/meminfo")) -> int:
+    """MiB of this host's memory that boxes may use together."""
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    total = int(lines["MemTotal"].split()[0]) // _KIB_PER_MIB
+    return max(total - RESERVE_MB - total // RESERVE_SHARE, total // 2)
+
+
+def free_mb(state_dir: Path) -> int:
+    """MiB that are free below a directory for who is not root."""
+    disk = os.statvfs(state_dir)
+    return disk.f_bavail * disk.f_frsize // _MIB
+
+
+def _check(limit: str, wanted: int, allowed: int) -> None:
+    if wanted > allowed:
+        raise Unavailable(
+            f"limit reached: {allowed} {limit}; try again when others have suspended or removed "
+            "some"
+        )
