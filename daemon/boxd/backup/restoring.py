@@ -39,7 +39,17 @@ POSTGRES = "postgres"
 STAGE = ".restore"
 DETAIL = "restored from a backup; its disk was lost"
 """What `ls` tells of a box until its next start, which is from its image."""
-_SERVICE = (INSTANCE, KEYS, POSTGRES, "objects", "boxes", "mounts")
+_SERVICE = (
+    INSTANCE,
+    KEYS,
+    POSTGRES,
+    "objects",
+    "boxes",
+    "disks",
+    "disks.img",
+    "snapshots",
+    "mounts",
+)
 """What a state directory that was served has. Images and the guest runtime may be there before."""
 
 
