@@ -22,6 +22,8 @@ fixture                 scope     gives
 `figures`               function  rounds of a test of the reliability catalogue: CI or long figure
 `http_drive`            function  blocking client of `volume` over the real HTTP API
 `front_door`            function  open front door before boxes that are plain local processes
+`sleepy`                function  a runc backend that suspends boxes of the `debian` image
+`verdict`               session   what CRIU can on this machine; skips where there is none
 `volume`                function  a fresh volume on real PostgreSQL and object server
 `web`                   function  served HTTP API before local processes, stores in memory
 `web_without_drives`    function  the same where drives are not enabled
@@ -46,6 +48,7 @@ pytest_plugins: list[str] = [
     "tests.harness.objectserver",
     "tests.harness.metastore",
     "tests.harness.pg",
+    "tests.harness.suspending",
     "tests.plugins.figures",
     "tests.plugins.no_leaks",
     "tests.plugins.strict_logs",

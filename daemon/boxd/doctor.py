@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 MIN_KERNEL = (5, 12)
 """Drives come into boxes by open_tree and move_mount (5.2), setns on a pidfd (5.8) and
 mount_setattr (5.12)."""
-NOT_YET = "this release does not suspend boxes yet"
 OVERDUE = 2
 """Times its period after which a scheduled backup is missed."""
 MIN_FREE = 2 << 30
@@ -94,8 +93,7 @@ def suspending(config: Config) -> Check:
     except OSError as error:
         text, remedy = f"suspending could not be tried: {error}", "use another --state-dir"
         return Check("suspend", ok=False, found=text, remedy=remedy, needed=False)
-    text = f"{found.text}; {NOT_YET}"
-    return Check("suspend", found.suspends, text, found.remedy, needed=False)
+    return Check("suspend", found.suspends, found.text, found.remedy, needed=False)
 
 
 def left_running(config: Config) -> bool:

@@ -25,7 +25,7 @@ class Answers:
         """Adds sockets, in the network namespace of the calling thread."""
         for port in ports:
             for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
-                one = socket.socket(socket.AF_INET, kind)
+                one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
                 self._sockets.append(one)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 one.bind((address, port))

@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import json
 import secrets
+import shutil
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from boxd.backends.criu import KEPT, Verdict
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxPlan
 from boxd.backends.network import RESOLV_CONF
@@ -33,11 +35,13 @@ from boxd.images.recipes import load_recipes
 from tests.harness.loop import run
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from boxd.backends.interface import Backend
 
 IMAGES_DIR = Path("/var/cache/boxd-tests/images")
+TRIED = IMAGES_DIR.parent / "suspending"
+"""Where it is remembered whether boxes can be suspended on this machine."""
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
 """Ends at SIGTERM and reaps, as the agent does."""
 EXEC_TIMEOUT = 60.0
@@ -193,13 +197,33 @@ def image_rootfs() -> Path:
         return catalog.rootfs("debian")
 
 
+async def untried(state_dir: Path) -> Verdict:
+    """Boxes of these tests are not suspended: nobody waits for a trial."""
+    del state_dir
+    return Verdict(None, "boxes cannot suspend here: it was not tried")
+
+
+def tell_verdict(state_dir: Path) -> None:
+    """Gives a new state directory what earlier runs have found: no service waits for a trial."""
+    kept = TRIED / KEPT
+    if kept.exists():
+        shutil.copyfile(kept, state_dir / KEPT)
+
+
 @asynccontextmanager
 async def open_box_host(
-    state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
+    state_dir: Path,
+    rootfs: Path,
+    resolv_conf: Path = RESOLV_CONF,
+    judge: Callable[[Path], Awaitable[Verdict]] = untried,
+    boxes_size: int | None = BOXES_SIZE,
 ) -> AsyncIterator[BoxHost]:
-    """A set-up host; afterwards every box is destroyed and nothing of it is left."""
-    config = Config(state_dir=state_dir, boxes_size=BOXES_SIZE)
-    backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf)
+    """A set-up host; afterwards every box is destroyed and nothing of it is left.
+
+    `judge` says whether its boxes can be suspended.
+    """
+    config = Config(state_dir=state_dir, boxes_size=boxes_size)
+    backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf, judge=judge)
     host = BoxHost(backend, config, rootfs)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_clear, config)
@@ -210,7 +234,7 @@ async def open_box_host(
 
 async def _clear(config: Config) -> None:
     """By a backend object of its own, whatever state the test left its own in."""
-    backend = RuncBackend(config, init=STAND_IN)
+    backend = RuncBackend(config, init=STAND_IN, judge=untried)
     await backend.setup()
     for box in await backend.list():
         await backend.destroy(box.box_id)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.config import Config
-from tests.harness.backend import IMAGES_DIR
+from tests.harness.backend import IMAGES_DIR, tell_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 BOXD = (sys.executable, "-m", "boxd")
 START_S = 120.0
@@ -140,15 +140,20 @@ def daemon(image_rootfs: Path) -> Iterator[Daemon]:
 
 
 @contextmanager
-def open_daemon(image_rootfs: Path, *backend: str) -> Iterator[Daemon]:
-    """A serving daemon, of which nothing is left afterwards. `backend` are flags that name it."""
-    with installation(image_rootfs, *backend) as made:
+def open_daemon(
+    image_rootfs: Path, backend: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Iterator[Daemon]:
+    """A serving daemon, of which nothing is left afterwards; with flags, for every command those
+    in `backend`."""
+    with installation(image_rootfs, backend, flags) as made:
         made.start()
         yield made
 
 
 @contextmanager
-def installation(image_rootfs: Path, *backend: str) -> Iterator[Daemon]:
+def installation(
+    image_rootfs: Path, backend: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Iterator[Daemon]:
     """A state directory that was never served, with image and runtime of earlier runs."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
@@ -156,9 +161,11 @@ def installation(image_rootfs: Path, *backend: str) -> Iterator[Daemon]:
     runtimes.mkdir(exist_ok=True)
     (state / "images" / "debian").mkdir(parents=True)
     state.chmod(0o700)
+    tell_verdict(state)
     (state / "images" / "debian" / "rootfs").symlink_to(image_rootfs)
     (state / "runtime").symlink_to(runtimes)
     made = Daemon(state, backend=list(backend))
+    made.flags += flags
     try:
         yield made
     finally:

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -49,7 +49,6 @@ class Dockerd:
     """One engine: its directory and, while it runs, its process."""
 
     directory: Path
-    flags: list[str] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -71,6 +70,9 @@ class Dockerd:
         """Starts it and waits until it answers. Fails with what it printed."""
         if not (ROOT / "usr/sbin/dockerd").exists():
             pytest.fail("there is no Docker engine for the tests; run scripts/docker")
+        if not os.path.ismount(self.directory):  # in memory: an image is copied and removed quickly
+            mount = ["mount", "-t", "tmpfs", "-o", "mode=700", "test", str(self.directory)]
+            subprocess.run(mount, check=True)
         (self.directory / "config.json").write_text("{}")
         programs = f"{ROOT}/usr/sbin:{ROOT}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         libraries = ":".join(str(path) for path in (ROOT / "lib").glob("*-linux-gnu"))
@@ -79,16 +81,12 @@ class Dockerd:
                 [
                     *(ROOT / "usr/sbin/dockerd", "--host", f"unix://{self.socket}"),
                     *("--config-file", self.directory / "config.json", "--group", "root"),
-                    *(
-                        "--data-root",
-                        self.directory / "data",
-                        "--exec-root",
-                        self.directory / "exec",
-                    ),
+                    *("--data-root", f"{self.directory}/data"),
+                    *("--exec-root", f"{self.directory}/exec"),
                     *("--pidfile", self.directory / "pid", "--bridge=none", "--iptables=false"),
                     *("--ip6tables=false", "--ip-forward=false", "--ip-masq=false"),
                     *("--userland-proxy=false", "--shutdown-timeout=1", "--log-level=warn"),
-                    *("--exec-opt", "native.cgroupdriver=cgroupfs", *self.flags),
+                    *("--exec-opt", "native.cgroupdriver=cgroupfs"),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -109,6 +107,10 @@ class Dockerd:
         self.process.send_signal(number)
         self.process.wait(STOP_S)
         self.process = None
+        if number is signal.SIGKILL:
+            # Its containerd died with it, but may stay a zombie where nobody reaps orphans; the
+            # next engine would wait for it.
+            (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
     def add_image(self, root: Path, name: str, tag: str, *changes: str) -> None:
         """Makes an image of a directory. `changes` are lines of a Dockerfile, such as `USER 7`."""
@@ -127,17 +129,17 @@ class Dockerd:
         assert b"error" not in answer.stdout, answer.stdout
 
     def clear(self) -> None:
-        """Ends what is left of it: processes, mounts, cgroups of containers, files."""
+        """Ends what is left of it: processes, mounts, files."""
         if self.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.end()
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-        for place in sorted(
-            (p for p in places if p.startswith(f"{self.directory}/")), reverse=True
-        ):
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        places = [line.split()[4] for line in mounts]
+        below = (place for place in places if f"{place}/".startswith(f"{self.directory}/"))
+        for place in sorted(below, reverse=True):
             subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
         shutil.rmtree(self.directory)
 
@@ -154,9 +156,9 @@ class Dockerd:
 
 
 @contextlib.contextmanager
-def open_dockerd(*flags: str) -> Iterator[Dockerd]:
-    """A running engine, of which nothing is left afterwards. `flags` are its further options."""
-    engine = Dockerd(Path(tempfile.mkdtemp(prefix="boxd-docker-")), list(flags))
+def open_dockerd() -> Iterator[Dockerd]:
+    """A running engine, of which nothing is left afterwards."""
+    engine = Dockerd(Path(tempfile.mkdtemp(prefix="boxd-docker-")))
     try:
         engine.start()
         yield engine
@@ -265,9 +267,9 @@ async def docker_host(
 
 
 @pytest.fixture(scope="module")
-def docker_daemon(dockerd: Dockerd, image_rootfs: Path) -> Iterator[Daemon]:
-    """A daemon that serves boxes in the engine."""
-    with open_daemon(
-        image_rootfs, "--backend", "docker", "--docker-socket", str(dockerd.socket)
-    ) as made:
+def docker_daemon(dockerd: Dockerd, image_rootfs: Path, busybox_root: Path) -> Iterator[Daemon]:
+    """A daemon that serves boxes in the engine, by default from an image that only it knows."""
+    dockerd.add_image(busybox_root, "test/busybox", "1")
+    backend = ["--backend", "docker", "--docker-socket", str(dockerd.socket)]
+    with open_daemon(image_rootfs, backend, ["--default-image", "test/busybox:1"]) as made:
         yield made

@@ -78,6 +78,11 @@ READONLY_PATHS = (
     "/proc/sys",
     "/proc/sysrq-trigger",
 )
+SYSCTLS = {
+    "net.ipv4.ping_group_range": "0 2147483647",
+    "net.ipv6.conf.eth0.disable_ipv6": "1",
+}
+"""Of the box's network namespace."""
 ENVIRONMENT = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME=/root",
@@ -144,10 +149,7 @@ def config(
             "seccomp": seccomp(),
             "maskedPaths": list(MASKED_PATHS),
             "readonlyPaths": list(READONLY_PATHS),
-            "sysctl": {
-                "net.ipv4.ping_group_range": "0 2147483647",
-                "net.ipv6.conf.eth0.disable_ipv6": "1",
-            },
+            "sysctl": SYSCTLS,
         },
     }
 

@@ -81,6 +81,8 @@ class Verdict:
     text: str
     suspends: bool = False
     remedy: str = ""
+    tools: str = ""
+    """Versions of CRIU, runc and kernel where boxes can be suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ async def verdict(state_dir: Path, *, again: bool = False, tools: Tools = TOOLS)
         return _no(program, why, RENEW)
     try:
         runc = await _runc_version(tools)
-        key = f"{EDITION} criu {program.text} runc {runc} linux {os.uname().release}"
+        versions = f"criu {program.text} runc {runc} linux {os.uname().release}"
+        key = f"{EDITION} {versions}"
         found = f"CRIU {program.text}, tried with runc {runc}"
         async with _alone(state_dir):
             refusal = _known(state_dir, key)
@@ -133,7 +136,7 @@ async def verdict(state_dir: Path, *, again: bool = False, tools: Tools = TOOLS)
         return _no(program, f"suspending could not be tried: {error}", NOTHING_TO_DO)
     if refusal:
         return _no(program, f"CRIU {program.text} failed when it was tried: {refusal}")
-    return Verdict(program, found, suspends=True)
+    return Verdict(program, found, suspends=True, tools=versions)
 
 
 def _no(program: Program | None, why: str, remedy: str = NOTHING_TO_DO) -> Verdict:

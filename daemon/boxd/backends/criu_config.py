@@ -41,6 +41,7 @@ _ALWAYS = (
     "network-lock skip",
     "tcp-established",
     "file-locks",
+    "manage-cgroups ignore",
     # Files without a name that have, or have not, another one somewhere.
     "link-remap",
     f"ghost-limit {GHOST_LIMIT}",
@@ -53,6 +54,10 @@ _SAYS_NOTHING = re.compile(
     r"(Dumping|Restoring) FAILED|failed with -?\d+$|exited, status=|killed by signal|cgroupd: "
 )
 _LONGEST = 200
+_PLAINLY = {
+    "ctty inheritance": "a program has /dev/tty open, as less and sh do in a terminal; end it",
+}
+"""What words of CRIU mean to people who do not know it."""
 
 
 def for_dump(*, drive: bool) -> str:
@@ -108,6 +113,9 @@ def complaint(log: str) -> str:
     found = [text for text in found if not _IN_EVERY_LOG.search(text)]
     telling = [text for text in found if not _SAYS_NOTHING.search(text)]
     words = (telling or found or ["CRIU said nothing"])[-1]
+    for pattern, plain in _PLAINLY.items():
+        if pattern in words:
+            return f"{plain} ({escape(words)[:_LONGEST]})"
     return escape(words)[:_LONGEST]
 
 

@@ -33,6 +33,8 @@ MOUNTPOINTS = 0x55563928
 """Of `mountpoints-*.img`: what is mounted in it."""
 REMAPS = 0x59133954
 """Of `remap-fpath.img`: which of its files had no name at the dump."""
+NAMES = 0x54473203
+"""Of `utsns-*.img`: what the box calls itself."""
 _DRIVE = DRIVE_DIR.encode()
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
@@ -45,6 +47,7 @@ _REGULAR_SIZE, _REGULAR_MODE = 8, 10
 _MOUNT_ID, _MOUNT_POINT = 2, 7
 _REMAP_FILE, _REMAP_BY, _REMAP_HOW = 1, 2, 3
 _LINKED = 0
+_HOSTNAME = 1
 
 
 class DamagedImage(BoxdError):
@@ -218,6 +221,23 @@ def remapped(remaps: bytes) -> frozenset[int]:
         if _number([Field(_REMAP_HOW, Wire.VARINT, _LINKED), *fields], _REMAP_HOW) == _LINKED:
             found.add(_number(fields, _REMAP_BY))
     return frozenset(found)
+
+
+def with_hostname(names: bytes, hostname: str) -> bytes:
+    """The `utsns-*.img` in which the box has another name."""
+    messages = []
+    for message in parse_image(names, NAMES):
+        fields = parse_message(message)
+        _bytes(fields, _HOSTNAME)
+        messages.append(
+            write_message(
+                Field(_HOSTNAME, Wire.BYTES, hostname.encode())
+                if field.number == _HOSTNAME
+                else field
+                for field in fields
+            )
+        )
+    return write_image(messages, NAMES)
 
 
 def _changed(files: bytes, change: Callable[[list[Field]], list[Field]]) -> bytes:

@@ -18,11 +18,13 @@ holds, so boxes of this backend are not suspended.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import resource
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from box_guest import protocol
 from boxd.backends import bundle, cgroups, docker_config, drivemount, links, processes, subnets
 from boxd.backends.boxlocks import BoxLocks, settled, to_the_end
 from boxd.backends.docker_engine import Engine
@@ -239,6 +241,7 @@ class DockerBackend(WithoutMemory):
 
     async def _make(self, plan: BoxPlan) -> None:
         image = await self._image(plan)
+        _tell_agent(plan, docker_config.session_environment(image.environment))
         body = docker_config.container(
             plan,
             self._names.instance,
@@ -317,3 +320,18 @@ class DockerBackend(WithoutMemory):
         if self._facts is None:
             raise Unavailable("the backend is not set up")
         return self._facts
+
+
+def _tell_agent(plan: BoxPlan, environment: dict[str, str]) -> None:
+    """Adds an image's environment to the agent's configuration, where there is one."""
+    path = plan.run_dir / protocol.AGENT_CONFIG
+    if not environment or not path.exists():
+        return
+    config: dict[str, Any] = json.loads(path.read_text())
+    config["env"] = {**environment, **config.get("env", {})}
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(config, file)
+    new.replace(path)

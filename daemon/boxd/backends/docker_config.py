@@ -7,12 +7,13 @@ read-only but not `nosuid` (nothing gains rights there: `no_new_privs`), the roo
 /etc/{hostname,hosts,resolv.conf} are mounts, so that a box writes them but cannot replace them.
 
 Whatever an image says about how it wants to run is overruled: entry point, command, user, working
-directory, health check, stop signal and environment.
+directory, health check, stop signal and the init's environment. Sessions get its environment.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,9 @@ BOX = "boxd.box"
 """Label: the id of the box that a container is."""
 IMAGE = "boxd.image"
 """Label: the installation that an image was imported by."""
+
+SESSION_ENVIRONMENT_MAX = 65_536
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,22 @@ def container(
         "OpenStdin": False,
         "HostConfig": _host_config(plan, facts),
     }
+
+
+def session_environment(of_image: Iterable[str]) -> dict[str, str]:
+    """What of an image's environment its sessions start from: that is what images set it for.
+
+    Names that no shell could hold are left out, and everything behind SESSION_ENVIRONMENT_MAX
+    characters: a huge one would keep every program from starting. Our commands stay on the path.
+    """
+    found: dict[str, str] = {}
+    room = SESSION_ENVIRONMENT_MAX
+    for entry in of_image:
+        name, equals, value = entry.partition("=")
+        room -= len(entry)
+        if equals and room >= 0 and _NAME.fullmatch(name) and "\0" not in value:
+            found[name] = f"{value}:{bundle.RUNTIME_DIR}/bin" if name == "PATH" else value
+    return found
 
 
 def _environment(of_image: Iterable[str]) -> list[str]:

@@ -34,6 +34,8 @@ PULL_TIMEOUT = 900.0
 _NOT_FOUND, _CONFLICT, _BAD = 404, 409, 400
 _UNREACHABLE = 900
 """What aiodocker calls a connection that was refused."""
+_NO_SUCH_IMAGE = ("not found", "manifest unknown", "does not exist")
+"""What registries answer; the engine passes it on as an error of its own."""
 _TAR_CHUNK = 1 << 20
 _REFUSED_MAPS = {"userns": "userns-remap", "rootless": "rootless"}
 
@@ -183,7 +185,7 @@ class Engine:
             if error.status == _BAD:
                 raise UnknownImage(_no_name(reference, error)) from None
             said = f"{failed}: {error.message.strip()}"
-            if error.status == _NOT_FOUND or "not found" in error.message:
+            if error.status == _NOT_FOUND or any(w in error.message for w in _NO_SUCH_IMAGE):
                 raise UnknownImage(f"{said}; check name and tag") from None
             raise Unavailable(f"{said}; ask the operator, who can load it by hand") from None
         except TimeoutError:

@@ -168,6 +168,8 @@ class FakeBackend:
         """Undoes both marks."""
         self._fail("thaw")
         box = self._suspendable(box_id)
+        if not box.running:
+            raise Conflict("the box does not run")
         box.memory = box.frozen = False
 
     async def resume(self, box_id: str, drive: Path | None) -> None:

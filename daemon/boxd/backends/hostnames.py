@@ -104,5 +104,20 @@ class BoxPaths:
 
     @property
     def log(self) -> Path:
-        """The runtime's messages of the last start."""
+        """The runtime's messages of the last start, dump or restore."""
         return self.directory / "runc.log"
+
+    @property
+    def criu_config(self) -> Path:
+        """What CRIU is told beside its arguments; written before each dump and restore."""
+        return self.directory / "criu.conf"
+
+    @property
+    def criu_work(self) -> Path:
+        """Logs of CRIU, and images as they are changed for a restore."""
+        return self.directory / "criu"
+
+    @property
+    def busy(self) -> Path:
+        """Locked by whoever dumps or restores the box, also when the service has died since."""
+        return self.directory / "busy"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from boxd.backends.hostnames import HostNames
 
+_UP = 1
+"""IFF_UP, in the flags of a device."""
 TAKE_DOWN_ATTEMPTS = 5
 DEFAULT_MTU = 1500
 
@@ -85,6 +87,14 @@ async def set_up_inside(netns: str, address: subnets.BoxAddress) -> None:
         "link set eth0 up\n"
         f"route add default via {address.gateway}\n",
     )
+
+
+async def switch(names: HostNames, slot: int, *, up: bool) -> None:
+    """Lets packets pass, or none. What the box's end is set up with stays."""
+    link = names.link(slot)
+    if not device(link).exists() or bool(int(read(device(link) / "flags"), 16) & _UP) is up:
+        return
+    await run("ip", "link", "set", link, "up" if up else "down")
 
 
 async def take_down(names: HostNames, box_id: str, slot: int) -> None:

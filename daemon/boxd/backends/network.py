@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends import fence, forwarding, links, subnets
+from boxd.backends import conntrack, fence, forwarding, links, subnets
 from boxd.backends.egress import parse_egress
 from boxd.backends.hostfiles import SYSCTL, read
 from boxd.backends.hostnames import LINK_FAMILY
@@ -145,9 +146,11 @@ class Network:
         await links.take_down(self._names, box_id, slot)
         if self._loaded is None:
             return  # without a table there are no entries
-        await self._resolver.forget(self.address(slot).box)
-        text = fence.expel(self._names.table, self._names.link(slot), self.address(slot).box)
-        await run("nft", "-f", "-", stdin=text)
+        link, box = self._names.link(slot), self.address(slot).box
+        await self._resolver.forget(box)
+        await run("nft", "-f", "-", stdin=fence.expel(self._names.table, link, box))
+        with suppress(OSError):  # an old kernel: it forgets them later
+            await asyncio.to_thread(conntrack.forget, box)
 
     async def _open(
         self, link: str, addresses: list[IPv4Address], port: int | None, seconds: int

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 EXEC_TIMEOUT = 10.0
 KILL_TIMEOUT = 10.0
+_RIGHTS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
 _RUNTIME_COMM = "runc:["
 """What runc calls its processes until they become the box's init."""
 
@@ -89,6 +90,16 @@ def read_pid(pid_file: Path) -> int | None:
         return None
 
 
+def rights(pid: int) -> dict[str, str]:
+    """What a process may do, as the kernel tells it: capabilities, system call filter.
+
+    Raises FileNotFoundError or ProcessLookupError when it is gone.
+    """
+    lines = (Path("/proc") / str(pid) / "status").read_text().splitlines()
+    found = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    return {name: found[name] for name in _RIGHTS if name in found}
+
+
 def cgroups_of(text: str) -> set[str]:
     """The cgroup paths in the text of /proc/PID/cgroup."""
     return {line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2}
@@ -144,6 +155,16 @@ async def end(pid_file: Path, cgroup: str, grace: float) -> None:
             if not await _ended(pidfd, KILL_TIMEOUT):
                 raise BoxdError(f"process {pid} of a box does not end after SIGKILL")
     except (Conflict, ProcessLookupError):
+        return
+
+
+async def wait_for_end(pid_file: Path, cgroup: str) -> None:
+    """Waits until the killed init of a box is gone."""
+    try:
+        with init_process(pid_file, cgroup) as (pid, pidfd):
+            if not await _ended(pidfd, KILL_TIMEOUT):
+                raise BoxdError(f"process {pid} of a box does not end after SIGKILL")
+    except Conflict:
         return
 
 

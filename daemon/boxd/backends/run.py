@@ -67,13 +67,18 @@ async def run(
 
 
 async def run_silent(
-    *argv: str, timeout: float = TIMEOUT, first: Path | None = None, alone: bool = False
+    *argv: str,
+    timeout: float = TIMEOUT,
+    first: Path | None = None,
+    alone: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> int:
     """Runs a tool with all its streams on /dev/null; returns its exit status.
 
     For tools whose long-lived children inherit the streams: a pipe would never come to its end.
     `first` is a directory in which the tool finds other tools before any other. With `alone` it
     has a session of its own, and what it started in there ends with it when it is cut short.
+    It inherits the descriptors of `pass_fds`.
     Raises Unavailable as `run` does.
     """
     try:
@@ -84,6 +89,7 @@ async def run_silent(
             stderr=asyncio.subprocess.DEVNULL,
             env=_environment(first),
             start_new_session=alone,
+            pass_fds=pass_fds,
         )
     except FileNotFoundError:
         raise Unavailable(f"{argv[0]} is not installed on this host") from None

@@ -11,45 +11,34 @@ less else ran: create 18 ms, start 47 ms, destroy 52 ms, `list` 2 ms.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import resource
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import (
-    bundle,
-    cgroups,
-    disk,
-    drivemount,
-    links,
-    mounts,
-    processes,
-    subnets,
-    trees,
-)
+from boxd.backends import bundle, cgroups, criu, drivemount, links, mounts, subnets, trees
 from boxd.backends.boxlocks import BoxLocks, to_the_end
+from boxd.backends.containers import Containers
 from boxd.backends.disks import Disks
+from boxd.backends.hostfiles import memory_for_boxes
 from boxd.backends.hostnames import HostNames
-from boxd.backends.interface import BackendBox, BoxStats, Capabilities
+from boxd.backends.interface import BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
-from boxd.backends.records import Record, Records, write
-from boxd.backends.run import last_words, run, run_silent
+from boxd.backends.records import Record, Records
+from boxd.backends.run import run
+from boxd.backends.runc_memory import RuncMemory
 from boxd.backends.without_memory import WithoutMemory
-from boxd.errors import BoxdError, Unavailable
+from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from boxd.backends.interface import BoxPlan
+    from boxd.backends.interface import BackendBox, BoxPlan
     from boxd.config import Config
-    from boxd.errors import Unsupported
 
 STOP_GRACE = 5.0
 """Seconds between the request to end and the end by force."""
-START_TIMEOUT = 60.0
 PROGRAMS = {"runc": "--version", "ip": "-V", "nft": "--version"}
-WHY_NO_SUSPEND = "boxes of this backend cannot be suspended yet; their disk is kept when they stop"
 
 
 class RuncBackend(WithoutMemory):
@@ -60,7 +49,7 @@ class RuncBackend(WithoutMemory):
     """
 
     name = "runc"
-    why_no_memory = WHY_NO_SUSPEND
+    why_no_memory = "this backend has no snapshots yet"
 
     def __init__(
         self,
@@ -69,16 +58,19 @@ class RuncBackend(WithoutMemory):
         init: tuple[str, ...] = bundle.INIT,
         stop_grace: float = STOP_GRACE,
         resolv_conf: Path = RESOLV_CONF,
+        judge: Callable[[Path], Awaitable[criu.Verdict]] = criu.verdict,
     ) -> None:
         """`init` is the command line of every box's first process; `resolv_conf` names the
-        resolvers that boxes may use."""
+        resolvers that boxes may use; `judge` says whether boxes can be suspended here, from the
+        state directory."""
         self._names = HostNames(config.instance, config.state_dir.resolve())
         self._records = Records(self._names)
         self._network = Network(self._names, resolv_conf)
         self._disks = Disks(self._names, config.boxes_size)
-        self._init = init
+        self._containers = Containers(self._names, self._network, self._disks, init)
+        self._memory = RuncMemory(self._containers)
+        self._judge = judge
         self._stop_grace = stop_grace
-        self._layout: cgroups.Layout | None = None
         self._slots: dict[str, int] = {}
         self._locks = BoxLocks()
 
@@ -88,40 +80,41 @@ class RuncBackend(WithoutMemory):
             raise Unavailable("boxes need root; start the service as root")
         for program, option in PROGRAMS.items():
             await run(program, option)
-        self._layout = cgroups.detect()
+        self._containers.detect()
+        parent = self._names.cgroup_parent
+        cgroups.prepare_parent(self._containers.layout, parent, memory_for_boxes())
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
         await self._disks.open(set(self._slots))
-        for record in self._records.all():
-            if self._runs(record.plan.box_id):
-                await self._connect(record)
+        self._memory.verdict = await self._judge(self._names.state_dir)
+        await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
 
     async def close(self) -> None:
         """Gives the network back if no box uses it; boxes go on."""
-        if self._layout is None:
+        if not self._containers.ready:
             return
         await self._network.release()
         if any(self._names.netns_path(r.plan.box_id).exists() for r in self._records.all()):
             return
         await self._network.close()
         await self._disks.close()
-        await cgroups.remove(self._layout, self._names.cgroup_parent)
+        await cgroups.remove(self._containers.layout, self._names.cgroup_parent)
         for directory in (self._names.runc_root, self._names.runc_root.parent):
             with suppress(FileNotFoundError):
                 directory.rmdir()
-        self._layout = None
+        self._containers.forget_layout()
 
     def capabilities(self) -> Capabilities:
-        """Neither suspend nor fork."""
+        """Suspend where CRIU has shown that it works."""
         return Capabilities(
-            suspend=False,
+            suspend=not self._memory.why_not,
             fork=False,
             snapshot=False,
             disk_limit=self._disks.for_new.limits_size(),
             any_image=False,
-            why_no_suspend=WHY_NO_SUSPEND,
+            why_no_suspend=self._memory.why_not,
         )
 
     async def create(self, plan: BoxPlan) -> None:
@@ -140,35 +133,38 @@ class RuncBackend(WithoutMemory):
                 self._records.put(record)
                 await layers.create(paths, plan.disk_mb)
                 if not mounts.is_mounted(paths.root):
-                    self._furnish(record)
-                await self._prepare(record)
+                    self._containers.furnish(record)
+                await self._containers.prepare(record)
             except BaseException:
                 if known is None:
                     await to_the_end(self._remove(plan.box_id))
-                elif not self._runs(plan.box_id):
-                    await to_the_end(self._release(record))
+                elif not self._containers.runs(plan.box_id):
+                    await to_the_end(self._containers.release(record))
                 raise
 
     async def start(self, box_id: str) -> None:
-        """Starts the init. A box whose init lives is left alone."""
+        """Starts the init. A box whose init lives goes on as it is."""
         async with self._locks.alone(box_id):
             record = self._records.get(box_id)
-            if self._runs(box_id):
+            if self._containers.runs(box_id):
+                await self._memory.thaw(record)
                 return
+            await self._memory.discard(record)
             try:
-                await self._forget_container(box_id)
-                await self._prepare(record)
-                await self._run(record)
+                await self._containers.forget(box_id)
+                await self._containers.prepare(record)
+                await self._containers.run(record)
             except BaseException:
-                await to_the_end(self._release(record))
+                await to_the_end(self._containers.release(record))
                 raise
 
     async def stop(self, box_id: str) -> None:
-        """Ends all processes, then removes mount, network and cgroup; the layer stays."""
+        """Ends all processes, then removes mount, network and cgroup; layer and memory stay."""
         async with self._locks.alone(box_id):
             record = self._records.get(box_id)
-            await self._end(box_id, self._stop_grace)
-            await self._release(record)
+            await self._memory.before_end(record)
+            await self._containers.end(box_id, self._stop_grace)
+            await self._containers.release(record)
 
     async def destroy(self, box_id: str) -> None:
         """Removes the box at once, whatever runs in it."""
@@ -179,125 +175,69 @@ class RuncBackend(WithoutMemory):
         """Attaches the mount at `source`; nothing to do when that very mount is there already."""
         async with self._locks.alone(box_id):
             self._records.get(box_id)
-            with processes.init_process(*self._init_of(box_id)) as (pid, pidfd):
+            with self._containers.init(box_id) as (pid, pidfd):
                 await drivemount.attach(pid, pidfd, source)
 
     async def detach_drive(self, box_id: str) -> None:
         """Takes the drive away."""
         async with self._locks.alone(box_id):
             self._records.get(box_id)
-            if not self._runs(box_id):
+            if not self._containers.runs(box_id):
                 return
-            with processes.init_process(*self._init_of(box_id)) as (_, pidfd):
+            with self._containers.init(box_id) as (_, pidfd):
                 await drivemount.detach(pidfd)
 
     async def list(self) -> list[BackendBox]:
         """Every box with a record."""
-        ids = [record.plan.box_id for record in self._records.all()]
-        return [BackendBox(box_id, self._runs(box_id)) for box_id in ids]
+        return [self._memory.look(record) for record in self._records.all()]
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""
         record = self._records.get(box_id)
-        used = cgroups.usage(self._cgroups, self._names.cgroup(box_id))
+        used = cgroups.usage(self._containers.layout, self._names.cgroup(box_id))
         size = await self._disks.named(record.disk).used(self._names.paths(box_id))
         received, sent = links.traffic(self._names.link(record.slot))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids, received, sent)
 
-    def _unable(self, box_id: str) -> Unsupported:
-        self._records.get(box_id)
-        return super()._unable(box_id)
+    async def freeze(self, box_id: str) -> None:
+        """Has its processes stand still; nothing passes its link."""
+        async with self._locks.alone(box_id):
+            await self._memory.freeze(self._records.get(box_id))
+
+    async def save_memory(self, box_id: str) -> None:
+        """Writes the memory of a frozen box; Conflict with CRIU's words when it cannot be kept."""
+        async with self._locks.alone(box_id):
+            await self._memory.save(self._records.get(box_id))
+
+    async def thaw(self, box_id: str) -> None:
+        """Discards its memory on the disk and has the box run on; Conflict when it is not alive."""
+        async with self._locks.alone(box_id):
+            await self._memory.thaw(self._records.get(box_id))
+
+    async def resume(self, box_id: str, drive: Path | None) -> None:
+        """Brings a stopped box back with its memory, its link and its address."""
+        async with self._locks.alone(box_id):
+            await self._memory.resume(self._records.get(box_id), drive)
+
+    async def discard_memory(self, box_id: str) -> None:
+        """Removes its memory on the disk."""
+        async with self._locks.alone(box_id):
+            await self._memory.discard(self._records.get(box_id))
 
     # Steps of one box; its lock is held.
 
-    async def _prepare(self, record: Record) -> None:
-        rootfs = record.plan.rootfs
-        if rootfs is None or not rootfs.is_dir():
-            version = "" if rootfs is None else f" (version {rootfs.name})"
-            raise Unavailable(
-                f"image {record.plan.image}{version}, on which the box stands, is gone from this "
-                f"host; ask the operator for it, or make the box anew: {record.plan.hostname}+"
-            )
-        paths = self._names.paths(record.plan.box_id)
-        await self._disks.named(record.disk).mount(paths, rootfs, record.plan.disk_mb)
-        await self._connect(record)
-
-    async def _connect(self, record: Record) -> None:
-        await self._network.ensure(record.plan.box_id, record.slot, egress=record.plan.egress)
-
-    def _furnish(self, record: Record) -> None:
-        """Files that the box's system expects to be right. The box may change them later."""
-        top = self._disks.named(record.disk).upper(self._names.paths(record.plan.box_id))
-        (top / bundle.DRIVE_DIR.lstrip("/")).mkdir(mode=0o755, exist_ok=True)
-        for name, content in bundle.etc_files(record.plan.hostname).items():
-            disk.write_beneath(top, name, content)
-
-    async def _run(self, record: Record) -> None:
-        box_id = record.plan.box_id
-        paths = self._names.paths(box_id)
-        config = bundle.config(
-            record.plan,
-            bundle.Places(paths.root, self._names.netns_path(box_id), self._names.cgroup(box_id)),
-            bundle.HostFacts(
-                nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-                caps_swap=cgroups.caps_swap(self._cgroups),
-            ),
-            self._init,
-        )
-        write(paths.bundle / "config.json", json.dumps(config))
-        paths.log.unlink(missing_ok=True)
-        status = await run_silent(
-            *self._runc("--log", str(paths.log), "--log-format", "json"),
-            *("run", "--detach", "--bundle", str(paths.bundle), "--pid-file", str(paths.pid)),
-            box_id,
-            timeout=START_TIMEOUT,
-        )
-        if status != 0:
-            raise BoxdError(f"the box does not start: {last_words(paths.log)}")
-        await processes.wait_for_exec(paths.pid)
+    async def _adopt(self, record: Record) -> None:
+        async with self._locks.alone(record.plan.box_id):
+            await self._memory.settle(record)
+            if self._containers.runs(record.plan.box_id):
+                await self._containers.connect(record)
 
     async def _remove(self, box_id: str) -> None:
         paths = self._names.paths(box_id)
         record = self._records.find(box_id)
         if record is not None:
-            await self._end(box_id, 0)
-            await self._release(record)
+            await self._containers.end(box_id, 0)
+            await self._containers.release(record)
         await self._disks.remove(paths)
         await asyncio.to_thread(trees.remove_tree, paths.directory)
         self._slots.pop(box_id, None)
-
-    async def _release(self, record: Record) -> None:
-        """Removes what a box that does not run does not need: container, cgroup, network, root."""
-        box_id = record.plan.box_id
-        await self._forget_container(box_id)
-        await self._network.remove(box_id, record.slot)
-        mounts.unmount(self._names.paths(box_id).root, lazily=True)
-
-    async def _end(self, box_id: str, grace: float) -> None:
-        await processes.end(*self._init_of(box_id), grace)
-
-    async def _forget_container(self, box_id: str) -> None:
-        """Removes runc's state and the cgroup, and with them what an interrupted start left."""
-        if (self._names.runc_root / box_id).exists():
-            await run(*self._runc(), "delete", "--force", box_id)
-        cgroup = self._names.cgroup(box_id)
-        processes.kill(cgroups.pids_of(self._cgroups, cgroup))
-        await cgroups.remove(self._cgroups, cgroup)
-        self._names.paths(box_id).pid.unlink(missing_ok=True)
-
-    # Helpers.
-
-    def _runs(self, box_id: str) -> bool:
-        return processes.runs(*self._init_of(box_id))
-
-    def _init_of(self, box_id: str) -> tuple[Path, str]:
-        return self._names.paths(box_id).pid, self._names.cgroup(box_id)
-
-    def _runc(self, *options: str) -> tuple[str, ...]:
-        return ("runc", "--root", str(self._names.runc_root), *options)
-
-    @property
-    def _cgroups(self) -> cgroups.Layout:
-        if self._layout is None:
-            raise Unavailable("the backend is not set up")
-        return self._layout

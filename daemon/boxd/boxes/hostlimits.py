@@ -9,28 +9,25 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from boxd.backends.hostfiles import MEMINFO, memory_for_boxes
 from boxd.boxes.quota import AWAKE
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from boxd.model.box import Box
 
 RUNNING = 500
 """Boxes of all owners that run at once, unless the operator says otherwise."""
 OVERCOMMIT = 4
-RESERVE_MB = 1024
-RESERVE_SHARE = 10
-"""MiB of memory that boxes leave to the host: so many, and one part in so many of all of it."""
 FREE_MB = 2048
 FREE_SHARE = 20
 """MiB of the state directory's disk that stay free: so many, but at most one part in so many."""
 _MIB = 1024 * 1024
-_KIB_PER_MIB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def host_limits(
     running: int | None = None,
     memory: int | None = None,
     free: int | None = None,
-    meminfo: Path = Path("/proc/meminfo"),
+    meminfo: Path = MEMINFO,
 ) -> HostLimits:
     """The operator's limits, and for what is None those that fit this host.
 
@@ -79,16 +76,11 @@ def host_limits(
     return HostLimits(
         state_dir=state_dir,
         running=RUNNING if running is None else running,
-        mem_mb=OVERCOMMIT * for_boxes_mb(meminfo) if memory is None else memory // _MIB,
+        mem_mb=OVERCOMMIT * (memory_for_boxes(meminfo) // _MIB)
+        if memory is None
+        else memory // _MIB,
         free_mb=min(FREE_MB, disk_mb // FREE_SHARE) if free is None else free // _MIB,
     )
-
-
-def for_boxes_mb(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """MiB of this host's memory that boxes may use together."""
-    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-    total = int(lines["MemTotal"].split()[0]) // _KIB_PER_MIB
-    return max(total - RESERVE_MB - total // RESERVE_SHARE, total // 2)
 
 
 def free_mb(state_dir: Path) -> int:

@@ -58,12 +58,19 @@ def test_a_box_is_used_by_every_door_and_outlives_the_daemon(
     subprocess.run(sftp, check=True, capture_output=True, timeout=60)
     assert user.ssh("dev", "cat /root/uploaded") == (tmp_path / "key.pub").read_text().strip()
     before = user.boxes()["dev"]["id"]
-    for end in (signal.SIGTERM, signal.SIGKILL):
-        docker_daemon.end(end)
-        docker_daemon.start()
-        assert user.boxes()["dev"]["id"] == before
-        assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
-        assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
+    docker_daemon.end(signal.SIGKILL)
+    docker_daemon.start()
+    assert user.boxes()["dev"]["id"] == before
+    assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
+    assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
+
+
+def test_doctor_tells_of_the_engine(docker_daemon: Daemon, dockerd: Dockerd) -> None:
+    done = docker_daemon.run("doctor")
+    assert done.returncode == 0, done.stdout
+    (line,) = (one for one in done.stdout.splitlines() if one.startswith("docker engine"))
+    assert line.split()[2] == "ok"
+    assert f"overlay2, at {dockerd.socket}" in line
 
 
 def test_suspending_is_refused_with_the_reason(user: User) -> None:
@@ -75,20 +82,50 @@ def test_suspending_is_refused_with_the_reason(user: User) -> None:
     assert user.boxes()["dev"]["state"] == "running"
 
 
-def test_boxes_stop_with_the_service_and_start_from_their_disks(
-    docker_daemon: Daemon, user: User
+def test_down_stops_the_boxes_without_being_told_of_the_engine_and_disks_stay(
+    docker_daemon: Daemon, dockerd: Dockerd, user: User
 ) -> None:
     user.ssh("ws1/dev", "echo one >/wrk/file; echo two >/root/file")
-    docker_daemon.end(signal.SIGINT)
+    docker_daemon.end(signal.SIGKILL)
+    where = ["--state-dir", str(docker_daemon.state), "--docker-socket", str(dockerd.socket)]
+    subprocess.run([*BOXD, "down", *where], check=True, capture_output=True, timeout=STOP_S)
     assert docker_daemon.left_overs() == []
     docker_daemon.start()
     assert user.boxes()["ws1/dev"]["state"] == "suspended"
     assert user.ssh("ws1/dev", "cat /wrk/file /root/file") == "one\ntwo"
 
 
-def test_any_image_of_the_engine_will_do(dockerd: Dockerd, busybox_root: Path, user: User) -> None:
-    dockerd.add_image(busybox_root, "test/Tools".lower(), "1.2", "ENV TOOL=hammer")
-    assert user.ssh("tools:test/tools:1.2", "busybox | head -c 7; id -u") == "BusyBox0"
+def test_an_image_has_no_say_in_how_the_agent_runs(
+    dockerd: Dockerd, busybox_root: Path, user: User
+) -> None:
+    """The agent is init, as root, undisturbed; only sessions get the image's environment."""
+    dockerd.add_image(
+        busybox_root,
+        "test/hostile",
+        "1.2",
+        'ENTRYPOINT ["/bin/false"]',
+        'CMD ["/bin/false"]',
+        "USER 7:7",
+        "WORKDIR /tmp",
+        'HEALTHCHECK --interval=1s CMD ["/bin/false"]',
+        'VOLUME ["/data", "/run", "/run/box", "/wrk"]',
+        "ENV LD_PRELOAD=/lib/evil.so",
+        "ENV PYTHONHOME=/nowhere PYTHONPATH=/nowhere PYTHONSTARTUP=/nowhere",
+        "ENV PATH=/opt/tools:/bin",
+        "ENV TOOL=hammer",
+        "LABEL boxd.installation=000000 boxd.box=0",
+    )
+    look = "id -u; tr '\\0' ' ' </proc/1/cmdline; echo; tr '\\0' '\\n' </proc/1/environ; "
+    look += "echo $TOOL $PATH; command -v box-guest; grep Uid: /proc/1/status; echo x >/wrk/file"
+    said = user.ssh("hard:test/hostile:1.2", look).splitlines()
+    assert said[0] == "0"
+    assert said[1].rstrip().endswith("-m box_guest")
+    environment = said[2 : said.index("hammer /opt/tools:/bin:/.box/bin")]
+    assert {line.partition("=")[0] for line in environment} == {"PATH", "HOME", "LANG", "HOSTNAME"}
+    assert said[-2:] == ["/.box/bin/box-guest", "Uid:\t0\t0\t0\t0"]
+    assert list((dockerd.directory / "data/volumes").glob("*/"))
+    user.ssh("cli", "rm hard")
+    assert not list((dockerd.directory / "data/volumes").glob("*/"))
 
 
 def test_an_image_that_cannot_be_had_leaves_nothing(docker_daemon: Daemon, user: User) -> None:
@@ -101,7 +138,7 @@ def test_an_image_that_cannot_be_had_leaves_nothing(docker_daemon: Daemon, user:
 
 
 def test_a_state_directory_of_another_backend_is_refused(docker_daemon: Daemon, user: User) -> None:
-    user.ssh("dev", "true")
+    boot = user.ssh("dev", "cat /proc/1/stat")
     docker_daemon.end(signal.SIGTERM)
     addresses = ["--ssh-addr", "127.0.0.1:0", "--state-dir", str(docker_daemon.state)]
     done = subprocess.run(
@@ -114,7 +151,8 @@ def test_a_state_directory_of_another_backend_is_refused(docker_daemon: Daemon, 
     assert done.returncode == 1
     assert "holds boxes of the backend docker; start with --backend docker" in done.stderr
     docker_daemon.start()
-    assert user.boxes()["dev"]["state"] == "running"
+    again = user.ssh("dev", "cat /proc/1/stat")
+    assert again.split()[21] == boot.split()[21]  # the same init
 
 
 def test_an_engine_that_ends_takes_the_boxes_along_and_they_start_again(

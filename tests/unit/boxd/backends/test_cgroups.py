@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from boxd.backends import cgroups
-from boxd.errors import Unavailable
+from boxd.errors import BoxdError, Unavailable
 
 LINE = "30 20 0:26 / {place} rw,relatime shared:9 - {kind} {kind} rw,{options}"
 
@@ -86,3 +87,61 @@ def test_paused_ones_go_on(tmp_path: Path) -> None:
     cgroups.thaw(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b/x")
     assert (place / "cgroup.freeze").read_text() == "0"
     cgroups.thaw(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b/absent")
+
+
+def test_what_all_boxes_take_together(tmp_path: Path) -> None:
+    for controller, name in (("cpu", "cpu.shares"), ("memory", "memory.limit_in_bytes")):
+        (tmp_path / controller / "b").mkdir(parents=True)
+        (tmp_path / controller / "b" / name).write_text("1\n")
+    mounts = {name: tmp_path / name for name in ("cpu", "memory")}
+    for _ in range(2):
+        cgroups.prepare_parent(cgroups.Layout(cgroups.Mode.V1, mounts), "/b", 4096)
+    assert (tmp_path / "memory/b/memory.limit_in_bytes").read_text() == "4096\n"
+    assert int((tmp_path / "cpu/b/cpu.shares").read_text()) == 1024 * (os.cpu_count() or 1)
+
+
+def test_what_all_boxes_take_together_on_v2(tmp_path: Path) -> None:
+    layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    cgroups.prepare_parent(layout, "/b", 4096)
+    assert list((tmp_path / "b").iterdir()) == [], "the root hands out no memory controller"
+    (tmp_path / "b/memory.max").write_text("max\n")
+    cgroups.prepare_parent(layout, "/b", 4096)
+    assert (tmp_path / "b/memory.max").read_text() == "4096\n"
+
+
+async def test_freezing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "x"
+    place.mkdir()
+    (place / "freezer.state").write_text("THAWED")
+    (place / "cgroup.freeze").write_text("0")
+    (place / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    old = cgroups.Layout(cgroups.Mode.HYBRID, {"freezer": tmp_path})
+    new = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    for layout in (old, new):
+        assert not cgroups.is_frozen(layout, "/x")
+        await cgroups.freeze(layout, "/x")
+        assert cgroups.is_frozen(layout, "/x")
+        assert not cgroups.is_frozen(layout, "/absent")
+    (place / "freezer.state").write_text("FREEZING")
+    assert cgroups.is_frozen(old, "/x")
+    (place / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    monkeypatch.setattr(cgroups, "FREEZE_TIMEOUT", 0.01)
+    with pytest.raises(BoxdError, match="do not stand still"):
+        await cgroups.freeze(new, "/x")
+    assert not cgroups.is_frozen(new, "/x")
+    without = cgroups.Layout(cgroups.Mode.HYBRID, {"": tmp_path})
+    assert not cgroups.is_frozen(without, "/x")
+    with pytest.raises(Unavailable, match="freezer"):
+        await cgroups.freeze(without, "/x")
+
+
+def test_hierarchies_that_are_mounted_twice() -> None:
+    """CRIU does that for a moment."""
+    once = (
+        "30 1 0:30 / /c/unified rw - cgroup2 cgroup2 rw\n"
+        "31 1 0:31 / /c/memory rw - cgroup cgroup rw,memory\n"
+        "32 1 0:32 / /c/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+        "33 1 0:33 / /c/pids rw - cgroup cgroup rw,pids\n"
+        "34 1 0:34 / /c/devices rw - cgroup cgroup rw,devices\n"
+    )
+    assert cgroups.parse_mounts(once + once.replace("/c/", "/yard/")) == cgroups.parse_mounts(once)

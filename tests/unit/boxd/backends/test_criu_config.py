@@ -85,6 +85,11 @@ RESTORE = """\
         ("", "CRIU said nothing"),
         ("(00.1) Error (c.c:1): no file \x1b[31mred\n", "no file \\x1b[31mred"),
         ("(00.1) Error (c.c:1): " + "x" * 999, "x" * 200),
+        (
+            "(00.1) Error (tty.c:1): tty: ctty inheritance detected sid/pgrp 3\n",
+            "a program has /dev/tty open, as less and sh do in a terminal; end it"
+            " (tty: ctty inheritance detected sid/pgrp 3)",
+        ),
     ],
 )
 def test_the_error_that_says_something(log: str, words: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from boxd.backends.criu_images import (
     FILES,
     MOUNTPOINTS,
+    NAMES,
     REMAPS,
     DamagedImage,
     Field,
@@ -22,6 +23,7 @@ from boxd.backends.criu_images import (
     parse_message,
     remapped,
     root_mount,
+    with_hostname,
     with_stand_ins,
     without_sizes,
     write_image,
@@ -205,3 +207,11 @@ def test_recorded_images_are_understood() -> None:
     [stand_in] = open_files(changed, b"/.gone-0")
     assert (stand_in.mount_id, stand_in.size) == (root, None)
     assert len(parse_image(changed, FILES)) == len(parse_image(files, FILES))
+
+
+def test_another_hostname() -> None:
+    names = write_image([write_message([text(1, b"old"), text(2, b"domain")])], NAMES)
+    (message,) = parse_image(with_hostname(names, "new"), NAMES)
+    assert parse_message(message) == [text(1, b"new"), text(2, b"domain")]
+    with pytest.raises(DamagedImage):
+        with_hostname(write_image([write_message([number(3, 1)])], NAMES), "new")

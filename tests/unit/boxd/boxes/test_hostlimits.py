@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.hostlimits import OVERCOMMIT, HostLimits, for_boxes_mb, free_mb, host_limits
+from boxd.backends.hostfiles import memory_for_boxes
+from boxd.boxes.hostlimits import OVERCOMMIT, HostLimits, free_mb, host_limits
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from tests.unit.boxd.boxes.test_quota import BOX
@@ -51,12 +52,12 @@ def test_a_full_disk_takes_no_more_boxes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("total_kb", "for_boxes"),
-    [(24 * GIB // 1024, 24576 - 1024 - 2457), (2 * GIB // 1024, 1024), (GIB // 1024, 512)],
+    [(24 * GIB // 1024, 24576 - 1024 - 2458), (2 * GIB // 1024, 1024), (GIB // 1024, 512)],
 )
 def test_boxes_leave_memory_to_the_host(tmp_path: Path, total_kb: int, for_boxes: int) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal:       {total_kb} kB\nMemFree:  1 kB\n")
-    assert for_boxes_mb(meminfo) == for_boxes
+    assert memory_for_boxes(meminfo) >> 20 == for_boxes
     assert host_limits(tmp_path, meminfo=meminfo).mem_mb == OVERCOMMIT * for_boxes
 
 

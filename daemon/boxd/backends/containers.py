@@ -1,0 +1,176 @@
+"""The steps of one box as a container of runc: made ready, started, ended, taken apart.
+
+Each step is idempotent. No lock is taken here: the backend serialises the calls for one box.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+from typing import TYPE_CHECKING
+
+from boxd.backends import bundle, cgroups, criu_config, disk, mounts, processes
+from boxd.backends.records import write
+from boxd.backends.run import last_words, run, run_silent
+from boxd.errors import BoxdError, Unavailable
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from boxd.backends.disks import Disks
+    from boxd.backends.hostnames import BoxPaths, HostNames
+    from boxd.backends.network import Network
+    from boxd.backends.records import Record
+
+START_TIMEOUT = 60.0
+
+
+class Containers:
+    """`disks` and `network` are those of the installation; `layout` is known after `detect`."""
+
+    def __init__(
+        self, names: HostNames, network: Network, disks: Disks, init: tuple[str, ...]
+    ) -> None:
+        self.names = names
+        self.network = network
+        self.disks = disks
+        self._init = init
+        self._layout: cgroups.Layout | None = None
+
+    def detect(self) -> None:
+        """Looks at the host's cgroups. Raises Unavailable with a remedy."""
+        self._layout = cgroups.detect()
+
+    def forget_layout(self) -> None:
+        """The opposite of `detect`."""
+        self._layout = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `detect` was called."""
+        return self._layout is not None
+
+    @property
+    def layout(self) -> cgroups.Layout:
+        """The host's cgroups."""
+        if self._layout is None:
+            raise Unavailable("the backend is not set up")
+        return self._layout
+
+    def paths(self, box_id: str) -> BoxPaths:
+        """Where the box's files are."""
+        return self.names.paths(box_id)
+
+    def disk(self, record: Record) -> disk.Disk:
+        """The disk that the box has. Unavailable when it is not there."""
+        return self.disks.named(record.disk)
+
+    def runs(self, box_id: str) -> bool:
+        """Whether the box's init lives."""
+        return processes.runs(*self._init_of(box_id))
+
+    def is_frozen(self, box_id: str) -> bool:
+        """Whether it lives and stands still."""
+        return self.runs(box_id) and cgroups.is_frozen(self.layout, self.names.cgroup(box_id))
+
+    def init(self, box_id: str) -> AbstractContextManager[tuple[int, int]]:
+        """Pid and pidfd of its init; Conflict when it does not run."""
+        return processes.init_process(*self._init_of(box_id))
+
+    async def prepare(self, record: Record) -> None:
+        """Mounts the root and makes the network, as far as they are missing."""
+        rootfs = record.plan.rootfs
+        if rootfs is None or not rootfs.is_dir():
+            version = "" if rootfs is None else f" (version {rootfs.name})"
+            raise Unavailable(
+                f"image {record.plan.image}{version}, on which the box stands, is gone from this "
+                f"host; ask the operator for it, or make the box anew: {record.plan.hostname}+"
+            )
+        paths = self.paths(record.plan.box_id)
+        await self.disk(record).mount(paths, rootfs, record.plan.disk_mb)
+        await self.connect(record)
+
+    async def connect(self, record: Record) -> None:
+        """Makes network and fence, as far as they are missing."""
+        await self.network.ensure(record.plan.box_id, record.slot, egress=record.plan.egress)
+
+    def furnish(self, record: Record) -> None:
+        """Files that the box's system expects to be right. The box may change them later."""
+        top = self.disk(record).upper(self.paths(record.plan.box_id))
+        (top / bundle.DRIVE_DIR.lstrip("/")).mkdir(mode=0o755, exist_ok=True)
+        for name, content in bundle.etc_files(record.plan.hostname).items():
+            disk.write_beneath(top, name, content)
+
+    def configure(self, record: Record) -> None:
+        """Writes the bundle."""
+        box_id = record.plan.box_id
+        paths = self.paths(box_id)
+        config = bundle.config(
+            record.plan,
+            bundle.Places(paths.root, self.names.netns_path(box_id), self.names.cgroup(box_id)),
+            bundle.HostFacts(
+                nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+                caps_swap=cgroups.caps_swap(self.layout),
+            ),
+            self._init,
+        )
+        config["annotations"] = {criu_config.ANNOTATION: str(paths.criu_config)}
+        write(paths.bundle / "config.json", json.dumps(config))
+
+    async def run(self, record: Record) -> None:
+        """Starts the init. Raises BoxdError with runc's words."""
+        paths = self.paths(record.plan.box_id)
+        self.configure(record)
+        paths.log.unlink(missing_ok=True)
+        status = await run_silent(
+            *self._runc("--log", str(paths.log), "--log-format", "json"),
+            *("run", "--detach", "--bundle", str(paths.bundle), "--pid-file", str(paths.pid)),
+            record.plan.box_id,
+            timeout=START_TIMEOUT,
+        )
+        if status != 0:
+            raise BoxdError(f"the box does not start: {last_words(paths.log)}")
+        await processes.wait_for_exec(paths.pid)
+
+    async def end(self, box_id: str, grace: float) -> None:
+        """Ends all processes, with time to do it themselves unless they are frozen.
+
+        No instruction of frozen ones runs any more.
+        """
+        if not self.is_frozen(box_id):
+            await processes.end(*self._init_of(box_id), grace)
+            return
+        self._kill(box_id)
+        await processes.wait_for_end(*self._init_of(box_id))
+
+    async def release(self, record: Record) -> None:
+        """Removes what a box that does not run does not need: container, cgroup, network, root."""
+        box_id = record.plan.box_id
+        await self.forget(box_id)
+        await self.network.remove(box_id, record.slot)
+        # What is unmounted is written to the disk first: that may take a while.
+        root = self.paths(box_id).root
+        await asyncio.to_thread(mounts.unmount, root, lazily=True)
+
+    async def forget(self, box_id: str) -> None:
+        """Removes runc's state and the cgroup, and with them what an interrupted start left."""
+        self._kill(box_id)
+        if (self.names.runc_root / box_id).exists():
+            await run(*self._runc(), "delete", "--force", box_id)
+        self._kill(box_id)
+        await cgroups.remove(self.layout, self.names.cgroup(box_id))
+        self.paths(box_id).pid.unlink(missing_ok=True)
+
+    def _kill(self, box_id: str) -> None:
+        """SIGKILL first: what is frozen ends before it goes on."""
+        cgroup = self.names.cgroup(box_id)
+        processes.kill(cgroups.pids_of(self.layout, cgroup))
+        cgroups.thaw(self.layout, cgroup)
+
+    def _init_of(self, box_id: str) -> tuple[Path, str]:
+        return self.paths(box_id).pid, self.names.cgroup(box_id)
+
+    def _runc(self, *options: str) -> tuple[str, ...]:
+        return ("runc", "--root", str(self.names.runc_root), *options)

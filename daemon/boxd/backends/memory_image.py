@@ -1,0 +1,193 @@
+"""The image of a box's memory on the disk: a directory that is complete when it has its name.
+
+CRIU writes into a directory beside it; a manifest is added, all of it goes to the disk, and then
+the directory gets its name in one step. Before a restore begins a mark is put into it, so memory
+is used once at most: a box that does not run and whose memory is marked has lost it. What is
+removed loses its name first, and is never taken for memory again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from boxd.errors import MemoryLost
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+MANIFEST = "manifest.json"
+_ATTEMPT = "attempt"
+_NEW, _OLD = ".new", ".old"
+_DIGEST_LIMIT = 1024 * 1024
+"""Files up to this many bytes are compared by their sums, larger ones (pages) by their length."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the image depends on. A box is brought back only where all of it is the same.
+
+    `bundle` is the digest of the box's configuration, `host` names CRIU, runc, kernel and CPU.
+    """
+
+    box_id: str
+    bundle: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the box had when its memory was written, and has to have again.
+
+    `drive`: /wrk was mounted; `address` is its own one; `rights` are those of its first process.
+    """
+
+    drive: bool
+    address: str
+    hostname: str
+    rights: dict[str, str]
+
+
+def new(directory: Path) -> Path:
+    """An empty directory in which the image is made."""
+    place = directory.with_name(directory.name + _NEW)
+    if place.exists():
+        shutil.rmtree(place)
+    place.mkdir(mode=0o700)
+    return place
+
+
+def drop_rests(directory: Path) -> None:
+    """Removes what is not complete, or forgotten. No error if there is nothing."""
+    for ending in (_NEW, _OLD):
+        with suppress(FileNotFoundError):
+            shutil.rmtree(directory.with_name(directory.name + ending))
+
+
+def publish(directory: Path, facts: Facts, state: State, beside: Iterable[Path] = ()) -> None:
+    """Completes what was made in `new` and gives it its name.
+
+    When this returns it is on the disk, and so is what is on the file systems of `beside`.
+    """
+    place = directory.with_name(directory.name + _NEW)
+    seal(place, facts, state)
+    for device in {path.stat().st_dev: path for path in (place, *beside)}.values():
+        _sync(device)
+    place.rename(directory)
+    sync_directory(directory.parent)
+
+
+def seal(place: Path, facts: Facts, state: State) -> None:
+    """Writes the manifest for the files of a directory."""
+    files = [file for file in sorted(place.iterdir()) if file.name != MANIFEST]
+    content = {
+        "facts": asdict(facts),
+        "state": asdict(state),
+        "sizes": {file.name: file.stat().st_size for file in files},
+        "sums": {file.name: _sum(file.read_bytes()) for file in files if _is_small(file)},
+    }
+    text = json.dumps(content, indent=1)
+    (place / MANIFEST).write_text(f"{_sum(text.encode())}\n{text}\n")
+
+
+def is_there(directory: Path) -> bool:
+    """Whether the box has memory that was not used yet."""
+    return (directory / MANIFEST).exists() and not is_marked(directory)
+
+
+def is_marked(directory: Path) -> bool:
+    """Whether a restore from it was begun."""
+    return mark(directory).exists()
+
+
+def check(directory: Path, facts: Facts) -> State:
+    """Whether it is whole and of these facts. MemoryLost says what is wrong."""
+    if is_marked(directory):
+        raise MemoryLost("the service ended while the box's memory was being brought back")
+    content, state = read(directory)
+    for name, value in asdict(facts).items():
+        if content["facts"].get(name) != value:
+            raise MemoryLost(f"its memory was kept {_OTHER[name]}")
+    sizes = {file.name: file.stat().st_size for file in directory.iterdir()}
+    del sizes[MANIFEST]
+    if sizes != content["sizes"]:
+        raise MemoryLost("the image of its memory is not complete")
+    for name, known in content["sums"].items():
+        if _sum((directory / name).read_bytes()) != known:
+            raise MemoryLost(f"the image of its memory is damaged ({name})")
+    return state
+
+
+def read(directory: Path) -> tuple[dict[str, Any], State]:
+    """The manifest, and the state in it. MemoryLost when there is none that can be read."""
+    try:
+        known, _, text = (directory / MANIFEST).read_text(errors="replace").partition("\n")
+    except FileNotFoundError:
+        raise MemoryLost("the box has no memory on the disk") from None
+    if _sum(text.removesuffix("\n").encode()) != known:
+        raise MemoryLost(f"the image of its memory is damaged ({MANIFEST})")
+    content: dict[str, Any] = json.loads(text)
+    return content, State(**content["state"])
+
+
+def mark(directory: Path) -> Path:
+    """The file that says that a restore was begun, once it is there and on the disk."""
+    return directory / _ATTEMPT
+
+
+def forget(directory: Path, *, sync: bool = True) -> None:
+    """Takes the image its name, with `sync` on the disk, too; `drop_rests` removes what it was.
+
+    No error if there is none.
+    """
+    old = directory.with_name(directory.name + _OLD)
+    if not directory.exists():
+        return
+    with suppress(FileNotFoundError):
+        shutil.rmtree(old)
+    directory.rename(old)
+    if sync:
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Puts the names in a directory on the disk."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_OTHER = {
+    "box_id": "for another box",
+    "bundle": "with another configuration of the box",
+    "host": "by another kernel, CPU, CRIU or runc",
+}
+
+
+def _sync(place: Path) -> None:
+    """Puts the whole file system of a directory on the disk: one wait instead of sixty."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(ctypes.c_int(descriptor)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(place))
+    finally:
+        os.close(descriptor)
+
+
+def _is_small(file: Path) -> bool:
+    return file.stat().st_size <= _DIGEST_LIMIT
+
+
+def _sum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

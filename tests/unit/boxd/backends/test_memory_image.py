@@ -1,0 +1,93 @@
+"""Images of memory: complete when they have their name, used once, refused when damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.backends import memory_image
+from boxd.backends.memory_image import Facts, State
+from boxd.errors import MemoryLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FACTS = Facts(box_id="b" * 32, bundle="digest", host="criu 4.3 linux 6.18")
+STATE = State(drive=True, address="10.1.0.2", hostname="dev", rights={"NoNewPrivs": "1"})
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    """A published image of a small file and a large one."""
+    directory = tmp_path / "memory"
+    place = memory_image.new(directory)
+    (place / "files.img").write_bytes(b"small")
+    (place / "pages.img").write_bytes(b"x" * 2_000_000)
+    memory_image.publish(directory, FACTS, STATE, [tmp_path])
+    return directory
+
+
+def test_it_is_there_when_it_is_published(tmp_path: Path, image: Path) -> None:
+    assert memory_image.is_there(image)
+    assert memory_image.check(image, FACTS) == STATE
+    assert [path.name for path in tmp_path.iterdir()] == ["memory"]
+
+
+def test_what_is_not_published_is_none(tmp_path: Path) -> None:
+    directory = tmp_path / "memory"
+    (memory_image.new(directory) / "files.img").touch()
+    assert list(memory_image.new(directory).iterdir()) == []
+    assert not memory_image.is_there(directory)
+    with pytest.raises(MemoryLost, match="no memory"):
+        memory_image.check(directory, FACTS)
+    memory_image.drop_rests(directory)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_marked_one_is_none(image: Path) -> None:
+    memory_image.mark(image).touch()
+    assert memory_image.is_marked(image)
+    assert not memory_image.is_there(image)
+    with pytest.raises(MemoryLost, match="while"):
+        memory_image.check(image, FACTS)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_forgotten_one_is_none(tmp_path: Path, image: Path, sync: bool) -> None:
+    memory_image.forget(image, sync=sync)
+    memory_image.forget(image, sync=sync)
+    assert not memory_image.is_there(image)
+    memory_image.drop_rests(image)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("field", ["box_id", "bundle", "host"])
+def test_it_is_of_one_box_and_one_host(image: Path, field: str) -> None:
+    with pytest.raises(MemoryLost, match="was kept"):
+        memory_image.check(image, replace(FACTS, **{field: "other"}))
+
+
+def _flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "cut": lambda image: (image / "pages.img").write_bytes(b"x" * 1_999_999),
+    "flipped": lambda image: _flip(image / "files.img"),
+    "missing": lambda image: (image / "files.img").unlink(),
+    "more": lambda image: (image / "more.img").touch(),
+    "manifest flipped": lambda image: _flip(image / "manifest.json"),
+    "manifest empty": lambda image: (image / "manifest.json").write_text(""),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_one_is_refused(image: Path, how: str) -> None:
+    DAMAGES[how](image)
+    with pytest.raises(MemoryLost, match=r"damaged|not complete"):
+        memory_image.check(image, FACTS)
