@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from boxd.names.spec import BoxSpec
 
 REMOVED = "was removed"
+REMADE = "its disk was lost; started anew from its image"
 
 _log = logging.getLogger(__name__)
 
@@ -262,6 +263,8 @@ class Changes:
 
     async def _start(self, box: Box, detail: str) -> Box:
         """From `suspended` or `failed`: the box goes on from its memory, or starts on its disk."""
+        if self._assembly.is_lost(box):
+            box, detail = await self._remake(box), REMADE
         async with self._admission.room(box, new=False):
             box = await self._rows.change(box, BoxState.RESUMING, step=Waking.PREPARE)
         try:
@@ -278,6 +281,18 @@ class Changes:
             self._timers.unsettled(box, error)
             raise
         _log.info("box started", extra={"box": box.id})
+        return box
+
+    async def _remake(self, box: Box) -> Box:
+        """A box of which only the row is left gets a fresh disk and an identity of its own."""
+        private_key, host_key = self._assembly.new_identity()
+        box = await self._rows.note(box, host_key=host_key, memory=False)
+        try:
+            await self._assembly.build(box, private_key)
+        except BaseException:
+            await self._assembly.destroy(box)
+            raise
+        _log.warning("the disk of the box was lost; it starts anew", extra={"box": box.id})
         return box
 
     async def _undo(self, box: Box) -> None:
