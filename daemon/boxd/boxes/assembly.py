@@ -107,6 +107,10 @@ class Assembly:
         else:
             await self.backend.create(plan)
 
+    def is_lost(self, box: Box) -> bool:
+        """Whether nothing of the box is on this host, as after a restore on another machine."""
+        return not self._places.run_dir(box.id).exists()
+
     async def renew_identity(self, box: Box) -> str:
         """Gives a box that does not run another host key; its agent takes it up when it runs.
 
