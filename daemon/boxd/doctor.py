@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 MIN_KERNEL = (5, 12)
 """Drives come into boxes by open_tree and move_mount (5.2), setns on a pidfd (5.8) and
 mount_setattr (5.12)."""
-NOT_YET = "this release does not suspend boxes yet"
 MIN_FREE = 2 << 30
 """Bytes: an image, its runtime and a new PostgreSQL cluster fit."""
 _PROGRAMS = {
@@ -89,8 +88,7 @@ def suspending(config: Config) -> Check:
     except OSError as error:
         text, remedy = f"suspending could not be tried: {error}", "use another --state-dir"
         return Check("suspend", ok=False, found=text, remedy=remedy, needed=False)
-    text = f"{found.text}; {NOT_YET}"
-    return Check("suspend", found.suspends, text, found.remedy, needed=False)
+    return Check("suspend", found.suspends, found.text, found.remedy, needed=False)
 
 
 def left_running(config: Config) -> bool:

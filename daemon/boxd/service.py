@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
-from boxd.backends.choose import choose, refuse_foreign
+from boxd.backends.choose import choose
 from boxd.backends.hostnames import HostNames
 from boxd.backends.records import Records
 from boxd.boxes.assembly import Assembly, Places
@@ -135,8 +135,8 @@ class Service:
         keys = state / "keys"
         make_private(keys)
         store, volumes = await self._start_stores(keys)
-        refuse_foreign(config, {box.backend for box in await store.all_boxes()})
-        backend = choose(config)
+        existing = {box.backend for box in await store.all_boxes()}
+        backend = choose(config, existing, serve=serve)
         self._progress("Preparing the host for boxes")
         await backend.setup()
         self._stack.push_async_callback(backend.close)

@@ -155,6 +155,26 @@ class SteppedBackend(FakeBackend):
         await self._steps.step("backend.resume")
         await super().resume(box_id, drive)
 
+    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Fails before the work: what fails leaves no snapshot."""
+        await self._steps.step("backend.snapshot")
+        await super().snapshot(box_id, snapshot_id)
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.restore_snapshot")
+        await super().restore_snapshot(box_id, snapshot_id)
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """Fails after the work: the worst moment."""
+        await super().clone(plan, snapshot_id)
+        await self._steps.step("backend.clone")
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.drop_snapshot")
+        await super().drop_snapshot(snapshot_id)
+
     async def lives(self, box_id: str) -> bool:
         """Whether the box's processes run."""
         found = await self.look(box_id)
@@ -411,6 +431,8 @@ class World:
         boxes = self.root / "boxes"
         found: dict[str, object] = {
             "rows": [box.ref for box in await self.store.all_boxes()],
+            "snapshots": [one.name for one in await self.store.all_snapshots()],
+            "snapshots of the host": list(await self.backend.snapshots()),
             "backend": [one.box_id for one in await self.backend.list()],
             "tunnels": sorted(self.tunnels.open_for),
             "drives": sorted(self.drives.attached),

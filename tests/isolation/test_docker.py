@@ -16,7 +16,9 @@ import pytest_asyncio
 from tests.harness import neighbour as beside
 from tests.harness.answers import Answers
 from tests.harness.dockerd import open_docker_host
-from tests.isolation import test_egress, test_escapes, test_posture
+from tests.harness.nameserver import NameServer, serving
+from tests.harness.neighbour import PRIVATE, in_namespace
+from tests.isolation import test_egress, test_egress_list, test_escapes, test_posture
 from tests.isolation.test_egress import ANYWHERE, LOOPBACK_RESOLVER, PORT
 
 if TYPE_CHECKING:
@@ -99,3 +101,16 @@ async def test_egress_none_reaches_nothing(
     host: DockerHost, neighbour: Neighbour, host_listener: Answers
 ) -> None:
     await test_egress.test_egress_none_reaches_nothing(host, neighbour, host_listener)
+
+
+async def test_a_listed_name_is_reached_and_another_is_not(
+    dockerd: Dockerd, state_dir: Path, image_rootfs: Path, tmp_path: Path
+) -> None:
+    conf = tmp_path / "resolv.conf"
+    conf.write_text(f"nameserver {PRIVATE[0]}\n")
+    names = NameServer(dict(test_egress_list.ZONE))
+    with beside.neighbour(PORT, test_egress_list.OTHER_PORT) as machine, serving(names):
+        in_namespace(machine.name, lambda: names.listen(PRIVATE[0]))
+        async with open_docker_host(dockerd, state_dir, image_rootfs, conf) as host:
+            lists = test_egress_list.ListHost(host, machine, names)
+            await test_egress_list.test_a_listed_name_is_reached_and_another_is_not(lists)

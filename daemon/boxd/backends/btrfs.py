@@ -38,7 +38,7 @@ _QGROUP_LIMIT = 0x8030942B
 
 _NAME_V1 = "<q4088s"
 _NAME_V2 = "<QQQ32x4040s"
-_ENABLE, _DISABLE, _ENABLE_SIMPLE = 1, 2, 4
+_ENABLE, _ENABLE_SIMPLE = 1, 4
 _LIMIT = "<QQQQQQ"
 _LIMIT_REFERENCED = 1
 _NO_LIMIT = 2**64 - 1
@@ -152,12 +152,6 @@ def enable_quota(mount: Path) -> Quota:
     return quota(mount)
 
 
-def disable_quota(mount: Path) -> None:
-    """Forgets all counts and limits."""
-    with _opened(mount) as top:
-        fcntl.ioctl(top, _QUOTA_CTL, bytearray(struct.pack("<QQ", _DISABLE, 0)))
-
-
 def limit(subvolume: Path, size: int) -> None:
     """Caps what a subvolume takes, in bytes; 0: no cap. A write beyond it fails with EDQUOT."""
     _limit(subvolume, 0, size)  # group 0 means the subvolume itself
@@ -177,6 +171,23 @@ def join_group(subvolume: Path, number: int) -> None:
         fcntl.ioctl(top, _QGROUP_ASSIGN, request)
 
 
+def forget_removed(mount: Path) -> None:
+    """Ends the account of subvolumes that are gone, with all that they wrote.
+
+    The kernel does it by itself for those that shared nothing. Nobody may make one meanwhile.
+    """
+    sync(mount)
+    for group in (_facts(mount) / "qgroups").glob("0_*"):
+        with suppress(FileNotFoundError):
+            if int((group / "referenced").read_text()) == 0:
+                _remove_group(mount, int(group.name.removeprefix("0_")))
+
+
+def _remove_group(mount: Path, group: int) -> None:
+    with _opened(mount) as top, suppress(OSError):  # the kernel refuses what is still in use
+        fcntl.ioctl(top, _QGROUP_CREATE, struct.pack("<QQ", 0, group))
+
+
 def _limit(path: Path, group: int, size: int) -> None:
     request = struct.pack(_LIMIT, group, _LIMIT_REFERENCED, size or _NO_LIMIT, 0, 0, 0)
     with _opened(path) as top:
@@ -190,11 +201,6 @@ def used(subvolume: Path) -> int | None:
         return sum(int((group / name).read_text()) for name in ("referenced", "rsv_data"))
     except FileNotFoundError:
         return None
-
-
-def counted(mount: Path) -> int:
-    """How many subvolumes are counted, with removed ones whose bytes others still refer to."""
-    return sum(1 for _ in (_facts(mount) / "qgroups").glob("0_*"))
 
 
 def _facts(path: Path) -> Path:

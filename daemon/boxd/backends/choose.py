@@ -15,19 +15,18 @@ if TYPE_CHECKING:
     from boxd.config import Config
 
 
-def choose(config: Config) -> Backend:
-    """The backend that `config.backend` names; not set up yet."""
-    if config.backend == DockerBackend.name:
-        return DockerBackend(config)
-    return RuncBackend(config)
+def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
+    """The backend that `config.backend` names; not set up yet.
 
-
-def refuse_foreign(config: Config, backends: Iterable[str]) -> None:
-    """Raises Unavailable when `backends`, those of the existing boxes, are not the chosen one."""
-    foreign = sorted(set(backends) - {config.backend})
-    if foreign:
+    `existing` are the backends of the boxes that there are. To `serve`, all must be of the chosen
+    one, else Unavailable names the flag to give; who only stops them gets theirs.
+    """
+    foreign = sorted(set(existing) - {config.backend})
+    if foreign and serve:
         raise Unavailable(
             f"{config.state_dir} holds boxes of the backend {' and '.join(foreign)}; start with "
             f"--backend {foreign[0]} (and remove them there if you want {config.backend}), "
             "or use another --state-dir"
         )
+    name = foreign[0] if foreign else config.backend
+    return DockerBackend(config) if name == DockerBackend.name else RuncBackend(config)

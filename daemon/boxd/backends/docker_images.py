@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from boxd.backends.boxlocks import BoxLocks
 from boxd.backends.docker_config import IMAGE
 from boxd.errors import UnknownImage
 
@@ -37,14 +38,14 @@ class EngineImage:
 class EngineImages:
     """Finds, imports and fetches images.
 
-    Critical section: one image is imported or fetched at a time, so that boxes which are made at
-    once from a new image fetch it once.
+    Critical section: a lock per image, so that boxes which are made at once from a new image fetch
+    it once, and a slow registry keeps nobody else waiting.
     """
 
     def __init__(self, engine: Engine, installation: str) -> None:
         self._engine = engine
         self._installation = installation
-        self._lock = asyncio.Lock()
+        self._locks = BoxLocks()
 
     async def of_root(self, name: str, root: Path) -> EngineImage:
         """The image of a catalog image's unpacked root; a version is imported when first used.
@@ -56,7 +57,7 @@ class EngineImages:
         tag = _NO_TAG.sub("-", version.name).lstrip("-.")[:128] or "root"
         found = await self._engine.image(f"{repository}:{tag}")
         if found is None:
-            async with self._lock:
+            async with self._locks.alone(f"{repository}:{tag}"):
                 found = await self._engine.image(f"{repository}:{tag}")
                 if found is None:
                     await self._engine.import_root(version, repository, tag, self._label)
@@ -76,7 +77,7 @@ class EngineImages:
             raise UnknownImage(f"{reference!r} is an image of this service: use its catalog name")
         found = await self._engine.image(reference)
         if found is None:
-            async with self._lock:
+            async with self._locks.alone(reference):
                 found = await self._engine.image(reference)
                 if found is None:
                     await self._engine.pull(reference)

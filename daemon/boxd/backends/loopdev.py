@@ -66,11 +66,6 @@ def take_growth(device: Path) -> None:
         os.close(descriptor)
 
 
-def is_direct(device: Path) -> bool:
-    """Whether it passes the host's page cache by."""
-    return (_facts(device) / "loop/dio").read_text().strip() == "1"
-
-
 def _facts(device: Path) -> Path:
     return Path("/sys/block") / device.name
 

@@ -167,6 +167,7 @@ class Volume:
         if btrfs.quota(self.top) is btrfs.Quota.OFF:
             btrfs.enable_quota(self.top)
         self.allow_layers(0)
+        btrfs.forget_removed(self.top)
         self.top.chmod(0o700)
 
     def _extend(self) -> None:

@@ -65,7 +65,11 @@ class DueActs:
         """Brings a box to a steady state that a failure left between two."""
         async with self._locks.box(box):
             present = await self._store.box(box.id)
-            if present is not None and present.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            if present is None:
+                return
+            found = await self._assembly.look(box.id)
+            stuck = found is not None and found.frozen and present.state is BoxState.RUNNING
+            if stuck or present.state in (BoxState.SUSPENDING, BoxState.RESUMING):
                 await self._changes.settle(present)
 
     async def clear(self, box: Box) -> None:

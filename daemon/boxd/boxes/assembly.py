@@ -85,22 +85,14 @@ class Assembly:
 
         UnknownImage, Unavailable, NotFound.
         """
-        run_dir = self._places.run_dir(box.id)
-        config = {
-            "box_id": box.id,
-            "name": box.name,
-            "hostname": box.name,
-            "daemon_key": self._places.daemon_key,
-            "env": {},
-        }
-        await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
+        await self._write_identity(box, private_key)
         plan = BoxPlan(
             box_id=box.id,
             hostname=box.name,
             image=box.image,
             rootfs=self.root(box.image),
             runtime=self._places.runtime,
-            run_dir=run_dir,
+            run_dir=self._places.run_dir(box.id),
             cpus=box.cpus,
             mem_mb=box.mem_mb,
             pids=box.pids,
@@ -111,6 +103,26 @@ class Assembly:
             await self.backend.clone(plan, snapshot_id)
         else:
             await self.backend.create(plan)
+
+    async def renew_identity(self, box: Box) -> str:
+        """Gives a box that does not run another host key; its agent takes it up when it runs.
+
+        Returns the public key. Memory that is used twice must not go on as one and the same agent.
+        """
+        private_key, host_key = self.new_identity()
+        await self._write_identity(box, private_key)
+        return host_key
+
+    async def _write_identity(self, box: Box, private_key: bytes) -> None:
+        config = {
+            "box_id": box.id,
+            "name": box.name,
+            "hostname": box.name,
+            "daemon_key": self._places.daemon_key,
+            "env": {},
+        }
+        run_dir = self._places.run_dir(box.id)
+        await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
 
     async def start(self, box: Box) -> None:
         """Starts the box; returns when its agent has said hello and its drive is in it.

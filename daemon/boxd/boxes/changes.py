@@ -7,6 +7,7 @@ the box's lock; the check of limits and the row that it allows run under the loc
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.boxes.records import new_box
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from boxd.boxes.suspend import Sleep
     from boxd.boxes.wish import Defaults
     from boxd.model.box import Box
+    from boxd.model.snapshot import Snapshot
     from boxd.names.spec import BoxSpec
 
 REMOVED = "was removed"
@@ -92,12 +94,54 @@ class Changes:
         box = new_box(
             owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral
         )
+        box = await self._make(box, private_key)
+        for one in wish.shortened:
+            said(one.told(box.ref))
+        return box
+
+    async def create_from(
+        self,
+        base: Snapshot,
+        workspace: str | None,
+        spec: BoxSpec,
+        said: Callable[[str], None],
+    ) -> Box:
+        """A new running box of a spec with the disk and memory of a snapshot; see `create`."""
+        private_key, host_key = self._assembly.new_identity()
+        wish = wished(spec, self._defaults, self._catalog)
+        box = new_box(
+            base.owner,
+            workspace,
+            spec.name,
+            wish,
+            host_key=host_key,
+            now=self._clock.now(),
+            ephemeral=False,
+        )
+        box = replace(
+            box,
+            image=base.image,
+            flavor=base.flavor,
+            cpus=base.cpus,
+            mem_mb=base.mem_mb,
+            disk_mb=base.disk_mb,
+            pids=base.pids,
+            egress=base.egress,
+            drive=base.drive,
+            memory=base.memory,
+        )
+        box = await self._make(box, private_key, snapshot_id=base.id)
+        for one in wish.shortened:
+            said(one.told(box.ref))
+        return box
+
+    async def _make(self, box: Box, private_key: bytes, *, snapshot_id: str = "") -> Box:
         async with self._admission.room(box, new=True):
             box = await self._rows.add(box)
         try:
-            await self._assembly.build(box, private_key)
-            await self._assembly.start(box)
-            box = await self._rows.change(box, BoxState.RUNNING)
+            await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
+            lost = await self._sleep.revive(box)
+            box = await self._rows.change(box, BoxState.RUNNING, lost, memory=False)
         except BaseException as error:
             await self._undo(box)
             failure = _plain(error)
@@ -105,9 +149,16 @@ class Changes:
                 raise
             raise failure from error
         _log.info("box created", extra={"box": box.id, "image": box.image})
-        for one in wish.shortened:
-            said(one.told(box.ref))
         return box
+
+    async def clear_name(
+        self, owner: str, workspace: str | None, spec: BoxSpec, said: Callable[[str], None]
+    ) -> None:
+        """Removes the box whose name a spec takes for a fresh one; notes it."""
+        box = await self.find(owner, workspace, spec.name)
+        if box is not None:
+            await self.destroy(box)
+            said(f"removed the old box {box.ref} ({box.id[:12]})")
 
     async def renew(self, box: Box, spec: BoxSpec, said: Callable[[str], None]) -> Box:
         """Applies what a spec may change in an existing box; notes what it may not."""
@@ -131,6 +182,13 @@ class Changes:
             box = await self._rows.change(box, BoxState.FAILED, DIED)
         return await self._start(box, detail)
 
+    async def steady(self, box: Box) -> Box:
+        """The box as it is stored now, in a steady state. NotFound."""
+        box = await self.present(box)
+        if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            return await self.settle(box)
+        return box
+
     async def settle(self, box: Box) -> Box:
         """Brings a box to a steady state that a failure left between two."""
         box = await self._sleep.settle(box, await self._assembly.look(box.id))
@@ -140,8 +198,7 @@ class Changes:
 
     async def suspend(self, box: Box) -> Box:
         """Puts a box to sleep with its memory; one that sleeps stays as it is. See `Sleep`."""
-        if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
-            box = await self.settle(box)
+        box = await self.steady(box)
         self._sleep.check_able()
         if box.state is not BoxState.RUNNING:
             return box

@@ -23,9 +23,11 @@ from boxd.boxes.adoption import Adoption
 from boxd.boxes.attachments import Hold
 from boxd.boxes.changes import Changes
 from boxd.boxes.drives import BoxDrives
+from boxd.boxes.fork import Forks
 from boxd.boxes.parts import Parts
 from boxd.boxes.pins import Pins
 from boxd.boxes.policy import SHIPPED, Policy
+from boxd.boxes.snapshots import Snapshots
 from boxd.boxes.suspend import Sleep
 from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
     from boxd.clock import HostClock
+    from boxd.model.snapshot import Snapshot
     from boxd.names.spec import BoxSpec
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
@@ -105,6 +108,8 @@ class Lifecycle:
         self._adoption = Adoption(parts, sleep=self._sleep, changes=self._changes)
         self._pins = Pins(parts, self._changes)
         self._drives = BoxDrives(parts, self._changes)
+        self.snapshots = Snapshots(parts, sleep=self._sleep, changes=self._changes, tier=tier)
+        self._forks = Forks(parts, changes=self._changes, snapshots=self.snapshots)
         self._store, self._assembly, self._locks = store, assembly, parts.locks
         self._timers, self.activity, self.attachments = (
             parts.timers,
@@ -130,6 +135,7 @@ class Lifecycle:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
         await self._parts.marks.start(self._store, await self._store.all_boxes())
         await self._adoption.adopt_all()
+        await self.snapshots.clean(())
         await self._adoption.release_unused()
         self._timers.start(self._acts)
         self.usage.start()
@@ -170,10 +176,11 @@ class Lifecycle:
         async def change() -> Box:
             async with self._locks.name(owner, workspace, name):
                 box = await self._changes.find(owner, workspace, name)
-                if box is not None and (spec.fresh or box.state is BoxState.CREATING):
+                if spec.fresh:
+                    await self._changes.clear_name(owner, workspace, named, said)
+                    box = None
+                elif box is not None and box.state is BoxState.CREATING:
                     await self._changes.destroy(box)
-                    if spec.fresh:
-                        said(f"removed the old box {box.ref} ({box.id[:12]})")
                     box = None
                 if box is None:
                     box = await self._changes.create(
@@ -213,6 +220,30 @@ class Lifecycle:
                 return await self._changes.suspend(await self._changes.present(box))
 
         return await self._shielded(change(), None)
+
+    async def snapshot(self, box: Box, name: str | None) -> Snapshot:
+        """See `Snapshots.create`."""
+        return await asyncio.shield(self._spawn(self.snapshots.create(box, name)))
+
+    async def restore(self, box: Box, name: str) -> Box:
+        """See `Snapshots.restore`."""
+        return await asyncio.shield(self._spawn(self.snapshots.restore(box, name)))
+
+    async def fork(
+        self,
+        base: Box | Snapshot,
+        workspace: str | None,
+        spec: BoxSpec,
+        *,
+        notes: Callable[[str], None] | None = None,
+    ) -> Box:
+        """See `Forks`."""
+        said = notes or _log.debug
+        if isinstance(base, Box):
+            work = self._forks.fork(base, workspace, spec, said)
+        else:
+            work = self._forks.fork_snapshot(base, workspace, spec, said)
+        return await asyncio.shield(self._spawn(work))
 
     async def remove(self, box: Box) -> None:
         """Destroys the box whatever holds it; no error when it is gone already."""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from boxd.boxes.parts import Parts
     from boxd.model.box import Box
 
+PRE_RESTORE = "pre-restore"
+"""Name of the snapshot that is what a box was before another one was restored into it."""
 FROM_DISK = "starts again from its disk"
 DIED = f"its processes ended; {FROM_DISK}"
 
@@ -54,6 +56,8 @@ class Waking(IntEnum):
     PREPARE = 1
     BRING_BACK = 2
     HELLO = 3
+    RESTORE = 4
+    """A snapshot is brought into a sleeping box (`boxes.snapshots`)."""
 
 
 class InUse(Conflict):
@@ -64,6 +68,7 @@ class Sleep:
     """See the module. Holds no state of its own. All of it is called under the box's lock."""
 
     def __init__(self, parts: Parts) -> None:
+        self._store = parts.store
         self._rows = parts.rows
         self._assembly = parts.assembly
         self._attachments = parts.attachments
@@ -140,6 +145,8 @@ class Sleep:
 
         `found` None: the host does not know the box. `died` is told of a box that was running.
         """
+        if box.state is BoxState.RESUMING and box.step == Waking.RESTORE:
+            return await self._undo_restore(box)
         found = found or BackendBox(box.id, running=False)
         keep = found.memory and (found.frozen or box.state is not BoxState.RUNNING)
         if found.running and keep and (found.frozen or box.state is not BoxState.RESUMING):
@@ -161,6 +168,19 @@ class Sleep:
             box, BoxState.SUSPENDED, box.detail if keep else died, memory=keep
         )
 
+    async def _undo_restore(self, box: Box) -> Box:
+        """A snapshot was being brought into the box: it becomes what it was before."""
+        for one in await self._store.snapshots(box.owner):
+            if one.ready and (one.box_id, one.name) == (box.id, PRE_RESTORE):
+                host_key = await self._assembly.renew_identity(box)
+                await self._assembly.backend.restore_snapshot(box.id, one.id)
+                detail = "was not restored from a snapshot; it is as before"
+                return await self._rows.change(
+                    box, BoxState.SUSPENDED, detail, memory=one.memory, host_key=host_key
+                )
+        detail = "was being restored from a snapshot, and what it was before is gone"
+        return await self._rows.change(box, BoxState.SUSPENDED, detail, memory=False)
+
     async def check_asleep(self, box: Box, found: BackendBox | None) -> Box:
         """A box whose row says that it sleeps: what lives of it ends, memory is as the row says."""
         if found is not None and found.running:
@@ -175,7 +195,7 @@ class Sleep:
         return box
 
     async def revive(self, box: Box) -> str:
-        """Has a `resuming` box run: from its memory, else from its disk.
+        """Has a `resuming` or new box run: from its memory, else from its disk.
 
         Returns why not from the memory that it had, "" if from it or if it had none. What it raises
         leaves the box to `rest`.

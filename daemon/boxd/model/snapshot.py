@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from boxd.model.box import Box
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +48,39 @@ class Snapshot:
     def ref(self) -> str:
         """The box it belongs to, as its owner addresses it."""
         return self.box_name if self.workspace is None else f"{self.workspace}/{self.box_name}"
+
+    def to_json(self) -> dict[str, Any]:
+        """What is shown of it."""
+        shown: dict[str, Any] = {"snapshot": self.name, "box": self.ref}
+        if self.workspace is not None:
+            shown["workspace"] = self.workspace
+        return shown | {
+            "memory": self.memory,
+            "image": self.image,
+            "flavor": self.flavor,
+            "created": self.created.isoformat(),
+        }
+
+
+def snapshot_of(box: Box, snapshot_id: str, name: str, now: datetime) -> Snapshot:
+    """The record of a snapshot of the box as it is now, not `ready` yet."""
+    return Snapshot(
+        id=snapshot_id,
+        owner=box.owner,
+        workspace=box.workspace,
+        box_name=box.name,
+        name=name,
+        box_id=box.id,
+        created=now,
+        ready=False,
+        memory=box.memory or box.state is BoxState.RUNNING,
+        image=box.image,
+        flavor=box.flavor,
+        cpus=box.cpus,
+        mem_mb=box.mem_mb,
+        disk_mb=box.disk_mb,
+        pids=box.pids,
+        egress=box.egress,
+        drive=box.drive,
+        backend=box.backend,
+    )

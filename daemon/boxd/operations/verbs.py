@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from boxd.operations.boxes import BoxOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.keys import KeyOperations
+from boxd.operations.snapshots import SnapshotOperations
 
 
-class Operations(BoxOperations, CatalogOperations, DriveOperations, KeyOperations):
+class Operations(SnapshotOperations, CatalogOperations, DriveOperations, KeyOperations):
     """What every surface calls. Made of the parts that `Core` names."""

@@ -65,6 +65,14 @@ def test_a_box_is_used_by_every_door_and_outlives_the_daemon(
     assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
 
 
+def test_doctor_tells_of_the_engine(docker_daemon: Daemon, dockerd: Dockerd) -> None:
+    done = docker_daemon.run("doctor")
+    assert done.returncode == 0, done.stdout
+    (line,) = (one for one in done.stdout.splitlines() if one.startswith("docker engine"))
+    assert line.split()[2] == "ok"
+    assert f"overlay2, at {dockerd.socket}" in line
+
+
 def test_suspending_is_refused_with_the_reason(user: User) -> None:
     key = user.ssh("cli", "apikeys create laptop")
     user.ssh("dev", "true")
@@ -74,11 +82,13 @@ def test_suspending_is_refused_with_the_reason(user: User) -> None:
     assert user.boxes()["dev"]["state"] == "running"
 
 
-def test_boxes_stop_with_the_service_and_start_from_their_disks(
-    docker_daemon: Daemon, user: User
+def test_down_stops_the_boxes_without_being_told_of_the_engine_and_disks_stay(
+    docker_daemon: Daemon, dockerd: Dockerd, user: User
 ) -> None:
     user.ssh("ws1/dev", "echo one >/wrk/file; echo two >/root/file")
-    docker_daemon.end(signal.SIGINT)
+    docker_daemon.end(signal.SIGKILL)
+    where = ["--state-dir", str(docker_daemon.state), "--docker-socket", str(dockerd.socket)]
+    subprocess.run([*BOXD, "down", *where], check=True, capture_output=True, timeout=STOP_S)
     assert docker_daemon.left_overs() == []
     docker_daemon.start()
     assert user.boxes()["ws1/dev"]["state"] == "suspended"

@@ -285,6 +285,27 @@ async def test_what_a_box_left_that_was_removed_meanwhile(state: Path) -> None:
     assert [p.name for p in (state / "disks/boxes").iterdir()] == ["here"]
 
 
+async def test_nothing_is_counted_for_what_was_removed(state: Path) -> None:
+    names = HostNames("abcdef", state)
+    disks = Disks(names, VOLUME_SIZE)
+    await disks.open(set())
+    before = _counted(state / "disks")
+    for number in range(20):
+        paths = names.paths(f"box{number}")
+        await disks.for_new.create(paths, 20)
+        (disks.for_new.upper(paths) / "file").write_bytes(os.urandom(8 * MIB))
+        await disks.for_new.snapshot(paths, f"s{number}")
+        await disks.for_new.clone(f"s{number}", names.paths(f"clone{number}"), 10)
+    assert len(_counted(state / "disks") - before) == 60
+    for number in range(20):
+        await disks.remove(names.paths(f"box{number}"))
+        await disks.for_new.drop_snapshot(f"s{number}")
+        await disks.remove(names.paths(f"clone{number}"))
+    await until(lambda: _free(state / "disks") > VOLUME_SIZE - 16 * MIB)
+    await Volume(state, VOLUME_SIZE).open()
+    assert _counted(state / "disks") == before
+
+
 async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     names = HostNames("abcdef", state)
     disks = Disks(names, VOLUME_SIZE)
@@ -305,6 +326,15 @@ async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     await disks.for_new.remove(names.paths("one"))
     await until(lambda: _free(state / "disks") > 100 * MIB)
     await disks.for_new.create(names.paths("one"), 0)
+
+
+def _counted(top: Path) -> set[str]:
+    """The subvolumes that the kernel keeps account of."""
+    btrfs.sync(top)
+    table = subprocess.run(
+        ["btrfs", "qgroup", "show", top], capture_output=True, text=True, check=True
+    ).stdout
+    return {line.split()[0] for line in table.splitlines() if line.startswith("0/")}
 
 
 def _free(place: Path) -> int:

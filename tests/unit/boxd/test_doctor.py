@@ -145,3 +145,20 @@ def test_suspending_where_nothing_can_be_made(config: Config) -> None:
     assert not check.ok
     assert "could not be tried" in check.found
     assert "--state-dir" in check.remedy
+
+
+def test_the_docker_backend_needs_its_engine_and_no_runc(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket_path = config.state_dir / "absent"
+    docker = replace(config, backend="docker", docker_socket=socket_path)
+    check = found(docker, "docker engine")
+    assert (check.ok, check.needed) == (False, True)
+    assert check.found == f"no Docker engine at {socket_path}: there is no such socket"
+    assert "--docker-socket" in check.remedy
+    assert "docker engine" not in {one.name for one in doctor.checks(config)}
+    monkeypatch.setenv("PATH", str(config.state_dir))
+    assert "runc" not in {one.name for one in doctor.checks(docker)}
+    suspend = doctor.suspending(docker)
+    assert (suspend.ok, suspend.needed) == (False, False)
+    assert "docker backend cannot be suspended" in suspend.found

@@ -18,6 +18,7 @@ from boxd.frontdoor.commands import (
     pin_cmd,
     power_cmd,
     rm_cmd,
+    snapshot_cmd,
     up_cmd,
     whoami_cmd,
 )
@@ -41,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     *info_cmd.COMMANDS,
     *power_cmd.COMMANDS,
     *pin_cmd.COMMANDS,
+    *snapshot_cmd.COMMANDS,
     *apikeys_cmd.COMMANDS,
     *catalog_cmd.COMMANDS,
     *whoami_cmd.COMMANDS,

@@ -1,0 +1,236 @@
+"""Snapshots of boxes: taken in one standstill, kept beyond the life of the box, restored into it.
+
+A snapshot has its row first, which is `ready` when the host holds all of it. What a crash leaves of
+one that was not is removed at the next start, with everything on the host that no row names.
+
+Restoring keeps the box's present state as the snapshot `pre-restore` before anything is changed. A
+crash in the middle brings that back (`Sleep.settle`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from boxd.boxes.suspend import PRE_RESTORE, Waking
+from boxd.errors import BoxdError, Conflict, NotFound, Unsupported
+from boxd.model.box import BoxState
+from boxd.model.snapshot import snapshot_of
+from boxd.names.words import shown
+from boxd.secret import random_hex
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from boxd.boxes.changes import Changes
+    from boxd.boxes.parts import Parts
+    from boxd.boxes.quota import Tier
+    from boxd.boxes.suspend import Sleep
+    from boxd.model.box import Box
+    from boxd.model.snapshot import Snapshot
+
+_log = logging.getLogger(__name__)
+
+
+class Snapshots:
+    """See the module. Holds no state of its own; takes the locks that it needs."""
+
+    def __init__(self, parts: Parts, *, sleep: Sleep, changes: Changes, tier: Tier) -> None:
+        self._store = parts.store
+        self._rows = parts.rows
+        self._clock = parts.clock
+        self._assembly = parts.assembly
+        self._locks = parts.locks
+        self._timers = parts.timers
+        self._sleep = sleep
+        self._changes = changes
+        self._tier = tier
+
+    async def clean(self, keep: Collection[str]) -> None:
+        """Removes what a crash left; `keep` are ids on the host that have no row. At the start."""
+        kept = set(keep)
+        for snapshot in await self._store.all_snapshots():
+            if snapshot.ready:
+                kept.add(snapshot.id)
+            else:
+                await self._store.remove_snapshot(snapshot.id)
+        for snapshot_id in await self._assembly.backend.snapshots():
+            if snapshot_id not in kept:
+                await self.drop(snapshot_id)
+
+    async def find(self, owner: str, workspace: str | None, box_name: str, name: str) -> Snapshot:
+        """A whole snapshot by its name. NotFound."""
+        for one in await self._store.snapshots(owner):
+            place = (one.workspace, one.box_name, one.name)
+            if one.ready and place == (workspace, box_name, name):
+                return one
+        raise NotFound(f"no snapshot {shown(name)} of box {shown(box_name)}; see: snapshot ls")
+
+    async def create(self, box: Box, name: str | None) -> Snapshot:
+        """Keeps the present state of a box; `name` None: the first free of s1, s2, ...
+
+        A running box stands still meanwhile. Conflict names who uses it, or says that there is a
+        snapshot of the name; QuotaExceeded, Unsupported, NotFound.
+        """
+        self.check_able()
+        async with self._locks.box(box):
+            box = await self._changes.steady(box)
+            self.check(box)
+            return await self._keep(box, name, end=False)
+
+    async def remove(self, snapshot: Snapshot) -> None:
+        """Forgets a snapshot. What is made of it meanwhile goes on."""
+        await self._store.remove_snapshot(snapshot.id)
+        await self.drop(snapshot.id)
+
+    async def restore(self, box: Box, name: str) -> Box:
+        """Ends the box and gives it the state of one of its snapshots; it sleeps afterwards.
+
+        Its present state is kept as `pre-restore`, in the place of an older one. Conflict names who
+        uses the box; NotFound, QuotaExceeded.
+        """
+        self.check_able()
+        async with self._locks.box(box):
+            box = await self._changes.steady(box)
+            wanted = await self.find(box.owner, box.workspace, box.name, name)
+            if (wanted.box_id, wanted.image) != (box.id, box.image):
+                raise Conflict(
+                    f"snapshot {name} is of an older box {box.ref}; make a box of it: "
+                    f"snapshot fork {box.ref}@{name} NAME"
+                )
+            self.check(box)
+            older = await self._older(box)
+            await self._keep_before(box, older)
+            box = await self._changes.present(box)
+            try:
+                return await self._bring(box, wanted)
+            finally:
+                if older is not None:
+                    await self.drop(older.id)
+
+    def check_able(self) -> None:
+        """Unsupported where there are no snapshots."""
+        if not self._assembly.backend.capabilities().snapshot:
+            raise Unsupported("this host cannot keep snapshots of boxes")
+
+    def check(self, box: Box) -> None:
+        """Refuses a box whose state cannot be taken now: one in use, or confidential."""
+        if box.state is BoxState.RUNNING:
+            self._sleep.check_able()
+            self._sleep.check(box)
+
+    async def take(self, box: Box, snapshot_id: str, *, end: bool = False) -> None:
+        """Keeps disk and memory of a box in one standstill; the box is locked and checked.
+
+        A running one goes on afterwards; `end`: it is stopped instead, if all went well.
+        """
+        backend = self._assembly.backend
+        if box.state is not BoxState.RUNNING:
+            await backend.snapshot(box.id, snapshot_id)
+            return
+        await self._assembly.tunnels.quiesce(box.id)
+        try:
+            await backend.freeze(box.id)
+            await backend.snapshot(box.id, snapshot_id)
+        except BaseException:
+            await self._go_on(box)
+            raise
+        if not end:
+            await self._go_on(box)
+            return
+        try:
+            await self._changes.stop(box, "stopped to be restored")
+        except BoxdError as error:
+            self._timers.unsettled(box, error)
+            raise
+
+    async def drop(self, snapshot_id: str) -> None:
+        """Removes it from the host, at the latest at the next start."""
+        try:
+            await self._assembly.backend.drop_snapshot(snapshot_id)
+        except BoxdError as error:
+            _log.warning("snapshot not removed from the host: %s; the next start does it", error)
+
+    async def _go_on(self, box: Box) -> None:
+        """Nothing is raised: what fails is done later."""
+        try:
+            await self._assembly.backend.thaw(box.id)
+            await self._assembly.listen(box)
+        except (BoxdError, OSError) as error:
+            self._timers.unsettled(box, error)
+
+    async def _keep(self, box: Box, name: str | None, *, end: bool) -> Snapshot:
+        """Row and state of a snapshot; what fails leaves neither."""
+        async with self._locks.sums():
+            present = await self._store.snapshots(box.owner)
+            self._tier.check_snapshots(len(present))
+            taken = {one.name for one in present if one.ref == box.ref}
+            snapshot = snapshot_of(
+                box, random_hex(16), name or _free_name(taken), self._clock.now()
+            )
+            await self._store.add_snapshot(snapshot)
+        try:
+            await self.take(box, snapshot.id, end=end)
+            await self._store.finish_snapshot(snapshot.id)
+        except BaseException:
+            await self._forget(snapshot)
+            raise
+        _log.info("snapshot taken", extra={"box": box.id})
+        return replace(snapshot, ready=True)
+
+    async def _forget(self, snapshot: Snapshot) -> None:
+        """After a failure. Nothing is raised: the next start does what fails."""
+        try:
+            await self._store.remove_snapshot(snapshot.id)
+        except BoxdError as error:
+            _log.warning("snapshot not forgotten: %s; the next start does it", error)
+        await self.drop(snapshot.id)
+
+    async def _older(self, box: Box) -> Snapshot | None:
+        try:
+            return await self.find(box.owner, box.workspace, box.name, PRE_RESTORE)
+        except NotFound:
+            return None
+
+    async def _keep_before(self, box: Box, older: Snapshot | None) -> None:
+        """Ends the box and keeps its state under a name that may be taken by an older one.
+
+        The older one stays on the host: it may be what is restored.
+        """
+        if older is not None:
+            await self._store.remove_snapshot(older.id)
+        try:
+            await self._keep(box, PRE_RESTORE, end=True)
+        except BaseException:
+            if older is not None:
+                await self._store.add_snapshot(older)
+            raise
+
+    async def _bring(self, box: Box, wanted: Snapshot) -> Box:
+        box = await self._rows.change(box, BoxState.RESUMING, step=Waking.RESTORE)
+        try:
+            host_key = await self._assembly.renew_identity(box)
+            await self._assembly.backend.restore_snapshot(box.id, wanted.id)
+            box = await self._rows.change(
+                box,
+                BoxState.SUSPENDED,
+                f"restored from snapshot {wanted.name}",
+                memory=wanted.memory,
+                host_key=host_key,
+            )
+        except Exception as error:
+            try:
+                await self._changes.settle(box)
+            except BoxdError as left:
+                self._timers.unsettled(box, left)
+            raise error
+        _log.info("box restored from a snapshot", extra={"box": box.id})
+        return box
+
+
+def _free_name(taken: Collection[str]) -> str:
+    number = 1
+    while f"s{number}" in taken:
+        number += 1
+    return f"s{number}"
