@@ -1,4 +1,5 @@
-"""Protocol adapter only. The command line: `boxd serve | doctor | down | images | volumes`.
+"""Protocol adapter only. The command line: `boxd serve | doctor | down | images | volumes |
+backup | restore`.
 
 The service is imported by the commands that use it: that takes more than a second, and within it
 Ctrl-C is to end quietly.
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from boxd import log
 from boxd.config import (
     BACKENDS,
+    BACKUPS_KEPT,
     DEFAULT_IMAGE,
     DEFAULT_STATE_DIR,
     DOCKER_SOCKET,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from boxd.service import StopMode
+
+    _Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as a shell counts it."""
@@ -65,6 +69,11 @@ DEFAULTS = {
     "min_free": None,
     "workspace_automount": False,
     "trusted_proxy": TRUSTED_PROXY,
+    "backup_url": None,
+    "backup_key_file": None,
+    "backup_store_file": None,
+    "backup_every": "24h",
+    "backup_keep": BACKUPS_KEPT,
 }
 CACHE_SIZE = 4 << 30
 """Bytes of blocks that each mounted drive keeps on the disk before an external store. The embedded
@@ -117,9 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     add = serving.add_argument
     add("--idle-timeout", metavar="DURATION", help="unused boxes are suspended after it (2m)")
     add("--idle-reap", metavar="DURATION", help="suspended boxes are removed after it (3h)")
-    add(
-        "--grace", metavar="DURATION", help="boxes stay awake so long after a detach; default: none"
-    )
+    add("--grace", metavar="DURATION", help="boxes stay awake so long after a detach (none)")
     add("--boxes-size", metavar="SIZE", help="disk for all boxes; 0: without limits of their own")
     add("--max-running", type=int, metavar="N", help="boxes of all owners that run at once")
     add("--max-memory", metavar="SIZE", help="sum of the memory caps of running boxes")
@@ -130,10 +137,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
     add("--trash", metavar="DURATION", help="removed files come back so long; 0: never (24h)")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
+    add("--backup-url", metavar="DIR|s3://BUCKET/PREFIX", help="backs the control plane up there")
+    add("--backup-every", metavar="DURATION", help="time between two backups (24h)")
+    add("--backup-keep", type=_count, metavar="N", help=f"archives that stay ({BACKUPS_KEPT})")
+    backups = _backup_flags()
     parser = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
     parser.set_defaults(**DEFAULTS)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    everything = [common, listeners, servers, serving]
+    everything = [common, listeners, servers, serving, backups]
     for name, run, parents, text in (
         ("serve", _serve, everything, "serve in the foreground; Ctrl-C stops everything"),
         ("doctor", _doctor, everything[:3], "what this host can and cannot do"),
@@ -150,7 +161,41 @@ def _parser() -> argparse.ArgumentParser:
     credentials.add_argument("volume", metavar="VOLUME", help="as `volumes ls` shows it")
     credentials.add_argument("file", type=Path, metavar="FILE")
     credentials.set_defaults(run=_volumes_credentials)
+    _add_backup_commands(commands, [common, servers, backups])
     return parser
+
+
+def _backup_flags() -> argparse.ArgumentParser:
+    backups = _flags()
+    add = backups.add_argument
+    flags = ("--backup-key-file", "--key-file")
+    add(*flags, type=Path, metavar="FILE", help="encrypts backups (0600)")
+    add("--backup-store-file", type=Path, metavar="FILE", help="as --store-file, for s3:// backups")
+    return backups
+
+
+def _add_backup_commands(commands: _Commands, parents: list[argparse.ArgumentParser]) -> None:
+    text = (
+        "write the control plane, encrypted, into an archive; /wrk and boxes' disks are not in it"
+    )
+    backup = commands.add_parser("backup", parents=parents, help=text)
+    backup.add_argument("--to", metavar="DIR|s3://BUCKET/PREFIX", help="where archives are kept")
+    backup.add_argument("--keep", type=_count, metavar="N", help="remove older ones; default: none")
+    backup.add_argument("--new-key", type=Path, metavar="FILE", help="only make a key file")
+    backup.set_defaults(run=_backup)
+    text = "make a fresh state directory from an archive"
+    restore = commands.add_parser("restore", parents=parents, help=text)
+    restore.add_argument(
+        "--from",
+        dest="source",
+        required=True,
+        metavar="PLACE",
+        help="as --to, or one archive in it",
+    )
+    restore.add_argument(
+        "--keep-database", action="store_true", help="--meta-dsn-file has the rows: restore keys"
+    )
+    restore.set_defaults(run=_restore)
 
 
 def _add_images(images: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -198,6 +243,11 @@ def _config(arguments: argparse.Namespace) -> Config:
         min_free=_maybe_size(arguments.min_free, "--min-free"),
         workspace_automount=arguments.workspace_automount,
         trusted_proxy=arguments.trusted_proxy,
+        backup_url=arguments.backup_url,
+        backup_key_file=arguments.backup_key_file,
+        backup_store_file=arguments.backup_store_file,
+        backup_every=parse_duration(arguments.backup_every, "--backup-every"),
+        backup_keep=arguments.backup_keep,
         verbose=arguments.verbose,
     )
 
@@ -236,6 +286,13 @@ def _size(text: str, flag: str) -> int:
     if match is None:
         raise BadRequest(f"{flag}: {text!r} is not a size, for example 500M, 20G or 0")
     return int(match[1]) << _UNITS[match[2]]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def _meta_dsn(dsn: str | None, file: Path | None) -> str | None:
@@ -503,6 +560,31 @@ def _images_ls(config: Config, arguments: argparse.Namespace) -> int:
         for image in known_images(config)
     )
     _print_table([("NAME", "BUILT", "DESCRIPTION"), *rows])
+    return 0
+
+
+def _backup(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd import cli_backup
+
+    return cli_backup.backup(config, arguments.to, arguments.keep, arguments.new_key)
+
+
+def _restore(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd import cli_backup
+
+    console = Console(stderr=True)
+    with _progress(console) as progress:
+        lines = asyncio.run(
+            cli_backup.restore(
+                config, arguments.source, progress, keep_database=arguments.keep_database
+            )
+        )
+    for line in lines:
+        _say(console, line)
     return 0
 
 

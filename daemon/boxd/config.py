@@ -11,6 +11,7 @@ DEFAULT_STATE_DIR = Path("/var/lib/boxd")
 DEFAULT_IMAGE = "debian"
 DOCKER_SOCKET = Path("/var/run/docker.sock")
 BACKENDS = ("runc", "docker")
+BACKUPS_KEPT = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,10 @@ class Config:
     `templates`: boxes are made from the memory of one that has just started, where that works.
     `idle_timeout`, `idle_reap` and `grace`: see `boxes.policy`. `max_running` boxes, `max_memory`
     bytes of their caps and `min_free` bytes of disk bound all; None: see `boxes.hostlimits`.
+
+    Every `backup_every` the control plane is backed up to `backup_url` (a directory or
+    s3://BUCKET/PREFIX with `backup_store_file`, None: no backups), encrypted with
+    `backup_key_file`; there the newest `backup_keep` archives stay.
     """
 
     state_dir: Path = DEFAULT_STATE_DIR
@@ -63,6 +68,11 @@ class Config:
     min_free: int | None = None
     workspace_automount: bool = False
     trusted_proxy: str = "127.0.0.1"
+    backup_url: str | None = None
+    backup_key_file: Path | None = None
+    backup_store_file: Path | None = None
+    backup_every: timedelta = timedelta(hours=24)
+    backup_keep: int = BACKUPS_KEPT
     verbose: bool = False
 
     @property

@@ -10,6 +10,7 @@ import socket
 import stat
 import tempfile
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from boxd.backends import criu
 from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
 from boxd.backends.docker_engine import ask
 from boxd.backends.volume import Volume
+from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
 from boxd.errors import Unavailable
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 MIN_KERNEL = (5, 12)
 """Drives come into boxes by open_tree and move_mount (5.2), setns on a pidfd (5.8) and
 mount_setattr (5.12)."""
+OVERDUE = 2
+"""Times its period after which a scheduled backup is missed."""
 MIN_FREE = 2 << 30
 """Bytes: an image, its runtime and a new PostgreSQL cluster fit."""
 _PROGRAMS = {
@@ -66,6 +70,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
             found.append(_port("API address", config.api_addr, "--api-addr"))
     found.extend(_secret_files(config))
     found.append(_image(config))
+    found.append(_backup(config))
     found.append(_disks(config))
     return found
 
@@ -216,6 +221,25 @@ def _secret_files(config: Config) -> Iterator[Check]:
             continue
         private = mode & 0o077 == 0
         yield Check(flag, private, f"{path}, mode {mode:04o}", f"chmod 600 {path}")
+
+
+def _backup(config: Config) -> Check:
+    """The outcome of the last backup to each target; the first one that went wrong."""
+    known = backups.load(config.state_dir)
+    last = "none yet: a lost disk loses boxes' names, keys and workspaces"
+    for url, one in known.items():
+        remedy = f"look whether {url} can be written; boxd tries again by itself"
+        if one.failed is not None:
+            found = f"to {url} failed {one.failed:%Y-%m-%d %H:%M} UTC: {one.why}"
+            return Check("backup", ok=False, found=found, remedy=remedy, needed=False)
+        if one.succeeded is None:
+            continue
+        last = f"{one.archive} in {url}"
+        if one.every is not None and datetime.now(UTC) > one.succeeded + OVERDUE * one.every:
+            found = f"the last to {url} is of {one.succeeded:%Y-%m-%d %H:%M} UTC"
+            remedy = f"serve with --backup-url; without, remove {config.state_dir / backups.FILE}"
+            return Check("backup", ok=False, found=found, remedy=remedy, needed=False)
+    return Check("backup", ok=True, found=last)
 
 
 def _disks(config: Config) -> Check:

@@ -22,6 +22,10 @@ from boxd.api.serve import ApiServer
 from boxd.backends.choose import choose
 from boxd.backends.hostnames import HostNames
 from boxd.backends.records import Records
+from boxd.backup.keyfile import read_key
+from boxd.backup.making import BackupJob
+from boxd.backup.places import open_target
+from boxd.backup.schedule import BackupSchedule
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.hostlimits import host_limits
 from boxd.boxes.lifecycle import Lifecycle
@@ -34,7 +38,7 @@ from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
-from boxd.errors import Unavailable, UnknownImage
+from boxd.errors import BadRequest, Unavailable, UnknownImage
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -130,6 +134,7 @@ class Service:
 
     async def _start(self, *, serve: bool) -> None:
         config, state = self._config, self._config.state_dir
+        backups = _backups(config) if serve else None
         make_private(state)
         self._stack.callback(os.close, hold_lock(state))
         keys = state / "keys"
@@ -159,6 +164,10 @@ class Service:
         operations = await self._start_core(store, backend, catalog, volumes, guest, keys)
         if serve:
             await self._open_doors(operations, keys)
+        if backups is not None:
+            schedule = BackupSchedule(backups(self._dsn), config.backup_every)
+            schedule.start()
+            self._stack.push_async_callback(schedule.close)
 
     async def _start_core(
         self,
@@ -230,6 +239,7 @@ class Service:
             postgres = EmbeddedPostgres(config.state_dir / "postgres", on_crash=_log.error)
             dsn = await postgres.start()
             self._stack.push_async_callback(postgres.stop)
+        self._dsn = dsn
         store = PostgresStore(dsn)
         self._stack.push_async_callback(store.close)
         await store.start()
@@ -298,6 +308,28 @@ class Service:
         if self._door is not None:
             everything = self._mode is StopMode.EVERYTHING
             await self._door.close(QUICK_DRAIN if everything else DRAIN_S)
+
+
+def _backups(config: Config) -> Callable[[str], BackupJob] | None:
+    """Makes the job of scheduled backups from a DSN; None: there are none.
+
+    Raises BadRequest and Unavailable naming the flag or file that is wrong.
+    """
+    if config.backup_url is None:
+        return None
+    if config.backup_key_file is None:
+        raise BadRequest("--backup-url needs --backup-key-file; `boxd backup --new-key` makes one")
+    key = read_key(config.backup_key_file)
+    target = open_target(config.backup_url, config.backup_store_file)
+    return partial(
+        BackupJob,
+        config.state_dir,
+        target=target,
+        key=key,
+        clock=SystemClock(),
+        keep=config.backup_keep,
+        every=config.backup_every,
+    )
 
 
 async def build_image(config: Config, name: str, progress: Callable[[str], None]) -> None:

@@ -145,6 +145,16 @@ def open_daemon(
 ) -> Iterator[Daemon]:
     """A serving daemon, of which nothing is left afterwards; with flags, for every command those
     in `backend`."""
+    with installation(image_rootfs, backend, flags) as made:
+        made.start()
+        yield made
+
+
+@contextmanager
+def installation(
+    image_rootfs: Path, backend: Sequence[str] = (), flags: Sequence[str] = ()
+) -> Iterator[Daemon]:
+    """A state directory that was never served, with image and runtime of earlier runs."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
     runtimes = IMAGES_DIR.parent / "boxd-test-runtime"
@@ -157,7 +167,6 @@ def open_daemon(
     made = Daemon(state, backend=list(backend))
     made.flags += flags
     try:
-        made.start()
         yield made
     finally:
         if made.process is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,13 @@ def pg() -> Iterator[str]:
 @pytest.fixture
 def pg_database(pg: str) -> Iterator[str]:
     """Superuser's DSN of a fresh, empty database; dropped afterwards."""
+    with fresh_database(pg) as dsn:
+        yield dsn
+
+
+@contextmanager
+def fresh_database(pg: str) -> Iterator[str]:
+    """See `pg_database`, for tests that need two."""
     name = f"test_{secrets.token_hex(8)}"
     run(_execute(pg, f"CREATE DATABASE {name} TEMPLATE template0"))
     try:

@@ -37,9 +37,10 @@ def migrations() -> list[Migration]:
     return found
 
 
-async def migrate(connection: Connection) -> list[str]:
+async def migrate(connection: Connection, *, upto: int | None = None) -> list[str]:
     """Applies what is missing, all or nothing; returns the names of what it applied.
 
+    `upto`: the last version wanted, for rows that were written under it; None: all.
     Raises Unavailable when the database was written by a newer version of the service.
     """
     known = migrations()
@@ -52,14 +53,15 @@ async def migrate(connection: Connection) -> list[str]:
                 f"the control database has schema version {present}, this boxd knows "
                 f"{len(known)}: start a newer boxd"
             )
-        for migration in known[present:]:
+        wanted = known[present:upto]
+        for migration in wanted:
             await connection.execute(migration.sql)
             await connection.execute(
                 "INSERT INTO boxd.migration (version, name) VALUES ($1, $2)",
                 migration.version,
                 migration.name,
             )
-    return [one.name for one in known[present:]]
+    return [one.name for one in wanted]
 
 
 async def _make_ledger(connection: Connection) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.boxes import timers
+from boxd.boxes import changes, timers
 from boxd.boxes.hostlimits import HostLimits
 from boxd.errors import NotFound, QuotaExceeded, Unavailable, UnknownImage
 from boxd.model.box import BoxState
@@ -20,6 +21,7 @@ from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from boxd.model.box import Box
     from tests.plugins.strict_logs import AssertLogs
 
 
@@ -187,6 +189,41 @@ async def test_running_limits(tmp_path: Path, limit: str, text: str) -> None:
         assert {box.state for box in await rows(world)} == {BoxState.RUNNING, BoxState.SUSPENDED}
     finally:
         await world.close()
+
+
+async def test_box_that_the_host_lost_starts_anew(world: World, assert_logs: AssertLogs) -> None:
+    old = await asleep_and_lost(world)
+    with assert_logs("disk of the box was lost"):
+        new = await up(world)
+    assert (new.id, new.state, new.detail) == (old.id, BoxState.RUNNING, changes.REMADE)
+    assert world.steps.done.count("identity") == 2
+    assert await rows(world) == [new]
+    assert world.steps.done.count("backend.create") == 2
+
+
+async def test_lost_box_that_cannot_be_made_stays_asleep_and_lost(
+    world: World, assert_logs: AssertLogs
+) -> None:
+    old = await asleep_and_lost(world)
+    world.fail_at("backend.create")
+    for _ in range(2):
+        with pytest.raises(Failure, match=r"backend\.create"):
+            await up(world)
+        (row,) = await rows(world)
+        assert (row.id, row.state) == (old.id, BoxState.SUSPENDED)
+    world.heal()
+    with assert_logs("disk of the box was lost"):
+        assert (await up(world)).detail == changes.REMADE
+
+
+async def asleep_and_lost(world: World) -> Box:
+    """A box that was stopped, and then its host was lost."""
+    box = await up(world)
+    await world.lifecycle.close(stop_boxes=True)
+    await world.backend.destroy(box.id)
+    shutil.rmtree(world.root / "boxes" / box.id)
+    await world.restart()
+    return box
 
 
 async def test_host_limits_bind_all_owners_together(tmp_path: Path) -> None:

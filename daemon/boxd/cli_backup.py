@@ -1,0 +1,90 @@
+"""Protocol adapter only. `boxd backup` and `boxd restore`: flags in, lines of text out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from boxd.backup import restoring
+from boxd.backup.keyfile import make_key, read_key
+from boxd.backup.making import BackupJob
+from boxd.backup.places import open_target
+from boxd.clock import SystemClock
+from boxd.embedded.postgres import EmbeddedPostgres
+from boxd.embedded.process import processes_in
+from boxd.embedded.statedir import hold_lock, lock_holder
+from boxd.errors import BadRequest, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from boxd.config import Config
+
+
+def backup(config: Config, to: str | None, keep: int | None, new_key: Path | None) -> int:
+    """`boxd backup`: makes an archive, or a key file. Raises BoxdError."""
+    if new_key is not None:
+        make_key(new_key)
+        print(f"wrote {new_key}: keep it apart from the archives; without it they are worthless")
+        return 0
+    if to is None:
+        raise BadRequest("give --to DIR or --to s3://BUCKET/PREFIX")
+    print(asyncio.run(_backup(config, to, keep)))
+    return 0
+
+
+async def restore(
+    config: Config,
+    source: str,
+    progress: Callable[[str], None],
+    *,
+    keep_database: bool,
+) -> list[str]:
+    """`boxd restore`; what to tell people. Raises BoxdError."""
+    now = SystemClock().now()
+    return await restoring.restore(
+        config, source, _key_file(config), now, progress, keep_database=keep_database
+    )
+
+
+async def _backup(config: Config, to: str, keep: int | None) -> str:
+    key = read_key(_key_file(config))
+    target = open_target(to, config.backup_store_file)
+    async with _database(config) as dsn:
+        job = BackupJob(config.state_dir, dsn, target, key, SystemClock(), keep)
+        made = await job.run()
+    return f"made {made.told()}"
+
+
+@asynccontextmanager
+async def _database(config: Config) -> AsyncIterator[str]:
+    """DSN of the control database. The embedded one of a service that does not run is started
+    meanwhile. Unavailable when there is none."""
+    if config.meta_dsn is not None:
+        yield config.meta_dsn
+        return
+    postgres = EmbeddedPostgres(config.state_dir / restoring.POSTGRES)
+    if not postgres.data.exists():
+        raise Unavailable(f"{config.state_dir} has no service yet: run `boxd serve` first")
+    if lock_holder(config.state_dir) is not None:
+        yield postgres.dsn()
+        return
+    lock = hold_lock(config.state_dir)
+    try:
+        left_running = processes_in(postgres.data, "postgres")
+        try:
+            yield await postgres.start()
+        finally:
+            # Mounts that a killed daemon left behind still use the server that it left.
+            await (postgres.detach() if left_running else postgres.stop())
+    finally:
+        os.close(lock)
+
+
+def _key_file(config: Config) -> Path:
+    if config.backup_key_file is None:
+        raise BadRequest("give --key-file FILE; `boxd backup --new-key FILE` makes one")
+    return config.backup_key_file

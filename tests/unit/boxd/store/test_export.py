@@ -1,0 +1,313 @@
+"""All rows out of one database and into another, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from boxd.errors import Conflict, Unavailable
+from boxd.model.box import Box, BoxState
+from boxd.model.key import ApiKey
+from boxd.model.profile import Profile
+from boxd.model.snapshot import Snapshot
+from boxd.model.volume import Volume
+from boxd.store.export import drop_service, importing, moment
+from boxd.store.migrate import migrations
+from boxd.store.postgres import PostgresStore
+from tests.harness.pg import fresh_database
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from boxd.store.export import Lost
+
+OWNER = "SHA256:alice/+ü"
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+LATER = NOW + timedelta(days=1)
+INSTANCE = "f" * 32
+
+
+def box(name: str, state: BoxState) -> Box:
+    """A box of the owner."""
+    return Box(
+        id=name.encode().hex().zfill(32),
+        owner=OWNER,
+        workspace=None,
+        name=name,
+        image="debian",
+        flavor="small",
+        cpus=0.1,
+        mem_mb=512,
+        state=state,
+        detail="a 'quoted' \\ line\nof text",
+        backend="runc",
+        host_key="ssh-ed25519 AAAA",
+        created=NOW,
+        deadline=None,
+        grace=None,
+        ephemeral=False,
+        drive=True,
+        since=NOW,
+    )
+
+
+BOXES = [
+    replace(
+        box("run", BoxState.RUNNING), grace=timedelta(days=400, hours=1, microseconds=5), step=3
+    ),
+    replace(box("slept", BoxState.SUSPENDED), memory=True, idle_since=NOW, deadline=LATER),
+    replace(box("broken", BoxState.FAILED), durable=True, pinned_until=LATER, pin_why="déjà vu"),
+    box("half", BoxState.CREATING),
+    replace(box("thrown", BoxState.RUNNING), ephemeral=True),
+]
+
+
+@asynccontextmanager
+async def opened(dsn: str) -> AsyncIterator[PostgresStore]:
+    """A store on a database."""
+    store = PostgresStore(dsn)
+    await store.start()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def fill(dsn: str) -> None:
+    """Something in every table."""
+    async with opened(dsn) as store:
+        await store.put_setting("instance", INSTANCE)
+        for one in BOXES:
+            await store.add_box(one)
+        await store.add_workspace(OWNER, "ws1", NOW)
+        await store.put_profile(
+            OWNER, Profile("mine", "debian", "large", timedelta(hours=36), None, "none")
+        )
+        await store.add_key(ApiKey("k1", OWNER, "laptop", None, NOW, LATER, None), bytes(range(32)))
+        sealed = bytes(range(256))
+        await store.add_volume(Volume("v1", OWNER, None, "role", "schema", "p1", sealed, NOW))
+        await store.add_snapshot(
+            Snapshot(
+                id="a" * 32,
+                owner=OWNER,
+                workspace=None,
+                box_name="slept",
+                name="one",
+                box_id=BOXES[1].id,
+                created=NOW,
+                ready=True,
+                memory=False,
+                image="debian",
+                flavor="small",
+                cpus=0.5,
+                mem_mb=512,
+                disk_mb=0,
+                pids=512,
+                egress="all",
+                drive=True,
+                backend="runc",
+            )
+        )
+
+
+async def exported(dsn: str) -> tuple[int, list[tuple[str, str]]]:
+    """Schema version and rows of a database."""
+    async with moment(dsn) as now:
+        assert now.instance == INSTANCE
+        return now.schema, [row async for row in now.rows()]
+
+
+async def bring_in(dsn: str, schema: int, rows: list[tuple[str, str]]) -> None:
+    """Rows as they were."""
+    async with importing(dsn) as target:
+        await target.make_schema(schema)
+        for table, row in rows:
+            await target.add(table, row)
+        await target.finish()
+
+
+async def forget_host(dsn: str, *, objects: bool = False) -> Lost:
+    """Says that what stood on the host is gone."""
+    async with importing(dsn) as target:
+        return await target.without_host("lost", LATER, objects=objects)
+
+
+@pytest.fixture
+async def filled(pg_database: str) -> str:
+    """A database with something in every table."""
+    await fill(pg_database)
+    return pg_database
+
+
+async def test_every_row_of_every_table_comes_back_the_same(pg: str, filled: str) -> None:
+    schema, rows = await exported(filled)
+    assert schema == len(migrations())
+    tables = {table for table, _ in rows}
+    known = await _fetch(filled, "SELECT tablename FROM pg_tables WHERE schemaname = 'boxd'")
+    assert tables == {row["tablename"] for row in known} - {"migration"}
+    with fresh_database(pg) as copy:
+        await bring_in(copy, schema, rows)
+        assert await exported(copy) == (schema, rows)
+        async with opened(filled) as old, opened(copy) as new:
+            assert await new.all_boxes() == await old.all_boxes()
+            assert sorted(await new.all_boxes(), key=lambda one: one.name) == sorted(
+                BOXES, key=lambda one: one.name
+            )
+            assert await new.profiles(OWNER) == await old.profiles(OWNER)
+            assert await new.all_snapshots() == await old.all_snapshots()
+            assert await new.list_volumes() == await old.list_volumes()
+            key = await new.find_key(bytes(range(32)))
+            assert key is not None
+            assert (key.owner, key.expires) == (OWNER, LATER)
+
+
+async def test_many_rows_go_through(pg: str, filled: str) -> None:
+    async with opened(filled) as store:
+        for number in range(1200):
+            await store.add_workspace(OWNER, f"many{number}", NOW)
+    schema, rows = await exported(filled)
+    with fresh_database(pg) as copy:
+        await bring_in(copy, schema, rows)
+        async with opened(copy) as new:
+            assert len(await new.workspaces(OWNER)) == 1201
+
+
+async def test_changes_beside_an_export_are_not_in_it(filled: str) -> None:
+    async with moment(filled) as now, opened(filled) as store:
+        await store.add_workspace(OWNER, "late", NOW)
+        await store.remove_box(BOXES[0].id)
+        rows = [row async for row in now.rows()]
+    assert not any('"late"' in row for _, row in rows)
+    assert any(BOXES[0].id in row for _, row in rows)
+
+
+async def test_rows_of_an_older_schema_are_brought_up(pg: str) -> None:
+    with fresh_database(pg) as old:
+        async with importing(old) as target:
+            await target.make_schema(1)
+            connection = target._connection
+            await connection.execute("INSERT INTO boxd.setting VALUES ('instance', $1)", INSTANCE)
+            await connection.execute(
+                "INSERT INTO boxd.box (id, owner, name, image, flavor, cpus, mem_mb, state, "
+                "detail, backend, host_key, created, ephemeral, drive) VALUES (repeat('a', 32), "
+                "$1, 'web', 'debian', '', 1, 512, 'running', '', 'runc', 'key', now(), false, "
+                "true)",
+                OWNER,
+            )
+        schema, rows = await exported(old)
+    assert schema == 1
+    with fresh_database(pg) as copy:
+        await bring_in(copy, schema, rows)
+        async with opened(copy) as new:
+            (found,) = await new.all_boxes()
+    assert (found.name, found.pids, found.egress) == ("web", 512, "all")
+
+
+async def test_what_stood_on_the_lost_host_is_told_so(filled: str) -> None:
+    lost = await forget_host(filled)
+    assert (lost.boxes, lost.snapshots, lost.drives) == (3, 1, 1)
+    async with opened(filled) as store:
+        boxes = {one.name: one for one in await store.all_boxes()}
+        assert set(boxes) == {"run", "slept", "broken"}
+        for one in boxes.values():
+            assert (one.state, one.detail, one.since) == (BoxState.SUSPENDED, "lost", LATER)
+            assert (one.memory, one.step, one.idle_since) == (False, 0, None)
+        assert boxes["slept"].deadline == LATER
+        assert boxes["broken"].durable
+        assert boxes["run"].grace == BOXES[0].grace
+        assert await store.all_snapshots() == []
+        assert await store.list_volumes() == []
+
+
+async def test_a_drive_stays_where_database_and_objects_still_have_it(filled: str) -> None:
+    schema = "CREATE SCHEMA backup_test_volume"
+    role = "CREATE ROLE backup_test_volume"
+    name = "UPDATE boxd.volume SET role = 'backup_test_volume', schema = 'backup_test_volume'"
+    await _fetch(filled, schema)
+    await _fetch(filled, role)
+    try:
+        await _fetch(filled, name)
+        assert (await forget_host(filled, objects=True)).drives == 0
+        await _fetch(filled, "DROP SCHEMA backup_test_volume")
+        assert (await forget_host(filled, objects=True)).drives == 1
+    finally:
+        await _fetch(filled, "DROP ROLE backup_test_volume")
+
+
+async def test_a_database_with_a_service_is_refused_and_stays(pg: str, filled: str) -> None:
+    schema, rows = await exported(filled)
+    with pytest.raises(Conflict, match=r"a service already.*--keep-database"):
+        await bring_in(filled, schema, rows)
+    assert await exported(filled) == (schema, rows)
+    async with importing(filled) as target:
+        await target.expect(INSTANCE)
+    with pytest.raises(Conflict, match="not hold the service of this backup"):
+        async with importing(filled) as target:
+            await target.expect("0" * 32)
+    with fresh_database(pg) as empty, pytest.raises(Conflict, match="not hold"):
+        async with importing(empty) as target:
+            await target.expect(INSTANCE)
+
+
+async def test_an_import_that_fails_leaves_nothing(pg: str, filled: str) -> None:
+    schema, rows = await exported(filled)
+    with fresh_database(pg) as copy:
+        for bad in (("nonesuch", "{}"), ("box", json.dumps({"id": "not an id"}))):
+            with pytest.raises(Unavailable):
+                await bring_in(copy, schema, [*rows, bad])
+            assert await _fetch(copy, "SELECT 1 FROM pg_namespace WHERE nspname = 'boxd'") == []
+
+
+async def test_errors_do_not_quote_rows(pg: str, filled: str) -> None:
+    schema, rows = await exported(filled)
+    canary = "canary-7f3a"
+    row = json.dumps({"id": canary, "owner": canary})
+    with fresh_database(pg) as copy, pytest.raises(Unavailable) as caught:
+        await bring_in(copy, schema, [*rows, ("box", row)])
+    assert canary not in str(caught.value)
+
+
+async def test_a_database_without_service_has_no_moment(pg_database: str) -> None:
+    with pytest.raises(Unavailable, match="no service yet"):
+        async with moment(pg_database):
+            pass
+    async with opened(pg_database):
+        pass
+    with pytest.raises(Unavailable, match="no service yet"):
+        async with moment(pg_database):
+            pass
+
+
+async def test_a_newer_database_is_refused(filled: str) -> None:
+    await _fetch(filled, "INSERT INTO boxd.migration VALUES (9999, 'later')")
+    with pytest.raises(Unavailable, match="newer boxd"):
+        async with moment(filled):
+            pass
+
+
+async def test_a_server_that_is_out_is_told(tmp_path: object) -> None:
+    with pytest.raises(Unavailable, match="look whether PostgreSQL runs"):
+        async with moment(f"postgresql://x@/boxd?host={tmp_path}"):
+            pass
+
+
+async def test_an_import_can_be_taken_back(filled: str) -> None:
+    await drop_service(filled)
+    await drop_service(filled)
+    with pytest.raises(Unavailable, match="no service yet"):
+        async with moment(filled):
+            pass
+
+
+async def _fetch(dsn: str, query: str) -> list[asyncpg.Record]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return await connection.fetch(query)
+    finally:
+        await connection.close()
