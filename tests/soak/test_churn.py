@@ -1,4 +1,4 @@
-"""CHURN: boxes made and removed, one after the other and side by side, leave nothing on the host."""
+"""CHURN: boxes made and removed, also side by side, leave nothing on the host."""
 
 from __future__ import annotations
 
