@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.backends.hostnames import HostNames
+from boxd.config import Config
 from tests.harness.drive import until
-from tests.harness.footprint import Footprint
+from tests.harness.footprint import ROOM, Footprint
 from tests.integration.boxd.test_service import User
 
 if TYPE_CHECKING:
@@ -68,3 +73,27 @@ def test_boxes_that_come_and_go_leave_nothing(
     except TimeoutError:
         pytest.fail("left behind:\n" + "\n".join(now().more_than(before)))
     assert set(user.boxes()) == {"stays"}
+
+
+def test_a_footprint_tells_what_is_left(tmp_path: Path) -> None:
+    """Else the test above would prove nothing."""
+    (tmp_path / "boxes").mkdir()
+    before = Footprint.of(tmp_path, os.getpid())
+    assert Footprint.of(tmp_path, os.getpid()).more_than(before) == []
+    (tmp_path / "boxes" / "left").mkdir()
+    names = HostNames(Config(state_dir=tmp_path).instance, tmp_path)
+    network, table = f"boxd-{names.instance}-left", names.table
+    with ExitStack() as stack:
+        process = subprocess.Popen(["sleep", "60"], cwd=tmp_path / "boxes")
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        for _ in range(ROOM + 1):
+            stack.enter_context((tmp_path / "file").open("w"))
+        subprocess.run(["ip", "netns", "add", network], check=True)
+        stack.callback(subprocess.run, ["ip", "netns", "delete", network], check=True)
+        subprocess.run(["nft", "add", "table", "inet", table], check=True)
+        stack.callback(subprocess.run, ["nft", "delete", "table", "inet", table], check=True)
+        left = Footprint.of(tmp_path, os.getpid()).more_than(before)
+    kinds = {line.split(":")[0] for line in left}
+    assert kinds == {"namespaces", "rules", "directories", "processes", "descriptors"}
+    assert "directories: boxes/left" in left
