@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from box_guest.config import Places
 
 
 def main() -> int:
     """Runs the agent until it is told to end. Exit status 1 when it could not start."""
+    import gc
+
+    # What is imported stays; looking at it again and again took a third of the time until hello.
+    # The agent turns the collector on when it is up.
+    gc.disable()
+
     import argparse
-    import asyncio
     import logging
     from pathlib import Path
 
     from box_guest import protocol
-    from box_guest.agent import Agent, prepare_box
+    from box_guest.agent import prepare_box
     from box_guest.cli import name_process
-    from box_guest.config import Places, load
+    from box_guest.config import Places
     from box_guest.errors import ConfigError
 
     parser = argparse.ArgumentParser(prog="python -m box_guest", description="The guest agent.")
@@ -27,14 +36,26 @@ def main() -> int:
     logging.basicConfig(level=logging.INFO if parsed.verbose else logging.WARNING)
     prepare_box()
     name_process()
+    places = Places(parsed.run_dir, parsed.guest_socket, parsed.forward_dir)
     try:
-        config = load(parsed.run_dir)
+        while _serve(places):
+            pass
     except ConfigError as error:
         print(f"box-guest: {error}", file=sys.stderr)
         return 1
-    places = Places(parsed.run_dir, parsed.guest_socket, parsed.forward_dir)
-    asyncio.run(Agent(config, places).run())
     return 0
+
+
+def _serve(places: Places) -> bool:
+    """Serves the box that the run directory tells of. True: it tells of another one by now."""
+    import asyncio
+
+    from box_guest.agent import Agent
+    from box_guest.config import load
+    from box_guest.identity import Identity
+
+    identity = Identity(places.run_dir)
+    return asyncio.run(Agent(load(places.run_dir), places, identity).run())
 
 
 if __name__ == "__main__":

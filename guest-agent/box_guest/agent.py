@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import secrets
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
 from box_guest.control import ControlServer
+from box_guest.identity import execute_anew
 from box_guest.link import DaemonLink
 from box_guest.process import Reaper
 from box_guest.standby import trim_memory
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from box_guest.activity import Watch
     from box_guest.config import AgentConfig, Places
+    from box_guest.identity import Identity
     from box_guest.sshd import Services
     from box_guest.tunnel import Dialler
 
@@ -36,9 +39,11 @@ STOP_S = 8.0
 class Agent:
     """Everything of one box. `run` is its whole life; nothing else changes its state."""
 
-    def __init__(self, config: AgentConfig, places: Places) -> None:
+    def __init__(self, config: AgentConfig, places: Places, identity: Identity) -> None:
+        """`identity` was made before `config` was read."""
         self._config = config
         self._places = places
+        self._identity = identity
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = DaemonLink(
             {
@@ -48,8 +53,13 @@ class Agent:
             }
         )
 
-    async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, then ends the running commands."""
+    async def run(self) -> bool:
+        """Serves until SIGTERM or SIGINT, then ends the running commands.
+
+        True: the box has become another one, and somebody has to begin again with what stands in
+        its run directory now. Where the generators cannot be seeded anew, the process executes
+        itself instead, and this does not return.
+        """
         # These bring asyncssh, nine tenths of the agent's start-up time: the guest socket and the
         # reaper are up before.
         stopped = asyncio.Event()
@@ -60,12 +70,12 @@ class Agent:
         control = ControlServer(self._places.guest_socket, self._config, self._link)
         try:
             await control.start()
-            await self._serve(reaper, stopped)
+            return await self._serve(reaper, stopped)
         finally:
             await control.close()
             reaper.close()
 
-    async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> None:
+    async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> bool:
         from box_guest.activity import Watch
         from box_guest.forward import ForwardDir
         from box_guest.sshd import Services
@@ -74,15 +84,18 @@ class Agent:
         forwards = ForwardDir(self._places.forward_dir)
         forwards.prepare()
         services = Services(self._config, self._link, reaper, forwards, self._background)
-        dialler = Dialler(self._places.tunnel_socket, services)
+        dialler = Dialler(self._places.tunnel_socket, services, self._identity.changed)
         watch = Watch(self._link, lambda: {command.pid for command in services.commands})
         self._link.follower = _Duties(self._link, dialler, watch)
+        gc.freeze()
+        gc.enable()
         dialling = asyncio.create_task(dialler.run())
         stopping = asyncio.create_task(stopped.wait())
         try:
             await asyncio.wait({dialling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if dialling.done():
                 dialling.result()
+                self._renew(services)
         finally:
             stopping.cancel()
             dialling.cancel()
@@ -91,6 +104,20 @@ class Agent:
             await dialler.close()
             watch.end()
             await self._settle()
+        return not stopped.is_set()
+
+    def _renew(self, services: Services) -> None:
+        """The box has become another one.
+
+        Commands belong to channels, and those stayed with the box of before: they end. Everything
+        else that runs in the box goes on.
+        """
+        from box_guest.randomness import reseed
+
+        for command in services.commands:
+            command.kill()
+        if not reseed():
+            execute_anew()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

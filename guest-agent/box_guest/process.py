@@ -45,6 +45,8 @@ class Reaper:
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, asyncio.Future[int]] = {}
         self._loop.add_signal_handler(signal.SIGCHLD, self._collect)
+        # Children of this process under its former program: their signals came too early.
+        self._collect()
 
     def watch(self, pid: int) -> asyncio.Future[int]:
         """The wait status of a child. To be called in the same step of the loop as its start."""
@@ -173,6 +175,11 @@ class Command:
         if isinstance(number, signal.Signals) and self.running:
             for group in self._groups()[-1:]:
                 _signal_group(group, number)
+
+    def kill(self) -> None:
+        """Ends what of it still runs, at once."""
+        for group in self._groups() if self.running else ():
+            _signal_group(group, signal.SIGKILL)
 
     async def abandon(self) -> None:
         """The channel is gone: lets go of everything, and ends the command if it still runs.

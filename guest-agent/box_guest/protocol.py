@@ -74,7 +74,9 @@ become modules of the agent."""
 TUNNEL_SOCKET = "tunnel.sock"
 AGENT_CONFIG = "config.json"
 """JSON: `box_id`, `name`, `hostname`, `daemon_key` (OpenSSH public key), `env` (object), `user`
-(optional: whose login shell sessions get; `root` when absent)."""
+(optional: whose login shell sessions get; `root` when absent). Other fields mean nothing, but an
+agent that finds this file or the host key changed begins anew, so that one with another value tells
+a box from the one whose memory it has."""
 HOST_KEY = "host_key"
 """The agent's private key, OpenSSH format, 0600."""
 GUEST_SOCKET = PurePosixPath("/run/box-guest.sock")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = tuple[int, int, int]
 
-TICK_S = 0.05
+TICK_S = 0.02
 QUIET_S = 3.0
 """A freeze that was announced and does not come is waited for this long, in ticks: the time that
 a frozen agent sleeps through does not count."""

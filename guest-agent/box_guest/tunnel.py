@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from box_guest import standby
+from box_guest.randomness import reseed
 from box_guest.sshd import BoxServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from box_guest.sshd import Services
@@ -39,9 +41,11 @@ asyncssh.set_log_level(logging.WARNING)
 class Dialler:
     """Keeps one tunnel up. The only state across awaits is the present connection."""
 
-    def __init__(self, socket_path: Path, services: Services) -> None:
-        """Raises asyncssh.KeyImportError when a key of the configuration cannot be read."""
+    def __init__(self, socket_path: Path, services: Services, renewed: Callable[[], bool]) -> None:
+        """`renewed` says before each dial whether the box has become another one. Raises
+        asyncssh.KeyImportError when a key of the configuration cannot be read."""
         self._path = socket_path
+        self._renewed = renewed
         config = services.config
         self._options = asyncssh.SSHServerConnectionOptions(
             server_factory=lambda: BoxServer(services),
@@ -72,12 +76,12 @@ class Dialler:
         self._leaving = False
 
     async def run(self) -> None:
-        """Dials for ever; a tunnel that ends is dialled anew after REDIAL_S.
+        """Dials until the box has become another one; after a tunnel anew after REDIAL_S.
 
         A loop that is frozen and thawed with the box simply goes on, so that a freeze that nobody
         announced needs no help from here.
         """
-        while True:
+        while not self._renewed():
             place = standby.place(self._path)
             try:
                 async with asyncio.timeout(CONNECT_S + LOGIN_S):
@@ -91,6 +95,8 @@ class Dialler:
             if self._leaving:
                 self._leaving = False
                 await standby.until_made_anew(self._path, place)
+                # Whether what goes on is the box itself or a copy of it is not known here.
+                reseed()
             else:
                 await standby.pause(REDIAL_S)
 

@@ -213,7 +213,7 @@ class TestRunc:
         plan = box_host.plan()
         if step == "rootfs":
             plan = replace(plan, rootfs=tmp_path / "absent")
-            with pytest.raises(BoxdError, match="cannot be mounted"):
+            with pytest.raises(BoxdError, match="gone from this host"):
                 await backend.create(plan)
             assert box_host.leftovers() == []
             return

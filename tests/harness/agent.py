@@ -49,6 +49,7 @@ class LocalBox:
     shells: list[int] = field(default_factory=list)
     """What the agent told of detached shells."""
     misbehaviour: list[str] = field(default_factory=list)
+    box_id: str = BOX_ID
     process: asyncio.subprocess.Process | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +78,7 @@ class LocalBox:
 
     async def open(self) -> None:
         """Listens for the agent."""
-        await self.registry.open(BOX_ID, self.run_dir, self.public)
+        await self.registry.open(self.box_id, self.run_dir, self.public)
 
     async def start(
         self, command: tuple[str, ...] | None = None, *, env: Mapping[str, str] | None = None
@@ -92,9 +93,18 @@ class LocalBox:
             env={"PATH": os.environ["PATH"], **(env or {})},
         )
 
+    def become(self, box_id: str, name: str) -> None:
+        """The run directory tells of another box from now on, as after a fork."""
+        private, self.public = new_identity()
+        path = self.run_dir / protocol.AGENT_CONFIG
+        config = {**json.loads(path.read_text()), "box_id": box_id, "name": name}
+        path.write_text(json.dumps(config))
+        (self.run_dir / protocol.HOST_KEY).write_bytes(private)
+        self.box_id = box_id
+
     async def tunnel(self) -> Tunnel:
         """Its tunnel."""
-        return await self.registry.get(BOX_ID)
+        return await self.registry.get(self.box_id)
 
     async def run(
         self,

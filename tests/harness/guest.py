@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def serve(port: int, state: dict[str, Any]) -> None:
     """Answers every connection with the state."""
-    server = socket.create_server(("0.0.0.0", port))  # noqa: S104  the box's own
+    server = socket.create_server(("", port))
 
     def answer() -> None:
         while True:
@@ -76,7 +76,7 @@ def main() -> None:
     }
     if "cwd" in wishes:
         os.chdir(wishes["cwd"])
-    file = open(wishes["file"], "w+") if "file" in wishes else None  # noqa: SIM115  kept open
+    file = os.open(wishes["file"], os.O_RDWR | os.O_CREAT) if "file" in wishes else -1
     mapped = None
     if "map" in wishes:
         with open(wishes["map"], "rb") as source:
@@ -87,11 +87,9 @@ def main() -> None:
         watch(wishes["watch"].split(","), state)
     while True:
         state["tick"] += 1
-        if file is not None:
-            file.write(f"{state['tick']}\n")
-            file.flush()
-            state["size"] = os.fstat(file.fileno()).st_size
-            state["links"] = os.fstat(file.fileno()).st_nlink
+        if file >= 0:
+            os.write(file, f"{state['tick']}\n".encode())
+            state["links"] = os.fstat(file).st_nlink
         if mapped is not None:
             state["first"] = mapped[0]
         if "cwd" in wishes:

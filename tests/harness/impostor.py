@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from box_guest import protocol
+from tests.harness.wait import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from tests.harness.agent import LocalBox
 
@@ -40,6 +42,7 @@ class ScriptedControl(asyncssh.SSHServerSession[bytes]):
     def __init__(self, lines: list[bytes]) -> None:
         self.lines = lines
         self.received = b""
+        self.started = False
         self.replies: dict[str, object] = {}
 
     def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
@@ -51,6 +54,7 @@ class ScriptedControl(asyncssh.SSHServerSession[bytes]):
     def session_started(self) -> None:
         for line in self.lines:
             self.chan.write(line)
+        self.started = True
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self.received += data
@@ -61,26 +65,38 @@ class ScriptedControl(asyncssh.SSHServerSession[bytes]):
                 self.chan.write(protocol.encode({"type": "reply", "id": message["id"], **answer}))
 
 
+async def dial(run_dir: Path, key: bytes, server: Impostor) -> asyncssh.SSHServerConnection:
+    """Connects to the daemon as soon as somebody listens there."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            connecting = socket.socket(socket.AF_UNIX)
+            connecting.setblocking(False)
+            try:
+                await loop.sock_connect(connecting, str(run_dir / protocol.TUNNEL_SOCKET))
+                break
+            except (ConnectionRefusedError, FileNotFoundError):
+                connecting.close()
+                await asyncio.sleep(0.02)
+        return await asyncssh.connect_reverse(
+            "daemon",
+            22,
+            sock=connecting,
+            config=None,
+            server_factory=lambda: server,
+            server_host_keys=[asyncssh.import_private_key(key)],
+            gss_host=None,
+            encoding=None,
+        )
+
+
 @asynccontextmanager
 async def agent_with(
     box: LocalBox, key: bytes, lines: list[bytes]
 ) -> AsyncIterator[tuple[asyncssh.SSHServerConnection, ScriptedControl]]:
     """A connection to the box's listener that shows the given host key."""
     server = Impostor(lines)
-    connecting = socket.socket(socket.AF_UNIX)
-    connecting.setblocking(False)
-    loop = asyncio.get_running_loop()
-    await loop.sock_connect(connecting, str(box.run_dir / protocol.TUNNEL_SOCKET))
-    connection = await asyncssh.connect_reverse(
-        "daemon",
-        22,
-        sock=connecting,
-        config=None,
-        server_factory=lambda: server,
-        server_host_keys=[asyncssh.import_private_key(key)],
-        gss_host=None,
-        encoding=None,
-    )
+    connection = await dial(box.run_dir, key, server)
     try:
         yield connection, server.control
     finally:

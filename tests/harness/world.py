@@ -114,6 +114,8 @@ class SteppedBackend(FakeBackend):
     def __init__(self, steps: Steps, *, suspends: bool) -> None:
         super().__init__(suspends=suspends)
         self._steps = steps
+        self.memories: list[str] = []
+        """Ids of boxes, once for each memory that they were given."""
 
     async def create(self, plan: BoxPlan) -> None:
         """Fails after the work: the worst moment."""
@@ -144,6 +146,7 @@ class SteppedBackend(FakeBackend):
         """Fails before the work: what fails has published nothing."""
         await self._steps.step("backend.save_memory")
         await super().save_memory(box_id)
+        self.memories.append(box_id)
 
     async def thaw(self, box_id: str) -> None:
         """Fails before the work."""
@@ -164,10 +167,12 @@ class SteppedBackend(FakeBackend):
         """Fails before the work."""
         await self._steps.step("backend.restore_snapshot")
         await super().restore_snapshot(box_id, snapshot_id)
+        self.memories.append(box_id)
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
         """Fails after the work: the worst moment."""
         await super().clone(plan, snapshot_id)
+        self.memories.append(plan.box_id)
         await self._steps.step("backend.clone")
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
@@ -383,8 +388,8 @@ class World:
         self.life.dead, self.open = True, False
         lifecycle = self.lifecycle
         tasks = [*lifecycle._tasks, *lifecycle._timers._busy.values()]
-        if lifecycle._timers._loop is not None:
-            tasks.append(lifecycle._timers._loop)
+        loops = (lifecycle._timers._loop, lifecycle.usage._loop)
+        tasks.extend(loop for loop in loops if loop is not None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -139,6 +139,28 @@ async def test_shells_that_nobody_is_attached_to_are_told(bare_box: LocalBox) ->
     assert await bare_box.registry.quiesce(BOX_ID) == 0
 
 
+async def test_a_copied_box_keeps_its_processes_under_a_new_agent(bare_box: LocalBox) -> None:
+    boot = (await bare_box.tunnel()).hello.boot
+    done = await bare_box.run("(sleep 600 >/dev/null 2>&1 & echo $!)")
+    orphan = int(done.stdout)
+    parent = f"grep PPid /proc/{orphan}/status"
+    assert (await bare_box.run(parent)).stdout == b"PPid:\t1\n"
+    arguments = (await bare_box.run("cat /proc/1/cmdline")).stdout
+    await bare_box.registry.quiesce(BOX_ID)
+    bare_box.become("c1" * 16, "copy")
+    await bare_box.open()
+    assert (await bare_box.tunnel()).hello.boot != boot
+    assert (await bare_box.run("cat /proc/1/cmdline; cat /proc/1/comm")).stdout == (
+        arguments + b"box-guest\n"
+    )
+    assert (await bare_box.run(parent)).stdout == b"PPid:\t1\n"
+    assert b"name: copy\n" in (await bare_box.run("box-guest info")).stdout
+    await bare_box.run(f"kill -9 {orphan}")
+    async with asyncio.timeout(10):
+        while (await bare_box.run(f"test ! -e /proc/{orphan}")).status.code != 0:
+            assert not (await bare_box.tunnel()).closed
+
+
 async def test_terminal_and_transfer(bare_box: LocalBox) -> None:
     done = await bare_box.run("stty size", terminal=Terminal("xterm", (100, 30)))
     assert done.stdout == b"30 100\r\n"
@@ -149,6 +171,13 @@ async def test_terminal_and_transfer(bare_box: LocalBox) -> None:
     ):
         await file.write(b"sent")
     assert (await bare_box.run("cat /root/hello")).stdout == b"sent"
+
+
+def test_generators_can_be_seeded_anew(built: Path) -> None:
+    place = str(protocol.RUNTIME_DIR)
+    python = [part.replace(place, str(built), 1) for part in protocol.AGENT_COMMAND[:-2]]
+    program = "from box_guest.randomness import reseed; raise SystemExit(0 if reseed() else 7)"
+    assert subprocess.run([*python, "-c", program], check=False).returncode == 0
 
 
 def test_build_is_idempotent_and_leaves_no_rest(built: Path) -> None:

@@ -48,7 +48,6 @@ except OSError as error:
 NEIGHBOUR = "dd if=/dev/urandom of=/root/mine bs=1M count=20 conv=fsync"
 
 
-@pytest.mark.promise("S3")
 async def test_the_limit_holds_inside_only(box_host: BoxHost) -> None:
     assert box_host.backend.capabilities().disk_limit
     greedy = await box_host.box(disk_mb=LIMIT_MB)
@@ -95,7 +94,8 @@ async def test_all_boxes_together_leave_the_host_alone(box_host: BoxHost) -> Non
     neighbour = await box_host.box(disk_mb=LIMIT_MB)
     state = box_host.config.state_dir
     filled = await box_host.run(greedy, "/bin/sh", "-c", FILL)
-    assert "Disk quota exceeded" in filled.err
+    assert filled.status == 1
+    assert "Disk quota exceeded" in filled.err or "No space left" in filled.err
     assert _free(box_host) < BOXES_SIZE // 4
     image = (state / "disks.img").stat()
     assert image.st_blocks * 512 >= image.st_size == BOXES_SIZE

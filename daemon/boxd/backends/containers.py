@@ -103,6 +103,13 @@ class Containers:
         for name, content in bundle.etc_files(record.plan.hostname).items():
             disk.write_beneath(top, name, content)
 
+    def call_by_name(self, record: Record) -> None:
+        """Writes the box's name into a layer that was another box's. It is not mounted."""
+        top = self.disk(record).upper(self.paths(record.plan.box_id))
+        files = bundle.etc_files(record.plan.hostname)
+        for name in ("hostname", "hosts"):
+            disk.write_beneath(top, name, files[name])
+
     def configure(self, record: Record) -> None:
         """Writes the bundle."""
         box_id = record.plan.box_id

@@ -47,12 +47,13 @@ class Facts:
 class State:
     """What the box had when its memory was written, and has to have again.
 
-    `drive`: /wrk was mounted; `address` is its own one; `rights` are those of its first process.
+    `drive`: /wrk was mounted; `address` is its own one, `runtime` the directory of its agent's
+    files; `rights` are those of its first process.
     """
 
     drive: bool
     address: str
-    hostname: str
+    runtime: str
     rights: dict[str, str]
 
 
@@ -94,8 +95,21 @@ def seal(place: Path, facts: Facts, state: State) -> None:
         "sizes": {file.name: file.stat().st_size for file in files},
         "sums": {file.name: _sum(file.read_bytes()) for file in files if _is_small(file)},
     }
+    _write(place, content)
+
+
+def adopt(directory: Path, box_id: str, bundle: str) -> None:
+    """Makes a copy of another box's image that of a box."""
+    content, _ = read(directory)
+    content["facts"] |= {"box_id": box_id, "bundle": bundle}
+    _write(directory, content)
+
+
+def _write(place: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content, indent=1)
-    (place / MANIFEST).write_text(f"{_sum(text.encode())}\n{text}\n")
+    new = place / f"{MANIFEST}{_NEW}"
+    new.write_text(f"{_sum(text.encode())}\n{text}\n")
+    new.rename(place / MANIFEST)
 
 
 def is_there(directory: Path) -> bool:

@@ -26,7 +26,7 @@ from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.records import Record, Records
 from boxd.backends.run import run
 from boxd.backends.runc_memory import RuncMemory
-from boxd.backends.without_memory import WithoutMemory
+from boxd.backends.runc_snapshots import RuncSnapshots
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ STOP_GRACE = 5.0
 PROGRAMS = {"runc": "--version", "ip": "-V", "nft": "--version"}
 
 
-class RuncBackend(WithoutMemory):
+class RuncBackend:
     """Boxes as runc containers on this host.
 
     Critical sections: the calls for one box are serialised by a lock per box, so that no step of
@@ -49,7 +49,6 @@ class RuncBackend(WithoutMemory):
     """
 
     name = "runc"
-    why_no_memory = "this backend has no snapshots yet"
 
     def __init__(
         self,
@@ -69,6 +68,7 @@ class RuncBackend(WithoutMemory):
         self._disks = Disks(self._names, config.boxes_size)
         self._containers = Containers(self._names, self._network, self._disks, init)
         self._memory = RuncMemory(self._containers)
+        self._snapshots = RuncSnapshots(self._containers, self._memory, self._records)
         self._judge = judge
         self._stop_grace = stop_grace
         self._slots: dict[str, int] = {}
@@ -107,11 +107,11 @@ class RuncBackend(WithoutMemory):
         self._containers.forget_layout()
 
     def capabilities(self) -> Capabilities:
-        """Suspend where CRIU has shown that it works."""
+        """Suspend and fork where CRIU has shown that it works."""
         return Capabilities(
             suspend=not self._memory.why_not,
-            fork=False,
-            snapshot=False,
+            fork=not self._memory.why_not,
+            snapshot=True,
             disk_limit=self._disks.for_new.limits_size(),
             any_image=False,
             why_no_suspend=self._memory.why_not,
@@ -122,11 +122,7 @@ class RuncBackend(WithoutMemory):
         async with self._locks.alone(plan.box_id):
             known = self._records.find(plan.box_id)
             layers = self._disks.for_new if known is None else self._disks.named(known.disk)
-            slot = self._slots.get(plan.box_id)
-            if slot is None:
-                slot = subnets.free_slot(set(self._slots.values()))
-                self._slots[plan.box_id] = slot
-            record = Record(slot, plan, layers.kind)
+            record = Record(self._slot(plan.box_id), plan, layers.kind)
             paths = self._names.paths(plan.box_id)
             try:
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -224,7 +220,48 @@ class RuncBackend(WithoutMemory):
         async with self._locks.alone(box_id):
             await self._memory.discard(self._records.get(box_id))
 
+    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Keeps layer and memory; of a frozen box, as they are in this moment."""
+        async with self._locks.alone(box_id):
+            await self._snapshots.take(self._records.get(box_id), snapshot_id)
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Boxes that were made from it go on."""
+        await self._snapshots.drop(snapshot_id)
+
+    async def snapshots(self) -> tuple[str, ...]:
+        """Of all disks that are there."""
+        return tuple(self._disks.snapshots())
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Replaces layer and memory of a stopped box."""
+        async with self._locks.alone(box_id):
+            await self._snapshots.restore(self._records.get(box_id), snapshot_id)
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """Makes record and bundle, and layer and memory from the snapshot's. A box that is there
+        stays."""
+        async with self._locks.alone(plan.box_id):
+            layers = self._disks.holding(snapshot_id)
+            if self._records.find(plan.box_id) is not None:
+                return
+            record = Record(self._slot(plan.box_id), plan, layers.kind)
+            paths = self._names.paths(plan.box_id)
+            try:
+                paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
+                await layers.clone(snapshot_id, paths, plan.disk_mb)
+                await self._snapshots.appropriate(record)  # with the record, at last
+            except BaseException:
+                await to_the_end(self._remove(plan.box_id))
+                raise
+
     # Steps of one box; its lock is held.
+
+    def _slot(self, box_id: str) -> int:
+        """The box's slot, or a new one."""
+        if box_id not in self._slots:
+            self._slots[box_id] = subnets.free_slot(set(self._slots.values()))
+        return self._slots[box_id]
 
     async def _adopt(self, record: Record) -> None:
         async with self._locks.alone(record.plan.box_id):

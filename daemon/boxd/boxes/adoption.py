@@ -84,7 +84,7 @@ class Adoption:
         async with asyncio.TaskGroup() as group:
             for box in boxes:
                 group.create_task(adopt(box))
-            for box_id in present.keys() - known:
+            for box_id in (present.keys() | await self._assembly.directories()) - known:
                 group.create_task(discard(box_id))
         await self._store.put_setting(BOOT, self._clock.boot_id())
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from box_guest import protocol
 from boxd.backends.interface import BoxPlan
 from boxd.errors import BoxdError, Unavailable, UnknownImage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from boxd.backends.interface import Backend, BackendBox
@@ -30,6 +32,7 @@ HELLO_TIMEOUT = 30.0
 """Seconds in which a started agent must say hello."""
 PROBE_TIMEOUT = 2.0
 """Seconds a missing tunnel is waited for before it is asked whether the box still lives."""
+_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,25 +206,35 @@ class Assembly:
         Each part is tried even if another one fails; then the failures are raised together.
         """
         failures: list[BoxdError | OSError] = []
-        steps: list[Coroutine[Any, Any, None]] = [
-            self.tunnels.close(box.id),
-            self.backend.destroy(box.id),
+        steps: list[Callable[[], Awaitable[None]]] = [
+            partial(self.tunnels.close, box.id),
+            partial(self.backend.destroy, box.id),
+            partial(self.remove_directory, box.id),
         ]
         if self.drives is not None:
-            steps.append(self.drives.forget(box))
-        steps.append(self.remove_directory(box.id))
+            steps.insert(2, partial(self.drives.forget, box))
         for step in steps:
             try:
-                await step
+                await step()
             except (BoxdError, OSError) as error:
                 failures.append(error)
         if failures:
             texts = "; ".join(str(error) for error in failures)
             raise Unavailable(f"box {box.ref} not wholly removed: {texts}") from failures[0]
 
+    async def directories(self) -> set[str]:
+        """Ids of all boxes that have a directory on this host, whether whole or not."""
+        return await asyncio.to_thread(_box_ids, self._places.boxes)
+
     async def remove_directory(self, box_id: str) -> None:
         """Removes what the backend left of the box's directory, the run directory above all."""
         await asyncio.to_thread(_remove_tree, self._places.boxes / box_id)
+
+
+def _box_ids(boxes: Path) -> set[str]:
+    if not boxes.exists():
+        return set()
+    return {path.name for path in boxes.iterdir() if _ID.fullmatch(path.name)}
 
 
 def _write_run_dir(run_dir: Path, config: str, private_key: bytes) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from boxd.boxes.records import new_box
 from boxd.boxes.suspend import DIED, Waking
-from boxd.boxes.wish import renewed, wished
-from boxd.errors import BoxdError, NotFound
+from boxd.boxes.wish import profile_of, renewed, wished
+from boxd.errors import BoxdError, NotFound, Unavailable, UnknownImage
 from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from boxd.boxes.suspend import Sleep
     from boxd.boxes.wish import Defaults
     from boxd.model.box import Box
+    from boxd.model.profile import Profile
     from boxd.model.snapshot import Snapshot
     from boxd.names.spec import BoxSpec
 
@@ -83,17 +84,22 @@ class Changes:
         *,
         default_ttl: timedelta | None,
         ephemeral: bool,
+        durable: bool = False,
     ) -> Box:
         """A new running box of a spec; notes what was clamped. What fails leaves nothing.
 
         Raises what quota, catalog and `Assembly` raise.
         """
         private_key, host_key = self._assembly.new_identity()
-        wish = wished(spec, self._defaults, self._catalog, default_ttl=default_ttl)
-        self._assembly.root(wish.image)
-        now = self._clock.now()
+        profile = await self._profile(owner, spec)
+        wish = wished(spec, self._defaults, self._catalog, profile=profile, default_ttl=default_ttl)
+        self._check_image(wish.image, profile)
         box = new_box(
-            owner, workspace, spec.name, wish, host_key=host_key, now=now, ephemeral=ephemeral
+            *(owner, workspace, spec.name, wish),
+            host_key=host_key,
+            now=self._clock.now(),
+            ephemeral=ephemeral,
+            durable=durable,
         )
         box = await self._make(box, private_key)
         for one in wish.shortened:
@@ -161,14 +167,38 @@ class Changes:
             await self.destroy(box)
             said(f"removed the old box {box.ref} ({box.id[:12]})")
 
-    async def renew(self, box: Box, spec: BoxSpec, said: Callable[[str], None]) -> Box:
+    async def renew(
+        self,
+        box: Box,
+        spec: BoxSpec,
+        said: Callable[[str], None],
+        *,
+        durable: bool | None = None,
+    ) -> Box:
         """Applies what a spec may change in an existing box; notes what it may not."""
-        renewal = renewed(spec, box, self._defaults)
+        profile = await self._profile(box.owner, spec)
+        renewal = renewed(spec, box, self._defaults, profile=profile)
         for note in renewal.notes:
             said(note)
         if renewal.grace is not None:
             box = await self._rows.note(box, grace=renewal.grace)
+        if durable is not None and durable != box.durable:
+            box = await self._rows.note(box, durable=durable)
         return box
+
+    async def _profile(self, owner: str, spec: BoxSpec) -> Profile | None:
+        if spec.image is None:
+            return None
+        return profile_of(spec, await self._store.profiles(owner))
+
+    def _check_image(self, image: str, profile: Profile | None) -> None:
+        """Before a row is made. A profile's image can have gone since the profile was made."""
+        try:
+            self._assembly.root(image)
+        except (UnknownImage, Unavailable) as error:
+            if profile is None:
+                raise
+            raise type(error)(f"profile {profile.name}: {error}") from None
 
     async def wake(self, box: Box, *, detail: str = "") -> Box:
         """Has an existing box run, whatever state its row tells.

@@ -162,12 +162,14 @@ class Lifecycle:
         *,
         notes: Callable[[str], None] | None = None,
         default_ttl: timedelta | None = None,
+        durable: bool | None = None,
         hold: Hold | None = None,
     ) -> Box:
         """The running box of a spec: made when it is not there, started when it does not run.
 
-        `default_ttl` is the deadline of a new box whose spec has none. `hold`, if given, is
-        counted for the box under its lock. Raises what `Assembly.start` and the quota raise.
+        `default_ttl` is the deadline of a new box whose spec and profile have none; `durable` None
+        leaves it as it is. `hold`, if given, is counted for the box under its lock. Raises what
+        `Assembly.start` and the quota raise.
         """
         name = f"tmp-{random_hex(5)}" if spec.anonymous else spec.name
         named = replace(spec, name=name)
@@ -190,13 +192,18 @@ class Lifecycle:
                         said,
                         default_ttl=default_ttl,
                         ephemeral=spec.anonymous,
+                        durable=bool(durable),
                     )
                 else:
-                    box = await self._changes.renew(box, spec, said)
+                    box = await self._changes.renew(box, spec, said, durable=durable)
                     box = await self._changes.wake(box)
                 return self._counted(box, hold)
 
         return await self._shielded(change(), hold)
+
+    def check_image(self, name: str) -> None:
+        """Raises UnknownImage for what boxes can never start from, Unavailable for not yet."""
+        self._assembly.root(name)
 
     async def wake(self, box: Box, *, hold: Hold | None = None) -> Box:
         """Has an existing box run; NotFound when it was removed meanwhile."""

@@ -22,6 +22,7 @@ def new_box(
     host_key: str,
     now: datetime,
     ephemeral: bool,
+    durable: bool = False,
 ) -> Box:
     """The record of a box about to be made; its deadline counts from `now`."""
     return Box(
@@ -42,6 +43,7 @@ def new_box(
         grace=wish.grace,
         ephemeral=ephemeral,
         drive=wish.drive,
+        durable=durable,
         since=now,
         egress=wish.egress,
         disk_mb=wish.disk_mb,

@@ -8,6 +8,7 @@ Who says it first decides (product spec, section 2.3)::
               at most the tier's ceiling
     grace     the spec (+duration), the profile, the service (`--grace`); at most the policy's
     egress    the profile, the service
+    disk      the flavor, the tier
 
 An existing box takes from a spec its grace, and nothing else.
 """
@@ -21,9 +22,10 @@ from boxd.boxes.policy import SHIPPED, Policy
 from boxd.errors import UnknownImage
 from boxd.model.profile import Profile
 from boxd.names.duration import format_duration
-from boxd.names.words import shown
+from boxd.names.words import fold, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from boxd.boxes.interface import Catalog
@@ -114,9 +116,9 @@ def wished(
     is clamped too is nobody's news.
     """
     said = profile or Profile("", spec.image or defaults.image)
+    flavor = _flavor(catalog, spec.flavor or said.flavor)
     ttl, ttl_max = spec.ttl or said.ttl, defaults.deadline_max
     grace, grace_max = spec.grace or said.grace, defaults.policy.grace_max
-    flavor = _flavor(catalog, spec.flavor or said.flavor)
     return Wish(
         image=said.image,
         flavor=flavor,
@@ -150,6 +152,12 @@ def renewed(
     notes.extend(one.told(box.ref) for one in _shortened("grace", "+", spec.grace, grace_max))
     grace = _at_most(grace_max, spec.grace)
     return Renewal(None if grace == box.grace else grace, tuple(notes))
+
+
+def profile_of(spec: BoxSpec, profiles: Sequence[Profile]) -> Profile | None:
+    """The profile that the spec names in the place of an image, in upper or lower case."""
+    name = None if spec.image is None else fold(spec.image)
+    return next((profile for profile in profiles if profile.name == name), None)
 
 
 def _ignored(spec: BoxSpec, box: Box, profile: Profile | None) -> list[str]:

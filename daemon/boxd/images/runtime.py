@@ -49,6 +49,9 @@ _SKIPPED_EXTENSIONS = re.compile(
     # OpenSSL's two: the agent speaks no TLS and cryptography brings its own. 4 MiB less in use.
     r"|_ssl|_hashlib)"
 )
+_SKIPPED_MODULES = frozenset({"asyncssh/crypto/x509.py"})
+"""Of the wheels. Asyncssh does without certificates: 1 MiB less in use, and a tenth of the time
+that an agent takes to start less."""
 _LIBRARY = re.compile(r"^\s+(?P<name>\S+) => (?P<path>/\S+) \(")
 _LOADER_LINE = re.compile(rf"^\s+(?P<path>/\S*{re.escape(LOADER)}) \(")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
@@ -157,6 +160,8 @@ def _wheel(name: str, target: str) -> Contents:
     for file in metadata.files(name) or []:
         parts = file.parts
         if parts[0] == ".." or "__pycache__" in parts or file.suffix not in (".py", ".so"):
+            continue
+        if file.as_posix() in _SKIPPED_MODULES:
             continue
         contents[f"{target}/{file.as_posix()}"] = Path(str(file.locate()))
     return contents

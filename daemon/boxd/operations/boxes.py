@@ -67,10 +67,25 @@ class BoxOperations(Core):
         await self._lifecycle.usage.refresh(box.id)
         return self._view(box)
 
-    async def up(self, p: Principal, spec: str, ws: str | None = None) -> BoxView:
-        """Creates the box of a spec, or starts it, and has it run without an attachment."""
+    async def up(
+        self,
+        p: Principal,
+        spec: str,
+        ws: str | None = None,
+        *,
+        durable: bool | None = None,
+        notes: Callable[[str], None] | None = None,
+    ) -> BoxView:
+        """Creates the box of a spec, or starts it, and has it run without an attachment.
+
+        A `durable` box is not removed for being unused; None: it stays what it is. `notes` gets
+        lines for people.
+        """
         box_spec, workspace = await self._creatable(p, spec, ws, anonymous=False)
-        return self._view(await self._lifecycle.up(p.owner, workspace, box_spec))
+        box = await self._lifecycle.up(
+            p.owner, workspace, box_spec, durable=durable, notes=notes or _ignore
+        )
+        return self._view(box)
 
     async def remove(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
         """Destroys a box, whatever holds it; returns what it was."""
@@ -120,11 +135,14 @@ class BoxOperations(Core):
         *,
         kind: Literal["spec", "reference"],
         why: str,
+        run_box: bool = False,
         notes: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds a running box, with its drive in it, while the context lasts.
 
         A `spec` creates the box when it is not there, a `reference` never does; both wake it.
+        `run_box`: a box that is made here for one command has the tier's default deadline, unless
+        its spec or its profile has one.
         `notes` gets lines for people. Raises InvalidKey inside the context when the key that
         opened it is revoked; the context must be left by the task that entered it.
         """
@@ -132,7 +150,7 @@ class BoxOperations(Core):
         tell = notes or _ignore
         if kind == "spec":
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
-            ttl = self._tier.deadline_exec if why == "exec" else None
+            ttl = self._tier.deadline_exec if run_box else None
             held = self._lifecycle.attach(
                 p.owner, workspace, spec, why=why, key_id=p.key_id, notes=tell, default_ttl=ttl
             )

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
+_CHANGING = {"state", "detail", *BoxChanges.__annotations__}
+"""The columns that may change."""
+
+
 class PostgresBoxes(PostgresPool):
     """See the module."""
 
@@ -55,10 +59,8 @@ class PostgresBoxes(PostgresPool):
         new detail in place; that counts as done.
         """
         if (before, after) in TRANSITIONS:
-            sets = _set(changes, 5)
             row = await self._row(
-                f"UPDATE boxd.box SET state = $3, detail = $4{sets} "  # noqa: S608 checked names
-                "WHERE id = $1 AND state = $2 RETURNING *",
+                _update(["state", "detail", *changes], first=3) + " AND state = $2 RETURNING *",
                 *(box_id, before.value, after.value, detail),
                 *changes.values(),
                 twice="SELECT * FROM boxd.box WHERE id = $1 AND state <> $2 "
@@ -75,21 +77,20 @@ class PostgresBoxes(PostgresPool):
     async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
         """See ControlStore."""
         if changes:
-            sets = _set(changes, 2).removeprefix(", ")
-            query = f"UPDATE boxd.box SET {sets} WHERE id = $1"  # noqa: S608 checked names
-            await self._execute(query, box_id, *changes.values())
+            await self._execute(_update(list(changes), first=2), box_id, *changes.values())
 
     async def remove_box(self, box_id: str) -> None:
         """See ControlStore."""
         await self._execute("DELETE FROM boxd.box WHERE id = $1", box_id)
 
 
-def _set(changes: BoxChanges, first: int) -> str:
-    """Assignments for an UPDATE, each with a comma before it; the names are those of BoxChanges."""
-    unknown = changes.keys() - BoxChanges.__annotations__.keys()
+def _update(names: list[str], first: int) -> str:
+    """The UPDATE of fields of box $1; the value of the first one is parameter `first`."""
+    unknown = set(names) - _CHANGING
     if unknown:
         raise ValueError(f"not to be changed in a box: {', '.join(sorted(unknown))}")
-    return "".join(f", {name} = ${number}" for number, name in enumerate(changes, first))
+    sets = ", ".join(f"{name} = ${number}" for number, name in enumerate(names, first))
+    return f"UPDATE boxd.box SET {sets} WHERE id = $1"  # noqa: S608  the names are checked
 
 
 def _box(row: asyncpg.Record) -> Box:

@@ -140,10 +140,9 @@ def insertion(table: str, record: type[Box | Snapshot]) -> str:
     """An INSERT of all fields of a record; one of a known id changes nothing."""
     names = [field.name for field in fields(record)]
     places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
-    columns = ", ".join(names)
-    return (
-        f"INSERT INTO {table} ({columns}) VALUES ({places}) "  # noqa: S608 constants
-        "ON CONFLICT (id) DO NOTHING"
+    columns = f"{table} ({', '.join(names)})"
+    return " ".join(
+        ("INSERT INTO", columns, "VALUES", f"({places})", "ON CONFLICT (id) DO NOTHING")
     )
 
 

@@ -15,6 +15,7 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import BoxdError, Unavailable
+from boxd.tunnel.limits import REQUESTS, Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,8 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._activity = _Slowly(box.activity)
+        self._lines = Bucket(REQUESTS)
+        self._at_fault = False
         self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
 
     async def request(self, kind: str, **fields: object) -> dict[str, Any]:
@@ -92,6 +95,8 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         self._chan = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
+        if self._at_fault:
+            return  # what was on its way when the tunnel was cut
         self._partial += data
         try:
             while (end := self._partial.find(b"\n")) >= 0:
@@ -101,6 +106,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
             if len(self._partial) > protocol.MAX_LINE:
                 raise protocol.ProtocolError("line too long")
         except protocol.ProtocolError as error:
+            self._at_fault = True
             self._partial.clear()
             self._box.misbehaved(str(error))
 
@@ -114,6 +120,8 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
             _lose(future)
 
     def _dispatch(self, message: dict[str, Any]) -> None:
+        if not self._lines.take():
+            raise protocol.ProtocolError("too many lines in a second")
         kind = message["type"]
         if kind == protocol.HELLO:
             if self.hello.done():

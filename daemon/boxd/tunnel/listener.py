@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
+from functools import partial
 from typing import TYPE_CHECKING
 
 import asyncssh
 
 from boxd.tunnel.channel import PACKET, WINDOW
+from boxd.tunnel.limits import DIALS, Bucket, Meter, Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,6 +27,9 @@ KEEPALIVE_COUNT = 3
 MAX_PENDING = 4
 """Connections of one box whose key exchange is not done; an agent makes one at a time."""
 USER = "daemon"
+_FAULTS = (asyncssh.ProtocolError, asyncssh.MACError, asyncssh.CompressionError, ValueError)
+"""How connections end whose other side broke the rules of SSH, or our limits. ValueErrors are how
+asyncssh finds a message that cannot be read."""
 
 # asyncssh logs commands and environments at INFO and DEBUG.
 asyncssh.set_log_level(logging.WARNING)
@@ -35,16 +41,22 @@ class BoxListener:
     `pending` and `connections` are changed by callbacks of the event loop alone.
     """
 
-    def __init__(self, box_id: str, host_key: str) -> None:
-        """`host_key` is the box's public key. Raises asyncssh.KeyImportError."""
+    def __init__(self, box_id: str, host_key: str, misbehaved: Callable[[str], None]) -> None:
+        """`host_key` is the box's public key. `misbehaved` is told what a connection of the box
+        did that none may do; the connection is over then. Raises asyncssh.KeyImportError."""
         self.box_id = box_id
+        self.misbehaved = misbehaved
         self.key = asyncssh.import_public_key(host_key)
         self.pending = 0
         self.refused = 0
         """Connections with another key, or too many at once."""
         self.connections: set[asyncssh.SSHClientConnection] = set()
         """Everything that came in and is still there, tunnels included."""
+        self.dials = Bucket(DIALS)
         self._acceptor: asyncssh.SSHAcceptor | None = None
+        self._pauses = Pauses()
+        self._paused: asyncio.Task[None] | None = None
+        self._listen: Callable[[], Awaitable[None]] | None = None
 
     async def start(
         self,
@@ -53,6 +65,15 @@ class BoxListener:
         accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
     ) -> None:
         """Makes the socket anew and listens; `accepted` gets each authenticated connection."""
+        self._listen = partial(self._start, path, client_key, accepted)
+        await self._listen()
+
+    async def _start(
+        self,
+        path: Path,
+        client_key: asyncssh.SSHKey,
+        accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
+    ) -> None:
         listening = _bind(path)
         try:
             self._acceptor = await asyncssh.listen_reverse(
@@ -88,8 +109,33 @@ class BoxListener:
             listening.close()
             raise
 
+    def pause(self) -> float | None:
+        """Ends all connections and listens no more for some seconds, which are returned: longer
+        each time. None: it pauses already."""
+        self.abort()
+        if self._paused is not None and not self._paused.done():
+            return None
+        seconds = self._pauses.next()
+        self._paused = asyncio.create_task(self._pause(seconds))
+        return seconds
+
+    async def _pause(self, seconds: float) -> None:
+        await self._stop()
+        await asyncio.sleep(seconds)
+        try:
+            if self._listen is not None:
+                await self._listen()
+        except OSError as error:
+            logger.error("box %s: nobody listens for its agent: %s", self.box_id, error)
+
     async def close(self) -> None:
         """Stops listening; tunnels that are up stay."""
+        if self._paused is not None:
+            self._paused.cancel()
+            await asyncio.gather(self._paused, return_exceptions=True)
+        await self._stop()
+
+    async def _stop(self) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
             await self._acceptor.wait_closed()
@@ -107,13 +153,19 @@ class _TunnelClient(asyncssh.SSHClient):
     def __init__(self, listener: BoxListener) -> None:
         self._listener = listener
         self._pending = False
+        self._known = False
         self._connection: asyncssh.SSHClientConnection | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        if not self._listener.dials.take():
+            conn.abort()
+            self._listener.misbehaved("too many connections in a second")
+            return
         if self._listener.pending >= MAX_PENDING:
             self._listener.refused += 1
             conn.abort()
             return
+        Meter(conn)
         self._listener.pending += 1
         self._listener.connections.add(conn)
         self._connection = conn
@@ -128,12 +180,15 @@ class _TunnelClient(asyncssh.SSHClient):
         return False
 
     def auth_completed(self) -> None:
+        self._known = True
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle()
         if self._connection is not None:
             self._listener.connections.discard(self._connection)
+        if self._known and isinstance(exc, _FAULTS):
+            self._listener.misbehaved(str(exc))
 
     def _settle(self) -> None:
         if self._pending:

@@ -37,12 +37,25 @@ def _untold(box_id: str, news: object) -> None:
 class _Entry:
     """One box: its listener, its tunnel, and the news that one of them changed."""
 
-    def __init__(self, listener: BoxListener) -> None:
-        self.listener = listener
+    def __init__(self, box_id: str, host_key: str, on_misbehaviour: OnMisbehaviour) -> None:
+        """Raises asyncssh.KeyImportError."""
+        self.listener = BoxListener(box_id, host_key, self.misbehave)
+        self._on_misbehaviour = on_misbehaviour
         self.tunnel: Tunnel | None = None
         self.news = asyncio.Condition()
         self.misbehaved = ""
         self.closed = False
+
+    def misbehave(self, reason: str) -> None:
+        """Cuts the box off for a while, and tells why."""
+        if self.closed:
+            return
+        self.misbehaved = reason
+        box_id = self.listener.box_id
+        seconds = self.listener.pause()
+        if seconds is not None:
+            logger.error("box %s: agent misbehaved: %s; cut off for %g s", box_id, reason, seconds)
+            self._on_misbehaviour(box_id, f"agent misbehaved: {reason}")
 
     async def settled(self) -> Tunnel | None:
         """The live tunnel; one that is just being made is waited for. None: there is none."""
@@ -92,7 +105,7 @@ class TunnelRegistry:
         Calling it again begins anew: a present tunnel is closed. Raises OSError.
         """
         await self.close(box_id)
-        entry = _Entry(BoxListener(box_id, host_key))
+        entry = _Entry(box_id, host_key, self.on_misbehaviour)
         self._entries[box_id] = entry
         try:
             await entry.listener.start(
@@ -179,7 +192,7 @@ class TunnelRegistry:
         """Runs as a task of the connection: whatever goes wrong ends this connection only."""
         try:
             async with asyncio.timeout(HELLO_S):
-                control = ControlChannel(_Side(self, box_id, entry, connection))
+                control = ControlChannel(_Side(self, entry))
                 await connection.create_session(
                     lambda: control,
                     subsystem=protocol.CONTROL_SUBSYSTEM,
@@ -206,32 +219,21 @@ class TunnelRegistry:
 
 
 class _Side:
-    """What a control channel needs of the daemon, for the agent at one connection."""
+    """What the control channels of a box need of the daemon."""
 
-    def __init__(
-        self,
-        registry: TunnelRegistry,
-        box_id: str,
-        entry: _Entry,
-        connection: asyncssh.SSHClientConnection,
-    ) -> None:
+    def __init__(self, registry: TunnelRegistry, entry: _Entry) -> None:
         self._registry = registry
-        self._box_id = box_id
         self._entry = entry
-        self._connection = connection
 
     async def request(self, verb: str, params: dict[str, Any]) -> dict[str, Any]:
-        return await self._registry.on_request(self._box_id, verb, params)
+        return await self._registry.on_request(self._entry.listener.box_id, verb, params)
 
     def activity(self, shells: int) -> None:
         if not self._entry.closed:
-            self._registry.on_activity(self._box_id, shells)
+            self._registry.on_activity(self._entry.listener.box_id, shells)
 
     def misbehaved(self, reason: str) -> None:
-        self._entry.misbehaved = reason
-        logger.error("box %s: agent misbehaved: %s", self._box_id, reason)
-        self._connection.abort()
-        self._registry.on_misbehaviour(self._box_id, f"agent misbehaved: {reason}")
+        self._entry.misbehave(reason)
 
 
 def new_identity() -> tuple[bytes, str]:

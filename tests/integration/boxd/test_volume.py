@@ -21,7 +21,7 @@ from boxd.backends.run import CommandFailed, run
 from boxd.backends.volume import Volume
 from boxd.errors import DiskFull, NotFound, Unavailable
 from tests.harness.disks import VOLUME_SIZE
-from tests.harness.wait import until
+from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -301,9 +301,9 @@ async def test_nothing_is_counted_for_what_was_removed(state: Path) -> None:
         await disks.remove(names.paths(f"box{number}"))
         await disks.for_new.drop_snapshot(f"s{number}")
         await disks.remove(names.paths(f"clone{number}"))
-    await until(lambda: _free(state / "disks") > VOLUME_SIZE - 16 * MIB)
-    await Volume(state, VOLUME_SIZE).open()
-    assert _counted(state / "disks") == before
+    async with asyncio.timeout(DEADLINE):  # the kernel removes them in the background
+        while _counted(state / "disks") != before:
+            await Volume(state, VOLUME_SIZE).open()
 
 
 async def test_new_boxes_leave_space_to_others(state: Path) -> None:
@@ -313,7 +313,8 @@ async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     await disks.for_new.create(names.paths("one"), 0)
     await disks.for_new.snapshot(names.paths("one"), "kept")
     upper = disks.for_new.upper(names.paths("one"))
-    with pytest.raises(OSError, match="Disk quota exceeded"):  # of all layers together
+    # By the limit of all layers together; of kernels before 6.7, by the end of the space.
+    with pytest.raises(OSError, match=r"Disk quota exceeded|No space left"):
         await asyncio.to_thread((upper / "file").write_bytes, os.urandom(VOLUME_SIZE))
     btrfs.sync(state / "disks")
     with pytest.raises(DiskFull, match=r"\d+ MiB are free, and 64 MiB are left to boxes"):

@@ -34,6 +34,12 @@ def why(box: BoxView) -> str | None:
     return ", ".join(f"{count} {reason}" for reason, count in box.why.items()) or None
 
 
+def deadline(box: BoxView) -> str | None:
+    """When the box ends at the latest; `(max)`: a later moment was asked for."""
+    when = moment(box.deadline)
+    return f"{when} (max)" if when and box.clamped else when
+
+
 def next_act(call: Call, box: BoxView) -> str | None:
     """What happens next by itself, and when."""
     return None if box.next is None else f"{box.next.act} {remaining(box.next.at, call.now)}"
@@ -70,7 +76,7 @@ def _row(call: Call, box: BoxView) -> tuple[object, ...]:
         box.image,
         box.flavor,
         span(box.age_s),
-        moment(box.deadline),
+        deadline(box),
         next_act(call, box),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.frontdoor.commands.boxrow import box_json, next_act, usage_pairs, why
+from boxd.frontdoor.commands.boxrow import box_json, deadline, next_act, usage_pairs, why
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
 from boxd.frontdoor.commands.table import listing, moment, span
 
@@ -30,7 +30,7 @@ async def _run(call: Call) -> Reply:
         ("memory", f"{box.mem_mb} MiB"),
         ("created", moment(box.created)),
         ("age", span(box.age_s)),
-        ("deadline", moment(box.deadline)),
+        ("deadline", deadline(box)),
         ("next", next_act(call, box)),
         ("attached", box.attached),
         ("why", why(box)),

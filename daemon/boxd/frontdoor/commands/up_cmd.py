@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from boxd.frontdoor.commands.boxrow import box_json, boxes_table
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
-
-if TYPE_CHECKING:
-    import argparse
+from boxd.names.words import escaped
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     workspace_option(parser)
+    parser.add_argument("--durable", action=argparse.BooleanOptionalAction)
     parser.add_argument("spec")
 
 
 async def _run(call: Call) -> Reply:
-    box = await call.operations.up(call.principal, call.args.spec, call.args.ws)
-    return Reply(box_json(call, box), boxes_table(call, [box]))
+    args = call.args
+    notes: list[str] = []
+    box = await call.operations.up(
+        call.principal, args.spec, args.ws, durable=args.durable, notes=notes.append
+    )
+    told = "".join(escaped(note) + "\n" for note in notes)
+    return Reply(box_json(call, box), boxes_table(call, [box]), told)
 
 
 COMMANDS = (
-    Command(("up",), "create a box or start it", "up 'web:debian:small^2h'", _run, _arguments),
+    Command(
+        ("up",),
+        "create a box or start it; a durable one is kept though nobody uses it",
+        "up 'web:debian:small^2h'",
+        _run,
+        _arguments,
+    ),
 )

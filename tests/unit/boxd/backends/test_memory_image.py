@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FACTS = Facts(box_id="b" * 32, bundle="digest", host="criu 4.3 linux 6.18")
-STATE = State(drive=True, address="10.1.0.2", hostname="dev", rights={"NoNewPrivs": "1"})
+STATE = State(drive=True, address="10.1.0.2", runtime="/state/runtime", rights={"NoNewPrivs": "1"})
 
 
 @pytest.fixture
@@ -68,6 +68,13 @@ def test_a_forgotten_one_is_none(tmp_path: Path, image: Path, sync: bool) -> Non
 def test_it_is_of_one_box_and_one_host(image: Path, field: str) -> None:
     with pytest.raises(MemoryLost, match="was kept"):
         memory_image.check(image, replace(FACTS, **{field: "other"}))
+
+
+def test_a_copy_becomes_that_of_another_box(image: Path) -> None:
+    memory_image.adopt(image, "c" * 32, "other")
+    with pytest.raises(MemoryLost, match="another box"):
+        memory_image.check(image, FACTS)
+    assert memory_image.check(image, replace(FACTS, box_id="c" * 32, bundle="other")) == STATE
 
 
 def _flip(file: Path) -> None:

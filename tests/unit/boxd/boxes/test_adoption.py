@@ -15,6 +15,7 @@ from boxd.boxes.suspend import DIED
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec
+from tests.harness.mortal import Died
 from tests.harness.world import ALICE
 
 if TYPE_CHECKING:
@@ -179,3 +180,15 @@ async def test_mounts_that_no_running_box_uses_end_with_adoption(world: World) -
     await world.backend.stop(dead.id)
     await world.restart()
     assert world.drives.wanted == {(ALICE.owner, "ws1")}
+
+
+@pytest.mark.parametrize("call", ["store.remove_box", "backend.destroy"])
+async def test_daemon_that_dies_while_it_removes_a_box_leaves_nothing(
+    world: World, call: str
+) -> None:
+    box = await _box(world)
+    world.life.end_at(f"{call} done")
+    with pytest.raises(Died):
+        await world.lifecycle.remove(box)
+    await world.crash()
+    assert await world.left_overs() == {}

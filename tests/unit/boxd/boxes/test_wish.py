@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from boxd.boxes.policy import Policy
 from boxd.boxes.records import new_box
-from boxd.boxes.wish import Defaults, Renewal, Shortened, renewed, wished
+from boxd.boxes.wish import Defaults, Renewal, Shortened, profile_of, renewed, wished
 from boxd.errors import UnknownImage
 from boxd.model.box import Box, BoxState
+from boxd.model.catalog import Flavor
 from boxd.model.profile import Profile
 from boxd.names.duration import MAX_DURATION
 from boxd.names.spec import BoxSpec
@@ -30,10 +31,10 @@ STRICT = replace(DEFAULTS, policy=Policy(grace=timedelta(minutes=5), grace_max=H
 PROFILE = Profile("py", "python", "large", ttl=2 * HOUR, grace=3 * HOUR, egress="none")
 
 
-def box_of(text: str, defaults: Defaults = DEFAULTS) -> Box:
+def box_of(text: str, defaults: Defaults = DEFAULTS, catalog: FakeCatalog = CATALOG) -> Box:
     """The record of a new box."""
     wanted = spec(text)
-    wish = wished(wanted, defaults, CATALOG)
+    wish = wished(wanted, defaults, catalog)
     return new_box(
         "SHA256:alice",
         wanted.workspace,
@@ -105,6 +106,23 @@ def test_an_unknown_flavor_names_the_known_ones(source: str) -> None:
     profile = Profile("py", "debian", "huge") if source == "profile" else None
     with pytest.raises(UnknownImage, match="no flavor 'huge'; known: small, large"):
         wished(wanted, DEFAULTS, CATALOG, profile=profile)
+
+
+def test_the_disk_is_the_flavor_s_or_the_tier_s() -> None:
+    tier = replace(DEFAULTS, disk_mb=7)
+    assert wished(spec("web"), DEFAULTS, CATALOG).disk_mb == 0
+    assert wished(spec("web"), tier, CATALOG).disk_mb == 7
+    catalog = FakeCatalog(Path("/nowhere"))
+    catalog.default_flavor = Flavor("small", "small", 1.0, 512, disk_mb=9, pids=33)
+    box = box_of("web", tier, catalog)
+    assert (box.disk_mb, box.pids) == (9, 33)
+
+
+def test_the_profile_of_a_spec() -> None:
+    other = Profile("other", "debian")
+    assert profile_of(spec("web:PY"), [other, PROFILE]) is PROFILE
+    assert profile_of(spec("web:python"), [other, PROFILE]) is None
+    assert profile_of(spec("web"), [other, PROFILE]) is None
 
 
 def test_the_record_is_the_wish() -> None:

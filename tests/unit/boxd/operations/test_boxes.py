@@ -131,14 +131,42 @@ async def test_attach_by_reference_never_creates(world: World, ops: Operations) 
         assert held.box.id == box.id
 
 
-async def test_box_made_by_exec_gets_the_tier_s_deadline(world: World, ops: Operations) -> None:
+async def test_a_run_box_gets_the_tier_s_deadline(world: World, ops: Operations) -> None:
     notes: list[str] = []
-    for spec, expected in (("one", world.tier.deadline_exec), ("two^1h", timedelta(hours=1))):
-        async with ops.attach(ALICE, spec, kind="spec", why="exec", notes=notes.append) as held:
+    await ops.set_profile(ALICE, "brief", image="debian", ttl=timedelta(minutes=5))
+    for spec, expected in (
+        ("one", world.tier.deadline_exec),
+        ("two^1h", timedelta(hours=1)),
+        ("three:brief", timedelta(minutes=5)),
+    ):
+        async with ops.attach(
+            ALICE, spec, kind="spec", why="exec", run_box=True, notes=notes.append
+        ) as held:
             assert held.box.deadline == world.clock.now() + expected
     async with ops.attach(ALICE, "one", kind="spec", why="exec", notes=notes.append):
         pass
+    async with ops.attach(ALICE, "four", kind="spec", why="exec", notes=notes.append) as held:
+        assert held.box.deadline is None  # it is the verb that says it, not the word
     assert notes == []
+
+
+async def test_up_makes_a_box_durable_and_takes_it_back(ops: Operations) -> None:
+    assert not (await ops.up(ALICE, "web")).durable
+    assert (await ops.up(ALICE, "web", durable=True)).durable
+    assert (await ops.up(ALICE, "web")).durable
+    assert not (await ops.up(ALICE, "web", durable=False)).durable
+    assert (await ops.up(ALICE, "db", durable=True)).durable
+    shown = {box.ref: box.durable for box in await ops.list_boxes(ALICE)}
+    assert shown == {"web": False, "db": True}
+
+
+async def test_up_tells_what_it_clamped_and_ignored(ops: Operations) -> None:
+    notes: list[str] = []
+    view = await ops.up(ALICE, "web^400d", notes=notes.append)
+    assert notes == ["deadline ^400d shortened: box web gets the most, ^365d"]
+    assert view.clamped
+    await ops.up(ALICE, "web^1h", notes=notes.append)
+    assert notes[1:] == ["deadline ^1h ignored: box web exists; web+ makes it anew"]
 
 
 async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Operations) -> None:

@@ -148,13 +148,21 @@ async def test_activity_is_clamped(told: int, kept: int) -> None:
 async def test_activity_is_told_slowly_and_ends_right(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "ACTIVITY_S", 0.05)
     wire = Wire()
-    for number in range(1000):
+    for number in range(50):
         wire.say({"type": "activity", "shells": number})
     assert wire.daemon.shells == [0]
-    await until(lambda: wire.daemon.shells == [0, MAX_SHELLS])
+    await until(lambda: wire.daemon.shells == [0, 49])
     wire.say({"type": "activity", "shells": 2})
     wire.say({"type": "activity", "shells": 4})
     await until(lambda: wire.daemon.shells[-1] == 4)
+
+
+async def test_too_many_lines_are_misbehaviour_once() -> None:
+    wire = Wire()
+    for number in range(1000):
+        wire.say({"type": "reply", "id": number})
+    assert wire.daemon.faults == ["too many lines in a second"]
+    assert wire.daemon.asked == []
 
 
 async def test_nothing_is_told_of_a_channel_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,166 @@
+"""Agents that attack the daemon lose their tunnel, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from asyncssh.constants import MSG_GLOBAL_REQUEST
+from asyncssh.packet import Boolean, String
+
+from boxd.tunnel import limits
+from boxd.tunnel.channel import ExitStatus
+from boxd.tunnel.limits import OPENS
+from tests.harness.agent import BOX_ID, LocalBox, local_agent
+from tests.harness.impostor import GREETING, agent_with, host_key
+from tests.harness.wait import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.plugins.strict_logs import AssertLogs, Collector
+
+ROOT = Path(__file__).parents[2]
+ATTACKS = {
+    "opens": "too many channels opened in a second",
+    "unknown opens": "too many channels opened in a second",
+    "global requests": "too many requests",
+    "ignored": "too many messages that say nothing",
+    "not understood": "too many messages that say nothing",
+    "empty data": "too many messages that say nothing",
+    "windows": "too many messages that say nothing",
+    "channel requests": "too many messages that say nothing",
+    "foreign channel": "Invalid channel number",
+    "oversized frame": "Max packet size exceeded",
+    "key exchange out of order": "",
+    "requests": "too many",
+    "pins": "too many",
+    "activity": "too many lines in a second",
+    "activity of no number": "a number of shells that is none",
+    "unknown lines": "too many lines in a second",
+    "garbage": "not JSON",
+    "endless line": "line too long",
+    "replayed hello": "a second hello",
+    "replies": "too many lines in a second",
+    "deep line": "not JSON",
+    "dials": "too many connections in a second",
+}
+COMMANDS = 20
+"""Of the neighbour while the attack goes on."""
+
+
+@pytest.fixture
+async def hostile_box() -> AsyncIterator[LocalBox]:
+    """A box whose agent is hostile."""
+    async with local_agent() as box:
+        yield box
+
+
+async def attacked(box: LocalBox, kind: str) -> int:
+    """Runs an attack to its end: how many tries it took the daemon to cut the agent off."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.isolation.hostile_agent", str(box.run_dir), kind),
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    try:
+        output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, f"{kind} went on"
+    return int(output)
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+async def test_the_tunnel_is_cut_and_others_go_on(
+    hostile_box: LocalBox,
+    local_box: LocalBox,
+    kind: str,
+    assert_logs: AssertLogs,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # On a machine that is busy with other things no attack may be as fast as the real limit.
+    monkeypatch.setattr(limits, "EMPTY", (100, limits.EMPTY[1]))
+    neighbour = await local_box.tunnel()
+    with assert_logs("agent misbehaved"):
+        attacking = asyncio.create_task(attacked(hostile_box, kind))
+        for number in range(COMMANDS):
+            done = await local_box.run(f"echo {number}; cat", stdin=b"in")
+            assert done.stdout == f"{number}\nin".encode()
+            assert done.status == ExitStatus(0, None)
+        assert await attacking > 0
+        await until(lambda: hostile_box.misbehaviour)
+    assert hostile_box.misbehaviour[0].startswith("agent misbehaved: ")
+    assert ATTACKS[kind] in hostile_box.misbehaviour[0]
+    assert not neighbour.closed
+    assert local_box.misbehaviour == []
+    # The same box with a well-behaved agent is welcome, a moment later.
+    await hostile_box.start()
+    assert (await hostile_box.run("echo better")).stdout == b"better\n"
+
+
+async def test_each_time_the_agent_waits_longer(
+    hostile_box: LocalBox, assert_logs: AssertLogs, log_collector: Collector
+) -> None:
+    """So that what it costs the daemon, and what it writes to the log, is bounded."""
+    with assert_logs("agent misbehaved: not JSON"):
+        for times in range(1, 4):
+            async with agent_with(hostile_box, host_key(hostile_box), [GREETING, b"x\n" * 9]) as (
+                connection,
+                _,
+            ):
+                await connection.wait_closed()
+            await until(lambda: len(hostile_box.misbehaviour) == times)  # noqa: B023 - at once
+        assert [line.rpartition("cut off for ")[2] for line in log_collector.lines] == [
+            "0.5 s",
+            "1 s",
+            "2 s",
+        ]
+    # Neither a new start of the box nor its end waits for the pause.
+    await hostile_box.open()
+    async with agent_with(hostile_box, host_key(hostile_box), [GREETING]):
+        await hostile_box.tunnel()
+
+
+async def test_questions_of_an_agent_that_is_gone_are_not_answered(hostile_box: LocalBox) -> None:
+    """Each answer into a closed socket would be a warning in the log."""
+    async with agent_with(hostile_box, host_key(hostile_box), [GREETING]) as (connection, _):
+        await hostile_box.tunnel()
+        for _ in range(OPENS[0] // 2):
+            connection.send_packet(MSG_GLOBAL_REQUEST, String("x"), Boolean(True))
+        connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+        await until(lambda: hostile_box.registry.peek(BOX_ID) is None)
+    assert hostile_box.misbehaviour == []
+
+
+async def test_what_a_busy_box_does_is_no_attack(local_box: LocalBox) -> None:
+    """Far more than a box's owner can ask for at once through the front door."""
+
+    async def one(number: int) -> None:
+        assert (await local_box.run(f"echo {number}")).stdout == f"{number}\n".encode()
+
+    for _ in range(3):
+        await asyncio.gather(*(one(number) for number in range(2 * OPENS[0])))
+    megabyte = bytes(1 << 20)
+    copying = await (await local_box.tunnel()).start("cat")
+    reading = asyncio.create_task(_length(copying.output()))
+    for _ in range(64):
+        await copying.write(megabyte)
+    copying.write_eof()
+    assert await reading == 64 << 20
+    # Bytes one by one, as programs on terminals write them.
+    done = await local_box.run("i=0; while [ $i -lt 5000 ]; do printf x; i=$((i+1)); done")
+    assert done.stdout == b"x" * 5000
+    assert local_box.misbehaviour == []
+    assert (await local_box.tunnel()).hello.generation == 1
+
+
+async def _length(output: AsyncIterator[tuple[str, bytes]]) -> int:
+    return sum([len(data) async for _, data in output])

@@ -1,0 +1,54 @@
+"""A spec means the same by every verb that makes boxes, forks included: the stored rows are equal.
+
+The same over real SSH and HTTP stands in tests/integration/test_creation_doors.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.world import ALICE
+
+if TYPE_CHECKING:
+    from boxd.model.box import Box
+    from tests.harness.world import World
+
+SPECS = ("child", "child+", "child^90m", "child+10m", "ws1/child^2h+5m", "child+^9000h+1h")
+
+
+def compared(box: Box) -> Box:
+    """The row without what differs between any two boxes."""
+    return replace(box, id="", created=box.since, host_key="", memory=False)
+
+
+async def made(world: World, verb: str, spec: str) -> tuple[Box, list[str]]:
+    """The row of the box that a verb makes of a spec, and what was noted; the box is removed."""
+    notes: list[str] = []
+    ops = world.operations
+    if verb == "up":
+        await ops.up(ALICE, spec, notes=notes.append)
+    elif verb == "fork":
+        await ops.fork(ALICE, "base", spec, notes=notes.append)
+    else:
+        run = verb == "exec"
+        async with ops.attach(ALICE, spec, kind="spec", why=verb, run_box=run, notes=notes.append):
+            pass
+    [box] = [box for box in await world.store.boxes(ALICE.owner) if box.name == "child"]
+    await ops.remove(ALICE, box.id)
+    return box, notes
+
+
+@pytest.mark.parametrize("spec", SPECS)
+async def test_the_rows_of_all_verbs_are_equal(sleepy: World, spec: str) -> None:
+    await sleepy.operations.up(ALICE, "base:debian:small")
+    row, notes = await made(sleepy, "up", spec)
+    for verb in ("shell", "exec", "fork"):
+        other, told = await made(sleepy, verb, spec)
+        if verb == "exec" and row.deadline is None:
+            assert other.deadline == sleepy.clock.now() + sleepy.tier.deadline_exec
+            other = replace(other, deadline=None)
+        assert compared(other) == replace(compared(row), idle_since=other.idle_since), verb
+        assert told == notes, verb
