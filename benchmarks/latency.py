@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+REFUSALS = 3
+
+
 class CannotError(Exception):
-    """The service refuses the work as such; the text is its reason."""
+    """The service refuses the work; the text is its reason."""
 
 
 @dataclass
@@ -21,8 +24,13 @@ class Times:
 
     attempts: int = 0
     good: list[float] = field(default_factory=list)
-    cannot: str = ""
-    """Why the service refuses the work; then there are no times."""
+    refused: str = ""
+    """What the service said when it last refused the work."""
+
+    @property
+    def cannot(self) -> str:
+        """Why the service cannot do the work; "" when it did it even once."""
+        return "" if self.good else self.refused
 
     @property
     def success(self) -> float:
@@ -60,11 +68,12 @@ def measured(
 ) -> None:
     """Adds so many attempts. `before` and `after` are not timed; where they fail, so did it.
 
-    A work that the service refuses is not tried again.
+    A work that the service has refused `REFUSALS` times and never done is not tried again.
     """
     for _ in range(runs):
-        if times.cannot:
+        if times.cannot and times.attempts >= REFUSALS:
             return
+        times.attempts += 1
         try:
             ready = before()
             start = time.perf_counter()
@@ -72,8 +81,7 @@ def measured(
             ms = (time.perf_counter() - start) * 1000
             done = done and after()
         except CannotError as error:
-            times.cannot = str(error)
-            return
-        times.attempts += 1
+            times.refused = str(error)
+            continue
         if done:
             times.good.append(ms)

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from benchmarks.boxes import GOALS, report
-from benchmarks.latency import CannotError, Times, measured
+from benchmarks.latency import REFUSALS, CannotError, Times, measured
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def test_failed_attempts_count_and_have_no_time() -> None:
     assert judged.figures() == {"p50": None, "p95": None, "p99": None, "success": 0.0}
 
 
-def test_what_is_refused_is_asked_once() -> None:
+def test_what_is_always_refused_is_given_up() -> None:
     asked = []
 
     def refuse() -> bool:
@@ -42,15 +42,28 @@ def test_what_is_refused_is_asked_once() -> None:
         raise CannotError("no such thing here")
 
     times = Times()
-    measured(times, 5, refuse)
-    measured(times, 5, refuse)
-    assert (len(asked), times.attempts) == (1, 0)
+    measured(times, 50, refuse)
+    measured(times, 50, refuse)
+    assert (len(asked), times.attempts, times.success) == (REFUSALS, REFUSALS, 0.0)
     assert times.row("suspend", "<= 400 ms")[2] == "cannot: no such thing here"
+
+
+def test_what_is_refused_once_has_failed_once() -> None:
+    answers = iter([True, False, True, True])
+
+    def sometimes() -> bool:
+        if not next(answers):
+            raise CannotError("not now")
+        return True
+
+    times = Times()
+    measured(times, 4, sometimes)
+    assert (times.attempts, times.success, times.cannot) == (4, 0.75, "")
 
 
 def test_both_files_have_every_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = {name: Times(2, [1.25, 2.5]) for name in GOALS}
-    found["fork"] = Times(cannot="the backend cannot fork")
+    found["fork"] = Times(refused="the backend cannot fork")
     report(found, 2, {"cpus": 2}, tmp_path)
     kept = json.loads((tmp_path / "boxes.json").read_text())
     assert list(kept) == NAMES
