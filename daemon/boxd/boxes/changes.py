@@ -181,6 +181,7 @@ class Changes:
             await self._templates.lost(box)
             await self._assembly.destroy(box)
             return False
+        _log.info("box copied from a template", extra={"box": box.id})
         return True
 
     async def clear_name(

@@ -3,7 +3,7 @@
 A template is a snapshot without an owner, of a box without a row whose agent has said hello and let
 its tunnel go. It is made behind the first box that had to boot for want of one. A copy gets a host
 key, a name and an address of its own, and its agent takes them up, with fresh randomness, before it
-says hello. Whatever goes wrong with a copy is no error: the box is booted, and the template dropped.
+says hello. Whatever goes wrong with a copy is no error: the box boots, and the template is dropped.
 
 A template is as good as what it was made of: image, guest runtime, size. These are its key, so that
 one of an older image is never asked for; it goes when there are too many, or its image is gone.
@@ -63,10 +63,9 @@ class Templates:
     async def start(self) -> Collection[str]:
         """Remembers those of earlier daemons; returns their ids on the host. Unavailable."""
         text = await self._store.setting(SETTING)
-        for raw in json.loads(text or "[]"):
-            template = Template(**raw)
-            if self._on and Path(template.root).exists():
-                self._known[template.key] = template
+        told = [Template(**raw) for raw in json.loads(text or "[]")]
+        if self._on:
+            self._known = await asyncio.to_thread(_usable, told)
         return [one.id for one in self._known.values()]
 
     async def close(self) -> None:
@@ -171,3 +170,8 @@ class Templates:
             await self._assembly.backend.drop_snapshot(template.id)
         except BoxdError as error:
             _log.warning("template not removed from the host: %s; the next start does it", error)
+
+
+def _usable(templates: list[Template]) -> dict[str, Template]:
+    """Those whose image is still there, by key."""
+    return {one.key: one for one in templates if Path(one.root).exists()}
