@@ -256,7 +256,13 @@ class Service:
             issuer = prefixes = ExternalStore.from_file(config.store_file)
             target = issuer.target
             await issuer.check()
-        provisioner = Provisioner(dsn, trash_seconds=config.trash_seconds)
+        tier = load_tiers()[TIER]
+        provisioner = Provisioner(
+            dsn,
+            trash_seconds=config.trash_seconds,
+            bytes_limit=tier.drive_bytes,
+            inodes_limit=tier.drive_files or None,
+        )
         await provisioner.prepare()
         sealer = Sealer(keys / "master.key")
         volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)
