@@ -203,6 +203,7 @@ class Service:
                 idle_reap=self._config.idle_reap,
                 grace=self._config.grace,
             ),
+            templates=self._config.templates,
             host=host_limits(
                 self._config.state_dir,
                 running=self._config.max_running,

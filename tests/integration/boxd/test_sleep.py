@@ -116,6 +116,22 @@ def test_a_box_in_use_is_not_suspended_and_an_unused_one_wakes_for_http(
     assert state(user, "dev") == ("running", False)
 
 
+def test_a_snapshot_is_brought_back_and_forked(daemon: Daemon, user: User) -> None:
+    user.ssh("base", COUNTER + "echo one >/root/file")
+    who, _ = counter(user, "base")
+    user.ssh("cli", "snapshot create base good")
+    user.ssh("base", "echo two >/root/file")
+    fork = user.ssh("cli", "snapshot fork base 'kid^1h'")
+    assert "running" in fork
+    assert counter(user, "kid")[0] == counter(user, "base")[0] == who
+    assert user.ssh("kid", "hostname; cat /root/file") == "kid\ntwo"
+    user.ssh("cli", "snapshot restore base good")
+    assert user.ssh("base", "hostname; cat /root/file") == "base\none"
+    assert counter(user, "base")[0] == who
+    assert user.ssh("kid", "cat /root/file") == "two"
+    assert user.boxes()["base"]["detail"] == user.boxes()["kid"]["detail"] == ""
+
+
 def test_a_box_that_nobody_uses_sleeps_and_goes(image_rootfs: Path, tmp_path: Path) -> None:
     flags = ("--idle-timeout", "2s", "--idle-reap", "5s")
     with open_daemon(image_rootfs, flags=flags) as daemon:
