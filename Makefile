@@ -72,8 +72,9 @@ bench-growth: setup-bench ## what an operation costs in large drives -> benchmar
 bench-budget: setup-dev ## what an operation of our mount is made of -> benchmarks/results/budget.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.budget $(FLAGS)
 
-bench-boxes: setup-dev ## box create, exec and ssh latencies -> benchmarks/results/boxes.json
-	$(BIN)/python -m benchmarks.boxes
+bench-boxes: setup-dev ## boxes made, asleep, woken, forked, and many of them -> benchmarks/results/boxes* (FLAGS=--quick)
+	$(BIN)/python -m benchmarks.boxes $(FLAGS)
+	$(BIN)/python -m benchmarks.boxes_fleet $(FLAGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

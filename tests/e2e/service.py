@@ -73,10 +73,11 @@ class Answer:
 
 
 class Service:
-    """`make up` on free ports and a state directory of its own."""
+    """`make up` on free ports and a state directory of its own; `flags` are more for `serve`."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, flags: str = "") -> None:
         self.state_dir = state_dir
+        self.flags = flags
         self.ssh_port, self.api_port = free_port(), free_port()
         self.output: list[str] = []
         self._process: subprocess.Popen[str] | None = None
@@ -98,6 +99,7 @@ class Service:
                 f"STATE_DIR={self.state_dir}",
                 f"SSH_ADDR=127.0.0.1:{self.ssh_port}",
                 f"API_ADDR=127.0.0.1:{self.api_port}",
+                f"FLAGS={self.flags}",
             ],
             cwd=ROOT,
             env=_shell_environment(),

@@ -1,0 +1,171 @@
+"""Many boxes on one host: `python -m benchmarks.boxes_fleet [--quick]`, on a service of its own.
+
+Writes `benchmarks/results/boxes_fleet.json` and `.md`: what the daemon takes while 50 boxes run and
+200 sleep, how long a list of an owner's boxes takes then, and what 500 boxes that came and went
+have left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from benchmarks.boxes import CALM, Bench
+from benchmarks.latency import CannotError, Times, measured
+from benchmarks.report import RESULTS, machine, markdown, revision, write
+from tests.e2e.service import Person, Service
+from tests.harness.footprint import Footprint
+
+MIB = 1 << 20
+OWNERS = 5
+"""An owner has at most 50 boxes."""
+LIMITS = "--max-running 100"
+RSS_GOAL, LIST_GOAL = "<= 300 MB", "<= 20 ms"
+PARALLEL = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done; `running` and `asleep` are of each owner."""
+
+    running: int
+    asleep: int
+    lists: int
+    churn: int
+
+
+FULL, QUICK = Size(10, 40, 100, 500), Size(1, 1, 5, 8)
+
+
+def main() -> None:
+    """Measures and reports."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes_fleet")
+    parser.add_argument("--quick", action="store_true", help="a few boxes, kept elsewhere")
+    parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
+    given = parser.parse_args()
+    facts = machine()
+    size = QUICK if given.quick else FULL
+    to = (
+        Path(tempfile.mkdtemp(prefix="bench-")) if given.quick and given.to == RESULTS else given.to
+    )
+    with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
+        service = Service(Path(name) / "state", f"{CALM} {LIMITS}")
+        try:
+            first = Bench.on(service, Path(name) / "home0")
+            owners = [first, *(another(first, Path(name) / f"home{n}") for n in range(1, OWNERS))]
+            churned = churn(first, size.churn)
+            standing = fleet(owners, size)
+        finally:
+            service.close()
+    report({"fleet": standing, "churn": churned, "machine": facts, **revision()}, to)
+
+
+def another(bench: Bench, home: Path) -> Bench:
+    """One more owner on the same service."""
+    person = Person(bench.service, home)
+    return Bench(bench.service, person, person.new_key("bench"))
+
+
+def fleet(owners: list[Bench], size: Size) -> dict[str, object]:
+    """Boxes of all owners: memory of the daemon and times of lists."""
+
+    def fill(bench: Bench) -> str:
+        """Sleeping boxes first, as few may run at once; why they cannot sleep, if so."""
+        why = ""
+        for number in range(size.asleep):
+            name = f"asleep{number}"
+            if why or not bench.over_ssh(name):
+                continue
+            try:
+                bench.power(name, "suspend", "suspended")
+            except CannotError as error:
+                why = str(error)
+                bench.person.ssh("cli", "rm", name)
+        for number in range(size.running):
+            bench.over_ssh(f"awake{number}")
+        return why
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        refused = [why for why in pool.map(fill, owners) if why]
+    states = [box["state"] for bench in owners for box in listed(bench)]
+    times = Times()
+    for bench in owners:
+        measured(times, size.lists, partial(lists, bench))
+    daemon = owners[0].service.daemon_pid()
+    return {
+        "running": states.count("running"),
+        "suspended": states.count("suspended"),
+        "cannot": refused[0] if refused else "",
+        "daemon_rss_mb": round(_rss(daemon) / MIB, 1),
+        "list_ms": times.figures(),
+    }
+
+
+def lists(bench: Bench) -> bool:
+    """Whether a list succeeds."""
+    return bool(listed(bench))
+
+
+def listed(bench: Bench) -> list[dict[str, object]]:
+    """An owner's boxes over HTTP; none when the list fails."""
+    answer = bench.service.http("GET", "/v1/boxes", key=bench.key)
+    found: list[dict[str, object]] = json.loads(answer.body) if answer.status == 200 else []
+    return found
+
+
+def churn(bench: Bench, boxes: int) -> dict[str, object]:
+    """Boxes made and removed one after the other; what is on the host then and was not before."""
+    state, daemon = bench.service.state_dir, bench.service.daemon_pid()
+    bench.over_ssh("stays")
+    made = Times()
+    measured(made, 2, bench.new_box, after=bench.remove_made)
+    before, rss = Footprint.of(state, daemon), _rss(daemon)
+    made = Times()
+    measured(made, boxes, bench.new_box, after=bench.remove_made)
+    after = Footprint.of(state, daemon)
+    bench.person.ssh("cli", "rm", "stays")
+    return {
+        "boxes": boxes,
+        "left": after.more_than(before),
+        "descriptors": [before.descriptors, after.descriptors],
+        "daemon_rss_mb": [round(rss / MIB, 1), round(_rss(daemon) / MIB, 1)],
+        "create_ms": made.figures(),
+    }
+
+
+def _rss(pid: int) -> int:
+    return int(psutil.Process(pid).memory_info().rss)
+
+
+def report(result: dict[str, object], to: Path) -> None:
+    """Prints the table and writes both files."""
+    standing, churned = result["fleet"], result["churn"]
+    assert isinstance(standing, dict)
+    assert isinstance(churned, dict)
+    boxes = f"{standing['running']} running, {standing['suspended']} suspended"
+    times = standing["list_ms"]
+    left = churned["left"]
+    rows: list[tuple[str, ...]] = [
+        ("what", "goal", "found"),
+        (f"RSS of the daemon, {boxes}", RSS_GOAL, f"{standing['daemon_rss_mb']} MB"),
+        (
+            "list of one owner's boxes, p50 / p99",
+            LIST_GOAL,
+            f"{times['p50']} / {times['p99']} ms",
+        ),
+        (f"left by {churned['boxes']} boxes", "nothing", "; ".join(left) or "nothing"),
+    ]
+    if standing["cannot"]:
+        rows.append(("suspended boxes", "", f"cannot: {standing['cannot']}"))
+    write(to, "boxes_fleet", ["Many boxes on one host", "", *markdown(rows, left=3)], result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What one installation has on its host, so that before and after many boxes can be compared."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import psutil
+
+from boxd.backends.hostnames import HostNames
+from boxd.config import Config
+
+ROOM = 8
+"""Descriptors by which a daemon swings: connections to its database, and of its clients."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Objects by kind, each a set of names; `descriptors` is how many the daemon has open."""
+
+    mounts: frozenset[str]
+    namespaces: frozenset[str]
+    links: frozenset[str]
+    cgroups: frozenset[str]
+    loops: frozenset[str]
+    rules: frozenset[str]
+    directories: frozenset[str]
+    processes: frozenset[str]
+    descriptors: int
+
+    @classmethod
+    def of(cls, state: Path, daemon: int) -> Footprint:
+        """Now, of the installation in a state directory whose daemon has this pid."""
+        names = HostNames(Config(state_dir=state).instance, state.resolve())
+        inside = f"{state.resolve()}/"
+        mountinfo = Path("/proc/self/mountinfo").read_text().splitlines()
+        return cls(
+            mounts=frozenset(line.split()[4] for line in mountinfo if inside in line),
+            namespaces=frozenset(
+                path.name for path in Path("/run/netns").glob(f"boxd-{names.instance}-*")
+            ),
+            links=frozenset(
+                path.name for path in Path("/sys/class/net").glob(f"{names.link_prefix}*")
+            ),
+            cgroups=frozenset(_cgroups(names.cgroup_parent.strip("/"))),
+            loops=frozenset(
+                path.parts[3]
+                for path in Path("/sys/block").glob("loop*/loop/backing_file")
+                if path.read_text().startswith(inside)
+            ),
+            rules=frozenset(_rules(names.table)),
+            directories=frozenset(
+                str(path.relative_to(state))
+                for folder in ("boxes", "disks", "snapshots")
+                for path in (state / folder).glob("*")
+            ),
+            processes=frozenset(_processes(inside)),
+            descriptors=psutil.Process(daemon).num_fds(),
+        )
+
+    def more_than(self, before: Footprint) -> list[str]:
+        """What is here and was not before, one line each."""
+        found = [
+            f"{kind.name}: {item}"
+            for kind in fields(self)
+            if kind.name != "descriptors"
+            for item in sorted(getattr(self, kind.name) - getattr(before, kind.name))
+        ]
+        if self.descriptors > before.descriptors + ROOM:
+            found.append(f"descriptors: {self.descriptors}, before {before.descriptors}")
+        return found
+
+
+def _cgroups(parent: str) -> list[str]:
+    tops = (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/"))
+    return [str(path) for top in tops for path in (top / parent).glob("*/")]
+
+
+def _rules(table: str) -> list[str]:
+    """Lines of the fence, without its counters."""
+    command = ["nft", "--stateless", "list", "table", "inet", table]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return [line.strip() for line in done.stdout.splitlines()]
+
+
+def _processes(inside: str) -> list[str]:
+    """Without the database's, which come and go as connections do."""
+    found = []
+    for process in psutil.process_iter(["pid", "name", "cmdline", "cwd"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if process.info["name"] == "postgres":
+            continue
+        if inside in words or (process.info["cwd"] or "").startswith(inside):
+            found.append(f"{process.info['pid']} {words[:120]}")
+    return found

@@ -1,0 +1,99 @@
+"""CHURN: boxes made and removed, also side by side, leave nothing on the host."""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.backends.hostnames import HostNames
+from boxd.config import Config
+from tests.harness.drive import until
+from tests.harness.footprint import ROOM, Footprint
+from tests.integration.boxd.test_service import User
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.harness.daemon import Daemon
+    from tests.plugins.figures import Figures
+
+BATCH = 4
+"""Boxes in one round, which live at the same time."""
+SETTLE_S = 60.0
+"""What a removal could not do at once is done by a timer."""
+
+
+def request(daemon: Daemon, key: str, method: str, path: str, body: str = "") -> int:
+    """Status of an HTTP request."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.api_port, timeout=120)
+    try:
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "text/plain"}
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    finally:
+        connection.close()
+
+
+@pytest.mark.figure("CHURN")
+@pytest.mark.timeout(600)
+def test_boxes_that_come_and_go_leave_nothing(
+    daemon: Daemon, tmp_path: Path, figures: Figures
+) -> None:
+    user = User(daemon, tmp_path)
+    key = user.ssh("cli", "apikeys create churn")
+    numbers = itertools.count()
+
+    def one(_: int) -> tuple[int, int]:
+        name = f"churn{next(numbers)}"
+        made = request(daemon, key, "POST", f"/v1/exec/{name}?stream=false", "echo x >/wrk/x")
+        return made, request(daemon, key, "DELETE", f"/v1/boxes/{name}")
+
+    def now() -> Footprint:
+        assert daemon.process is not None
+        return Footprint.of(daemon.state, daemon.process.pid)
+
+    # One box stays, and with it all that boxes share: the mount, the network, the parent cgroup.
+    user.ssh("stays", "true")
+    with ThreadPoolExecutor(BATCH) as pool:
+        assert set(pool.map(one, range(BATCH))) == {(200, 204)}
+        before = now()
+        for _ in figures(ci=15, long=125):
+            assert set(pool.map(one, range(BATCH))) == {(200, 204)}
+    try:
+        until(lambda: not now().more_than(before), SETTLE_S)
+    except TimeoutError:
+        pytest.fail("left behind:\n" + "\n".join(now().more_than(before)))
+    assert set(user.boxes()) == {"stays"}
+
+
+def test_a_footprint_tells_what_is_left(tmp_path: Path) -> None:
+    """Else the test above would prove nothing."""
+    (tmp_path / "boxes").mkdir()
+    before = Footprint.of(tmp_path, os.getpid())
+    assert Footprint.of(tmp_path, os.getpid()).more_than(before) == []
+    (tmp_path / "boxes" / "left").mkdir()
+    names = HostNames(Config(state_dir=tmp_path).instance, tmp_path)
+    network, table = f"boxd-{names.instance}-left", names.table
+    with ExitStack() as stack:
+        process = subprocess.Popen(["sleep", "60"], cwd=tmp_path / "boxes")
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        for _ in range(ROOM + 1):
+            stack.enter_context((tmp_path / "file").open("w"))
+        subprocess.run(["ip", "netns", "add", network], check=True)
+        stack.callback(subprocess.run, ["ip", "netns", "delete", network], check=True)
+        subprocess.run(["nft", "add", "table", "inet", table], check=True)
+        stack.callback(subprocess.run, ["nft", "delete", "table", "inet", table], check=True)
+        left = Footprint.of(tmp_path, os.getpid()).more_than(before)
+    kinds = {line.split(":")[0] for line in left}
+    assert kinds == {"namespaces", "rules", "directories", "processes", "descriptors"}
+    assert "directories: boxes/left" in left
