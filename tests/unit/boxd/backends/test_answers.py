@@ -48,10 +48,10 @@ def test_addresses_are_told_with_their_aliases() -> None:
             query, ("a.test.", 90, "CNAME", "b.test."), ("b.test.", 60, "A", "9.9.9.9 1.1.1.1")
         ),
     )
-    assert told(answer) == [
+    assert sorted(told(answer)) == [  # addresses of one name go out in any order
         "a.test. 60 IN CNAME b.test.",
-        "b.test. 60 IN A 9.9.9.9",
         "b.test. 60 IN A 1.1.1.1",
+        "b.test. 60 IN A 9.9.9.9",
     ]
     assert answer.addresses == (IPv4Address("9.9.9.9"), IPv4Address("1.1.1.1"))
     assert answer.ttl == 60
