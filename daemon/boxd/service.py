@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import itertools
 import logging
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +22,7 @@ from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.backends.choose import choose
 from boxd.backends.hostnames import HostNames
+from boxd.backends.origins import Origins
 from boxd.backends.records import Records
 from boxd.backup.keyfile import read_key
 from boxd.backup.making import BackupJob
@@ -201,6 +203,7 @@ class Service:
                 idle_reap=self._config.idle_reap,
                 grace=self._config.grace,
             ),
+            templates=self._config.templates,
             host=host_limits(
                 self._config.state_dir,
                 running=self._config.max_running,
@@ -255,7 +258,13 @@ class Service:
             issuer = prefixes = ExternalStore.from_file(config.store_file)
             target = issuer.target
             await issuer.check()
-        provisioner = Provisioner(dsn, trash_seconds=config.trash_seconds)
+        tier = load_tiers()[TIER]
+        provisioner = Provisioner(
+            dsn,
+            trash_seconds=config.trash_seconds,
+            bytes_limit=tier.drive_bytes,
+            inodes_limit=tier.drive_files or None,
+        )
         await provisioner.prepare()
         sealer = Sealer(keys / "master.key")
         volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)
@@ -363,15 +372,15 @@ def _catalog(config: Config) -> Catalog:
 
 
 def _image_users(config: Config) -> dict[Path, list[str]]:
-    """Versions of images that boxes of this host stand on, and the names of these boxes."""
+    """Versions of images on which boxes and snapshots of this host stand, and what these are."""
     users: dict[Path, list[str]] = {}
     names = HostNames(config.instance, config.state_dir.resolve())
-    for record in Records(names).all():
-        plan = record.plan
+    records = Records(names)
+    kept = ((f"a snapshot of {one.plan.hostname}", one.plan) for one in Origins(names).all())
+    boxes = ((f"{one.plan.hostname} ({one.plan.box_id[:12]})", one.plan) for one in records.all())
+    for name, plan in itertools.chain(boxes, kept):
         if plan.rootfs is not None:
-            users.setdefault(plan.rootfs.resolve(), []).append(
-                f"{plan.hostname} ({plan.box_id[:12]})"
-            )
+            users.setdefault(plan.rootfs.resolve(), []).append(name)
     return users
 
 

@@ -7,11 +7,14 @@ two that are public as far as the fence is concerned. It counts every packet tha
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
+import secrets
 import subprocess
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.harness.answers import Answers
@@ -19,6 +22,7 @@ from tests.harness.answers import Answers
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+LOCK = Path("/tmp/boxd-tests-neighbour.lock")
 PUBLIC = "198.51.100.213"
 PUBLIC_TOO = "203.0.113.213"
 PRIVATE = ("192.168.213.2", "10.213.213.2", "172.31.213.2", "100.64.213.2", "169.254.213.2")
@@ -30,8 +34,9 @@ class Neighbour:
     """The namespace, its link and the server in it."""
 
     def __init__(self) -> None:
-        self.name = f"nbr{os.getpid()}"[:12]
-        self.link = f"n{os.getpid()}h"[:15]
+        token = secrets.token_hex(4)
+        self.name = f"nbr{token}"
+        self.link = f"n{token}h"
         self.answers = Answers()
 
     def packets(self) -> dict[str, int]:
@@ -76,15 +81,20 @@ class Neighbour:
 
 @contextmanager
 def neighbour(port: int, dns_port: int) -> Iterator[Neighbour]:
-    """A neighbour that answers TCP and UDP on `port` and `dns_port` of all its addresses."""
-    one = Neighbour()
-    try:
-        one.build()
-        in_namespace(one.name, lambda: one.listen(port, dns_port))
-        yield one
-    finally:
-        one.answers.close()
-        one.destroy()
+    """A neighbour that answers TCP and UDP on `port` and `dns_port` of all its addresses.
+
+    One at a time on a machine: they all have the same addresses.
+    """
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        one = Neighbour()
+        try:
+            one.build()
+            in_namespace(one.name, lambda: one.listen(port, dns_port))
+            yield one
+        finally:
+            one.answers.close()
+            one.destroy()
 
 
 def in_namespace(name: str, action: Callable[[], None]) -> None:

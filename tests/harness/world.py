@@ -311,6 +311,7 @@ class World:
         policy: Policy = SHIPPED,
         tier: Callable[[Tier], Tier] = lambda tier: tier,
         host: HostLimits | None = None,
+        templates: bool = False,
     ) -> None:
         self.root = root
         self.steps = Steps()
@@ -323,6 +324,7 @@ class World:
         self.automount = automount
         self.open = False
         self.host = host
+        self.templates = templates
         self._make_daemon()
 
     def _make_daemon(self) -> None:
@@ -348,6 +350,7 @@ class World:
             automount=self.automount,
             policy=self.policy,
             host=self.host,
+            templates=self.templates,
         )
         self.operations = Operations(
             store=store,
@@ -387,7 +390,11 @@ class World:
         """The daemon's process ends where it is; `start` of the next one is up to the caller."""
         self.life.dead, self.open = True, False
         lifecycle = self.lifecycle
-        tasks = [*lifecycle._tasks, *lifecycle._timers._busy.values()]
+        tasks = [
+            *lifecycle._tasks,
+            *lifecycle._timers._busy.values(),
+            *lifecycle.templates._tasks,
+        ]
         loops = (lifecycle._timers._loop, lifecycle.usage._loop)
         tasks.extend(loop for loop in loops if loop is not None)
         for task in tasks:
@@ -420,8 +427,8 @@ class World:
 
     async def quiet(self) -> None:
         """Waits for what the lifecycle does behind its callers."""
-        while self.lifecycle._tasks:
-            await asyncio.gather(*self.lifecycle._tasks, return_exceptions=True)
+        while tasks := [*self.lifecycle._tasks, *self.lifecycle.templates._tasks]:
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def fail_at(self, step: str, error: BaseException | None = None) -> None:
         """Makes a step raise from now on."""

@@ -98,6 +98,8 @@ MIN_CPU_SHARES = 2
 MIB = 1024 * 1024
 NOFILE = 65_536
 """Open files per process, where the host's own limit allows it."""
+TERMINALS = 256
+"""Of one box; all boxes and the host's own instances share some thousands."""
 RUN_SIZE = 64 * MIB
 SHM_SHARE = 2
 """Shared memory files take at most one part in this many of the box's memory."""
@@ -212,7 +214,8 @@ def _mounts(plan: BoxPlan) -> list[dict[str, Any]]:
         _mount("/proc", "proc", "nosuid", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "nosuid", "noexec", "strictatime", "mode=755", "size=65536k"),
         _mount(
-            "/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"
+            *("/dev/pts", "devpts", "nosuid", "noexec", "newinstance"),
+            *("ptmxmode=0666", "mode=0620", f"max={TERMINALS}"),
         )
         | {"source": "devpts"},
         _mount("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", f"size={shm}"),  # noqa: S108  the box's own

@@ -32,6 +32,9 @@ RESTORE_TIMEOUT = 60.0
 BUSY_TIMEOUT = 60.0
 """Seconds for what an earlier service began to come to its end; then it is ended."""
 END_TIMEOUT = 10.0
+_NOT_BEGUN = "when initializing kerndat"
+"""CRIU looks at the kernel first. When it fails there the host is short of something (all boxes
+share `fs.inotify.max_user_instances`, for one), and no box has been touched."""
 _NO_SPACE = "No space left on device"
 _LEAST = 1024 * 1024
 """Bytes: with less than this a disk is full. CRIU does not always say why it cannot write."""
@@ -71,6 +74,8 @@ async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, driv
     arguments = criu_config.dump(box_id, images, paths.criu_work)
     if await _runc(tools, paths, *arguments, timeout=DUMP_TIMEOUT) != 0:
         words = _words(paths, criu_config.DUMP_LOG)
+        if _NOT_BEGUN in words:
+            raise Unavailable(_cannot_begin(words))
         if _is_full(images) or _NO_SPACE in _log(paths, criu_config.DUMP_LOG):
             raise DiskFull(f"the memory of the box has no room on the host's disk: {words}")
         raise Conflict(f"the box cannot be suspended as it is now: {words}")
@@ -83,7 +88,8 @@ async def restore(
 
     The file `mark` is made, and is on the disk, before anything of it can run: by the process that
     does it, so that there is none when that was not started. runc must not know the box. After a
-    failure processes of it may be there.
+    failure processes of it may be there; not after Unavailable, when the host is short of
+    something, and there is no mark then.
     """
     write(paths.criu_config, criu_config.for_restore(drive))
     paths.pid.unlink(missing_ok=True)
@@ -94,6 +100,9 @@ async def restore(
     if await _runc(tools, paths, *arguments, timeout=RESTORE_TIMEOUT, before=before) != 0:
         log = _log(paths, criu_config.RESTORE_LOG)
         words = _words(paths, criu_config.RESTORE_LOG)
+        if _NOT_BEGUN in words:
+            _take_away(mark)
+            raise Unavailable(_cannot_begin(words))
         raise RestoreFailed(words, repeatable=_TASKS_RUN not in log)
 
 
@@ -133,6 +142,14 @@ async def _runc(
             alone=True,
             pass_fds=(descriptor,),
         )
+
+
+def _take_away(mark: Path) -> None:
+    mark.unlink()
+
+
+def _cannot_begin(words: str) -> str:
+    return f"CRIU cannot begin on this host now; it may be short of something: {words}"
 
 
 def _is_full(directory: Path) -> bool:

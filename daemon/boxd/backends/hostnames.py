@@ -46,6 +46,11 @@ class HostNames:
         return self.state_dir / "boxes"
 
     @property
+    def origins_dir(self) -> Path:
+        """Where it is recorded of which boxes snapshots were taken."""
+        return self.state_dir / "origins"
+
+    @property
     def snapshots_dir(self) -> Path:
         """The parent of snapshots on disks without limits."""
         return self.state_dir / "snapshots"

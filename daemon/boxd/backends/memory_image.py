@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST = "manifest.json"
+FORMAT = 2
+"""Of the manifest. It changes with `Facts` and `State`: other releases' images are not read."""
 _ATTEMPT = "attempt"
 _NEW, _OLD = ".new", ".old"
 _DIGEST_LIMIT = 1024 * 1024
@@ -90,6 +92,7 @@ def seal(place: Path, facts: Facts, state: State) -> None:
     """Writes the manifest for the files of a directory."""
     files = [file for file in sorted(place.iterdir()) if file.name != MANIFEST]
     content = {
+        "format": FORMAT,
         "facts": asdict(facts),
         "state": asdict(state),
         "sizes": {file.name: file.stat().st_size for file in files},
@@ -149,6 +152,8 @@ def read(directory: Path) -> tuple[dict[str, Any], State]:
     if _sum(text.removesuffix("\n").encode()) != known:
         raise MemoryLost(f"the image of its memory is damaged ({MANIFEST})")
     content: dict[str, Any] = json.loads(text)
+    if content.get("format") != FORMAT:
+        raise MemoryLost("its memory was kept by another release of the service")
     return content, State(**content["state"])
 
 

@@ -23,6 +23,7 @@ from boxd.backends.hostfiles import memory_for_boxes
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
+from boxd.backends.origins import Origins
 from boxd.backends.records import Record, Records
 from boxd.backends.run import run
 from boxd.backends.runc_memory import RuncMemory
@@ -68,7 +69,10 @@ class RuncBackend:
         self._disks = Disks(self._names, config.boxes_size)
         self._containers = Containers(self._names, self._network, self._disks, init)
         self._memory = RuncMemory(self._containers)
-        self._snapshots = RuncSnapshots(self._containers, self._memory, self._records)
+        self._origins = Origins(self._names)
+        self._snapshots = RuncSnapshots(
+            self._containers, self._memory, self._records, self._origins
+        )
         self._judge = judge
         self._stop_grace = stop_grace
         self._slots: dict[str, int] = {}
@@ -88,6 +92,7 @@ class RuncBackend:
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
         await self._disks.open(set(self._slots))
+        self._origins.keep(self._disks.snapshots())
         self._memory.verdict = await self._judge(self._names.state_dir)
         await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
 
@@ -246,6 +251,7 @@ class RuncBackend:
             if self._records.find(plan.box_id) is not None:
                 return
             record = Record(self._slot(plan.box_id), plan, layers.kind)
+            record = self._snapshots.standing(record, snapshot_id)
             paths = self._names.paths(plan.box_id)
             try:
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)

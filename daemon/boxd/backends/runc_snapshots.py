@@ -17,6 +17,7 @@ from boxd.errors import Conflict, MemoryLost, NotFound
 
 if TYPE_CHECKING:
     from boxd.backends.containers import Containers
+    from boxd.backends.origins import Origins
     from boxd.backends.records import Record, Records
     from boxd.backends.runc_memory import RuncMemory
 
@@ -24,10 +25,20 @@ if TYPE_CHECKING:
 class RuncSnapshots:
     """The steps for one box; the backend serialises the calls for it."""
 
-    def __init__(self, containers: Containers, memory: RuncMemory, records: Records) -> None:
+    def __init__(
+        self, containers: Containers, memory: RuncMemory, records: Records, origins: Origins
+    ) -> None:
         self._containers = containers
         self._memory = memory
         self._records = records
+        self._origins = origins
+
+    def standing(self, record: Record, snapshot_id: str) -> Record:
+        """A box that is made of a snapshot stands on the image that the snapshot stands on."""
+        origin = self._origins.find(snapshot_id)
+        if origin is None:
+            return record
+        return replace(record, plan=replace(record.plan, rootfs=origin.plan.rootfs))
 
     async def take(self, record: Record, snapshot_id: str) -> None:
         """Of a box that is frozen or does not run; Conflict of another one."""
@@ -38,6 +49,7 @@ class RuncSnapshots:
             raise Conflict("the box runs; freeze it first")
         if not found.memory:
             await self._memory.discard(record)  # what is there cannot be used
+        self._origins.put(snapshot_id, record)
         if not found.frozen or found.memory:
             await layers.snapshot(paths, snapshot_id)
             return
@@ -54,12 +66,14 @@ class RuncSnapshots:
         except NotFound:
             return
         await layers.drop_snapshot(snapshot_id)
+        self._origins.drop(snapshot_id)
 
     async def restore(self, record: Record, snapshot_id: str) -> None:
         """Into a box that does not run."""
         box_id = record.plan.box_id
         paths, disks = self._containers.paths(box_id), self._containers.disks
         layers = disks.holding(snapshot_id)
+        record = self.standing(record, snapshot_id)
         if self._containers.runs(box_id):
             raise Conflict("the box runs; stop it first")
         await self._containers.release(record)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HELLO_TIMEOUT = 30.0
 """Seconds in which a started agent must say hello."""
+COPY_TIMEOUT = 10.0
+"""Seconds for the hello of an agent that ran already; a box that boots instead is no failure."""
 PROBE_TIMEOUT = 2.0
 """Seconds a missing tunnel is waited for before it is asked whether the box still lives."""
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -70,6 +72,11 @@ class Assembly:
         self.new_identity = new_identity
         self._catalog = catalog
         self._places = places
+
+    @property
+    def runtime(self) -> str:
+        """The guest runtime of this installation; another version stands elsewhere."""
+        return str(self._places.runtime.resolve())
 
     def root(self, image: str) -> Path | None:
         """The unpacked root of an image; None when only the backend knows what it is.
@@ -131,17 +138,18 @@ class Assembly:
         run_dir = self._places.run_dir(box.id)
         await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
 
-    async def start(self, box: Box) -> None:
+    async def start(self, box: Box, *, copied: bool = False) -> None:
         """Starts the box; returns when its agent has said hello and its drive is in it.
 
         The tunnel listens before the agent starts, and the volume is made ready meanwhile.
+        `copied`: it goes on from the memory of a template, in which there is no drive.
         """
         await self.listen(box)
         drives = self.drives if box.drive else None
         async with asyncio.TaskGroup() as group:
             if drives is not None:
                 group.create_task(drives.prepare(box.owner, box.workspace))
-            group.create_task(self._boot(box.id))
+            group.create_task(self._boot(box.id, copied=copied))
         if drives is not None:
             await drives.attach(box)
 
@@ -161,9 +169,12 @@ class Assembly:
         if self.drives is not None and box.drive:
             self.drives.use(box)
 
-    async def _boot(self, box_id: str) -> None:
-        await self.backend.start(box_id)
-        await self.tunnels.get(box_id, HELLO_TIMEOUT)
+    async def _boot(self, box_id: str, *, copied: bool) -> None:
+        if copied:
+            await self.backend.resume(box_id, None)
+        else:
+            await self.backend.start(box_id)
+        await self.tunnels.get(box_id, COPY_TIMEOUT if copied else HELLO_TIMEOUT)
 
     async def listen(self, box: Box) -> None:
         """Opens the box's end of the tunnel for its agent."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from boxd.boxes.interface import Catalog
     from boxd.boxes.parts import Parts
     from boxd.boxes.suspend import Sleep
+    from boxd.boxes.templates import Templates
     from boxd.boxes.wish import Defaults
     from boxd.model.box import Box
     from boxd.model.profile import Profile
@@ -46,6 +47,7 @@ class Changes:
         sleep: Sleep,
         catalog: Catalog,
         admission: Admission,
+        templates: Templates,
         defaults: Defaults,
     ) -> None:
         self._store = parts.store
@@ -54,6 +56,7 @@ class Changes:
         self._sleep = sleep
         self._catalog = catalog
         self._admission = admission
+        self._templates = templates
         self._clock = parts.clock
         self._defaults = defaults
         self._locks = parts.locks
@@ -101,7 +104,10 @@ class Changes:
             ephemeral=ephemeral,
             durable=durable,
         )
-        box = await self._make(box, private_key)
+        template = self._templates.find(box)
+        box = await self._make(box, private_key, template=template)
+        if template is None:
+            self._templates.wanted(box)
         for one in wish.shortened:
             said(one.told(box.ref))
         return box
@@ -142,12 +148,16 @@ class Changes:
             said(one.told(box.ref))
         return box
 
-    async def _make(self, box: Box, private_key: bytes, *, snapshot_id: str = "") -> Box:
+    async def _make(
+        self, box: Box, private_key: bytes, *, snapshot_id: str = "", template: str | None = None
+    ) -> Box:
         async with self._admission.room(box, new=True):
             box = await self._rows.add(box)
         try:
-            await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
-            lost = await self._sleep.revive(box)
+            lost = ""
+            if template is None or not await self._copied(box, private_key, template):
+                await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
+                lost = await self._sleep.revive(box)
             box = await self._rows.change(box, BoxState.RUNNING, lost, memory=False)
         except BaseException as error:
             await self._undo(box)
@@ -157,6 +167,22 @@ class Changes:
             raise failure from error
         _log.info("box created", extra={"box": box.id, "image": box.image})
         return box
+
+    async def _copied(self, box: Box, private_key: bytes, template: str) -> bool:
+        """Whether a new box runs as a copy of a template; if not, nothing of the try is left."""
+        try:
+            await self._assembly.build(box, private_key, snapshot_id=template)
+            await self._assembly.start(box, copied=True)
+        except (BoxdError, ExceptionGroup) as error:
+            failure = _plain(error)
+            if not isinstance(failure, BoxdError):
+                raise
+            _log.warning("box not copied: %s; booting it", failure, extra={"box": box.id})
+            await self._templates.lost(box)
+            await self._assembly.destroy(box)
+            return False
+        _log.info("box copied from a template", extra={"box": box.id})
+        return True
 
     async def clear_name(
         self, owner: str, workspace: str | None, spec: BoxSpec, said: Callable[[str], None]

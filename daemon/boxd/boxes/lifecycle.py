@@ -29,6 +29,7 @@ from boxd.boxes.pins import Pins
 from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.snapshots import Snapshots
 from boxd.boxes.suspend import Sleep
+from boxd.boxes.templates import Templates
 from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
 from boxd.errors import BoxdError, InvalidKey
@@ -70,7 +71,8 @@ class Attachment:
 
 class Lifecycle:
     """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes.
-    `host`: what all boxes may take together."""
+    `host`: what all boxes may take together. `templates`: new boxes are copies where that works.
+    """
 
     def __init__(
         self,
@@ -84,11 +86,13 @@ class Lifecycle:
         automount: bool,
         policy: Policy = SHIPPED,
         host: HostLimits | None = None,
+        templates: bool = False,
     ) -> None:
         self.usage = UsageSampler(assembly.backend, clock)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = parts = Parts.made(store, clock, assembly, policy)
         self._sleep = Sleep(parts)
+        self.templates = Templates(parts, on=templates)
         defaults = Defaults(
             image=default_image,
             backend=assembly.backend.name,
@@ -102,6 +106,7 @@ class Lifecycle:
             sleep=self._sleep,
             catalog=catalog,
             admission=Admission(store=store, tier=tier, host=host, locks=parts.locks),
+            templates=self.templates,
             defaults=defaults,
         )
         self._acts = DueActs(parts, sleep=self._sleep, changes=self._changes)
@@ -135,7 +140,7 @@ class Lifecycle:
         """Adopts what an earlier daemon left, then begins to enforce deadlines."""
         await self._parts.marks.start(self._store, await self._store.all_boxes())
         await self._adoption.adopt_all()
-        await self.snapshots.clean(())
+        await self.snapshots.clean(await self.templates.start())
         await self._adoption.release_unused()
         self._timers.start(self._acts)
         self.usage.start()
@@ -147,6 +152,7 @@ class Lifecycle:
         await self._timers.close()
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.templates.close()
         try:
             if stop_boxes:
                 await self._adoption.stop_all()

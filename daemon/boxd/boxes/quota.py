@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
 
+_MIB = 1024 * 1024
 AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
 """States in which a box takes processors and memory of its host."""
 
@@ -37,6 +38,11 @@ class Tier:
     workspaces: int
     deadline_max: timedelta
     deadline_exec: timedelta
+
+    @property
+    def drive_bytes(self) -> int | None:
+        """Bytes of one drive; None: no limit."""
+        return self.drive_mb * _MIB or None
 
     def check_box(self, boxes: Sequence[Box], box: Box, *, new: bool) -> None:
         """Refuses one more running box (`new`: one that does not exist yet) beside `boxes`."""

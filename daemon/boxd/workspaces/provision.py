@@ -86,13 +86,22 @@ class Provisioner:
     Each change is one transaction: it happens wholly or not at all.
     """
 
-    def __init__(self, admin_dsn: str, *, trash_seconds: int = TRASH_SECONDS) -> None:
+    def __init__(
+        self,
+        admin_dsn: str,
+        *,
+        trash_seconds: int = TRASH_SECONDS,
+        bytes_limit: int | None = None,
+        inodes_limit: int | None = None,
+    ) -> None:
         """`admin_dsn` is a superuser's, of the metadata database.
 
-        `trash_seconds`: so long removed files can be restored, in all volumes.
+        `trash_seconds`: so long removed files can be restored; `bytes_limit` and `inodes_limit`:
+        the quota, None for none. All of it of each volume.
         """
         self._admin_dsn = admin_dsn
         self._trash_seconds = trash_seconds
+        self._quota = bytes_limit, inodes_limit
 
     async def prepare(self) -> None:
         """Closes the database to PUBLIC, installs the drive's functions, updates all volumes.
@@ -115,8 +124,11 @@ class Provisioner:
             for name in names:
                 await update_volume(connection, name, name)
                 await connection.execute(
-                    f"UPDATE {name}.volume SET trash_seconds = $1 WHERE trash_seconds <> $1",  # noqa: S608 a name from the catalogue
+                    f"UPDATE {name}.volume "  # noqa: S608 a name from the catalogue
+                    "SET trash_seconds = $1, bytes_limit = $2, inodes_limit = $3 WHERE "
+                    "(trash_seconds, bytes_limit, inodes_limit) IS DISTINCT FROM ($1, $2, $3)",
                     self._trash_seconds,
+                    *self._quota,
                 )
             await install_functions(connection)
 
@@ -137,7 +149,15 @@ class Provisioner:
             )
             database = await connection.fetchval("SELECT quote_ident(current_database())")
             await connection.execute(f"GRANT CONNECT ON DATABASE {database} TO {name}")
-            await create_volume_schema(connection, name, name, trash_seconds=self._trash_seconds)
+            bytes_limit, inodes_limit = self._quota
+            await create_volume_schema(
+                connection,
+                name,
+                name,
+                bytes_limit=bytes_limit,
+                inodes_limit=inodes_limit,
+                trash_seconds=self._trash_seconds,
+            )
         return name, password
 
     async def drop(self, name: str) -> None:

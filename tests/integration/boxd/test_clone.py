@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.interface import BackendBox
+from boxd.backends.origins import Origins
+from boxd.backends.records import Records
 from boxd.errors import Conflict, NotFound
 from tests.harness.suspending import Guest
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.harness.suspending import Sleepy
 
 pytestmark = pytest.mark.timeout(300)
@@ -147,3 +151,22 @@ async def test_a_snapshot_of_a_stopped_box_starts_from_its_disk(sleepy: Sleepy) 
     await backend.start(plan.box_id)
     assert (await host.run(plan.box_id, "cat", "/root/guest.py")).status == 0
     assert (await host.run(plan.box_id, "hostname")).out == "child\n"
+
+
+async def test_what_is_made_of_a_snapshot_stands_on_its_image(
+    sleepy: Sleepy, tmp_path: Path
+) -> None:
+    """Also when the name of the image means another version by then."""
+    guest = await sleepy.guest()
+    host, backend = sleepy.host, sleepy.host.backend
+    await backend.stop(guest.box)
+    await backend.snapshot(guest.box, SNAPSHOT)
+    plan = host.plan(hostname="child", rootfs=tmp_path)
+    await backend.clone(plan, SNAPSHOT)
+    origins, records = Origins(host.names), Records(host.names)
+    assert [one.plan.rootfs for one in origins.all()] == [host.rootfs]
+    assert records.get(plan.box_id).plan.rootfs == host.rootfs
+    await backend.start(plan.box_id)
+    assert (await host.run(plan.box_id, "cat", "/root/guest.py")).status == 0
+    await backend.drop_snapshot(SNAPSHOT)
+    assert list(origins.all()) == []

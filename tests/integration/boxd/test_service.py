@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.adoption import STOPPED
+from boxd.boxes.adoption import SLEEPS
 from tests.harness.daemon import BOXD, STOP_S, Daemon
 from tests.harness.drive import until
 
@@ -35,10 +35,15 @@ class User:
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True
         )
 
+    def command(self, who: str, command: str) -> list[str]:
+        """A command line of OpenSSH."""
+        port = str(self.daemon.ssh_port)
+        return [*SSH, "-i", str(self.key), "-p", port, f"{who}@127.0.0.1", command]
+
     def ssh(self, who: str, command: str, *, status: int = 0) -> str:
         """What a command prints on stdout; on stderr when it is meant to fail."""
         done = subprocess.run(
-            [*SSH, "-i", self.key, "-p", str(self.daemon.ssh_port), f"{who}@127.0.0.1", command],
+            self.command(who, command),
             check=False,
             capture_output=True,
             text=True,
@@ -99,7 +104,7 @@ def test_end_of_everything_keeps_disks_and_drives(daemon: Daemon, user: User) ->
     assert daemon.left_overs() == []
     daemon.start()
     box = user.boxes()["ws1/dev"]
-    assert (box["state"], box["detail"]) == ("suspended", STOPPED)
+    assert (box["state"], box["detail"]) == ("suspended", SLEEPS)
     assert user.ssh("ws1/dev", "cat /wrk/file /root/file") == "one\ntwo"
     assert user.boxes()["ws1/dev"]["state"] == "running"
 

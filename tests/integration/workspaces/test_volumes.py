@@ -23,6 +23,7 @@ from boxd.workspaces.volumes import Volumes
 from tests.harness.leaks import listed
 from wrkfs import trash
 from wrkfs.data.s3 import S3Blocks
+from wrkfs.errors import QuotaExceeded
 from wrkfs.fs import Filesystem
 from wrkfs.layout import block_key
 from wrkfs.meta import migrate
@@ -245,6 +246,32 @@ async def test_another_time_of_the_trash_reaches_volumes_in_use(world: World) ->
         await world.provisioner.prepare()
         await remove(b"third")
         assert await kept() == [b"third"]
+    finally:
+        await drive.close()
+
+
+async def test_another_quota_reaches_volumes_in_use_and_new_ones(world: World) -> None:
+    drive = await Filesystem.connect(await world.volumes().ensure(OWNER, "quota"))
+
+    async def limits() -> tuple[int | None, int | None]:
+        told = await drive.statfs()
+        return told.bytes_limit, told.inodes_limit
+
+    try:
+        assert await limits() == (None, None)
+        strict = Provisioner(world.dsn, bytes_limit=100_000, inodes_limit=5)
+        await strict.prepare()
+        assert await limits() == (100_000, 5)
+        for number in range(5):
+            await drive.mkdir(ROOT_INO, b"%d" % number, 0o700, Caller(0, 0))
+        with pytest.raises(QuotaExceeded):
+            await drive.mkdir(ROOT_INO, b"more", 0o700, Caller(0, 0))
+        await world.provisioner.prepare()
+        await drive.mkdir(ROOT_INO, b"more", 0o700, Caller(0, 0))
+        world.provisioner = strict
+        other = await Filesystem.connect(await world.volumes().ensure(OWNER, "new"))
+        assert (await other.statfs()).inodes_limit == 5
+        await other.close()
     finally:
         await drive.close()
 

@@ -98,3 +98,13 @@ def test_a_damaged_one_is_refused(image: Path, how: str) -> None:
     DAMAGES[how](image)
     with pytest.raises(MemoryLost, match=r"damaged|not complete"):
         memory_image.check(image, FACTS)
+
+
+def test_one_of_another_release_is_lost_and_nothing_worse(
+    image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_image, "FORMAT", memory_image.FORMAT + 1)
+    with pytest.raises(MemoryLost, match="another release"):
+        memory_image.read(image)
+    with pytest.raises(MemoryLost, match="another release"):
+        memory_image.adopt(image, "b" * 32, "bundle")

@@ -10,6 +10,7 @@ import pytest
 
 from boxd.boxes.quota import Tier, load_tiers
 from boxd.errors import QuotaExceeded
+from boxd.images.recipes import load_flavors
 from boxd.model.box import Box, BoxState
 
 BOX = Box(
@@ -76,3 +77,10 @@ def test_a_larger_disk_than_allowed_is_refused_when_the_box_is_made() -> None:
     with pytest.raises(QuotaExceeded, match="limit reached: 100 MiB of disk per box; ask for"):
         tier.check_box([], replace(BOX, disk_mb=101), new=True)
     tier.check_box([], replace(BOX, disk_mb=101), new=False)
+
+
+def test_every_shipped_flavor_fits_the_default_tier() -> None:
+    tier = load_tiers()["default"]
+    for flavor in load_flavors().by_name.values():
+        box = replace(BOX, cpus=flavor.cpus, mem_mb=flavor.mem_mb, disk_mb=flavor.disk_mb)
+        tier.check_box([], box, new=True)
