@@ -21,6 +21,7 @@ import base64
 import json
 import shlex
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -168,7 +169,15 @@ def main() -> None:
                 measure(Bench.on(service, home), found, runs)
             finally:
                 service.close()
+                complain(service)
     report(found, runs, facts, to)
+
+
+def complain(service: Service) -> None:
+    """Shows what the service logged as wrong: the reasons of attempts that failed."""
+    for line in service.output:
+        if " WARNING " in line or " ERROR " in line:
+            print(line, end="", file=sys.stderr)
 
 
 def cold(bench: Bench, found: dict[str, Times], runs: int) -> None:
