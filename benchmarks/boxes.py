@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -57,6 +58,9 @@ SETTLE_S = 10.0
 """How long a box may stay in use after its last use."""
 TEMPLATE_S = 60.0
 """How long a template may take to be there after the first box."""
+TEMPLATE_MADE = re.compile("template of image .* made")
+TEMPLATE_FAILED = re.compile("no template of image .*")
+"""What the service logs of it."""
 CALM = "--idle-timeout 24h --idle-reap 48h"
 """Flags of a service that puts nothing to sleep by itself."""
 TEXT = {"Content-Type": "text/plain"}
@@ -189,10 +193,10 @@ def warm(bench: Bench, found: dict[str, Times], runs: int) -> None:
     """Everything else."""
     if not bench.over_ssh("live"):
         raise RuntimeError("the first box does not start")
-    if has_template(bench.service.state_dir):
-        create(bench, found["create_template"], runs)
+    if why := no_template(bench.service):
+        found["create_template"].refused = why
     else:
-        found["create_template"].refused = f"the service made no template in {TEMPLATE_S:g} s"
+        create(bench, found["create_template"], runs)
     measured(found["exec"], runs, lambda: bench.exec("live", "true") is not None)
     bench.hold_memory("held")
     power(bench, found, runs)
@@ -245,14 +249,17 @@ def forks(bench: Bench, times: Times, runs: int) -> None:
     bench.remove_made()
 
 
-def has_template(state: Path) -> bool:
-    """Whether the service has made one, after a while."""
+def no_template(service: Service) -> str:
+    """Waits for the template that the first box brings about; why there is none, if so."""
     end = time.monotonic() + TEMPLATE_S
     while time.monotonic() < end:
-        if any((state / "templates").glob("*")):
-            return True
-        time.sleep(0.5)
-    return False
+        for line in service.output:
+            if TEMPLATE_MADE.search(line):
+                return ""
+            if found := TEMPLATE_FAILED.search(line):
+                return found[0]
+        time.sleep(0.2)
+    return f"the service made no template in {TEMPLATE_S:g} s"
 
 
 def report(found: dict[str, Times], runs: int, facts: dict[str, object], to: Path) -> None:

@@ -20,6 +20,7 @@ from boxd.backup.keyfile import read_key
 from boxd.backup.making import INSTANCE, KEYS
 from boxd.backup.places import open_target
 from boxd.backup.target import newest, split_source
+from boxd.boxes import adoption, templates
 from boxd.embedded.files import sync_directory, write_private
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import LOCK, hold_lock, make_private
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 POSTGRES = "postgres"
 STAGE = ".restore"
+OF_THE_HOST = (templates.SETTING, adoption.BOOT)
+"""Settings that tell what is on a host, which is another one now."""
 DETAIL = "restored from a backup; its disk was lost"
 """What `ls` tells of a box until its next start, which is from its image."""
 _SERVICE = (
@@ -166,7 +169,8 @@ async def _import(
                 if isinstance(item, Row):
                     await rows.add(item.table, item.row)
         await rows.finish()
-        return await rows.without_host(DETAIL, now, objects=config.store_file is not None)
+        objects = config.store_file is not None
+        return await rows.without_host(DETAIL, now, objects=objects, settings=OF_THE_HOST)
 
 
 def _publish(stage: Path, state: Path) -> None:

@@ -17,7 +17,7 @@ from boxd.errors import Conflict, Unavailable
 from boxd.store.migrate import migrate, migrations
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from datetime import datetime
 
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -139,14 +139,17 @@ class Import:
         await self._flush()
         await migrate(self._connection)
 
-    async def without_host(self, detail: str, now: datetime, *, objects: bool) -> Lost:
+    async def without_host(
+        self, detail: str, now: datetime, *, objects: bool, settings: Sequence[str]
+    ) -> Lost:
         """Says of everything that stood on the lost host that it is gone.
 
         Boxes sleep and tell `detail`; unfinished and throw-away ones are forgotten, and snapshots.
         `objects`: the objects of volumes are still where they were; a volume is then kept if its
-        role and schema are in this database too.
+        role and schema are in this database too. `settings`: names of those that tell of the host.
         """
         do = self._connection.execute
+        await do("DELETE FROM boxd.setting WHERE name = ANY ($1)", list(settings))
         await do("DELETE FROM boxd.box WHERE ephemeral OR state = 'creating'")
         boxes = await do(
             "UPDATE boxd.box SET state = 'suspended', detail = $1, since = $2, step = 0, "

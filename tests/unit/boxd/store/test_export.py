@@ -83,6 +83,7 @@ async def fill(dsn: str) -> None:
     """Something in every table."""
     async with opened(dsn) as store:
         await store.put_setting("instance", INSTANCE)
+        await store.put_setting("here", "on the host")
         for one in BOXES:
             await store.add_box(one)
         await store.add_workspace(OWNER, "ws1", NOW)
@@ -135,7 +136,7 @@ async def bring_in(dsn: str, schema: int, rows: list[tuple[str, str]]) -> None:
 async def forget_host(dsn: str, *, objects: bool = False) -> Lost:
     """Says that what stood on the host is gone."""
     async with importing(dsn) as target:
-        return await target.without_host("lost", LATER, objects=objects)
+        return await target.without_host("lost", LATER, objects=objects, settings=["here"])
 
 
 @pytest.fixture
@@ -223,6 +224,8 @@ async def test_what_stood_on_the_lost_host_is_told_so(filled: str) -> None:
         assert boxes["run"].grace == BOXES[0].grace
         assert await store.all_snapshots() == []
         assert await store.list_volumes() == []
+        assert await store.setting("here") is None
+        assert await store.setting("instance") == INSTANCE
 
 
 async def test_a_drive_stays_where_database_and_objects_still_have_it(filled: str) -> None:
