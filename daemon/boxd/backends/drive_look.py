@@ -36,7 +36,10 @@ def main() -> None:
     """Answers one request; see the module's text."""
     request = json.load(sys.stdin)
     root = os.open(request["root"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    found = [look(root, name.encode("latin-1")) for name in request["names"]]
+    try:
+        found = [look(root, name.encode("latin-1")) for name in request["names"]]
+    finally:
+        os.close(root)
     sys.stdout.write(json.dumps(found))
 
 
