@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from boxd.cli import main
+from boxd.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,7 @@ LATE_IMPORTS_ALLOWED = {
     # is imported when it is needed.
     ROOT / PACKAGES["box_guest"]: "start-up path of the agent",
     # Commands of the command line do not load the whole service to print their help.
-    ROOT / PACKAGES["boxd"] / "cli.py": "start-up path of the command line",
+    ROOT / PACKAGES["boxd"] / "cli": "start-up path of the command line",
     ROOT / PACKAGES["wrkfs"] / "cli.py": "start-up path of the command line",
 }
 

@@ -1,4 +1,4 @@
-"""Protocol adapter only. `boxd backup` and `boxd restore`: flags in, lines of text out."""
+"""What `boxd backup` and `boxd restore` do."""
 
 from __future__ import annotations
 

@@ -1,0 +1,85 @@
+"""`boxd images`: build, import, rm, ls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd import log
+from boxd.cli.printing import print_table, say, showing
+
+if TYPE_CHECKING:
+    import argparse
+
+    from boxd.cli.flags import Commands, Flags
+    from boxd.config import Config
+
+
+def add(commands: Commands, flags: Flags) -> None:
+    """The command and its verbs."""
+    images = commands.add_parser("images", help="build, import, list or remove images")
+    verbs = images.add_subparsers(required=True, metavar="VERB")
+    build = verbs.add_parser("build", parents=[flags.common], help="build images anew")
+    build.add_argument("names", nargs="+", metavar="NAME")
+    build.set_defaults(run=_build)
+    text = "an image of a directory or a tar archive (also docker save, OCI layout)"
+    importing = verbs.add_parser("import", parents=[flags.common], help=text)
+    importing.add_argument("name", metavar="NAME")
+    importing.add_argument("source", type=Path, metavar="FILE|DIR")
+    importing.set_defaults(run=_import)
+    removing = verbs.add_parser("rm", parents=[flags.common], help="remove images no box stands on")
+    removing.add_argument("names", nargs="+", metavar="NAME")
+    removing.set_defaults(run=_rm)
+    verbs.add_parser("ls", parents=[flags.common], help="the catalog").set_defaults(run=_ls)
+
+
+def _build(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd.service import build_image
+
+    console = Console(stderr=True)
+    with showing(console) as progress, asyncio.Runner() as runner:
+        for name in arguments.names:
+            runner.run(build_image(config, name, progress))
+    return 0
+
+
+def _import(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from rich.console import Console
+
+    from boxd.service import import_image
+
+    console = Console(stderr=True)
+    with showing(console) as progress, asyncio.Runner() as runner:
+        found = runner.run(import_image(config, arguments.name, arguments.source, progress))
+    for note in found.notes:
+        say(console, log.escape(note))
+    size = f"{found.bytes / 1e6:.0f} MB in {found.entries} files"
+    say(console, f"image {arguments.name} is imported: {size}")
+    return 0
+
+
+def _rm(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd.service import remove_image
+
+    for name in arguments.names:
+        remove_image(config, name)
+        print(f"removed {name}")
+    return 0
+
+
+def _ls(config: Config, arguments: argparse.Namespace) -> int:
+    from boxd.service import known_images
+
+    del arguments
+    rows = (
+        (image.name, "yes" if image.built else "no", image.description)
+        for image in known_images(config)
+    )
+    print_table([("NAME", "BUILT", "DESCRIPTION"), *rows])
+    return 0

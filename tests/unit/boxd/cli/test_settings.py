@@ -1,0 +1,111 @@
+"""What flags say arrives in the configuration; what they get wrong is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.cli import main
+from boxd.cli.settings import config_of
+from boxd.config import Address, Config
+from boxd.errors import BadRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def parsed(*flags: str) -> Config:
+    """The configuration that `serve` gets for some flags."""
+    return config_of(main.parser().parse_args(["serve", *flags]))
+
+
+def test_defaults() -> None:
+    config = parsed()
+    assert config == Config()
+    assert config.api_addr is None
+
+
+@pytest.mark.parametrize(
+    ("size", "bytes_"),
+    [("0", 0), ("4096", 4096), ("1k", 1 << 10), ("500M", 500 << 20), ("20G", 20 << 30)],
+)
+def test_sizes(size: str, bytes_: int) -> None:
+    assert parsed("--cache-size", size).cache_size == bytes_
+
+
+@pytest.mark.parametrize("size", ["", "-1", "G", "1.5G", "1GB", "x", "1" * 13])
+def test_bad_sizes_name_the_flag(size: str) -> None:
+    with pytest.raises(BadRequest, match="--cache-size"):
+        parsed(f"--cache-size={size}")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0", 0), ("90s", 90), ("24h", 86400), ("7d", 604800)]
+)
+def test_how_long_removed_files_are_kept(text: str, seconds: int) -> None:
+    assert parsed("--trash", text).trash_seconds == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1", "5", "0s", "day", "11000d"])
+def test_a_bad_time_for_the_trash_names_the_flag(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"--trash.*or 0"):
+        parsed(f"--trash={text}")
+
+
+def test_an_external_store_is_cached() -> None:
+    assert parsed("--store-file", "store.json").cache_size == 4 << 30
+    assert parsed("--store-file", "store.json", "--cache-size", "0").cache_size == 0
+
+
+def test_every_flag_arrives(tmp_path: Path) -> None:
+    config = parsed(
+        *("--state-dir", str(tmp_path), "--ssh-addr", "[::1]:22", "--api-addr", ":8080"),
+        *("--meta-dsn", "postgresql://boxd@db/boxd", "--store-file", "store.json"),
+        *("--default-image", "python", "--workspace-automount", "--trusted-proxy", "10.0.0.1"),
+        *("--cache-dir", str(tmp_path / "cache"), "--cache-size", "1M"),
+        "--verbose",
+    )
+    assert config.state_dir == tmp_path
+    assert (config.ssh_addr, str(config.ssh_addr)) == (Address("::1", 22), "[::1]:22")
+    assert config.api_addr == Address("0.0.0.0", 8080)  # noqa: S104 - what an empty host means
+    assert config.meta_dsn == "postgresql://boxd@db/boxd"
+    assert str(config.store_file) == "store.json"
+    assert config.default_image == "python"
+    assert config.workspace_automount
+    assert config.trusted_proxy == "10.0.0.1"
+    assert (config.cache_dir, config.cache_size) == (tmp_path / "cache", 1 << 20)
+    assert config.verbose
+
+
+@pytest.mark.parametrize(
+    "address", ["", "22", "host", "host:", "host:x", "host:65536", "::1:22", "[::1:22", "h:-1"]
+)
+def test_bad_address_names_the_flag(address: str) -> None:
+    with pytest.raises(BadRequest, match="--ssh-addr"):
+        parsed("--ssh-addr", address)
+
+
+@pytest.mark.parametrize(
+    "dsn", ["postgresql://boxd:hunter2@db/boxd", "host=db password=hunter2", "host=db PASSWORD=x"]
+)
+def test_password_on_the_command_line_is_refused(dsn: str) -> None:
+    with pytest.raises(BadRequest, match="--meta-dsn-file") as refused:
+        parsed("--meta-dsn", dsn)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_dsn_comes_from_a_private_file_only(tmp_path: Path) -> None:
+    file = tmp_path / "dsn"
+    file.write_text("postgresql://boxd:hunter2@db/boxd\n")
+    file.chmod(0o644)
+    with pytest.raises(BadRequest, match="chmod 600"):
+        parsed("--meta-dsn-file", str(file))
+    file.chmod(0o600)
+    config = parsed("--meta-dsn-file", str(file))
+    assert config.meta_dsn == "postgresql://boxd:hunter2@db/boxd"
+    assert "hunter2" not in repr(config)
+    with pytest.raises(BadRequest, match="not both"):
+        parsed("--meta-dsn-file", str(file), "--meta-dsn", "postgresql://db/boxd")
+    with pytest.raises(BadRequest, match="No such file"):
+        parsed("--meta-dsn-file", str(tmp_path / "absent"))
