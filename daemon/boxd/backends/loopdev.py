@@ -1,7 +1,9 @@
 """Loop devices: a file as a block device.
 
 Devices are the host's, whatever mount namespace asks for them. Ours clear themselves when the last
-who has them open, or mounted, lets go: a daemon that is killed leaves none behind.
+who has them open, or mounted, lets go: a daemon that is killed leaves none behind. The kernel makes
+as many as are asked for, also where it began with a few; who has no devtmpfs at /dev gets the node
+from us.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import struct
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +32,13 @@ _AUTOCLEAR, _DIRECT_IO = 4, 16
 _INFO = "<QQQQQIIII64s64s32s16x"
 _CONFIG_HEAD, _CONFIG_RESERVED = "<II", 64
 _BLOCK = 4096
-_TRIES = 32
+_REMOVED = " (deleted)"
+"""What the kernel adds to the name of a file that was removed."""
+WAIT_S = 10.0
+"""For a device that is free: others may take each one that the kernel names, or limit how many."""
+_POLL_S = 0.02
+_FULL = (errno.ENOSPC, errno.EBUSY, errno.ENXIO, errno.EAGAIN)
+"""Nothing is free now, or what was free is gone again."""
 
 
 @contextmanager
@@ -73,10 +83,13 @@ def _facts(device: Path) -> Path:
 def _find(image: Path) -> tuple[int, Path] | None:
     """An open descriptor of the device that has a file, and its path."""
     wanted = image.stat()
-    for entry in sorted(Path("/sys/block").glob("loop*/loop")):
-        device = Path("/dev") / entry.parent.name
+    for entry in sorted(Path("/sys/block").glob("loop*/loop/backing_file")):
+        device = Path("/dev") / entry.parents[1].name
         try:
-            descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+            # Whoever opens a foreign one keeps it from clearing itself.
+            if not entry.read_text().strip().removesuffix(_REMOVED).endswith(image.name):
+                continue
+            descriptor = _open(device)
         except OSError:
             continue  # it was cleared meanwhile
         answer = bytearray(struct.calcsize(_INFO))
@@ -91,7 +104,7 @@ def _find(image: Path) -> tuple[int, Path] | None:
 
 
 def _attach(image: Path) -> tuple[int, Path]:
-    """An open descriptor of a new device, and its path."""
+    """An open descriptor of a new device, and its path. Blocks for WAIT_S at most."""
     try:
         control = os.open(CONTROL, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
@@ -99,31 +112,61 @@ def _attach(image: Path) -> tuple[int, Path]:
     try:
         file = os.open(image, os.O_RDWR | os.O_CLOEXEC)
         try:
-            for _ in range(_TRIES):
-                device = Path(f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}")
-                descriptor = _configure(device, file)
-                if descriptor is not None:
-                    return descriptor, device
+            return _wait(control, file)
         finally:
             os.close(file)
     except OSError as error:
         raise Unavailable(f"no loop device can be made: {error.strerror}") from error
     finally:
         os.close(control)
-    raise Unavailable("no loop device is free for long enough to be taken")
 
 
-def _configure(device: Path, file: int) -> int | None:
-    """None when somebody else took the device first."""
-    descriptor = os.open(device, os.O_RDWR | os.O_CLOEXEC)
+def _wait(control: int, file: int) -> tuple[int, Path]:
+    give_up = time.monotonic() + WAIT_S
+    while True:
+        try:
+            device = Path(f"/dev/loop{fcntl.ioctl(control, _GET_FREE)}")
+            return _configure(device, file), device
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+        if time.monotonic() > give_up:
+            raise Unavailable(f"no loop device became free in {WAIT_S:g} s: {_taken()}")
+        time.sleep(_POLL_S)
+
+
+def _taken() -> str:
+    """What the devices are taken by, for people."""
+    files = []
+    for entry in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with suppress(OSError):  # it was cleared meanwhile
+            files.append(entry.read_text().strip())
+    removed = [file for file in files if file.endswith(_REMOVED)]
+    text = f"{len(files)} are in use"
+    if removed:
+        text += f", {len(removed)} of them by files that were removed ({', '.join(removed)})"
+    return f"{text}; unmount what is not needed (losetup --list)"
+
+
+def _configure(device: Path, file: int) -> int:
+    """OSError EBUSY when somebody else took the device first."""
+    descriptor = _open(device)
     flags = _AUTOCLEAR | _DIRECT_IO  # without direct I/O where the file's file system has none
     info = struct.pack(_INFO, 0, 0, 0, 0, 0, 0, 0, 0, flags, b"", b"", b"")
     head = struct.pack(_CONFIG_HEAD, file, _BLOCK)
     try:
         fcntl.ioctl(descriptor, _CONFIGURE, bytearray(head + info + bytes(_CONFIG_RESERVED)))
-    except OSError as error:
+    except OSError:
         os.close(descriptor)
-        if error.errno == errno.EBUSY:
-            return None
         raise
     return descriptor
+
+
+def _open(device: Path) -> int:
+    """Opens a device; where /dev does not follow the kernel its node is made."""
+    with suppress(FileNotFoundError):
+        return os.open(device, os.O_RDWR | os.O_CLOEXEC)
+    major, minor = (_facts(device) / "dev").read_text().split(":")
+    with suppress(FileExistsError):
+        os.mknod(device, stat.S_IFBLK | 0o600, os.makedev(int(major), int(minor)))
+    return os.open(device, os.O_RDWR | os.O_CLOEXEC)
