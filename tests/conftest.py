@@ -23,7 +23,7 @@ fixture                 scope     gives
 `http_drive`            function  blocking client of `volume` over the real HTTP API
 `front_door`            function  open front door before boxes that are plain local processes
 `sleepy`                function  a runc backend that suspends boxes of the `debian` image
-`verdict`               session   what CRIU can on this machine; skips where there is none
+`verdict`               session   what CRIU can on this machine; fails where there is none
 `volume`                function  a fresh volume on real PostgreSQL and object server
 `web`                   function  served HTTP API before local processes, stores in memory
 `web_without_drives`    function  the same where drives are not enabled

@@ -1,7 +1,7 @@
 """Fixtures `verdict` and `sleepy`: boxes that are suspended and resumed for real.
 
-Where CRIU cannot be had the tests are skipped; `scripts/criu` says why. What it can is tried once
-and remembered in `/var/cache/boxd-tests`.
+Where there is no CRIU the tests fail: `scripts/criu` says why. What it can is tried once and
+remembered in `/var/cache/boxd-tests`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def verdict() -> criu.Verdict:
     TRIED.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = run(criu.verdict(TRIED))
     if found.program is None or not found.program.suffices:
-        pytest.skip(f"no CRIU 4.3 on this host, scripts/criu says why: {found.text}")
+        pytest.fail(f"there is no CRIU 4.3 for the tests; run scripts/criu: {found.text}")
     assert found.suspends, found.text
     return found
 
