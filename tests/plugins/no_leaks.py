@@ -88,11 +88,7 @@ class HostObjects:
             loops=frozenset(_loops()),
             namespaces=frozenset(_names(Path("/run/netns"))),
             interfaces=frozenset(_names(Path("/sys/class/net"))),
-            cgroups=frozenset(
-                str(path)
-                for top in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*"))
-                for path in top.glob("boxd-*/*")
-            ),
+            cgroups=frozenset(_cgroups(Path("/sys/fs/cgroup"))),
             tables=frozenset(_nft_tables()),
             processes=frozenset(_our_processes()),
         )
@@ -107,7 +103,17 @@ class HostObjects:
 
 
 def _names(folder: Path) -> list[str]:
-    return [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    """What is in a directory; nothing when there is none, or none any more."""
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _cgroups(root: Path) -> list[str]:
+    """Of all boxes; others may remove theirs meanwhile, so no step relies on the one before."""
+    tops = [root, *(root / name for name in _names(root))]
+    parents = [top / name for top in tops for name in _names(top) if name.startswith("boxd-")]
+    return [str(one / name) for one in parents for name in _names(one) if (one / name).is_dir()]
 
 
 def _loops() -> list[str]:
