@@ -181,7 +181,9 @@ class Service:
         keys: Path,
     ) -> Operations:
         tier, clock = load_tiers()[TIER], SystemClock()
-        tunnels = TunnelRegistry(_tunnel_key(keys), self._on_request, self._on_activity)
+        tunnels = TunnelRegistry(
+            _tunnel_key(keys), self._on_request, self._on_activity, self._on_misbehaviour
+        )
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,
@@ -294,6 +296,9 @@ class Service:
 
     def _on_activity(self, box_id: str, shells: int) -> None:
         self._lifecycle.activity.report(box_id, shells)
+
+    def _on_misbehaviour(self, box_id: str, text: str) -> None:
+        self._lifecycle.misbehaved(box_id, text)
 
     async def _mount_restarted(self, volume_id: str, path: Path) -> None:
         del path

@@ -161,11 +161,12 @@ async def test_state_change_is_compare_and_set(store: ControlStore) -> None:
         await store.change_state("f" * 32, BoxState.CREATING, BoxState.RUNNING)
 
 
-async def test_grace_and_drive_change_alone(store: ControlStore) -> None:
+async def test_a_box_changes_in_its_state(store: ControlStore) -> None:
     box = make_box()
     await store.add_box(box)
-    await store.change_box(box.id, grace=None, drive=False)
-    assert await store.box(box.id) == replace(box, grace=None, drive=False)
+    await store.change_box(box.id, grace=None, drive=False, detail="its agent misbehaved")
+    changed = replace(box, grace=None, drive=False, detail="its agent misbehaved")
+    assert await store.box(box.id) == changed
     await store.change_box(box.id)
     await store.change_box("f" * 32, grace=None)
 

@@ -97,7 +97,7 @@ async def test_boxes_are_listed_shown_and_removed(front_door: Entrance) -> None:
     assert (shown["IMAGE"], shown["FLAVOR"]) == ("debian", "large")
     assert shown["NEXT"] == "removed"
     wide = (await client.run("cli", "ls --wide")).text
-    heads = "CPUS MEM MiB CPU % CPU s MEM USED DISK USED PIDS RECEIVED SENT WHY SSH"
+    heads = "CPUS MEM MiB CPU % CPU s MEM USED DISK USED PIDS RECEIVED SENT WHY SSH DETAIL"
     assert " ".join(wide.splitlines()[0].split()).endswith(heads)
     assert f"ssh -p {client.port} 'ws1/web'@127.0.0.1" in wide
     (listed,), info = await as_json(client, "ls"), await as_json(client, "info ws1/web")

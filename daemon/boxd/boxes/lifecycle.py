@@ -309,6 +309,22 @@ class Lifecycle:
             return await self._drives.request(box_id, params["verb"])
         return await self._pins.request(box_id, verb, params)
 
+    def misbehaved(self, box_id: str, text: str) -> None:
+        """The agent of a box was cut off: its row tells why. Returns at once."""
+        self._spawn(self._tell(box_id, text))
+
+    async def _tell(self, box_id: str, text: str) -> None:
+        try:
+            box = await self._store.box(box_id)
+            if box is None:
+                return
+            async with self._locks.box(box):
+                present = await self._store.box(box_id)
+                if present is not None and present.state is BoxState.RUNNING:
+                    await self._parts.rows.note(present, detail=text)
+        except BoxdError as error:
+            _log.warning("not told of a box: %s", error, extra={"box": box_id})
+
     def mount_restarted(self, owner: str, workspace: str | None) -> None:
         """The mount of a volume was replaced on this host.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from boxd.boxes.marks import Marks
     from boxd.boxes.timers import Timers
-    from boxd.model.box import Box, BoxChanges, BoxState
+    from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
     from boxd.store.interface import ControlStore
 
 
@@ -40,7 +40,7 @@ class Rows:
         self._timers.watch(box)
         return box
 
-    async def note(self, box: Box, **changes: Unpack[BoxChanges]) -> Box:
+    async def note(self, box: Box, **changes: Unpack[BoxNotes]) -> Box:
         """Changes a box that stays in its state."""
         await self._store.change_box(box.id, **changes)
         box = replace(box, **changes)

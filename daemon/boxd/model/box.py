@@ -60,13 +60,20 @@ class BoxChanges(TypedDict, total=False):
     image: str
 
 
+class BoxNotes(BoxChanges, total=False):
+    """What may change while a box stays in its state: a change of state tells its own `detail`."""
+
+    detail: str
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """One box as stored. `workspace` is None in the owner's default workspace.
 
     `id` is 32 hex digits. `detail` is one line for people about how it came into its state (for
-    example why a resume is a restart from disk). `host_key` is the public key that the box's agent
-    must show in the tunnel. `grace` and `deadline` are kept as the spec gave them.
+    example why a resume is a restart from disk), or what happened to it since. `host_key` is the
+    public key that the box's agent must show in the tunnel. `grace` and `deadline` are kept as the
+    spec gave them.
     """
 
     id: str

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
-    from boxd.model.box import Box, BoxChanges, BoxState
+    from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
     from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
     from boxd.model.snapshot import Snapshot
@@ -63,7 +63,7 @@ class ControlStore(Protocol):
         """
         ...
 
-    async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
+    async def change_box(self, box_id: str, **changes: Unpack[BoxNotes]) -> None:
         """Sets fields of a box. No error if it is gone."""
         ...
 

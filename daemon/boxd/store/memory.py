@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
-    from boxd.model.box import Box, BoxChanges, BoxState
+    from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
     from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
     from boxd.model.snapshot import Snapshot
@@ -77,7 +77,7 @@ class MemoryStore:
         self._boxes[box_id] = replace(box, state=after, detail=detail, **changes)
         return self._boxes[box_id]
 
-    async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
+    async def change_box(self, box_id: str, **changes: Unpack[BoxNotes]) -> None:
         """See ControlStore."""
         if box_id in self._boxes:
             self._boxes[box_id] = replace(self._boxes[box_id], **changes)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.errors import Conflict, NotFound
-from boxd.model.box import TRANSITIONS, Box, BoxChanges, BoxState
+from boxd.model.box import TRANSITIONS, Box, BoxChanges, BoxNotes, BoxState
 from boxd.store.postgres_pool import PostgresPool, insertion, values_of
 
 if TYPE_CHECKING:
     from typing import Unpack
 
 
-_CHANGING = {"state", "detail", *BoxChanges.__annotations__}
+_CHANGING = {"state", *BoxNotes.__annotations__}
 """The columns that may change."""
 
 
@@ -74,7 +74,7 @@ class PostgresBoxes(PostgresPool):
             raise NotFound("no such box")
         raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
 
-    async def change_box(self, box_id: str, **changes: Unpack[BoxChanges]) -> None:
+    async def change_box(self, box_id: str, **changes: Unpack[BoxNotes]) -> None:
         """See ControlStore."""
         if changes:
             await self._execute(_update(list(changes), first=2), box_id, *changes.values())

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
 _USAGE = ("CPU %", "CPU s", "MEM USED", "DISK USED", "PIDS", "RECEIVED", "SENT")
-_WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH")
+_WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH", "DETAIL")
 SHORT_ID = 12
 
 
@@ -82,7 +82,7 @@ def _row(call: Call, box: BoxView) -> tuple[object, ...]:
 
 
 def _wide(call: Call, box: BoxView) -> tuple[object, ...]:
-    return box.cpus, box.mem_mb, *_usage(box), why(box), call.door.ssh(box.ref)
+    return box.cpus, box.mem_mb, *_usage(box), why(box), call.door.ssh(box.ref), box.detail
 
 
 def _usage(box: BoxView) -> tuple[object, ...]:

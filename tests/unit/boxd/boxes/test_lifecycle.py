@@ -13,6 +13,7 @@ from boxd.boxes import timers
 from boxd.errors import InvalidKey, NotFound
 from boxd.model.box import BoxState
 from tests.harness.wait import until
+from tests.harness.world import ALICE
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:
@@ -155,3 +156,18 @@ async def test_revoked_key_ends_what_it_holds(world: World) -> None:
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other
+
+
+async def test_what_an_agent_was_cut_off_for_is_told_while_the_box_runs(sleepy: World) -> None:
+    box = await up(sleepy)
+    sleepy.lifecycle.misbehaved(box.id, "agent misbehaved: too many lines in a second")
+    sleepy.lifecycle.misbehaved("f" * 32, "agent misbehaved: of a box that is gone")
+    await sleepy.quiet()
+    [view] = await sleepy.operations.list_boxes(ALICE)
+    assert view.detail == "agent misbehaved: too many lines in a second"
+    # The next change of its state tells what is true then, and late news of before do not count.
+    await sleepy.lifecycle.suspend(box)
+    sleepy.lifecycle.misbehaved(box.id, "agent misbehaved: late")
+    await sleepy.quiet()
+    [view] = await sleepy.operations.list_boxes(ALICE)
+    assert view.detail == ""
