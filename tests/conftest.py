@@ -11,6 +11,7 @@ fixture                 scope     gives
 `dockerd`               session   a Docker engine of the tests' own
 `image_rootfs`          session   root of the `debian` image, kept between runs
 `local_box`             function  a guest agent as a local process with its tunnel up
+`mortal`                module    a real `boxd serve` that dies at the step that it is told
 `mount`                 function  factory of mount processes of `volume`
 `pg`                    session   superuser's DSN of a real private PostgreSQL cluster (per worker)
 `pg_database`           function  superuser's DSN of a fresh database in it
@@ -47,6 +48,7 @@ pytest_plugins: list[str] = [
     "tests.harness.httpdrive",
     "tests.harness.objectserver",
     "tests.harness.metastore",
+    "tests.harness.mortal_daemon",
     "tests.harness.pg",
     "tests.harness.suspending",
     "tests.plugins.figures",

@@ -44,6 +44,8 @@ class Daemon:
     flags: list[str] = field(default_factory=lambda: ["--workspace-automount"])
     backend: list[str] = field(default_factory=list)
     """Flags that name the backend; every command gets them."""
+    program: tuple[str, ...] = BOXD
+    """What serves."""
 
     @property
     def _here(self) -> list[str]:
@@ -66,7 +68,7 @@ class Daemon:
         addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*BOXD, "serve", *self._here, *addresses, *self.flags],
+                [*self.program, "serve", *self._here, *addresses, *self.flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

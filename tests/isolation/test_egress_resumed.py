@@ -1,4 +1,4 @@
-"""The fence of a box that slept with its memory is the one that it had."""
+"""The fence of a box that runs from a memory is that of one that was started."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.neighbour import HOST_SIDE, PRIVATE, PUBLIC, PUBLIC_TOO
+from tests.isolation.lives import WAYS
 from tests.isolation.test_egress import PORT, both, host_listener, neighbour, probe
 
 if TYPE_CHECKING:
@@ -15,23 +16,28 @@ if TYPE_CHECKING:
     from tests.harness.suspending import Sleepy
 
 __all__ = ["host_listener", "neighbour"]
+LIST = f"{PUBLIC}:{PORT}"
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("egress", ["all", "none", f"{PUBLIC}:{PORT}"])
-async def test_a_resumed_box_reaches_what_it_reached(
-    sleepy: Sleepy, neighbour: Neighbour, host_listener: Answers, egress: str
+@pytest.mark.parametrize(
+    ("way", "egress"),
+    [
+        *(("resumed", egress) for egress in ("all", "none", LIST)),
+        *(("copied", egress) for egress in ("all", LIST)),
+        ("forked", "none"),
+        ("restored", LIST),
+    ],
+)
+async def test_it_reaches_what_a_started_one_reaches(
+    sleepy: Sleepy, neighbour: Neighbour, host_listener: Answers, way: str, egress: str
 ) -> None:
-    guest = await sleepy.guest(egress=egress)
-    wide = [("tcp", PUBLIC, PORT), ("tcp", PUBLIC_TOO, PORT)]
-    before = [one == "answered" for one in await probe(sleepy.host, guest.box, wide)]
-    assert before == {"all": [True, True], "none": [False, False]}.get(egress, [True, False])
-    await sleepy.suspend(guest)
-    await sleepy.resume(guest)
+    guest = await WAYS[way](sleepy, egress=egress)
     await guest.goes_on()
+    wide = [("tcp", PUBLIC, PORT), ("tcp", PUBLIC_TOO, PORT)]
     heard = len(neighbour.answers.heard)
-    after = [one == "answered" for one in await probe(sleepy.host, guest.box, wide)]
-    assert after == before
+    answered = [one == "answered" for one in await probe(sleepy.host, guest.box, wide)]
+    assert answered == {"all": [True, True], "none": [False, False]}.get(egress, [True, False])
     own = sleepy.host.address(guest.box).rsplit(".", 1)
     gateway = f"{own[0]}.{int(own[1]) - 1}"
     denied = both([HOST_SIDE, *PRIVATE, gateway, "169.254.169.254"], PORT)

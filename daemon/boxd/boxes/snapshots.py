@@ -3,8 +3,9 @@
 A snapshot has its row first, which is `ready` when the host holds all of it. What a crash leaves of
 one that was not is removed at the next start, with everything on the host that no row names.
 
-Restoring keeps the box's present state as the snapshot `pre-restore` before anything is changed. A
-crash in the middle brings that back (`Sleep.settle`).
+Restoring puts the box to sleep, and keeps that state as the snapshot `pre-restore` before anything
+is changed. A crash before leaves it asleep with its memory, one in the middle brings that back
+(`Sleep.settle`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Snapshots:
         async with self._locks.box(box):
             box = await self._changes.steady(box)
             self.check(box)
-            return await self._keep(box, name, end=False)
+            return await self._keep(box, name)
 
     async def remove(self, snapshot: Snapshot) -> None:
         """Forgets a snapshot. What is made of it meanwhile goes on."""
@@ -85,7 +86,7 @@ class Snapshots:
         await self.drop(snapshot.id)
 
     async def restore(self, box: Box, name: str) -> Box:
-        """Ends the box and gives it the state of one of its snapshots; it sleeps afterwards.
+        """Suspends the box and gives it the state of one of its snapshots; it sleeps afterwards.
 
         Its present state is kept as `pre-restore`, in the place of an older one. Conflict names who
         uses the box; NotFound, QuotaExceeded.
@@ -101,8 +102,11 @@ class Snapshots:
                 )
             self.check(box)
             older = await self._older(box)
+            present = await self._store.snapshots(box.owner)
+            self._tier.check_snapshots(len(present) - (older is not None))
+            if box.state is BoxState.RUNNING:
+                box = await self._sleep.suspend(box)
             await self._keep_before(box, older)
-            box = await self._changes.present(box)
             try:
                 return await self._bring(box, wanted)
             finally:
@@ -120,10 +124,10 @@ class Snapshots:
             self._sleep.check_able()
             self._sleep.check(box)
 
-    async def take(self, box: Box, snapshot_id: str, *, end: bool = False) -> None:
+    async def take(self, box: Box, snapshot_id: str) -> None:
         """Keeps disk and memory of a box in one standstill; the box is locked and checked.
 
-        A running one goes on afterwards; `end`: it is stopped instead, if all went well.
+        A running one goes on afterwards.
         """
         backend = self._assembly.backend
         if box.state is not BoxState.RUNNING:
@@ -133,17 +137,8 @@ class Snapshots:
         try:
             await backend.freeze(box.id)
             await backend.snapshot(box.id, snapshot_id)
-        except BaseException:
+        finally:
             await self._go_on(box)
-            raise
-        if not end:
-            await self._go_on(box)
-            return
-        try:
-            await self._changes.stop(box, "stopped to be restored")
-        except BoxdError as error:
-            self._timers.unsettled(box, error)
-            raise
 
     async def drop(self, snapshot_id: str) -> None:
         """Removes it from the host, at the latest at the next start."""
@@ -160,7 +155,7 @@ class Snapshots:
         except (BoxdError, OSError) as error:
             self._timers.unsettled(box, error)
 
-    async def _keep(self, box: Box, name: str | None, *, end: bool) -> Snapshot:
+    async def _keep(self, box: Box, name: str | None) -> Snapshot:
         """Row and state of a snapshot; what fails leaves neither."""
         async with self._locks.sums():
             present = await self._store.snapshots(box.owner)
@@ -171,7 +166,7 @@ class Snapshots:
             )
             await self._store.add_snapshot(snapshot)
         try:
-            await self.take(box, snapshot.id, end=end)
+            await self.take(box, snapshot.id)
             await self._store.finish_snapshot(snapshot.id)
         except BaseException:
             await self._forget(snapshot)
@@ -194,14 +189,14 @@ class Snapshots:
             return None
 
     async def _keep_before(self, box: Box, older: Snapshot | None) -> None:
-        """Ends the box and keeps its state under a name that may be taken by an older one.
+        """Keeps the state of a sleeping box under a name that may be taken by an older one.
 
         The older one stays on the host: it may be what is restored.
         """
         if older is not None:
             await self._store.remove_snapshot(older.id)
         try:
-            await self._keep(box, PRE_RESTORE, end=True)
+            await self._keep(box, PRE_RESTORE)
         except BaseException:
             if older is not None:
                 await self._store.add_snapshot(older)
