@@ -120,7 +120,7 @@ class BoxListener:
         return seconds
 
     async def _pause(self, seconds: float) -> None:
-        await self._stop()
+        self._stop()
         await asyncio.sleep(seconds)
         try:
             if self._listen is not None:
@@ -133,12 +133,13 @@ class BoxListener:
         if self._paused is not None:
             self._paused.cancel()
             await asyncio.gather(self._paused, return_exceptions=True)
-        await self._stop()
+        self._stop()
 
-    async def _stop(self) -> None:
+    def _stop(self) -> None:
+        """The socket is closed at once. Waiting for it would wait for all tunnels that came in by
+        it, since Python 3.12."""
         if self._acceptor is not None:
             self._acceptor.close()
-            await self._acceptor.wait_closed()
             self._acceptor = None
 
     def abort(self) -> None:
