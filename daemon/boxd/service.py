@@ -32,7 +32,7 @@ from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.hostlimits import host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
-from boxd.boxes.quota import load_tiers
+from boxd.boxes.quota import TIERS_FILE, load_tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.embedded.files import write_private
@@ -96,6 +96,7 @@ class Service:
         self._progress = progress
         self._stack = AsyncExitStack()
         self._mode = StopMode.DAEMON
+        self._tier = load_tiers()[TIER]
         self._door: FrontDoor | None = None
         self.ssh_addr: Address | None = None
         self.api_addr: Address | None = None
@@ -137,6 +138,8 @@ class Service:
     async def _start(self, *, serve: bool) -> None:
         config, state = self._config, self._config.state_dir
         backups = _backups(config) if serve else None
+        if serve:  # what only stops boxes asks for no limits
+            self._tier = load_tiers(state / TIERS_FILE)[TIER]
         make_private(state)
         self._stack.callback(os.close, hold_lock(state))
         keys = state / "keys"
@@ -180,7 +183,7 @@ class Service:
         guest: Path,
         keys: Path,
     ) -> Operations:
-        tier, clock = load_tiers()[TIER], SystemClock()
+        tier, clock = self._tier, SystemClock()
         tunnels = TunnelRegistry(
             _tunnel_key(keys), self._on_request, self._on_activity, self._on_misbehaviour
         )
@@ -260,7 +263,7 @@ class Service:
             issuer = prefixes = ExternalStore.from_file(config.store_file)
             target = issuer.target
             await issuer.check()
-        tier = load_tiers()[TIER]
+        tier = self._tier
         provisioner = Provisioner(
             dsn,
             trash_seconds=config.trash_seconds,

@@ -5,18 +5,21 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, fields
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from boxd.errors import QuotaExceeded
+from boxd.errors import BadName, QuotaExceeded, Unavailable
 from boxd.model.box import BoxState
 from boxd.names.duration import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
+    from pathlib import Path
 
     from boxd.model.box import Box
 
+TIERS_FILE = "tiers.toml"
+"""Shipped with the package; the operator's stands in the state directory."""
 _MIB = 1024 * 1024
 AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
 """States in which a box takes processors and memory of its host."""
@@ -79,21 +82,51 @@ class Tier:
         _check("workspaces per owner", present + 1, self.workspaces, "use an existing one")
 
 
-def load_tiers() -> dict[str, Tier]:
-    """The shipped tiers; ValueError names what is missing or unknown in the file."""
-    text = (resources.files("boxd.boxes") / "tiers.toml").read_text(encoding="utf-8")
-    return {name: _tier(name, raw) for name, raw in tomllib.loads(text).items()}
+def load_tiers(own: Path | None = None) -> dict[str, Tier]:
+    """The shipped tiers, with the operator's file `own` over them if there is one: it gives only
+    the limits that differ. Raises Unavailable naming the file and what is wrong in it."""
+    shipped = (resources.files("boxd.boxes") / TIERS_FILE).read_text(encoding="utf-8")
+    if own is None or not own.exists():
+        return parse_tiers(shipped)
+    try:
+        return parse_tiers(shipped, own.read_text(encoding="utf-8"))
+    except (OSError, ValueError, BadName) as error:
+        raise Unavailable(f"the limits in {own} cannot be used: {error}") from None
 
 
-def _tier(name: str, raw: dict[str, object]) -> Tier:
+def parse_tiers(shipped: str, own: str = "") -> dict[str, Tier]:
+    """Reads tiers.toml, and the operator's over it. Raises ValueError or BadName (a duration)."""
+    tiers = tomllib.loads(shipped)
+    for name, limits in tomllib.loads(own).items():
+        if not isinstance(limits, dict):
+            raise ValueError(f"{name!r} stands outside of a tier; put it under [default]")
+        if name not in tiers:
+            raise ValueError(f"there is no tier {name!r}; known: {', '.join(sorted(tiers))}")
+        tiers[name] |= limits
+    return {name: _tier(name, limits) for name, limits in tiers.items()}
+
+
+def _tier(name: str, limits: dict[str, object]) -> Tier:
     wanted = {field.name for field in fields(Tier)}
-    if raw.keys() != wanted:
-        raise ValueError(f"tier {name}: wrong or missing limits {sorted(raw.keys() ^ wanted)}")
-    values = {
-        key: parse_duration(str(value)) if key.startswith("deadline") else value
-        for key, value in raw.items()
-    }
-    return Tier(**values)  # type: ignore[arg-type]  # the contract test reads every shipped tier
+    if limits.keys() != wanted:
+        unknown = sorted(limits.keys() - wanted) or sorted(wanted - limits.keys())
+        raise ValueError(
+            f"tier {name}: {unknown[0]!r} is not a limit; limits: {', '.join(sorted(wanted))}"
+        )
+    values: dict[str, Any] = {key: _limit(f"{name}.{key}", limits[key]) for key in wanted}
+    return Tier(**values)
+
+
+def _limit(name: str, value: object) -> float | timedelta:
+    """A number, or a time for a deadline."""
+    key = name.partition(".")[2]
+    if key.startswith("deadline"):
+        return parse_duration(str(value), name)
+    kinds = (int, float) if key == "cpus" else (int,)
+    least = 0 if key.startswith("drive") else 1
+    if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+        raise ValueError(f"{name}: {value!r} is not a number of {least} or more")
+    return value
 
 
 def _check(limit: str, wanted: float, allowed: float, remedy: str) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from boxd.boxes.quota import Tier, load_tiers
-from boxd.errors import QuotaExceeded
+from boxd.errors import QuotaExceeded, Unavailable
 from boxd.images.recipes import load_flavors
 from boxd.model.box import Box, BoxState
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BOX = Box(
     id="0" * 32,
@@ -84,3 +87,33 @@ def test_every_shipped_flavor_fits_the_default_tier() -> None:
     for flavor in load_flavors().by_name.values():
         box = replace(BOX, cpus=flavor.cpus, mem_mb=flavor.mem_mb, disk_mb=flavor.disk_mb)
         tier.check_box([], box, new=True)
+
+
+def test_the_operators_limits_stand_over_the_shipped_ones(tmp_path: Path) -> None:
+    own = tmp_path / "tiers.toml"
+    shipped = load_tiers(own)["default"]
+    own.write_text('[default]\nboxes = 3\ncpus = 1.5\ndrive_mb = 0\ndeadline_max = "2h"\n')
+    wanted = replace(shipped, boxes=3, cpus=1.5, drive_mb=0, deadline_max=timedelta(hours=2))
+    assert load_tiers(own) == {"default": wanted}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("boxes = 3", "'boxes' stands outside of a tier"),
+        ("[golden]\nboxes = 3", "no tier 'golden'; known: default"),
+        ("[default]\nboxen = 3", "'boxen' is not a limit; limits: boxes, cpus"),
+        ("[default]\nboxes = 0", "default.boxes: 0 is not a number of 1 or more"),
+        ("[default]\nboxes = true", "default.boxes: True is not a number"),
+        ("[default]\nboxes = 1.5", "default.boxes: 1.5 is not a number"),
+        ("[default]\ndrive_mb = -1", "-1 is not a number of 0 or more"),
+        ("[default]\ndeadline_max = 5", "default.deadline_max"),
+        ("[default", "Expected"),
+    ],
+)
+def test_wrong_limits_name_the_file_and_what_is_wrong(text: str, said: str, tmp_path: Path) -> None:
+    own = tmp_path / "tiers.toml"
+    own.write_text(text)
+    with pytest.raises(Unavailable, match=str(own)) as refused:
+        load_tiers(own)
+    assert said in str(refused.value)
