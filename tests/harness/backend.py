@@ -239,6 +239,8 @@ async def _clear(config: Config) -> None:
     for box in await backend.list():
         await backend.destroy(box.box_id)
     await backend.close()
+    # Pytest keeps what tests leave until the run ends: a volume takes its whole size.
+    (config.state_dir / "disks.img").unlink(missing_ok=True)
 
 
 @pytest_asyncio.fixture
