@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends import criu
+from boxd.backends import criu, hostshares
 from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
 from boxd.backends.docker_engine import ask
 from boxd.backends.volume import Volume
@@ -72,6 +72,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     found.append(_image(config))
     found.append(_backup(config))
     found.append(_disks(config))
+    found.append(_shares())
     return found
 
 
@@ -253,6 +254,17 @@ def _disks(config: Config) -> Check:
         reason, _, remedy = str(error).partition("; ")
         return Check(name, ok=False, found=f"no limits: {reason}", remedy=remedy, needed=False)
     return Check(name, ok=True, found=f"limited, on {found}")
+
+
+def _shares() -> Check:
+    """What the kernel counts for all boxes together; `serve` raises it where it may."""
+    name, lacking = "shared limits", hostshares.lacking()
+    if not lacking:
+        return Check(name, ok=True, found="more than one box can use up")
+    found = ", ".join(f"{share.name} is {share.present()}" for share in lacking)
+    may = all(os.access(share.file(), os.W_OK) for share in lacking)
+    found += "; raised at the start" if may else ": one box can use that up"
+    return Check(name, may, found, remedy=hostshares.command(lacking), needed=False)
 
 
 def _image(config: Config) -> Check:

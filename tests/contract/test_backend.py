@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -281,6 +283,20 @@ class TestRunc:
         await heir.destroy(stopped.box_id)
         await heir.destroy(third.box_id)
         assert box_host.leftovers() == []
+
+    async def test_what_died_alone_holds_nothing_of_the_host(self, box_host: BoxHost) -> None:
+        """While no service ran: its link and its namespace are not kept until its next start."""
+        box = await box_host.box()
+        table = ("nft", "list", "table", "inet", box_host.names.table)
+        assert f'"{box_host.names.link(0)}"' in await run(*table)
+        os.kill(box_host.pid(box), signal.SIGKILL)
+        heir = RuncBackend(box_host.config, init=STAND_IN)
+        await until(lambda: not processes.runs(*heir._containers._init_of(box)))
+        await heir.setup()
+        assert box_host.leftovers() == [f"directory {box}"]
+        assert f'"{box_host.names.link(0)}"' not in await run(*table)
+        await heir.start(box)
+        assert (await box_host.run(box, "ip", "-4", "addr", "show", "eth0")).status == 0
 
     async def test_a_lost_network_is_made_again(self, box_host: BoxHost) -> None:
         """As after a reboot, or when somebody tidied up the host."""

@@ -262,6 +262,32 @@ except OSError:
     pair.recovers()
 
 
+def test_file_watches_of_one_box_leave_the_others_theirs(pair: Pair) -> None:
+    """Nor does it keep the host from suspending boxes, which takes one for a moment."""
+    take = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+for _ in range(8):
+    if os.fork() == 0:
+        taken = 0
+        while taken < 1000 and libc.inotify_init() >= 0:
+            taken += 1
+        print("done", flush=True)
+        while True:
+            time.sleep(1)
+os.wait()
+"""
+    one = "import ctypes; print(ctypes.CDLL(None).inotify_init() >= 0)"
+    with pair.attack(take) as running:
+        assert running.stdout is not None
+        for _ in range(8):
+            assert running.stdout.readline() == b"done\n"
+        assert pair.victim.ssh("b", f"python3 -I -c '{one}'") == "True"
+        pair.victim.ssh("cli", "suspend b")
+        assert pair.victim.ssh("b", "echo awake") == "awake"
+    pair.recovers()
+
+
 def test_a_flood_of_output_stays_out_of_the_daemon(pair: Pair) -> None:
     """Its reader takes nothing: what the daemon holds of it is a window's worth."""
     before = pair.rss()

@@ -32,9 +32,11 @@ RESTORE_TIMEOUT = 60.0
 BUSY_TIMEOUT = 60.0
 """Seconds for what an earlier service began to come to its end; then it is ended."""
 END_TIMEOUT = 10.0
+PAUSE = 1.0
+"""Seconds after which CRIU is tried once more when it could not even begin."""
 _NOT_BEGUN = "when initializing kerndat"
-"""CRIU looks at the kernel first. When it fails there the host is short of something (all boxes
-share `fs.inotify.max_user_instances`, for one), and no box has been touched."""
+"""CRIU looks at the kernel first. When it fails there the host is short of something for the moment
+(see `hostshares`), and no box has been touched."""
 _NO_SPACE = "No space left on device"
 _LEAST = 1024 * 1024
 """Bytes: with less than this a disk is full. CRIU does not always say why it cannot write."""
@@ -72,8 +74,13 @@ async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, driv
     """
     write(paths.criu_config, criu_config.for_dump(drive=drive))
     arguments = criu_config.dump(box_id, images, paths.criu_work)
-    if await _runc(tools, paths, *arguments, timeout=DUMP_TIMEOUT) != 0:
+    for last in (False, True):
+        if await _runc(tools, paths, *arguments, timeout=DUMP_TIMEOUT) == 0:
+            return
         words = _words(paths, criu_config.DUMP_LOG)
+        if _NOT_BEGUN in words and not last:
+            await asyncio.sleep(PAUSE)
+            continue
         if _NOT_BEGUN in words:
             raise Unavailable(_cannot_begin(words))
         if _is_full(images) or _NO_SPACE in _log(paths, criu_config.DUMP_LOG):
@@ -97,13 +104,17 @@ async def restore(
         box_id, images, paths.criu_work, bundle=paths.bundle, pid_file=paths.pid
     )
     before = ("sh", "-ec", _MARK, str(mark), str(mark.parent))
-    if await _runc(tools, paths, *arguments, timeout=RESTORE_TIMEOUT, before=before) != 0:
+    for last in (False, True):
+        if await _runc(tools, paths, *arguments, timeout=RESTORE_TIMEOUT, before=before) == 0:
+            return
         log = _log(paths, criu_config.RESTORE_LOG)
         words = _words(paths, criu_config.RESTORE_LOG)
-        if _NOT_BEGUN in words:
-            _take_away(mark)
+        if _NOT_BEGUN not in words:
+            raise RestoreFailed(words, repeatable=_TASKS_RUN not in log)
+        _take_away(mark)
+        if last:
             raise Unavailable(_cannot_begin(words))
-        raise RestoreFailed(words, repeatable=_TASKS_RUN not in log)
+        await asyncio.sleep(PAUSE)
 
 
 @asynccontextmanager

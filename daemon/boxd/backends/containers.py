@@ -11,6 +11,7 @@ import resource
 from typing import TYPE_CHECKING
 
 from boxd.backends import bundle, cgroups, criu_config, disk, mounts, processes
+from boxd.backends.hostfiles import device
 from boxd.backends.records import write
 from boxd.backends.run import last_words, run, run_silent
 from boxd.errors import BoxdError, Unavailable
@@ -151,6 +152,13 @@ class Containers:
             return
         self._kill(box_id)
         await processes.wait_for_end(*self._init_of(box_id))
+
+    def holds(self, record: Record) -> bool:
+        """Whether `release` finds anything of the host's network, or the root."""
+        box_id = record.plan.box_id
+        link = device(self.names.link(record.slot))
+        root = self.paths(box_id).root
+        return link.exists() or self.names.netns_path(box_id).exists() or mounts.is_mounted(root)
 
     async def release(self, record: Record) -> None:
         """Removes what a box that does not run does not need: container, cgroup, network, root."""

@@ -25,7 +25,16 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
-from boxd.backends import bundle, cgroups, docker_config, drivemount, links, processes, subnets
+from boxd.backends import (
+    bundle,
+    cgroups,
+    docker_config,
+    drivemount,
+    hostshares,
+    links,
+    processes,
+    subnets,
+)
 from boxd.backends.boxlocks import BoxLocks, settled, to_the_end
 from boxd.backends.docker_engine import Engine
 from boxd.backends.docker_images import EngineImages
@@ -103,6 +112,7 @@ class DockerBackend(WithoutMemory):
             cgroup_parent=self._names.cgroup_parent if own_parent else None,
         )
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        hostshares.lift_and_tell()
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
         alive = {box.box_id for box in await self.list() if box.running}

@@ -15,7 +15,17 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, criu, drivemount, links, mounts, subnets, trees
+from boxd.backends import (
+    bundle,
+    cgroups,
+    criu,
+    drivemount,
+    hostshares,
+    links,
+    mounts,
+    subnets,
+    trees,
+)
 from boxd.backends.boxlocks import BoxLocks, to_the_end
 from boxd.backends.containers import Containers
 from boxd.backends.disks import Disks
@@ -86,6 +96,7 @@ class RuncBackend:
             await run(program, option)
         self._containers.detect()
         parent = self._names.cgroup_parent
+        hostshares.lift_and_tell()
         cgroups.prepare_parent(self._containers.layout, parent, memory_for_boxes())
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -274,6 +285,8 @@ class RuncBackend:
             await self._memory.settle(record)
             if self._containers.runs(record.plan.box_id):
                 await self._containers.connect(record)
+            elif self._containers.holds(record):  # it died while no service ran
+                await self._containers.release(record)
 
     async def _remove(self, box_id: str) -> None:
         paths = self._names.paths(box_id)

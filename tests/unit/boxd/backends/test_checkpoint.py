@@ -27,6 +27,11 @@ done
 printf '%s\\n' "{log}" > "$work/$log"
 exit 1
 """
+SECOND = """#!/bin/sh
+[ ! -e {once} ] || exit 0
+: > {once}
+"""
+"""In front of RUNC: the second try succeeds."""
 NOT_BEGUN = "(00.1) Error (k.c:1): kerndat_has_x failed when initializing kerndat."
 REFUSED = "(00.1) Error (s.c:1): no such thing can be kept"
 FULL = "(00.1) Error (i.c:1): Can't write: No space left on device"
@@ -78,6 +83,25 @@ async def test_what_was_not_begun_costs_no_memory(tmp_path: Path, paths: BoxPath
     with pytest.raises(Unavailable, match="cannot begin"):
         await checkpoint.restore(tools(tmp_path, NOT_BEGUN), "b", paths, tmp_path, mark, drive=None)
     assert not mark.exists()
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "PAUSE", 0.01)
+
+
+async def test_what_was_not_begun_is_tried_again(tmp_path: Path, paths: BoxPaths) -> None:
+    mark, found = tmp_path / "mark", tools(tmp_path, NOT_BEGUN)
+    runc = found.criu.parent / "runc"
+    for once, work in (
+        ("dump", checkpoint.dump(found, "b", paths, tmp_path, drive=False)),
+        ("restore", checkpoint.restore(found, "b", paths, tmp_path, mark, drive=None)),
+    ):
+        failing = runc.read_text()
+        runc.write_text(SECOND.format(once=tmp_path / once) + failing)
+        await work
+        runc.write_text(failing)
+    assert mark.exists()
 
 
 async def test_who_does_not_end_is_ended(paths: BoxPaths, monkeypatch: pytest.MonkeyPatch) -> None:
