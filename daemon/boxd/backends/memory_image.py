@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from crc32c import crc32c
+
 from boxd.errors import MemoryLost
 
 if TYPE_CHECKING:
@@ -24,12 +26,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 """Of the manifest. It changes with `Facts` and `State`: other releases' images are not read."""
 _ATTEMPT = "attempt"
 _NEW, _OLD = ".new", ".old"
 _DIGEST_LIMIT = 1024 * 1024
-"""Files up to this many bytes are compared by their sums, larger ones (pages) by their length."""
+"""Files up to this many bytes are compared by their digests, larger ones (pages) by a sum that
+hardware makes. *Measured* for 100 MB on a busy host: 36 ms, a digest 300 ms. It is made while the
+pages are on their way to the disk, and compared while the box's network is made."""
+_CHUNK = 256 * 1024
+_START_WRITING = 2
+"""SYNC_FILE_RANGE_WRITE: begin, and do not wait."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,12 +98,16 @@ def publish(directory: Path, facts: Facts, state: State, beside: Iterable[Path] 
 def seal(place: Path, facts: Facts, state: State) -> None:
     """Writes the manifest for the files of a directory."""
     files = [file for file in sorted(place.iterdir()) if file.name != MANIFEST]
+    large = [file for file in files if not _is_small(file)]
+    for file in large:
+        _start_writing(file)
     content = {
         "format": FORMAT,
         "facts": asdict(facts),
         "state": asdict(state),
         "sizes": {file.name: file.stat().st_size for file in files},
         "sums": {file.name: _sum(file.read_bytes()) for file in files if _is_small(file)},
+        "pages": {file.name: _pages_sum(file) for file in large},
     }
     _write(place, content)
 
@@ -126,7 +137,10 @@ def is_marked(directory: Path) -> bool:
 
 
 def check(directory: Path, facts: Facts) -> State:
-    """Whether it is whole and of these facts. MemoryLost says what is wrong."""
+    """Whether it is complete and of these facts, but for `check_pages`, which takes longer.
+
+    MemoryLost says what is wrong.
+    """
     if is_marked(directory):
         raise MemoryLost("the service ended while the box's memory was being brought back")
     content, state = read(directory)
@@ -141,6 +155,18 @@ def check(directory: Path, facts: Facts) -> State:
         if _sum((directory / name).read_bytes()) != known:
             raise MemoryLost(f"the image of its memory is damaged ({name})")
     return state
+
+
+def check_pages(directory: Path) -> None:
+    """Whether the pages are as they were written. MemoryLost when they are not."""
+    content, _ = read(directory)
+    for name, known in content["pages"].items():
+        try:
+            found = _pages_sum(directory / name)
+        except OSError as error:
+            raise MemoryLost(f"its memory cannot be read ({name}: {error.strerror})") from error
+        if found != known:
+            raise MemoryLost(f"the image of its memory is damaged ({name})")
 
 
 def read(directory: Path) -> tuple[dict[str, Any], State]:
@@ -210,3 +236,25 @@ def _is_small(file: Path) -> bool:
 
 def _sum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _pages_sum(file: Path) -> int:
+    """Of a file of any length. Not by a mapping: a page that cannot be read would end the service.
+
+    The interpreter goes on with other threads meanwhile.
+    """
+    found, chunk = 0, memoryview(bytearray(_CHUNK))
+    with file.open("rb", buffering=0) as pages:
+        while length := pages.readinto(chunk):
+            found = crc32c(chunk[:length], found)
+    return found
+
+
+def _start_writing(file: Path) -> None:
+    """Has the kernel begin to write a file to the disk. A hint: failing is no error."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        whole = (ctypes.c_long(0), ctypes.c_long(0))
+        _libc.sync_file_range(ctypes.c_int(descriptor), *whole, ctypes.c_uint(_START_WRITING))
+    finally:
+        os.close(descriptor)

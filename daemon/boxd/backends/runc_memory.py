@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 RESTORES = 2
 """How often a restore is tried that failed before any process ran."""
+_DAMAGES = (DamagedImage, MemoryLost)
 _CPU = ("vendor_id", "cpu family", "model", "flags")
 
 
@@ -185,18 +186,21 @@ class RuncMemory:
         box_id = record.plan.box_id
         place = self._place(record)
         names = self._containers.names
+        pages = asyncio.create_task(asyncio.to_thread(memory_image.check_pages, place))
         try:
             await self._containers.forget(box_id)
             await self._containers.prepare(record)
             await set_sysctls(names.netns(box_id))
+            await pages
             mended = await self._mend(record, drive)
             await lend(names.netns(box_id), state.address, self._address(record))
             await self._restore(tools, record, mended, drive)
             await take_back(names.netns(box_id), state.address, self._address(record))
             self._check(box_id, state)
         except BaseException as error:
+            await asyncio.gather(pages, return_exceptions=True)
             await self._containers.release(record)
-            if not (memory_image.is_marked(place) or isinstance(error, DamagedImage)):
+            if not (memory_image.is_marked(place) or isinstance(error, _DAMAGES)):
                 raise
             await self.discard(record)
             raise MemoryLost(f"the box's memory could not be brought back: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 from dataclasses import replace
@@ -205,7 +206,17 @@ def remove(memory: Path) -> None:
     (memory / "inventory.img").unlink()
 
 
-@pytest.mark.parametrize("damage", [cut, flip, flip_manifest, remove])
+def flip_pages(memory: Path) -> None:
+    """One bit of what the guest itself has in its memory."""
+    pages = max(memory.glob("pages-*.img"), key=lambda file: file.stat().st_size)
+    with pages.open("r+b") as file:
+        file.seek(pages.stat().st_size // 2)
+        (byte,) = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 4]))
+
+
+@pytest.mark.parametrize("damage", [cut, flip, flip_manifest, flip_pages, remove])
 async def test_damaged_memory_is_lost_and_the_disk_is_not(
     sleepy: Sleepy, damage: Callable[[Path], None]
 ) -> None:

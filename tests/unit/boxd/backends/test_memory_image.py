@@ -33,6 +33,7 @@ def image(tmp_path: Path) -> Path:
 def test_it_is_there_when_it_is_published(tmp_path: Path, image: Path) -> None:
     assert memory_image.is_there(image)
     assert memory_image.check(image, FACTS) == STATE
+    memory_image.check_pages(image)
     assert [path.name for path in tmp_path.iterdir()] == ["memory"]
 
 
@@ -98,6 +99,20 @@ def test_a_damaged_one_is_refused(image: Path, how: str) -> None:
     DAMAGES[how](image)
     with pytest.raises(MemoryLost, match=r"damaged|not complete"):
         memory_image.check(image, FACTS)
+
+
+def test_a_flipped_bit_in_the_pages_is_found(image: Path) -> None:
+    _flip(image / "pages.img")
+    assert memory_image.check(image, FACTS) == STATE
+    with pytest.raises(MemoryLost, match=r"is damaged \(pages\.img\)"):
+        memory_image.check_pages(image)
+
+
+def test_pages_that_cannot_be_read_are_lost(image: Path) -> None:
+    (image / "pages.img").unlink()
+    (image / "pages.img").mkdir()
+    with pytest.raises(MemoryLost, match="cannot be read"):
+        memory_image.check_pages(image)
 
 
 def test_one_of_another_release_is_lost_and_nothing_worse(
