@@ -1,4 +1,4 @@
-"""One lock per box, and clean-ups that a cancellation does not cut short."""
+"""One lock per box, steps side by side, and clean-ups that a cancellation does not cut short."""
 
 from __future__ import annotations
 
@@ -47,6 +47,23 @@ async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
         with suppress(asyncio.CancelledError):
             await asyncio.shield(task)
     task.result()
+
+
+async def together(*steps: Coroutine[Any, Any, object]) -> None:
+    """Takes steps side by side; when it returns or raises, also for a cancellation, all have ended.
+
+    What is raised is what the first of those that failed, in their order here, has raised.
+    """
+    tasks = [asyncio.ensure_future(step) for step in steps]
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    for task in tasks:
+        task.result()
 
 
 async def settled(call: Coroutine[Any, Any, None]) -> None:

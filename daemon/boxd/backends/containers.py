@@ -10,10 +10,11 @@ import json
 import resource
 from typing import TYPE_CHECKING
 
-from boxd.backends import bundle, cgroups, criu_config, disk, mounts, processes
+from boxd.backends import bundle, cgroups, criu_config, disk, mounts, processes, trees
+from boxd.backends.boxlocks import together
 from boxd.backends.hostfiles import device
 from boxd.backends.records import write
-from boxd.backends.run import last_words, run, run_silent
+from boxd.backends.run import last_words, run_silent
 from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
@@ -115,12 +116,15 @@ class Containers:
         """Writes the bundle."""
         box_id = record.plan.box_id
         paths = self.paths(box_id)
+        netns, cgroup = self.names.netns_path(box_id), self.names.cgroup(box_id)
+        paths.empty.mkdir(mode=0o555, exist_ok=True)
         config = bundle.config(
             record.plan,
-            bundle.Places(paths.root, self.names.netns_path(box_id), self.names.cgroup(box_id)),
+            bundle.Places(paths.root, netns, cgroup, paths.empty),
             bundle.HostFacts(
                 nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
                 caps_swap=cgroups.caps_swap(self.layout),
+                hidden=bundle.hidden(),
             ),
             self._init,
         )
@@ -163,8 +167,7 @@ class Containers:
     async def release(self, record: Record) -> None:
         """Removes what a box that does not run does not need: container, cgroup, network, root."""
         box_id = record.plan.box_id
-        await self.forget(box_id)
-        await self.network.remove(box_id, record.slot)
+        await together(self.forget(box_id), self.network.remove(box_id, record.slot))
         # What is unmounted is written to the disk first: that may take a while.
         root = self.paths(box_id).root
         await asyncio.to_thread(mounts.unmount, root, lazily=True)
@@ -172,10 +175,9 @@ class Containers:
     async def forget(self, box_id: str) -> None:
         """Removes runc's state and the cgroup, and with them what an interrupted start left."""
         self._kill(box_id)
-        if (self.names.runc_root / box_id).exists():
-            await run(*self._runc(), "delete", "--force", box_id)
-        self._kill(box_id)
         await cgroups.remove(self.layout, self.names.cgroup(box_id))
+        # `runc delete --force` does just this; but a program's start costs more than all of it.
+        await asyncio.to_thread(trees.remove_tree, self.names.runc_root / box_id)
         self.paths(box_id).pid.unlink(missing_ok=True)
 
     def _kill(self, box_id: str) -> None:

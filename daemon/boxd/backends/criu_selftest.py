@@ -220,12 +220,15 @@ class _SelfTest:
     def _config(self, plan: BoxPlan, trees: list[Path]) -> dict[str, Any]:
         """A box's configuration, with the host's programs and a mount at /wrk in it."""
         python = str(Path(sys.executable).resolve())
+        netns, empty = self._names.netns_path(BOX), self._paths.empty
+        empty.mkdir(mode=0o555, exist_ok=True)
         config = bundle.config(
             plan,
-            bundle.Places(self._paths.root, self._names.netns_path(BOX), self._cgroup),
+            bundle.Places(self._paths.root, netns, self._cgroup, empty),
             bundle.HostFacts(
                 nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
                 caps_swap=cgroups.caps_swap(self._layout),
+                hidden=bundle.hidden(),
             ),
             (python, "-I", "-S", "-B", f"{bundle.RUNTIME_DIR}/probe.py"),
         )

@@ -93,6 +93,11 @@ class BoxPaths:
         return self.directory / "bundle"
 
     @property
+    def empty(self) -> Path:
+        """An empty directory: what the box sees where it must see nothing."""
+        return self.bundle / "empty"
+
+    @property
     def layer(self) -> Path:
         """The writable layer."""
         return self.directory / "layer"

@@ -7,6 +7,9 @@ Nothing here knows of fence or subnet; each step is for one box, whose calls the
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
 from typing import TYPE_CHECKING
 
 from boxd.backends import subnets
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 _UP = 1
 """IFF_UP, in the flags of a device."""
+_GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
+_FLAGS = "16sH22x"
+"""`struct ifreq` with the flags of a device."""
 TAKE_DOWN_ATTEMPTS = 5
 DEFAULT_MTU = 1500
 
@@ -89,12 +95,16 @@ async def set_up_inside(netns: str, address: subnets.BoxAddress) -> None:
     )
 
 
-async def switch(names: HostNames, slot: int, *, up: bool) -> None:
+def switch(names: HostNames, slot: int, *, up: bool) -> None:
     """Lets packets pass, or none. What the box's end is set up with stays."""
     link = names.link(slot)
-    if not device(link).exists() or bool(int(read(device(link) / "flags"), 16) & _UP) is up:
+    if not device(link).exists():
         return
-    await run("ip", "link", "set", link, "up" if up else "down")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        asked = struct.pack(_FLAGS, link.encode(), 0)
+        flags = struct.unpack(_FLAGS, fcntl.ioctl(control, _GET_FLAGS, asked))[1]
+        if bool(flags & _UP) is not up:
+            fcntl.ioctl(control, _SET_FLAGS, struct.pack(_FLAGS, link.encode(), flags ^ _UP))
 
 
 async def take_down(names: HostNames, box_id: str, slot: int) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends import conntrack, fence, forwarding, links, subnets
+from boxd.backends.boxlocks import together
 from boxd.backends.egress import parse_egress
 from boxd.backends.hostfiles import SYSCTL, read
 from boxd.backends.hostnames import LINK_FAMILY
@@ -67,7 +68,8 @@ class Network:
 
     Critical section: `_reload` compares the surroundings and loads the table under a lock, so that
     an older state never overwrites a newer one. Everything else concerns one box, whose calls the
-    backend serialises.
+    backend serialises; `_admitted` (by link: the entries that the present table was given) changes
+    between two awaits.
     """
 
     def __init__(self, names: HostNames, resolv_conf: Path = RESOLV_CONF) -> None:
@@ -76,6 +78,7 @@ class Network:
         self._record = names.boxes_dir / "subnet"
         self._lock = asyncio.Lock()
         self._loaded: _Surroundings | None = None
+        self._admitted: dict[str, str] = {}
         self._subnet: IPv4Network | None = None
         self._resolver = Resolver(self._open, lambda: host_resolvers(resolv_conf))
 
@@ -129,9 +132,21 @@ class Network:
             await self._resolver.listen(own)
             self._resolver.know(address.box, link, policy)
         entries = fence.admit(self._names.table, link, address.box, policy)
-        await run("nft", "-f", "-", stdin=entries)
-        if links.is_there(self._names, box_id, slot, pid):
+        there = links.is_there(self._names, box_id, slot, pid)
+        if there and self._admitted.get(link) == entries:
             return
+        # No process runs on the link yet, and one without entries lets nothing pass.
+        steps = [self._admit(link, entries)]
+        if not there:
+            steps.append(self._connect(box_id, slot, pid))
+        await together(*steps)
+
+    async def _admit(self, link: str, entries: str) -> None:
+        await run("nft", "-f", "-", stdin=entries)
+        self._admitted[link] = entries
+
+    async def _connect(self, box_id: str, slot: int, pid: int | None) -> None:
+        link, address = self._names.link(slot), self.address(slot)
         await links.take_down(self._names, box_id, slot)
         mtu = links.uplink_mtu(self._loaded.uplinks if self._loaded else ())
         await links.add(self._names, box_id, slot, address, mtu=mtu, pid=pid)
@@ -143,12 +158,16 @@ class Network:
 
     async def remove(self, box_id: str, slot: int) -> None:
         """Takes everything of `ensure` away. No error if it is not there."""
-        await links.take_down(self._names, box_id, slot)
         if self._loaded is None:
+            await links.take_down(self._names, box_id, slot)
             return  # without a table there are no entries
         link, box = self._names.link(slot), self.address(slot).box
+        self._admitted.pop(link, None)
         await self._resolver.forget(box)
-        await run("nft", "-f", "-", stdin=fence.expel(self._names.table, link, box))
+        await together(
+            links.take_down(self._names, box_id, slot),
+            run("nft", "-f", "-", stdin=fence.expel(self._names.table, link, box)),
+        )
         with suppress(OSError):  # an old kernel: it forgets them later
             await asyncio.to_thread(conntrack.forget, box)
 
@@ -184,6 +203,7 @@ class Network:
                     f"set support in the kernel (modprobe nf_tables nft_chain_nat): {error.message}"
                 ) from error
             self._loaded = now
+            self._admitted.clear()
 
     async def _reserve(self) -> IPv4Network:
         """An unreachable route is the reservation: it is atomic among installations, and keeps

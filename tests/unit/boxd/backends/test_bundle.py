@@ -25,7 +25,9 @@ PLAN = BoxPlan(
     pids=99,
     egress="all",
 )
-PLACES = bundle.Places(Path("/boxes/x/root"), Path("/run/netns/x"), "/boxd-1/x")
+PLACES = bundle.Places(
+    Path("/boxes/x/root"), Path("/run/netns/x"), "/boxd-1/x", Path("/boxes/x/bundle/empty")
+)
 FACTS = bundle.HostFacts(nofile=1_000_000, caps_swap=True)
 
 
@@ -98,6 +100,19 @@ def test_swap_is_left_alone_where_the_kernel_does_not_count_it() -> None:
 def test_tiny_shares_of_a_cpu_are_what_the_kernel_takes_at_least() -> None:
     cpu = made(cpus=0.001)["linux"]["resources"]["cpu"]
     assert cpu == {"quota": 1000, "period": 100_000, "shares": 2}
+
+
+def test_directories_of_sys_are_hidden_by_an_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "sys/firmware").mkdir(parents=True)
+    (tmp_path / "proc/acpi").mkdir(parents=True)
+    found = bundle.hidden(tmp_path)
+    assert found == ("/sys/firmware",)
+    config = bundle.config(PLAN, PLACES, replace(FACTS, hidden=found))
+    over = mount(config, "/sys/firmware")
+    assert (over["type"], over["source"]) == ("bind", "/boxes/x/bundle/empty")
+    assert {"ro", "nosuid", "nodev", "noexec"} <= set(over["options"])
+    left = set(bundle.MASKED_PATHS) - {"/sys/firmware"}
+    assert set(config["linux"]["maskedPaths"]) == left
 
 
 def test_what_comes_from_the_host_is_read_only() -> None:

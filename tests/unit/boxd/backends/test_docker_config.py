@@ -50,7 +50,7 @@ def test_rights_are_those_of_runc() -> None:
 
 def test_caps_are_those_of_runc() -> None:
     host = made()["HostConfig"]
-    places = bundle.Places(Path("/root"), Path("/netns"), "/cgroup")
+    places = bundle.Places(Path("/root"), Path("/netns"), "/cgroup", Path("/empty"))
     like = bundle.config(PLAN, places, bundle.HostFacts(20_000, caps_swap=True))["linux"]
     resources = like["resources"]
     assert host["Memory"] == host["MemorySwap"] == resources["memory"]["limit"]
