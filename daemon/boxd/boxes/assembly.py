@@ -141,17 +141,15 @@ class Assembly:
     async def start(self, box: Box, *, copied: bool = False) -> None:
         """Starts the box; returns when its agent has said hello and its drive is in it.
 
-        The tunnel listens before the agent starts, and the volume is made ready meanwhile.
-        `copied`: it goes on from the memory of a template, in which there is no drive.
+        The tunnel listens before the agent starts, and the volume is made ready meanwhile; it is
+        attached while the agent comes up. `copied`: it goes on from the memory of a template, in
+        which there is no drive.
         """
         await self.listen(box)
-        drives = self.drives if box.drive else None
         async with asyncio.TaskGroup() as group:
-            if drives is not None:
-                group.create_task(drives.prepare(box.owner, box.workspace))
-            group.create_task(self._boot(box.id, copied=copied))
-        if drives is not None:
-            await drives.attach(box)
+            if self.drives is not None and box.drive:
+                group.create_task(self.drives.prepare(box.owner, box.workspace))
+            group.create_task(self._boot(box, copied=copied))
 
     async def prepare_resume(self, box: Box) -> Path | None:
         """What a box needs before its memory is brought back: a listener, and its drive.
@@ -169,12 +167,15 @@ class Assembly:
         if self.drives is not None and box.drive:
             self.drives.use(box)
 
-    async def _boot(self, box_id: str, *, copied: bool) -> None:
+    async def _boot(self, box: Box, *, copied: bool) -> None:
         if copied:
-            await self.backend.resume(box_id, None)
+            await self.backend.resume(box.id, None)
         else:
-            await self.backend.start(box_id)
-        await self.tunnels.get(box_id, COPY_TIMEOUT if copied else HELLO_TIMEOUT)
+            await self.backend.start(box.id)
+        async with asyncio.TaskGroup() as group:
+            if self.drives is not None and box.drive:
+                group.create_task(self.drives.attach(box))
+            group.create_task(self.tunnels.get(box.id, COPY_TIMEOUT if copied else HELLO_TIMEOUT))
 
     async def listen(self, box: Box) -> None:
         """Opens the box's end of the tunnel for its agent."""

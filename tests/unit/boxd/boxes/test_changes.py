@@ -40,7 +40,7 @@ async def test_tunnel_listens_before_the_box_starts(world: World) -> None:
     await up(world)
     done = world.steps.done
     assert done.index("tunnel.open") < done.index("backend.start") < done.index("tunnel.hello")
-    assert done.index("tunnel.hello") < done.index("drive.attach")
+    assert done.index("backend.start") < done.index("drive.attach")
 
 
 async def test_secrets_of_the_box_are_private_files(world: World) -> None:
