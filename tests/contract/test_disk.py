@@ -285,8 +285,11 @@ def _seen(root: Path) -> dict[str, tuple[object, ...]]:
 
 
 def _remember(host: DiskHost, paths: BoxPaths, content: bytes) -> None:
-    host.disk.memory_dir(paths).mkdir(exist_ok=True)
-    (host.disk.memory_dir(paths) / "pages.img").write_bytes(content)
+    """As it is always done: no file of an image changes, another one takes its name."""
+    pages = host.disk.memory_dir(paths) / "pages.img"
+    pages.parent.mkdir(exist_ok=True)
+    pages.with_suffix(".new").write_bytes(content)
+    pages.with_suffix(".new").rename(pages)
 
 
 def _remembered(host: DiskHost, paths: BoxPaths) -> bytes:

@@ -158,10 +158,10 @@ class SteppedBackend(FakeBackend):
         await self._steps.step("backend.resume")
         await super().resume(box_id, drive)
 
-    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
         """Fails before the work: what fails leaves no snapshot."""
         await self._steps.step("backend.snapshot")
-        await super().snapshot(box_id, snapshot_id)
+        await super().snapshot(box_id, snapshot_id, lasting=lasting)
 
     async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
         """Fails before the work."""

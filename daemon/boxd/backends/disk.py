@@ -111,10 +111,16 @@ class Disk(ABC):
         """Bytes that the layer takes on the host's disk."""
         return await in_thread(self._used, self.home(paths) / "layer")
 
-    async def snapshot(self, paths: BoxPaths, snapshot_id: str) -> None:
-        """Keeps layer and memory image as they are. A snapshot of that id stays as it is."""
+    async def snapshot(
+        self, paths: BoxPaths, snapshot_id: str, *, memory: Path | None = None
+    ) -> None:
+        """Keeps layer and memory image as they are. A snapshot of that id stays as it is.
+
+        `memory` is another image than that of the box, on the same file system.
+        """
+        image = memory or self.memory_dir(paths)
         async with self._copies:
-            await in_thread(self._snapshot, self.home(paths), snapshot_id)
+            await in_thread(self._snapshot, self.home(paths), snapshot_id, image)
 
     async def clone(self, snapshot_id: str, paths: BoxPaths, limit_mb: int) -> None:
         """As `create`, with layer and memory image of a snapshot. Raises NotFound."""
@@ -180,7 +186,7 @@ class Disk(ABC):
         for part in ("upper", "work"):
             (layer / part).mkdir(mode=0o755, exist_ok=True)
 
-    def _snapshot(self, home: Path, snapshot_id: str) -> None:
+    def _snapshot(self, home: Path, snapshot_id: str, memory: Path) -> None:
         place = self._snapshots / snapshot_id
         if place.exists():
             return
@@ -190,7 +196,7 @@ class Disk(ABC):
         self._drop(new)
         new.mkdir(mode=0o700)
         try:
-            self._take_memory(home, new)
+            self._take_memory(memory, new)
             self._copy(home / "layer", new / "layer", 0)
             _publish(new, place)
         except BaseException:
@@ -202,7 +208,7 @@ class Disk(ABC):
         if (home / "layer").exists():
             return
         require_space(home)
-        self._take_memory(place, home)
+        self._take_memory(place / "memory", home)
         _publish(self._fresh(place, home, limit_mb), home / "layer")
 
     def _restore(self, place: Path, home: Path, limit_mb: int) -> None:
@@ -210,7 +216,7 @@ class Disk(ABC):
         remove_tree(_aside(home / "memory"))
         _exchange(new, home / "layer")
         self._destroy(new)
-        self._take_memory(place, home)
+        self._take_memory(place / "memory", home)
 
     def _fresh(self, place: Path, home: Path, limit_mb: int) -> Path:
         """The snapshot's layer beside the box's own, with a work directory of its own."""
@@ -220,13 +226,13 @@ class Disk(ABC):
         _new_work(new)
         return new
 
-    def _take_memory(self, source: Path, target: Path) -> None:
-        """Copies the memory image, if there is one and the target has none."""
-        if not (source / "memory").exists() or (target / "memory").exists():
+    def _take_memory(self, image: Path, target: Path) -> None:
+        """Copies a memory image, if there is one and the target has none."""
+        if not image.exists() or (target / "memory").exists():
             return
         new = target / "memory.copy"
         remove_tree(new)
-        copy_tree(source / "memory", new)
+        _share(image, new)
         _publish(new, target / "memory")
 
     def _drop(self, place: Path) -> None:
@@ -367,6 +373,21 @@ def _forget_origins(layer: Path) -> None:
     """
     _new_work(layer)
     remove_attribute(layer / "upper", ORIGIN)
+
+
+def _share(image: Path, new: Path) -> None:
+    """Copies an image of memory by giving its files, which nobody ever changes, more names."""
+    new.mkdir(mode=0o700)
+    try:
+        for file in image.iterdir():
+            (new / file.name).hardlink_to(file)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EMLINK, errno.EPERM):
+            raise
+        remove_tree(new)
+        copy_tree(image, new)
+    else:
+        _sync(new)
 
 
 def _publish(new: Path, place: Path) -> None:

@@ -191,8 +191,9 @@ class FakeBackend:
         self._fail("discard_memory")
         self._suspendable(box_id).memory = False
 
-    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
         """Remembers whether there is memory in it."""
+        del lasting
         self._fail("snapshot")
         box = self._find(box_id)
         if box.running and not box.frozen:

@@ -171,11 +171,12 @@ class Backend(Protocol):
 
     # Snapshots. Unsupported where `capabilities().snapshot` is off.
 
-    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
         """Keeps disk and memory of a box that is frozen or does not run.
 
         Of a frozen one, memory and disk are those of one moment; of a stopped one, its memory is
-        kept if it has any. What fails leaves no snapshot.
+        kept if it has any. What fails leaves no snapshot. Without `lasting` it need not outlive
+        the host's next crash, and the box stands still for a shorter time.
         """
         ...
 

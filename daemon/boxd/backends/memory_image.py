@@ -66,9 +66,14 @@ class State:
     rights: dict[str, str]
 
 
+def unpublished(directory: Path) -> Path:
+    """Where the image is as long as it is made."""
+    return directory.with_name(directory.name + _NEW)
+
+
 def new(directory: Path) -> Path:
     """An empty directory in which the image is made."""
-    place = directory.with_name(directory.name + _NEW)
+    place = unpublished(directory)
     if place.exists():
         shutil.rmtree(place)
     place.mkdir(mode=0o700)
@@ -87,12 +92,17 @@ def publish(directory: Path, facts: Facts, state: State, beside: Iterable[Path] 
 
     When this returns it is on the disk, and so is what is on the file systems of `beside`.
     """
-    place = directory.with_name(directory.name + _NEW)
+    place = unpublished(directory)
     seal(place, facts, state)
-    for device in {path.stat().st_dev: path for path in (place, *beside)}.values():
-        _sync(device)
+    store(place, *beside)
     place.rename(directory)
     sync_directory(directory.parent)
+
+
+def store(*places: Path) -> None:
+    """Puts what is on the file systems of these places on their disks."""
+    for place in {path.stat().st_dev: path for path in places}.values():
+        _sync(place)
 
 
 def seal(place: Path, facts: Facts, state: State) -> None:

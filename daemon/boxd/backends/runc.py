@@ -236,10 +236,11 @@ class RuncBackend:
         async with self._locks.alone(box_id):
             await self._memory.discard(self._records.get(box_id))
 
-    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
         """Keeps layer and memory; of a frozen box, as they are in this moment."""
         async with self._locks.alone(box_id):
-            await self._snapshots.take(self._records.get(box_id), snapshot_id)
+            record = self._records.get(box_id)
+            await self._snapshots.take(record, snapshot_id, lasting=lasting)
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """Boxes that were made from it go on."""

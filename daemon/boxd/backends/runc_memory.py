@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from boxd.backends.netns import lend, set_sysctls, take_back
 from boxd.errors import BoxdError, Conflict, DiskFull, MemoryLost, Unavailable, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
     from boxd.backends.containers import Containers
     from boxd.backends.criu import Verdict
@@ -65,14 +65,14 @@ class RuncMemory:
         self._require_running(record)
         cgroup = self._containers.names.cgroup(record.plan.box_id)
         await cgroups.freeze(self._containers.layout, cgroup)
-        await links.switch(self._containers.names, record.slot, up=False)
+        links.switch(self._containers.names, record.slot, up=False)
 
     async def thaw(self, record: Record) -> None:
         """Has it run on; its memory on the disk is gone for good before."""
         self._require_running(record)
         box_id = record.plan.box_id
         await self.discard(record)
-        await links.switch(self._containers.names, record.slot, up=True)
+        links.switch(self._containers.names, record.slot, up=True)
         cgroups.thaw(self._containers.layout, self._containers.names.cgroup(box_id))
 
     async def save(self, record: Record) -> None:
@@ -84,8 +84,31 @@ class RuncMemory:
             raise Conflict("the box is not frozen")
         if memory_image.is_there(self._place(record)):
             return
+        async with self._undone_if_it_fails(record):
+            state = await self._dump(tools, record)
+            place, beside = self._place(record), [self._upper(record)]
+            facts = self._facts(record)
+            await asyncio.to_thread(memory_image.publish, place, facts, state, beside)
+
+    async def save_aside(self, record: Record, *, lasting: bool) -> Path:
+        """Writes the memory of a frozen box, but does not publish it: the box is to run on.
+
+        Returns the complete image, which is there until `discard`. `lasting`: it is on the disk,
+        and so is the box's layer.
+        """
+        tools = self._tools()
+        async with self._undone_if_it_fails(record):
+            state = await self._dump(tools, record)
+            images = memory_image.unpublished(self._place(record))
+            await asyncio.to_thread(memory_image.seal, images, self._facts(record), state)
+            if lasting:
+                await asyncio.to_thread(memory_image.store, images, self._upper(record))
+        return images
+
+    @asynccontextmanager
+    async def _undone_if_it_fails(self, record: Record) -> AsyncIterator[None]:
         try:
-            await self._save(tools, record)
+            yield
         except BaseException as error:
             await to_the_end(self._undo_save(record))
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -141,7 +164,7 @@ class RuncMemory:
             await self._complete(record)
         if not self._containers.is_frozen(box_id):
             await self.discard(record)  # it has run since
-            await links.switch(self._containers.names, record.slot, up=True)
+            links.switch(self._containers.names, record.slot, up=True)
         await asyncio.to_thread(memory_image.drop_rests, place)
 
     async def before_end(self, record: Record) -> None:
@@ -152,7 +175,7 @@ class RuncMemory:
 
     # Steps.
 
-    async def _save(self, tools: checkpoint.Tools, record: Record) -> None:
+    async def _dump(self, tools: checkpoint.Tools, record: Record) -> memory_image.State:
         box_id = record.plan.box_id
         paths, place = self._containers.paths(box_id), self._place(record)
         with self._containers.init(box_id) as (pid, _):
@@ -165,8 +188,7 @@ class RuncMemory:
         images = await asyncio.to_thread(memory_image.new, place)
         await checkpoint.dump(tools, box_id, paths, images, drive=state.drive)
         await asyncio.to_thread(mending.verify, images)
-        beside = [self._containers.disk(record).upper(paths)]
-        await asyncio.to_thread(memory_image.publish, place, self._facts(record), state, beside)
+        return state
 
     async def _undo_save(self, record: Record) -> None:
         """CRIU may have let it go on in its last moment."""
@@ -284,12 +306,16 @@ class RuncMemory:
         paths = self._containers.paths(record.plan.box_id)
         return self._containers.disk(record).memory_dir(paths)
 
+    def _upper(self, record: Record) -> Path:
+        paths = self._containers.paths(record.plan.box_id)
+        return self._containers.disk(record).upper(paths)
+
     def _root(self, record: Record) -> Path:
         """Where the root of the box can be changed: mounted or not."""
         paths = self._containers.paths(record.plan.box_id)
         if mounts.is_mounted(paths.root):
             return paths.root
-        return self._containers.disk(record).upper(paths)
+        return self._upper(record)
 
     def digest(self, record: Record) -> str:
         """Of the box's configuration."""

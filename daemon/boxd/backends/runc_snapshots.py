@@ -40,7 +40,7 @@ class RuncSnapshots:
             return record
         return replace(record, plan=replace(record.plan, rootfs=origin.plan.rootfs))
 
-    async def take(self, record: Record, snapshot_id: str) -> None:
+    async def take(self, record: Record, snapshot_id: str, *, lasting: bool) -> None:
         """Of a box that is frozen or does not run; Conflict of another one."""
         box_id = record.plan.box_id
         paths, layers = self._containers.paths(box_id), self._containers.disk(record)
@@ -53,9 +53,9 @@ class RuncSnapshots:
         if not found.frozen or found.memory:
             await layers.snapshot(paths, snapshot_id)
             return
-        await self._memory.save(record)
+        images = await self._memory.save_aside(record, lasting=lasting)
         try:
-            await layers.snapshot(paths, snapshot_id)
+            await layers.snapshot(paths, snapshot_id, memory=images)
         finally:
             await self._memory.discard(record)
 

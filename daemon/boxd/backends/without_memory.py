@@ -37,9 +37,9 @@ class WithoutMemory:
     async def discard_memory(self, box_id: str) -> None:
         """No box has any."""
 
-    async def snapshot(self, box_id: str, snapshot_id: str) -> None:
+    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
         """Raises Unsupported."""
-        del snapshot_id
+        del snapshot_id, lasting
         raise self._unable(box_id)
 
     async def drop_snapshot(self, snapshot_id: str) -> None:

@@ -2,8 +2,8 @@
 
 The base stands still for the moment in which its state is taken, and is not even woken if it
 sleeps. What is taken has no row: it is dropped when the new box runs, at the latest at the next
-start of the service. The new box has an id, a host key, a hostname and an address of its own; its
-agent takes them up before it says hello.
+start of the service; so nobody waits until the disk has it. The new box has an id, a host key, a
+hostname and an address of its own; its agent takes them up before it says hello.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Forks:
                 raise InUse(f"{error}; or fork a snapshot of it") from None
             taken = snapshot_of(base, random_hex(16), "fork", self._clock.now())
             try:
-                await self._snapshots.take(base, taken.id)
+                await self._snapshots.take(base, taken.id, lasting=False)
             except BaseException:
                 await self._snapshots.drop(taken.id)
                 raise

@@ -124,19 +124,20 @@ class Snapshots:
             self._sleep.check_able()
             self._sleep.check(box)
 
-    async def take(self, box: Box, snapshot_id: str) -> None:
+    async def take(self, box: Box, snapshot_id: str, *, lasting: bool = True) -> None:
         """Keeps disk and memory of a box in one standstill; the box is locked and checked.
 
-        A running one goes on afterwards.
+        A running one goes on afterwards. Without `lasting` what is taken may be lost with the next
+        crash of the host.
         """
         backend = self._assembly.backend
         if box.state is not BoxState.RUNNING:
-            await backend.snapshot(box.id, snapshot_id)
+            await backend.snapshot(box.id, snapshot_id, lasting=lasting)
             return
         await self._assembly.tunnels.quiesce(box.id)
         try:
             await backend.freeze(box.id)
-            await backend.snapshot(box.id, snapshot_id)
+            await backend.snapshot(box.id, snapshot_id, lasting=lasting)
         finally:
             await self._go_on(box)
 
