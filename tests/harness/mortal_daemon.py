@@ -7,9 +7,11 @@ skipped.
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 from boxd.backends import cgroups
 from boxd.backends.hostnames import HostNames
 from tests.harness.daemon import STOP_S, Daemon, installation
+from tests.harness.downfall import go_down
 from tests.harness.drive import until
 
 if TYPE_CHECKING:
@@ -72,6 +75,15 @@ class Mortal:
             if asking.poll() is None:
                 asking.terminate()
             asking.communicate(timeout=STOP_S)
+
+    def reboot(self) -> None:
+        """The host goes down, and tells another start from now on; the daemon is to be started."""
+        assert self.daemon.process is not None
+        go_down(self.names)
+        self.daemon.process.wait(STOP_S)
+        self.daemon.process = None
+        self.tell("boot", secrets.token_hex(16))
+        self.tell("elapsed", 5 - time.clock_gettime(time.CLOCK_BOOTTIME))
 
     def _dead(self) -> bool:
         process = self.daemon.process
