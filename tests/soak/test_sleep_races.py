@@ -19,7 +19,7 @@ import pytest
 
 from tests.harness.drive import until
 from tests.integration.boxd.test_service import User
-from tests.integration.boxd.test_sleep import COUNTER, counter
+from tests.integration.boxd.test_sleep import COUNTER, LOOK, counter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.figure("SLEEP"), pytest.mark.timeout(600)]
 
 SHORT, LONG = 0.3, 1.5
 """Seconds: the longest rest between two orders, and longer than a suspension takes."""
-LOOK = "cat /root/who /root/ticks"
 
 
 @pytest.fixture

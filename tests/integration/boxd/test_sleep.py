@@ -40,6 +40,12 @@ while ! test -s /root/ticks; do sleep 0.1; done
 """
 """A process whose memory holds a nonce and a counter, with a file open and its place on /wrk."""
 
+LOOK = """
+until who=$(cat /root/who) && ticks=$(cat /root/ticks) && test "$who" && test "$ticks"; do :; done
+echo "$who"; echo "$ticks"
+"""
+"""What it says of itself. A file that is being written is empty for a moment."""
+
 
 @pytest.fixture
 def user(daemon: Daemon, tmp_path: Path) -> User:
@@ -49,7 +55,7 @@ def user(daemon: Daemon, tmp_path: Path) -> User:
 
 def counter(user: User, ref: str) -> tuple[str, int]:
     """Pid and nonce of the counter in a box, and how far it has come."""
-    who, ticks = user.ssh(ref, "cat /root/who; cat /root/ticks").splitlines()
+    who, ticks = user.ssh(ref, LOOK).splitlines()
     return who, int(ticks)
 
 
