@@ -1,4 +1,4 @@
-"""The service dies by SIGKILL at any moment of a suspension or a resumption.
+"""The service dies by SIGKILL at any moment of a suspension, a resumption, a snapshot or a copy.
 
 A process of its own drives the backend and is killed; what it started (runc, CRIU) goes on, as it
 would on a host. Then another backend is set up on the same directory and does what the service
@@ -19,18 +19,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.backends import trees
 from boxd.backends.runc import RuncBackend
 from tests.harness.backend import STAND_IN
-from tests.harness.suspending import judging
+from tests.harness.suspending import Guest, judging
 
 if TYPE_CHECKING:
     from boxd.backends import criu
     from boxd.backends.interface import BackendBox
-    from tests.harness.suspending import Guest, Sleepy
+    from tests.harness.suspending import Sleepy
+    from tests.plugins.figures import Figures
 
 pytestmark = pytest.mark.timeout(580)
 
 KILLS = 40
+SNAPSHOT, CHILD = "5" * 32, "c" * 32
 LONGEST = 1.5
 """Seconds after which a suspension or a resumption is over on a busy machine."""
 REPO = Path(__file__).parents[3]
@@ -40,10 +43,10 @@ from pathlib import Path
 from boxd.backends import criu
 from boxd.backends.runc import RuncBackend
 from boxd.config import Config
-from tests.harness.backend import STAND_IN
+from tests.harness.backend import STAND_IN, BoxHost
 from tests.harness.suspending import judging
 
-async def main(state, box, act, program, version, tools):
+async def main(state, box, act, program, version, tools, rootfs, snapshot, child):
     version = tuple(json.loads(version))
     verdict = criu.Verdict(criu.Program(Path(program), version), "", suspends=True, tools=tools)
     backend = RuncBackend(Config(state_dir=Path(state)), init=STAND_IN, judge=judging(verdict))
@@ -54,8 +57,16 @@ async def main(state, box, act, program, version, tools):
         await backend.freeze(box)
         await backend.save_memory(box)
         await backend.stop(box)
-    else:
+    elif act == "resume":
         await backend.resume(box, None)
+    elif act == "snapshot":
+        await backend.freeze(box)
+        await backend.snapshot(box, snapshot)
+        await backend.thaw(box)
+    else:
+        host = BoxHost(backend, Config(state_dir=Path(state)), Path(rootfs))
+        await backend.clone(host.plan(box_id=child, hostname="child"), snapshot)
+        await backend.resume(child, None)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -68,6 +79,7 @@ async def cut(sleepy: Sleepy, verdict: criu.Verdict, box: str, act: str, after: 
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", DRIVER, *words),
         *(json.dumps(verdict.program.version), verdict.tools),
+        *(str(sleepy.host.rootfs), SNAPSHOT, CHILD),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         cwd=REPO,
@@ -88,7 +100,7 @@ async def put_right(sleepy: Sleepy, verdict: criu.Verdict, guest: Guest) -> str:
     backend = RuncBackend(sleepy.host.config, init=STAND_IN, judge=judging(verdict))
     await backend.setup()
     sleepy.host.backend = backend
-    (found,) = await backend.list()
+    (found,) = (one for one in await backend.list() if one.box_id == guest.box)
     if found.running and found.memory:
         assert found.frozen
         await backend.stop(guest.box)
@@ -124,6 +136,61 @@ async def test_a_killed_service_loses_no_box(
         tick = state["tick"]
         assert await only_one(sleepy, guest)
     assert len(seen) > 1, f"the moments of the kills were all alike: {seen}"
+
+
+@pytest.mark.figure("CR-9")
+async def test_a_killed_snapshot_costs_the_box_nothing(
+    sleepy: Sleepy, verdict: criu.Verdict, figures: Figures
+) -> None:
+    """The snapshot is whole or is not there; it goes, and so does what was begun of it."""
+    guest = await sleepy.guest("memory=20")
+    nonce, tick = guest.state()["nonce"], 0
+    chance = random.Random("snapshot")
+    for _ in figures(ci=8, long=200):
+        await cut(sleepy, verdict, guest.box, "snapshot", LONGEST * chance.random())
+        await put_right(sleepy, verdict, guest)
+        state = await guest.goes_on(tick)
+        assert state["nonce"] == nonce
+        tick = state["tick"]
+        assert await only_one(sleepy, guest)
+        if SNAPSHOT in await sleepy.host.backend.snapshots():
+            child = await copy_of(sleepy)
+            assert (await child.goes_on())["nonce"] == nonce
+            await sleepy.host.backend.destroy(CHILD)
+        await sleepy.host.backend.drop_snapshot(SNAPSHOT)
+        assert await sleepy.host.backend.snapshots() == ()
+
+
+@pytest.mark.figure("CR-9")
+async def test_a_killed_copy_leaves_nothing(
+    sleepy: Sleepy, verdict: criu.Verdict, figures: Figures
+) -> None:
+    """The service destroys a box that was being made; another copy of the snapshot lives."""
+    guest = await sleepy.guest("memory=20")
+    nonce, backend = guest.state()["nonce"], sleepy.host.backend
+    await backend.freeze(guest.box)
+    await backend.snapshot(guest.box, SNAPSHOT)
+    await backend.thaw(guest.box)
+    chance = random.Random("copy")
+    for _ in figures(ci=8, long=200):
+        before = sleepy.host.leftovers()
+        await cut(sleepy, verdict, guest.box, "clone", LONGEST / 2 * chance.random())
+        await put_right(sleepy, verdict, guest)
+        await sleepy.host.backend.destroy(CHILD)
+        trees.remove_tree(sleepy.host.names.paths(CHILD).directory)
+        assert sleepy.host.leftovers() == before
+        assert await only_one(sleepy, guest)
+    child = await copy_of(sleepy)
+    assert (await child.goes_on())["nonce"] == nonce
+    assert (await guest.goes_on())["nonce"] == nonce
+
+
+async def copy_of(sleepy: Sleepy) -> Guest:
+    """A box that is made of the snapshot, running."""
+    backend = sleepy.host.backend
+    await backend.clone(sleepy.host.plan(box_id=CHILD, hostname="child"), SNAPSHOT)
+    await backend.resume(CHILD, None)
+    return Guest(sleepy.host, CHILD)
 
 
 async def only_one(sleepy: Sleepy, guest: Guest) -> bool:
