@@ -55,6 +55,7 @@ class Templates:
         self._on = on
         self._store = parts.store
         self._assembly = parts.assembly
+        self._timers = parts.timers
         self._known: dict[str, Template] = {}
         self._refused: set[str] = set()
         self._making = asyncio.Lock()
@@ -124,7 +125,8 @@ class Templates:
                 _log.info("template of image %s made", like.image)
 
     async def _boot_and_keep(self, like: Box, template: Template) -> None:
-        """Boots a box without owner or row, and keeps it as it is. Nothing of the box is left."""
+        """Boots a box without owner or row, and keeps it as it is. Nothing of the box is left, or
+        the timer removes what is."""
         private_key, host_key = self._assembly.new_identity()
         box = replace(
             like,
@@ -144,7 +146,10 @@ class Templates:
             await backend.freeze(box.id)
             await backend.snapshot(box.id, template.id)
         finally:
-            await self._assembly.destroy(box)
+            try:
+                await self._assembly.destroy(box)
+            except BoxdError as error:
+                self._timers.doom(box, error)
 
     async def _remember(self, template: Template) -> None:
         known = {**self._known, template.key: template}

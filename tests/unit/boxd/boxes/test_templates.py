@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -206,3 +207,15 @@ async def test_an_end_of_the_service_breaks_off_what_is_made(copying: World) -> 
     await copying.close()
     await copying.restart()
     await clean(copying, templates=0)
+
+
+async def test_what_is_left_of_making_one_is_cleared_later(
+    copying: World, assert_logs: AssertLogs
+) -> None:
+    copying.fail_at("backend.destroy")
+    with assert_logs("trying again"):
+        await booted(copying)
+    assert len(await copying.backend.list()) == 2
+    copying.heal()
+    await copying.tick(timedelta(seconds=31))
+    await clean(copying, templates=1)
