@@ -16,18 +16,21 @@ this one died, what has to be tried again is, and these hold:
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from boxd.boxes import timers
+from boxd.boxes.templates import SETTING
 from boxd.errors import BoxdError
 from boxd.model.box import TRANSITIONS, Box, BoxState
 from boxd.names.spec import parse_spec
@@ -38,8 +41,6 @@ from tests.harness.world import ALICE, World
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Unpack
-
-    import pytest
 
     from boxd.model.box import BoxChanges
     from boxd.model.snapshot import Snapshot
@@ -104,6 +105,9 @@ class Watched(MemoryStore):
 class BoxLife(RuleBasedStateMachine):
     """See the module."""
 
+    copies = False
+    """New boxes are copies of templates where there are some."""
+
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="box-life-"))
@@ -113,7 +117,8 @@ class BoxLife(RuleBasedStateMachine):
         self.runner.run(self._begin())
 
     async def _begin(self) -> None:
-        self.world = World(self.root, store=self.store, suspends=True)
+        (self.root / "images" / "debian" / "rootfs").mkdir(parents=True)
+        self.world = World(self.root, store=self.store, suspends=True, templates=self.copies)
         await self._start()
 
     async def _start(self) -> None:
@@ -130,10 +135,9 @@ class BoxLife(RuleBasedStateMachine):
             self.world.fail_at(trouble)
         self.world.life.end_after(trouble if isinstance(trouble, int) else None)
         try:
-            await work
+            with suppress(BoxdError, Died):
+                await work
             await self.world.quiet()
-        except (BoxdError, Died):
-            pass
         finally:
             self.world.life.end_after(None)
             self.world.heal()
@@ -340,9 +344,12 @@ class BoxLife(RuleBasedStateMachine):
         if directories.exists():
             assert {path.name for path in directories.iterdir()} == boxes.keys()
         snapshots = await self.store.all_snapshots()
-        assert {one.id for one in snapshots if one.ready} <= set(
-            await self.world.backend.snapshots()
-        )
+        kept = {one.id for one in snapshots if one.ready} | await self.templates()
+        assert kept <= set(await self.world.backend.snapshots())
+
+    async def templates(self) -> set[str]:
+        """What new boxes may be copied from: ids on the host."""
+        return {one["id"] for one in json.loads(await self.store.setting(SETTING) or "[]")}
 
     def teardown(self) -> None:
         """When all is removed, nothing is left."""
@@ -362,13 +369,24 @@ class BoxLife(RuleBasedStateMachine):
         await self.world.close()
         await self.world.kill()
         await self._start()
-        assert await self.world.left_overs() == {}
+        left = await self.world.left_overs()
+        assert left.keys() <= {"snapshots of the host"}
+        assert set(await self.world.backend.snapshots()) == await self.templates()
         await self.world.close()
 
 
-def test_lives_of_boxes(monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs) -> None:
+class CopiedBoxLife(BoxLife):
+    """The same where new boxes are copies."""
+
+    copies = True
+
+
+@pytest.mark.parametrize("machine", [BoxLife, CopiedBoxLife])
+def test_lives_of_boxes(
+    machine: type[BoxLife], monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
+) -> None:
     monkeypatch.setattr(timers, "TICK", 1e6)  # the rules look, no loop does
     with assert_logs("."):
         run_state_machine_as_test(
-            BoxLife, settings=settings(max_examples=80, stateful_step_count=30, deadline=None)
+            machine, settings=settings(max_examples=50, stateful_step_count=30, deadline=None)
         )
