@@ -37,3 +37,10 @@ def test_every_promise_that_is_not_pending_has_a_test() -> None:
 
 def test_no_marker_names_an_unknown_promise() -> None:
     assert proven_by_tests() <= set(promises())
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    paths = [str(path) for path in python_files()]
+    for name, state in promises().items():
+        for named in re.findall(r"`([\w/]*test_\w+\.py)`", state):
+            assert any(path.endswith(f"/{named}") for path in paths), f"{name} names {named}"

@@ -188,6 +188,7 @@ def user(mortal: Mortal, tmp_path_factory: pytest.TempPathFactory) -> User:
 
 
 @pytest.mark.figure("CR-9")
+@pytest.mark.promise("L2")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ACTS)
 def test_a_killed_service_loses_and_doubles_nothing(

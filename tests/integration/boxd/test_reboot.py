@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.harness.mortal_daemon import Mortal
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.promise("L2"), pytest.mark.timeout(300)]
 
 
 def test_boxes_outlive_their_host(mortal: Mortal, tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def put(daemon: Daemon, key: str, name: str, data: str, method: str = "PUT") -> 
 
 
 @pytest.mark.figure("VI-8")
+@pytest.mark.promise("V1")
 @pytest.mark.timeout(600)
 def test_changes_over_http_are_seen_after_the_wake(
     daemon: Daemon, tmp_path: Path, figures: Figures
