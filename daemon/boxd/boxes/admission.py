@@ -31,13 +31,18 @@ class Admission:
         self._locks = locks
 
     @asynccontextmanager
-    async def room(self, box: Box, *, new: bool) -> AsyncIterator[None]:
+    async def room(self, box: Box, *, new: bool, old: Box | None = None) -> AsyncIterator[None]:
         """Nobody else takes room while the context lasts; `new`: the box has no row yet.
 
-        QuotaExceeded names the owner's limit, Unavailable the host's.
+        `old` makes room for it. QuotaExceeded names the owner's limit, Unavailable the host's.
         """
         async with self._locks.sums():
-            others = [one for one in await self._store.all_boxes() if one.id != box.id]
+            if new and box.workspace is not None:
+                present = await self._store.workspaces(box.owner)
+                if box.workspace not in present:
+                    self._tier.check_workspaces(len(present))
+            leaving = {box.id} if old is None else {box.id, old.id}
+            others = [one for one in await self._store.all_boxes() if one.id not in leaving]
             own = [one for one in others if one.owner == box.owner]
             self._tier.check_box(own, box, new=new)
             if self._host is not None:

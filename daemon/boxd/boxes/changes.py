@@ -7,7 +7,7 @@ the box's lock; the check of limits and the row that it allows run under the loc
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from boxd.boxes.records import new_box
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from boxd.boxes.parts import Parts
     from boxd.boxes.suspend import Sleep
     from boxd.boxes.templates import Templates
-    from boxd.boxes.wish import Defaults
+    from boxd.boxes.wish import Defaults, Shortened
     from boxd.model.box import Box
     from boxd.model.profile import Profile
     from boxd.model.snapshot import Snapshot
@@ -33,8 +33,19 @@ if TYPE_CHECKING:
 
 REMOVED = "was removed"
 REMADE = "its disk was lost; started anew from its image"
+OTHER_DRIVE = "started from its disk: what it was made of had the drive of another workspace"
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A new box against which nothing speaks but a limit, as it will be stored; it has no host key
+    yet. `detail` is what its row tells once it runs."""
+
+    box: Box
+    shortened: tuple[Shortened, ...]
+    detail: str = ""
 
 
 class Changes:
@@ -88,28 +99,21 @@ class Changes:
         default_ttl: timedelta | None,
         ephemeral: bool,
         durable: bool = False,
+        old: Box | None = None,
     ) -> Box:
         """A new running box of a spec; notes what was clamped. What fails leaves nothing.
 
-        Raises what quota, catalog and `Assembly` raise.
+        `old` is the box of that name whose place it takes: it is removed when nothing stands
+        against the new one, so that a refusal leaves it. Raises what quota, catalog and `Assembly`
+        raise.
         """
-        private_key, host_key = self._assembly.new_identity()
-        profile = await self._profile(owner, spec)
-        wish = wished(spec, self._defaults, self._catalog, profile=profile, default_ttl=default_ttl)
-        self._check_image(wish.image, profile)
-        box = new_box(
-            *(owner, workspace, spec.name, wish),
-            host_key=host_key,
-            now=self._clock.now(),
-            ephemeral=ephemeral,
-            durable=durable,
+        decided = await self._decide(
+            owner, workspace, spec, default_ttl=default_ttl, ephemeral=ephemeral, durable=durable
         )
-        template = self._templates.find(box)
-        box = await self._make(box, private_key, template=template)
+        template = self._templates.find(decided.box)
+        box = await self._make(decided, said, old=old, template=template)
         if template is None:
             self._templates.wanted(box)
-        for one in wish.shortened:
-            said(one.told(box.ref))
         return box
 
     async def create_from(
@@ -118,19 +122,47 @@ class Changes:
         workspace: str | None,
         spec: BoxSpec,
         said: Callable[[str], None],
+        *,
+        old: Box | None = None,
     ) -> Box:
         """A new running box of a spec with the disk and memory of a snapshot; see `create`."""
-        private_key, host_key = self._assembly.new_identity()
-        wish = wished(spec, self._defaults, self._catalog)
-        box = new_box(
-            base.owner,
-            workspace,
-            spec.name,
-            wish,
-            host_key=host_key,
-            now=self._clock.now(),
-            ephemeral=False,
+        if old is not None and base.id not in await self._assembly.backend.snapshots():
+            raise NotFound(f"what was kept of box {base.ref} is gone from this host")
+        return await self._make(
+            self._decide_from(base, workspace, spec), said, old=old, snapshot_id=base.id
         )
+
+    async def _decide(
+        self,
+        owner: str,
+        workspace: str | None,
+        spec: BoxSpec,
+        *,
+        default_ttl: timedelta | None,
+        ephemeral: bool,
+        durable: bool,
+    ) -> Decided:
+        """What `create` makes. Changes nothing; raises what profile, catalog and image raise."""
+        profile = await self._profile(owner, spec)
+        wish = wished(spec, self._defaults, self._catalog, profile=profile, default_ttl=default_ttl)
+        self._check_image(wish.image, profile)
+        box = new_box(
+            *(owner, workspace, spec.name, wish),
+            now=self._clock.now(),
+            ephemeral=ephemeral,
+            durable=durable,
+        )
+        return Decided(box, wish.shortened)
+
+    def _decide_from(self, base: Snapshot, workspace: str | None, spec: BoxSpec) -> Decided:
+        """What `create_from` makes; see `_decide`."""
+        wish = wished(spec, self._defaults, self._catalog)
+        self._check_image(base.image, None)
+        box = new_box(
+            *(base.owner, workspace, spec.name, wish), now=self._clock.now(), ephemeral=False
+        )
+        # Files that its processes have open on /wrk are those of one drive and of no other.
+        elsewhere = base.memory and base.drive and workspace != base.workspace
         box = replace(
             box,
             image=base.image,
@@ -141,24 +173,28 @@ class Changes:
             pids=base.pids,
             egress=base.egress,
             drive=base.drive,
-            memory=base.memory,
+            memory=base.memory and not elsewhere,
         )
-        box = await self._make(box, private_key, snapshot_id=base.id)
-        for one in wish.shortened:
-            said(one.told(box.ref))
-        return box
+        return Decided(box, wish.shortened, OTHER_DRIVE if elsewhere else "")
 
     async def _make(
-        self, box: Box, private_key: bytes, *, snapshot_id: str = "", template: str | None = None
+        self,
+        decided: Decided,
+        said: Callable[[str], None],
+        *,
+        old: Box | None,
+        snapshot_id: str = "",
+        template: str | None = None,
     ) -> Box:
-        async with self._admission.room(box, new=True):
-            box = await self._rows.add(box)
+        private_key, host_key = self._assembly.new_identity()
+        box = await self._enter(replace(decided.box, host_key=host_key), old, said)
         try:
             lost = ""
             if template is None or not await self._copied(box, private_key, template):
                 await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
                 lost = await self._sleep.revive(box)
-            box = await self._rows.change(box, BoxState.RUNNING, lost, memory=False)
+            detail = lost or decided.detail
+            box = await self._rows.change(box, BoxState.RUNNING, detail, memory=False)
         except BaseException as error:
             await self._undo(box)
             failure = _plain(error)
@@ -166,7 +202,28 @@ class Changes:
                 raise
             raise failure from error
         _log.info("box created", extra={"box": box.id, "image": box.image})
+        for one in decided.shortened:
+            said(one.told(box.ref))
         return box
+
+    async def _enter(self, box: Box, old: Box | None, said: Callable[[str], None]) -> Box:
+        """The row of a new box, and that of its workspace, in the place of an old box.
+
+        Until everything is decided nothing is changed; the old box goes with its row.
+        """
+        cleared = False
+        try:
+            async with self._admission.room(box, new=True, old=old):
+                if box.workspace is not None:
+                    await self._store.add_workspace(box.owner, box.workspace, box.created)
+                if old is not None:
+                    await self._rows.remove(old)
+                    cleared = True
+                return await self._rows.add(box)
+        finally:
+            if old is not None and cleared:
+                await self._clear(old, REMOVED)
+                said(f"removed the old box {old.ref} ({old.id[:12]})")
 
     async def _copied(self, box: Box, private_key: bytes, template: str) -> bool:
         """Whether a new box runs as a copy of a template; if not, nothing of the try is left."""
@@ -183,15 +240,6 @@ class Changes:
             return False
         _log.info("box copied from a template", extra={"box": box.id})
         return True
-
-    async def clear_name(
-        self, owner: str, workspace: str | None, spec: BoxSpec, said: Callable[[str], None]
-    ) -> None:
-        """Removes the box whose name a spec takes for a fresh one; notes it."""
-        box = await self.find(owner, workspace, spec.name)
-        if box is not None:
-            await self.destroy(box)
-            said(f"removed the old box {box.ref} ({box.id[:12]})")
 
     async def renew(
         self,
@@ -279,6 +327,10 @@ class Changes:
         What fails afterwards is tried again by the timer.
         """
         await self._rows.remove(box)
+        await self._clear(box, why)
+
+    async def _clear(self, box: Box, why: str) -> None:
+        """What is left of a box without a row."""
         self._activity.forget(box.id)
         self._attachments.tell_lost(box.id, f"box {box.ref} {why}")
         try:

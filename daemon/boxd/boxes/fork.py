@@ -78,17 +78,17 @@ class Forks:
         self, base: Snapshot, workspace: str | None, spec: BoxSpec, said: Callable[[str], None]
     ) -> Box:
         async with self._locks.name(base.owner, workspace, spec.name):
-            if spec.fresh:
-                await self._changes.clear_name(base.owner, workspace, spec, said)
-            await self._check_free(base.owner, workspace, spec)
-            box = await self._changes.create_from(base, workspace, spec, said)
+            old = await self._check_free(base.owner, workspace, spec)
+            box = await self._changes.create_from(base, workspace, spec, said, old=old)
         _log.info("box forked", extra={"box": box.id})
         return box
 
-    async def _check_free(self, owner: str, workspace: str | None, spec: BoxSpec) -> None:
+    async def _check_free(self, owner: str, workspace: str | None, spec: BoxSpec) -> Box | None:
+        """The box whose place the new one takes; Conflict if it may not."""
         box = await self._changes.find(owner, workspace, spec.name)
         if box is not None and not spec.fresh:
             raise Conflict(f"box {box.ref} exists; choose another name, or {spec.name}+")
+        return box
 
 
 def _check(spec: BoxSpec) -> None:

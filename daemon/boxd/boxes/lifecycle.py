@@ -184,13 +184,10 @@ class Lifecycle:
         async def change() -> Box:
             async with self._locks.name(owner, workspace, name):
                 box = await self._changes.find(owner, workspace, name)
-                if spec.fresh:
-                    await self._changes.clear_name(owner, workspace, named, said)
-                    box = None
-                elif box is not None and box.state is BoxState.CREATING:
+                if box is not None and box.state is BoxState.CREATING and not spec.fresh:
                     await self._changes.destroy(box)
                     box = None
-                if box is None:
+                if box is None or spec.fresh:
                     box = await self._changes.create(
                         owner,
                         workspace,
@@ -199,6 +196,7 @@ class Lifecycle:
                         default_ttl=default_ttl,
                         ephemeral=spec.anonymous,
                         durable=bool(durable),
+                        old=box,
                     )
                 else:
                     box = await self._changes.renew(box, spec, said, durable=durable)

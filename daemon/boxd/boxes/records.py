@@ -19,10 +19,10 @@ def new_box(
     name: str,
     wish: Wish,
     *,
-    host_key: str,
     now: datetime,
     ephemeral: bool,
     durable: bool = False,
+    host_key: str = "",
 ) -> Box:
     """The record of a box about to be made; its deadline counts from `now`."""
     return Box(

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.boxes.suspend import PRE_RESTORE, Waking
-from boxd.errors import BoxdError, Conflict, NotFound, Unsupported
+from boxd.errors import BoxdError, Conflict, NotFound, QuotaExceeded, Unsupported
 from boxd.model.box import BoxState
 from boxd.model.snapshot import snapshot_of
 from boxd.names.words import shown
@@ -120,6 +120,8 @@ class Snapshots:
 
     def check(self, box: Box) -> None:
         """Refuses a box whose state cannot be taken now: one in use, or confidential."""
+        if box.confidential:
+            raise Conflict(f"box {box.ref} is confidential: its state is never copied")
         if box.state is BoxState.RUNNING:
             self._sleep.check_able()
             self._sleep.check(box)
@@ -198,9 +200,13 @@ class Snapshots:
             await self._store.remove_snapshot(older.id)
         try:
             await self._keep(box, PRE_RESTORE)
-        except BaseException:
+        except BaseException as error:
             if older is not None:
                 await self._store.add_snapshot(older)
+            if isinstance(error, QuotaExceeded):
+                raise QuotaExceeded(
+                    f"{error}. What box {box.ref} is now would be kept as snapshot {PRE_RESTORE}"
+                ) from None
             raise
 
     async def _bring(self, box: Box, wanted: Snapshot) -> Box:

@@ -167,13 +167,13 @@ class BoxOperations(Core):
     async def _creatable(
         self, p: Principal, text: str, ws: str | None, *, anonymous: bool
     ) -> tuple[BoxSpec, str | None]:
-        """A spec that the principal may create, and its workspace, which is made at first use."""
+        """A spec that the principal may create, and its workspace, which is made with the box."""
         flavors = {flavor.name for flavor in self._catalog.flavors()}
         spec = parse_spec(text, flavors, allow_anonymous=anonymous)
         workspace = joined_workspace(p, spec.workspace, ws)
         require(p, Action.CREATE_BOX, Target(p.owner, workspace))
         if workspace is not None:
-            await self._ensure_workspace(p, workspace)
+            await self._check_enters(p, workspace)
         return spec, workspace
 
     def _view(self, box: Box) -> BoxView:

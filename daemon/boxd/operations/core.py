@@ -59,7 +59,13 @@ class Core:
         """Waits for what goes on behind requests (bounded by the store's own deadline)."""
         await self._key_uses.close()
 
+    async def _check_enters(self, p: Principal, name: str) -> None:
+        """Forbidden when the workspace is not there and the principal may make none."""
+        if name not in await self._store.workspaces(p.owner):
+            require(p, Action.CREATE_WORKSPACE)
+
     async def _ensure_workspace(self, p: Principal, name: str) -> None:
+        """Makes a workspace at its first use."""
         present = await self._store.workspaces(p.owner)
         if name in present:
             return

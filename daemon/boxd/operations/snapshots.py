@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.errors import NotFound
+from boxd.boxes.suspend import PRE_RESTORE
+from boxd.errors import BadRequest, NotFound
 from boxd.names.reference import parse_reference
 from boxd.names.words import parse_name
 from boxd.operations.boxes import BoxOperations
@@ -32,6 +33,11 @@ class SnapshotOperations(BoxOperations):
         """Keeps disk and memory of a box. Conflict names who uses it, or a taken name."""
         require(p, Action.SNAPSHOT_BOX)
         chosen = None if name is None else parse_name(name, "snapshot name")
+        if chosen == PRE_RESTORE:
+            raise BadRequest(
+                f"{PRE_RESTORE} is what a restore keeps of a box, and replaces: choose another "
+                "name for the snapshot"
+            )
         return await self._lifecycle.snapshot(await self.resolve(p, ref, ws), chosen)
 
     async def list_snapshots(

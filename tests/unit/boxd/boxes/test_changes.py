@@ -14,6 +14,7 @@ from boxd.boxes import changes, timers
 from boxd.boxes.hostlimits import HostLimits
 from boxd.errors import NotFound, QuotaExceeded, Unavailable, UnknownImage
 from boxd.model.box import BoxState
+from boxd.model.profile import Profile
 from tests.harness.wait import until
 from tests.harness.world import CREATE_STEPS, Failure, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
@@ -189,6 +190,59 @@ async def test_running_limits(tmp_path: Path, limit: str, text: str) -> None:
         assert {box.state for box in await rows(world)} == {BoxState.RUNNING, BoxState.SUSPENDED}
     finally:
         await world.close()
+
+
+REFUSED_FRESH = ("web+:pyton", "web+:unbuilt", "web+:prof", "web+:gone", "web+:debian:large")
+
+
+@pytest.mark.parametrize("text", REFUSED_FRESH)
+async def test_a_fresh_box_that_is_refused_leaves_the_old_one(tmp_path: Path, text: str) -> None:
+    world = World(tmp_path, tier=lambda tier: replace(tier, mem_mb=1024))
+    await world.start()
+    try:
+        for name, flavor in (("prof", "left"), ("gone", None)):
+            image = "debian" if flavor else "left"
+            await world.store.put_profile(OWNER, Profile(name, image, flavor))
+        old = await up(world)
+        async with world.lifecycle.attach(
+            OWNER, None, spec("web"), why="shell", key_id=None
+        ) as held:
+            with pytest.raises((UnknownImage, Unavailable, QuotaExceeded)):
+                await up(world, text)
+            assert held.hold.lost == ""
+        assert await rows(world) == [old]
+        assert await world.backend.lives(old.id)
+    finally:
+        await world.close()
+
+
+async def test_a_fresh_box_takes_the_room_of_the_old_one(tmp_path: Path) -> None:
+    host = HostLimits(tmp_path, running=1, mem_mb=512, free_mb=0)
+    world = World(tmp_path, host=host, tier=lambda tier: replace(tier, boxes=1, running=1))
+    await world.start()
+    try:
+        old = await up(world)
+        fresh = await up(world, "web+")
+        assert fresh.id != old.id
+        assert await rows(world) == [fresh]
+        world.lifecycle._changes._admission._host = replace(host, free_mb=10**9)
+        with pytest.raises(Unavailable, match="disk space"):
+            await up(world, "web+")
+        assert await rows(world) == [fresh]
+    finally:
+        await world.close()
+
+
+async def test_a_fresh_box_that_fails_on_the_host_tells_that_the_old_one_is_gone(
+    world: World,
+) -> None:
+    old = await up(world)
+    world.fail_at("backend.start")
+    said: list[str] = []
+    with pytest.raises(Failure):
+        await world.lifecycle.up(OWNER, None, spec("web+"), notes=said.append)
+    assert said == [f"removed the old box web ({old.id[:12]})"]
+    assert await world.left_overs() == {}
 
 
 async def test_box_that_the_host_lost_starts_anew(world: World, assert_logs: AssertLogs) -> None:

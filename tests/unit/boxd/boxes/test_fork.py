@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.errors import BadRequest, Conflict, QuotaExceeded, Unavailable
+from boxd.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    QuotaExceeded,
+    Unavailable,
+    UnknownImage,
+)
 from boxd.model.box import BoxState
 from tests.harness.mortal import Died
 from tests.harness.world import Failure, World
@@ -145,6 +152,37 @@ async def test_a_taken_name_is_refused_before_the_base_is_touched(sleepy: World)
     fresh = await sleepy.lifecycle.fork(base, None, spec("child+"), notes=said.append)
     assert fresh.id != other.id
     assert said == [f"removed the old box child ({other.id[:12]})"]
+    await clean(sleepy)
+
+
+async def test_a_fresh_fork_that_is_refused_leaves_the_old_box(tmp_path: Path) -> None:
+    world = World(tmp_path, suspends=True, tier=lambda tier: replace(tier, mem_mb=1024))
+    await world.start()
+    try:
+        base, old = await up(world), await up(world, "child")
+        taken = await world.lifecycle.snapshot(base, None)
+        for gone in (replace(taken, image="left"), replace(taken, id="0" * 32)):
+            with pytest.raises((UnknownImage, NotFound)):
+                await fork(world, gone, "child+")
+        with pytest.raises(QuotaExceeded):
+            await fork(world, replace(taken, mem_mb=4096), "child+")
+        assert await names(world) == {"web": base, "child": old}
+        assert await world.backend.lives(old.id)
+        assert (await fork(world, taken, "child+")).id != old.id
+    finally:
+        await world.close()
+
+
+async def test_memory_does_not_go_to_another_workspace(sleepy: World) -> None:
+    """What its processes have open on /wrk would be other files there."""
+    base = await up(sleepy)
+    child = await fork(sleepy, base, "ws1/child")
+    assert (child.state, child.drive) == (BoxState.RUNNING, True)
+    assert "the drive of another workspace" in child.detail
+    assert sleepy.backend.resumes(child.id) == 0
+    await sleepy.store.change_box(base.id, drive=False)
+    without = await fork(sleepy, replace(base, drive=False), "ws1/other")
+    assert (without.detail, sleepy.backend.resumes(without.id)) == ("", 1)
     await clean(sleepy)
 
 

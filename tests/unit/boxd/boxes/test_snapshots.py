@@ -107,6 +107,22 @@ async def test_what_is_in_use_or_confidential_is_refused(sleepy: World) -> None:
     assert await sleepy.backend.lives(box.id)
 
 
+async def test_a_confidential_box_is_not_copied_while_it_sleeps_either(sleepy: World) -> None:
+    box = await up(sleepy)
+    await sleepy.lifecycle.snapshot(box, "s1")
+    box = await sleepy.lifecycle.suspend(box)
+    await sleepy.store.change_box(box.id, confidential=True)
+    for copying in (
+        sleepy.lifecycle.snapshot(box, None),
+        sleepy.lifecycle.restore(box, "s1"),
+        sleepy.lifecycle.fork(box, None, spec("child")),
+    ):
+        with pytest.raises(Conflict, match="confidential"):
+            await copying
+    assert list(await snapshots(sleepy)) == ["s1"]
+    assert (await stored(sleepy)).state is BoxState.SUSPENDED
+
+
 async def test_the_limit_of_snapshots_names_itself(tmp_path: Path) -> None:
     world = World(tmp_path, suspends=True, tier=lambda tier: replace(tier, snapshots=1))
     await world.start()
@@ -115,6 +131,8 @@ async def test_the_limit_of_snapshots_names_itself(tmp_path: Path) -> None:
         await world.lifecycle.snapshot(box, None)
         with pytest.raises(QuotaExceeded, match="1 snapshots per owner"):
             await world.lifecycle.snapshot(box, None)
+        with pytest.raises(QuotaExceeded, match=r"1 snapshots.*as snapshot pre-restore"):
+            await world.lifecycle.restore(box, "s1")
         await steady(world)
     finally:
         await world.close()

@@ -51,6 +51,14 @@ async def test_the_life_of_a_snapshot(sleepy: World) -> None:
     assert "no snapshot 's1' of box 'web'" in result.stderr
 
 
+async def test_the_name_of_what_a_restore_keeps_is_refused(sleepy: World) -> None:
+    await sleepy.operations.up(ALICE, "web")
+    result = await run(sleepy, "snapshot create web pre-restore")
+    assert result.status == 1
+    assert "choose another name" in result.stderr
+    assert await sleepy.store.all_snapshots() == []
+
+
 async def test_forks_of_a_box_and_of_a_snapshot(sleepy: World) -> None:
     await sleepy.operations.up(ALICE, "ws1/web")
     await good(sleepy, "snapshot create ws1/web kept")

@@ -24,6 +24,11 @@ def compared(box: Box) -> Box:
     return replace(box, id="", created=box.since, host_key="", memory=False)
 
 
+def base_of(spec: str) -> str:
+    """A box of the same workspace: forks go on from its memory."""
+    return "".join(spec.rpartition("/")[:2]) + "base"
+
+
 async def made(world: World, verb: str, spec: str) -> tuple[Box, list[str]]:
     """The row of the box that a verb makes of a spec, and what was noted; the box is removed."""
     notes: list[str] = []
@@ -31,7 +36,7 @@ async def made(world: World, verb: str, spec: str) -> tuple[Box, list[str]]:
     if verb == "up":
         await ops.up(ALICE, spec, notes=notes.append)
     elif verb == "fork":
-        await ops.fork(ALICE, "base", spec, notes=notes.append)
+        await ops.fork(ALICE, base_of(spec), spec, notes=notes.append)
     else:
         run = verb == "exec"
         async with ops.attach(ALICE, spec, kind="spec", why=verb, run_box=run, notes=notes.append):
@@ -43,7 +48,7 @@ async def made(world: World, verb: str, spec: str) -> tuple[Box, list[str]]:
 
 @pytest.mark.parametrize("spec", SPECS)
 async def test_the_rows_of_all_verbs_are_equal(sleepy: World, spec: str) -> None:
-    await sleepy.operations.up(ALICE, "base:debian:small")
+    await sleepy.operations.up(ALICE, f"{base_of(spec)}:debian:small")
     row, notes = await made(sleepy, "up", spec)
     for verb in ("shell", "exec", "fork"):
         other, told = await made(sleepy, verb, spec)
