@@ -103,7 +103,12 @@ class Snapshots:
             self.check(box)
             older = await self._older(box)
             present = await self._store.snapshots(box.owner)
-            self._tier.check_snapshots(len(present) - (older is not None))
+            try:
+                self._tier.check_snapshots(len(present) - (older is not None))
+            except QuotaExceeded as error:
+                raise QuotaExceeded(
+                    f"{error}. One more: a restore keeps the present box as snapshot {PRE_RESTORE}"
+                ) from None
             if box.state is BoxState.RUNNING:
                 box = await self._sleep.suspend(box)
             await self._keep_before(box, older)
@@ -200,13 +205,9 @@ class Snapshots:
             await self._store.remove_snapshot(older.id)
         try:
             await self._keep(box, PRE_RESTORE)
-        except BaseException as error:
+        except BaseException:
             if older is not None:
                 await self._store.add_snapshot(older)
-            if isinstance(error, QuotaExceeded):
-                raise QuotaExceeded(
-                    f"{error}. What box {box.ref} is now would be kept as snapshot {PRE_RESTORE}"
-                ) from None
             raise
 
     async def _bring(self, box: Box, wanted: Snapshot) -> Box:

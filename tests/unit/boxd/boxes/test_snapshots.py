@@ -131,7 +131,7 @@ async def test_the_limit_of_snapshots_names_itself(tmp_path: Path) -> None:
         await world.lifecycle.snapshot(box, None)
         with pytest.raises(QuotaExceeded, match="1 snapshots per owner"):
             await world.lifecycle.snapshot(box, None)
-        with pytest.raises(QuotaExceeded, match=r"1 snapshots.*as snapshot pre-restore"):
+        with pytest.raises(QuotaExceeded, match=r"1 snapshots per owner.*keeps the present box"):
             await world.lifecycle.restore(box, "s1")
         await steady(world)
     finally:
