@@ -25,7 +25,7 @@ up: setup ## set up this machine and serve in the foreground (Ctrl-C stops every
 		--api-addr $(API_ADDR) --workspace-automount $(FLAGS)
 
 down: ## stop what a killed daemon left running
-	@$(BIN)/boxd down --state-dir $(STATE_DIR)
+	@$(BIN)/boxd down --state-dir $(STATE_DIR) $(FLAGS)
 
 setup: ## Debian packages and virtual environment, for serving
 	@scripts/setup

@@ -14,6 +14,7 @@ import itertools
 import logging
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -146,10 +147,12 @@ class Service:
         make_private(keys)
         store, volumes = await self._start_stores(keys)
         existing = {box.backend for box in await store.all_boxes()}
-        backend = choose(config, existing, serve=serve)
+        # Who only stops boxes makes no volume for new ones.
+        backend = choose(config if serve else replace(config, boxes_size=0), existing, serve=serve)
         self._progress("Preparing the host for boxes")
-        await backend.setup()
+        # Before the setup: one that is refused, or broken off, has changed the host in part.
         self._stack.push_async_callback(backend.close)
+        await backend.setup()
         await _check_pairing(state, store, backend)
         catalog = _catalog(config)
         mounts = Mounts(
@@ -166,7 +169,9 @@ class Service:
         if serve:
             guest = await asyncio.to_thread(runtime.build, guest, self._progress)
             await self._build_default_image(catalog, backend)
-        operations = await self._start_core(store, backend, catalog, volumes, guest, keys)
+        operations = await self._start_core(
+            store, backend, catalog, volumes, guest, keys, serve=serve
+        )
         if serve:
             await self._open_doors(operations, keys)
         if backups is not None:
@@ -182,6 +187,8 @@ class Service:
         volumes: Volumes,
         guest: Path,
         keys: Path,
+        *,
+        serve: bool,
     ) -> Operations:
         tier, clock = self._tier, SystemClock()
         tunnels = TunnelRegistry(
@@ -219,7 +226,7 @@ class Service:
         self._lifecycle = lifecycle
         self._stack.push_async_callback(self._close_lifecycle)
         self._progress("Looking after the boxes")
-        await lifecycle.start()
+        await lifecycle.start(stopping=not serve)
         pool = DrivePool(volumes, clock)
         self._stack.push_async_callback(pool.close)
         operations = Operations(

@@ -366,10 +366,10 @@ class World:
         self.steps.step_now("identity")
         return b"PRIVATE", "ssh-ed25519 AAAA"
 
-    async def start(self) -> None:
-        """Starts the daemon's part."""
+    async def start(self, *, stopping: bool = False) -> None:
+        """Starts the daemon's part; `stopping` as `boxd down` does."""
         await self.backend.setup()
-        await self.lifecycle.start()
+        await self.lifecycle.start(stopping=stopping)
         self.open = True
 
     async def close(self, *, stop_boxes: bool = False) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FIRST_PAUSE = timedelta(minutes=1)
 """After an automatic suspension that failed; doubled with each further one."""
 LONGEST_PAUSE = timedelta(minutes=30)
+MARK_EVERY = timedelta(minutes=1)
+"""A box in use is marked as used so often: a daemon that is killed forgets no more than this."""
 
 
 @dataclass(slots=True)
@@ -123,15 +125,23 @@ class Activity:
         self._uses.pop(box_id, None)
 
     def pause(self, box_id: str, span: timedelta | None = None) -> None:
-        """It is not suspended by itself for `span`; by default longer each time."""
+        """Not being used has no effect on it for `span`; by default longer each time."""
         use = self._uses.setdefault(box_id, _Use())
         if span is None:
             span, use.pause = use.pause, min(2 * use.pause, LONGEST_PAUSE)
         use.paused_until = Now.read(self._clock).boot + span
 
-    def unwritten(self) -> dict[str, datetime]:
-        """Marks of last uses by box id that their rows do not know; they count as written now."""
-        marks = {}
+    def unwritten(self, known: Callable[[str], bool]) -> dict[str, datetime]:
+        """Marks of last uses by box id that their rows do not know; they count as written now.
+
+        Boxes in use are among them every `MARK_EVERY`. `known`: whether a box has a row.
+        """
+        marks, now = {}, Now.read(self._clock).boot
+        shells = {box_id for box_id, use in self._uses.items() if use.shells}
+        for box_id in filter(known, self._attachments.held() | shells):
+            use = self._uses.setdefault(box_id, _Use())
+            if use.last is None or now - use.last >= MARK_EVERY:
+                self._used(use)
         for box_id, use in self._uses.items():
             if use.last is not None and not use.written:
                 marks[box_id], use.written = self._marks.of(use.last), True

@@ -81,7 +81,7 @@ class DueActs:
 
     async def upkeep(self) -> None:
         """Writes down when boxes were last used, and where the clock of the marks stands."""
-        marks = self._activity.unwritten()
+        marks = self._activity.unwritten(self._timers.knows)
         try:
             await self._marks.keep(self._store)
             for box_id in list(marks):

@@ -29,8 +29,11 @@ BOOT = "boot"
 """Setting: which start of the host the last daemon lived in."""
 SUSPEND_TIMEOUT = 10.0
 """Seconds that one box may take to be suspended at the end; then it is stopped."""
-ADOPTED_PAUSE = timedelta(seconds=10)
-"""An adopted box is not suspended by itself until its agent can have told of its shells."""
+ENDED = "ended with the host"
+"""Setting: ids of the boxes that ran when the host restarted and are to be started again."""
+ADOPTED_PAUSE = timedelta(minutes=1)
+"""An adopted box that runs counts as used until its agent can have told of its shells, and clients
+can be back that were attached."""
 _PARALLEL = 4
 """Boxes that are stopped or adopted at the same time."""
 
@@ -38,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Adoption:
-    """See the module. Between `adopt_all` and `start_again` it remembers what the host ended."""
+    """See the module."""
 
     def __init__(self, parts: Parts, *, sleep: Sleep, changes: Changes) -> None:
         self._store = parts.store
@@ -50,17 +53,18 @@ class Adoption:
         self._activity = parts.activity
         self._timers = parts.timers
         self._host_restarted = False
-        self._ended: list[Box] = []
+        self._stopping = False
 
-    async def adopt_all(self) -> None:
+    async def adopt_all(self, *, stopping: bool = False) -> None:
         """Compares every row with the host; destroys boxes of the backend that have no row.
 
-        A box that cannot be adopted is logged, and its next use tries again.
+        A box that cannot be adopted is logged, and its next use tries again. `stopping`: only to
+        stop them all, so that no time of the service counts, and nothing is started again.
         """
+        self._stopping = stopping
         present = await self._assembly.present()
         boxes = await self._store.all_boxes()
-        boot = await self._store.setting(BOOT)
-        self._host_restarted = boot is not None and boot != self._clock.boot_id()
+        await self._remember_ended(boxes)
         known = {box.id for box in boxes}
         limit = asyncio.Semaphore(_PARALLEL)
 
@@ -86,10 +90,35 @@ class Adoption:
                 group.create_task(adopt(box))
             for box_id in (present.keys() | await self._assembly.directories()) - known:
                 group.create_task(discard(box_id))
-        await self._store.put_setting(BOOT, self._clock.boot_id())
+
+    async def _remember_ended(self, boxes: list[Box]) -> None:
+        """Which boxes are to be started again is written before their rows tell that they ended,
+        so that it is done even if this daemon does not come to it."""
+        boot, now = await self._store.setting(BOOT), self._clock.boot_id()
+        self._host_restarted = boot is not None and boot != now
+        if self._stopping:
+            await self._store.put_setting(ENDED, "")
+        elif self._host_restarted:
+            ran = {box.id for box in boxes if box.state is BoxState.RUNNING}
+            await self._store.put_setting(ENDED, " ".join(sorted(ran | await self._ended())))
+        if boot != now:
+            await self._store.put_setting(BOOT, now)
+
+    async def _ended(self) -> set[str]:
+        return set((await self._store.setting(ENDED) or "").split())
 
     async def start_again(self) -> None:
         """Starts the boxes that ran when the host restarted; one that fails is logged."""
+        try:
+            ended = await self._ended()
+            boxes = [box for box in await self._store.all_boxes() if box.id in ended]
+            await self._start_all(boxes)
+            if ended:
+                await self._store.put_setting(ENDED, "")
+        except Unavailable as error:
+            _log.warning("boxes not started again: %s; the next start does it", error)
+
+    async def _start_all(self, boxes: list[Box]) -> None:
         limit = asyncio.Semaphore(_PARALLEL)
 
         async def start(box: Box) -> None:
@@ -101,8 +130,7 @@ class Adoption:
                 except BoxdError as error:
                     _log.warning("box not started again: %s", error, extra={"box": box.id})
 
-        ended, self._ended = self._ended, []
-        await asyncio.gather(*(start(box) for box in ended))
+        await asyncio.gather(*(start(box) for box in boxes))
 
     async def release_unused(self) -> None:
         """Ends mounts of boxes that died, or were removed, with the last daemon."""
@@ -162,14 +190,14 @@ class Adoption:
 
     async def _adopt(self, box: Box, found: BackendBox | None) -> None:
         """Compares a row with the backend: `found` None means that it holds no such box."""
-        if self._timers.removal_due(box) or box.ephemeral or box.state is BoxState.CREATING:
+        over = self._timers.deadline_passed(box) and not self._stopping
+        if over or box.ephemeral or box.state is BoxState.CREATING:
             await self._changes.destroy(box)
             return
         self._timers.watch(box)
         if box.state in (BoxState.SUSPENDED, BoxState.FAILED):
             await self._sleep.check_asleep(box, found)
             return
-        ran = box.state is BoxState.RUNNING
         died = {"died": HOST_RESTARTED} if self._host_restarted else {}
         box = await self._sleep.settle(box, found, **died)
         if box.state is BoxState.RUNNING:
@@ -177,8 +205,6 @@ class Adoption:
             await self._assembly.listen(box)
             if box.drive and self._assembly.drives is not None:
                 await self._reattach_adopted(box)
-        elif ran and self._host_restarted:
-            self._ended.append(box)
 
     async def _reattach_adopted(self, box: Box) -> None:
         """The mount may have died with the last daemon. A box without its drive still runs."""

@@ -52,6 +52,10 @@ class Attachments:
         """How many hold the box."""
         return len(self._holds.get(box_id, ()))
 
+    def held(self) -> set[str]:
+        """Ids of the boxes that something holds."""
+        return set(self._holds)
+
     def why(self, box_id: str) -> dict[str, int]:
         """How many hold the box for which reason, by reason."""
         return dict(sorted(Counter(hold.why for hold in self._holds.get(box_id, ())).items()))

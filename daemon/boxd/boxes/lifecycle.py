@@ -136,10 +136,15 @@ class Lifecycle:
         """Unsupported where boxes cannot be suspended."""
         self._sleep.check_able()
 
-    async def start(self) -> None:
-        """Adopts what an earlier daemon left, then begins to enforce deadlines."""
+    async def start(self, *, stopping: bool = False) -> None:
+        """Adopts what an earlier daemon left, then begins to enforce deadlines.
+
+        `stopping`: only to stop boxes; then nothing is removed, started or measured.
+        """
         await self._parts.marks.start(self._store, await self._store.all_boxes())
-        await self._adoption.adopt_all()
+        await self._adoption.adopt_all(stopping=stopping)
+        if stopping:
+            return
         await self.snapshots.clean(await self.templates.start())
         await self._adoption.release_unused()
         self._timers.start(self._acts)

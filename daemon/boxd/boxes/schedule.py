@@ -89,7 +89,8 @@ class Facts:
     pinned_until: BootMoment | None = None
     """The end of its one pin."""
     paused_until: BootMoment | None = None
-    """It could not be suspended, and is not tried again before that."""
+    """Not being used has no effect before that: it could not be suspended, or a new daemon does not
+    know yet whether it is used."""
     auto_suspend: bool = True
     durable: bool = False
     ephemeral: bool = False
@@ -132,14 +133,14 @@ def _unused(facts: Facts, since: BootMoment, policy: Policy) -> Due | None:
     if facts.grace is not None and facts.grace > span:
         span, why = facts.grace, f"was unused for its grace of {format_duration(facts.grace)}"
     if facts.suspendable and not facts.confidential:
-        suspension = _after_pin(facts, Act.SUSPEND, began + span, why)
-        return suspension.not_before(facts.paused_until)
+        return _after_pin(facts, Act.SUSPEND, began + span, why).not_before(facts.paused_until)
     if facts.durable:
         return None
     stated = facts.grace is not None and not facts.confidential
     if not stated and policy.idle_reap > span:
         span, why = policy.idle_reap, f"was unused for {format_duration(policy.idle_reap)}"
-    return _after_pin(facts, Act.REMOVE, began + span, f"{why} and cannot be suspended")
+    removal = _after_pin(facts, Act.REMOVE, began + span, f"{why} and cannot be suspended")
+    return removal.not_before(facts.paused_until)
 
 
 def _after_pin(facts: Facts, act: Act, moment: BootMoment, why: str) -> Due:

@@ -15,9 +15,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from boxd.boxes.loops import watched
 from boxd.boxes.moments import Now
 from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.schedule import Act, due
+from boxd.boxes.schedule import REACHED, due
 from boxd.errors import BoxdError
 from boxd.model.view import NextAct
 
@@ -118,10 +119,10 @@ class Timers:
             return None
         return NextAct(coming.act.value, Now.read(self._clock).shown(coming.moment))
 
-    def removal_due(self, box: Box) -> bool:
-        """Whether the moment has come at which the box is to be removed."""
+    def deadline_passed(self, box: Box) -> bool:
+        """Whether the box is to be removed whoever uses it."""
         ripe = self.ripe(box)
-        return ripe is not None and ripe.act is Act.REMOVE
+        return ripe is not None and ripe.why == REACHED
 
     def unsettled(self, box: Box, why: BaseException) -> None:
         """Has the box settled later; `why` is logged the first time."""
@@ -145,7 +146,7 @@ class Timers:
         self._acts = acts
         self._retry_at = self._clock.monotonic() + RETRY
         self._upkeep_at = self._clock.monotonic() + UPKEEP
-        self._loop = asyncio.create_task(self._run(), name="box timers")
+        self._loop = watched(asyncio.create_task(self._run(), name="box timers"))
 
     async def close(self) -> None:
         """Stops looking; what has begun is finished, what waits for its turn is not begun."""
@@ -162,7 +163,11 @@ class Timers:
         if acts is None:
             return
         for box in list(self._boxes.values()):
-            ripe = self.ripe(box)
+            try:
+                ripe = self.ripe(box)
+            except Exception:
+                self._tell_bug(box.id)
+                continue
             if ripe is not None:
                 self._begin(box.id, partial(acts.act, box, ripe))
         now = self._clock.monotonic()
@@ -203,12 +208,15 @@ class Timers:
                     _log.warning("box not dealt with: %s; trying again", error, extra={"box": key})
                 self._told.add(key)
             except Exception:
-                # A bug with one box must not keep the others.
-                if key not in self._told:
-                    _log.exception("box not dealt with; trying again", extra={"box": key})
-                self._told.add(key)
+                self._tell_bug(key)
             else:
                 self._told.discard(key)
+
+    def _tell_bug(self, key: str) -> None:
+        """Logs, once, what is being handled: a bug with one box must not keep the others."""
+        if key not in self._told:
+            _log.exception("box not dealt with; trying again", extra={"box": key})
+        self._told.add(key)
 
     async def _settled(self, acts: Acts, box: Box) -> None:
         await acts.settle(box)

@@ -13,6 +13,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from boxd.boxes.loops import watched
 from boxd.errors import BoxdError, NotFound
 from boxd.model.usage import Usage
 
@@ -53,6 +54,7 @@ class UsageSampler:
         self._samples: dict[str, _Sample] = {}
         self._told: set[str] = set()
         self._slots = asyncio.Semaphore(PARALLEL)
+        self._busy: dict[str, asyncio.Task[None]] = {}
         self._loop: asyncio.Task[None] | None = None
 
     def last(self, box_id: str) -> Usage | None:
@@ -66,7 +68,7 @@ class UsageSampler:
 
     def start(self) -> None:
         """Begins to measure."""
-        self._loop = asyncio.create_task(self._run(), name="usage of boxes")
+        self._loop = watched(asyncio.create_task(self._run(), name="usage of boxes"))
 
     async def close(self) -> None:
         """Ends it."""
@@ -74,19 +76,34 @@ class UsageSampler:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
             self._loop = None
+        busy = list(self._busy.values())
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(PERIOD)
             try:
                 boxes = await self._backend.list()
-            except BoxdError as error:
+            except (BoxdError, OSError) as error:
                 self._tell("", f"use of resources not measured: {error}")
+                continue
+            except Exception:
+                self._tell_bug("")
                 continue
             self._told.discard("")
             self._forget_others({box.box_id for box in boxes})
-            due = [box for box in boxes if self._is_due(box)]
-            await asyncio.gather(*(self._measure(b.box_id, running=b.running) for b in due))
+            for box in boxes:
+                if box.box_id not in self._busy and self._is_due(box):
+                    self._begin(box)
+
+    def _begin(self, box: BackendBox) -> None:
+        """In a task of its own, so that the next round comes even if this one hangs."""
+        work = self._measure(box.box_id, running=box.running)
+        task = asyncio.create_task(work, name=f"usage of box {box.box_id}")
+        self._busy[box.box_id] = task
+        task.add_done_callback(lambda _: self._busy.pop(box.box_id))
 
     def _is_due(self, box: BackendBox) -> bool:
         sample = self._samples.get(box.box_id)
@@ -110,10 +127,7 @@ class UsageSampler:
                 self._tell(box_id, f"use of resources not measured: {error}")
                 return
             except Exception:
-                # A bug with one box must not keep the others.
-                if box_id not in self._told:
-                    _log.exception("use of resources not measured", extra={"box": box_id})
-                self._told.add(box_id)
+                self._tell_bug(box_id)
                 return
             self._told.discard(box_id)
             before = self._samples.get(box_id)
@@ -136,6 +150,12 @@ class UsageSampler:
             net_rx_bytes=stats.net_rx_bytes,
             net_tx_bytes=stats.net_tx_bytes,
         )
+
+    def _tell_bug(self, box_id: str) -> None:
+        """Logs, once, what is being handled: a bug with one box must not keep the others."""
+        if box_id not in self._told:
+            _log.exception("use of resources not measured", extra={"box": box_id})
+        self._told.add(box_id)
 
     def _tell(self, box_id: str, text: str) -> None:
         """Once, until it works again."""

@@ -48,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
         ("serve", serving.serve, flags.everything, "serve in the foreground; Ctrl-C stops all"),
         ("doctor", checking.doctor, flags.starting, "what this host can and cannot do"),
         (
-            *("down", serving.down, [flags.common, flags.servers]),
-            "stop what serves, or what a dead daemon left running",
+            *("down", serving.down, flags.everything),
+            "stop what serves, or what a dead daemon left running; takes the flags of serve",
         ),
     ):
         commands.add_parser(name, parents=parents, help=text).set_defaults(run=run)

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.interface import BoxPlan
-from boxd.boxes.adoption import STOPPED
+from boxd.boxes.adoption import ADOPTED_PAUSE, STOPPED
+from boxd.boxes.policy import Policy
 from boxd.boxes.suspend import DIED
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec
 from tests.harness.mortal import Died
-from tests.harness.world import ALICE
+from tests.harness.world import ALICE, World
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.model.box import Box
-    from tests.harness.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 
@@ -191,4 +191,91 @@ async def test_daemon_that_dies_while_it_removes_a_box_leaves_nothing(
     with pytest.raises(Died):
         await world.lifecycle.remove(box)
     await world.crash()
+    assert await world.left_overs() == {}
+
+
+HOURS = timedelta(hours=5)
+"""Longer than unused boxes stay."""
+
+
+async def test_who_only_stops_boxes_removes_none_by_its_own_times(tmp_path: Path) -> None:
+    world = World(tmp_path, suspends=True, policy=Policy(idle_reap=timedelta(days=30)))
+    await world.start()
+    asleep, due = await _box(world, "asleep"), await _box(world, "due^4h")
+    await world.lifecycle.suspend(asleep)
+    await world.tick(timedelta(minutes=1))
+    await world.kill()
+    world.clock.turn(HOURS)
+    world.policy = Policy()
+    world._make_daemon()
+    await world.start(stopping=True)
+    world.lifecycle._timers.look()
+    await world.close(stop_boxes=True)
+    stored = {box.id: box.state for box in await world.store.all_boxes()}
+    assert stored == {asleep.id: BoxState.SUSPENDED, due.id: BoxState.SUSPENDED}
+
+
+async def test_who_only_stops_boxes_starts_none_after_a_restart_of_the_host(world: World) -> None:
+    box = await _box(world)
+    await world.kill()
+    await world.backend.stop(box.id)
+    world.clock.restart()
+    await world.start(stopping=True)
+    await world.quiet()
+    assert not await world.backend.lives(box.id)
+    await world.restart()
+    await world.quiet()
+    assert not await world.backend.lives(box.id)
+
+
+@pytest.mark.parametrize("shells", [0, 1])
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_box_in_use_outlives_a_restart_where_none_can_be_suspended(
+    world: World, shells: int, *, orderly: bool
+) -> None:
+    async with world.lifecycle.attach(
+        ALICE.owner, None, parse_spec("web+10m"), why="shell", key_id=None
+    ) as held:
+        if not shells:
+            await _hours_pass(world)
+            await world.crash()
+    if shells:
+        world.lifecycle.activity.report(held.box.id, shells)
+        await _hours_pass(world)
+        await (world.restart() if orderly else world.crash())
+    await world.look()
+    assert await world.store.box(held.box.id) is not None
+    await world.tick(ADOPTED_PAUSE - timedelta(seconds=1))
+    assert await world.store.box(held.box.id) is not None
+    world.lifecycle.activity.report(held.box.id, shells)
+    await world.tick(timedelta(hours=1))
+    assert (await world.store.box(held.box.id) is not None) is bool(shells)
+
+
+async def _hours_pass(world: World) -> None:
+    for _ in range(10):
+        await world.tick(HOURS / 10)
+
+
+async def test_an_unused_box_is_removed_some_time_after_a_restart(world: World) -> None:
+    box = await _box(world)
+    await world.close()
+    await world.restart()
+    await world.tick(HOURS)
+    assert await world.store.box(box.id) is None
+
+
+async def test_boxes_of_a_host_that_restarts_twice_are_started_again(world: World) -> None:
+    box = await _box(world)
+    world.steps.held["backend.start"] = asyncio.Event()
+    await world.reboot()
+    await world.reboot()
+    assert not await world.backend.lives(box.id)
+    world.steps.held.clear()
+    await world.crash()
+    await world.quiet()
+    assert await world.backend.lives(box.id)
+    await world.lifecycle.remove(box)
+    await world.crash()
+    await world.quiet()
     assert await world.left_overs() == {}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from boxd.boxes.schedule import Facts
     from boxd.model.box import Box
     from tests.plugins.strict_logs import AssertLogs
 
@@ -157,8 +158,41 @@ async def test_the_moment_that_is_told_is_the_moment_of_the_removal(world: World
     assert view.next == NextAct("removed", world.clock.now() + timedelta(hours=1))
     assert view.to_json()["next"] == {"act": "removed", "at": view.next.at.isoformat()}
     world.clock.turn(timedelta(hours=1) - moment)
-    assert not world.lifecycle._timers.removal_due(box)
+    assert not world.lifecycle._timers.deadline_passed(box)
     world.clock.turn(moment)
-    assert world.lifecycle._timers.removal_due(box)
+    assert world.lifecycle._timers.deadline_passed(box)
     await until(lambda: not world.lifecycle._timers.knows(box.id))
     assert await world.operations.list_boxes(ALICE) == []
+
+
+async def test_a_bug_in_what_is_known_of_one_box_keeps_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
+) -> None:
+    bad, good = await up(world, "bad"), await up(world, "good^1h")
+    facts = world.lifecycle._timers._facts
+
+    def buggy(box: Box) -> Facts:
+        if box.id == bad.id:
+            raise RuntimeError("a bug")
+        return facts(box)
+
+    monkeypatch.setattr(world.lifecycle._timers, "_facts", buggy)
+    with assert_logs("box not dealt with"):
+        world.clock.turn(timedelta(hours=1))
+        await until(lambda: not world.lifecycle._timers.knows(good.id))
+    assert world.lifecycle._timers.knows(bad.id)
+    monkeypatch.undo()
+    await world.lifecycle.remove(bad)
+
+
+async def test_an_end_of_the_looks_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    loop = world.lifecycle._timers._loop
+    assert loop is not None
+    with assert_logs("box timers: ended by a bug"), monkeypatch.context() as patched:
+        patched.setattr(world.lifecycle._timers, "look", broken)
+        await until(loop.done)

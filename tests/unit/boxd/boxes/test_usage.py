@@ -154,6 +154,28 @@ async def test_a_box_that_hangs_delays_no_other(measured: Measured) -> None:
     await until(lambda: all(measured.sampler.last(box_id) for box_id in "abc"))
 
 
+async def test_a_box_that_hangs_does_not_end_the_rounds(measured: Measured) -> None:
+    measured.counters.hung = {"hung"}
+    measured.counters.boxes |= dict.fromkeys(("hung", "a"), True)
+    for seconds in range(1, 4):
+        await until(lambda: measured.sampler.last("a"))
+        measured.clock.turn(timedelta(seconds=10))
+        measured.counters.cpu_s["a"] = float(seconds)
+        await until(lambda: measured.of("a").cpu_s == measured.counters.cpu_s["a"])
+    assert measured.counters.at_once == 1
+
+
+async def test_a_bug_of_the_backend_does_not_end_the_rounds(
+    measured: Measured, assert_logs: AssertLogs
+) -> None:
+    with assert_logs("not measured"):
+        measured.counters.failing = {"list": ValueError("a record that is no JSON")}
+        measured.counters.boxes["a"] = True
+        await measured.round()
+        measured.counters.failing = {}
+        await until(lambda: measured.sampler.last("a"))
+
+
 async def test_few_are_measured_at_once(measured: Measured) -> None:
     boxes = [str(n) for n in range(50)]
     measured.counters.boxes |= dict.fromkeys(boxes, True)

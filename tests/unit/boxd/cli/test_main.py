@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     ("command", "flag"),
     [
         ("serve", "--admin-keys"),
-        ("down", "--ssh-addr"),
         ("doctor", "--trusted-proxy"),
     ],
 )
