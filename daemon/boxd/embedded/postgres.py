@@ -196,7 +196,7 @@ class EmbeddedPostgres:
         """Ends server processes whose postmaster died; a new one refuses to start beside them.
 
         They hold no acknowledged change that is not in the write-ahead log. Then the dead server's
-        lock file goes too: a new server would take any process of its user that got the same number
+        lock files go too: a new server would take any process of its user that got the same number
         for a living one. Raises Unavailable.
         """
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT
@@ -207,7 +207,8 @@ class EmbeddedPostgres:
             if asyncio.get_running_loop().time() > deadline:
                 raise Unavailable(f"processes {orphans} of a dead PostgreSQL do not end")
             await asyncio.sleep(POLL)
-        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        for lock in (self.data / "postmaster.pid", self._cluster.socket_lock):
+            lock.unlink(missing_ok=True)
 
     async def _make_database(self) -> None:
         connection = await asyncpg.connect(self.dsn("postgres"))

@@ -52,6 +52,11 @@ class Cluster:
         status = self.directory.stat()
         return SHORT_PARENT / f"boxd-postgres-{status.st_dev:x}-{status.st_ino:x}"
 
+    @property
+    def socket_lock(self) -> Path:
+        """Where a server tells that the socket is its own."""
+        return self.sockets / f"{SOCKET_NAME}.lock"
+
     def dsn(self, database: str) -> str:
         """Connection string of the superuser. Contains the password. Raises OSError."""
         password = self._password_file.read_text(encoding="ascii")

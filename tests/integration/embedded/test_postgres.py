@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import stat
@@ -13,7 +14,7 @@ import asyncpg
 import pytest
 
 from boxd.embedded.postgres import EmbeddedPostgres
-from boxd.embedded.postgres_cluster import SOCKET_PATH_MAX
+from boxd.embedded.postgres_cluster import SOCKET_NAME, SOCKET_PATH_MAX, account
 from boxd.embedded.postgres_settings import SETTINGS, SUPERUSER, host_based_access
 from boxd.embedded.process import processes_in
 from boxd.errors import Unavailable
@@ -136,6 +137,28 @@ async def test_a_running_server_is_adopted_watched_and_stopped(directory: Path) 
         await EmbeddedPostgres(directory).stop()
     assert processes_in(directory / "data", "postgres") == []
     assert not (directory / "data" / "postmaster.pid").exists()
+
+
+async def test_a_number_that_another_process_got_keeps_no_server_down(directory: Path) -> None:
+    """As after the host went down: what a dead server left names a pid that lives again."""
+    server = EmbeddedPostgres(directory)
+    await server.start()
+    await server.stop()
+    user = account()
+    other = await asyncio.create_subprocess_exec("sleep", "600", user=user.pw_uid)
+    try:
+        for left in (
+            directory / "data" / "postmaster.pid",
+            directory / "socket" / f"{SOCKET_NAME}.lock",
+        ):
+            left.write_text(f"{other.pid}\n{directory / 'data'}\n0\n5432\n\n\n0 0\nready\n")
+            os.chown(left, user.pw_uid, user.pw_gid)
+        await server.start()
+        assert server.pid != other.pid
+    finally:
+        other.kill()
+        await other.wait()
+        await server.stop()
 
 
 async def test_a_deep_state_directory_gets_a_short_socket_path(directory: Path) -> None:
