@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shutil
 import subprocess
 from contextlib import suppress
@@ -20,23 +18,15 @@ if TYPE_CHECKING:
 
     from boxd.backends.hostnames import HostNames
 
-_PR_SET_CHILD_SUBREAPER = 36
 CGROUPS = Path("/sys/fs/cgroup")
 
 
-def go_down(names: HostNames, daemon: int) -> None:
+def go_down(names: HostNames) -> None:
     """Kills every process of the installation, and takes away all that no disk holds.
 
-    Who started the daemon, whose pid is given, waits for it itself.
-
-    What stays: the state directory, with what is in it in the page cache. The daemon must be below
-    this process, which reaps all that it leaves: a database takes a zombie for its predecessor.
+    What stays: the state directory, with what is in it in the page cache.
     """
-    _reaper(on=True)
-    try:
-        until(lambda: not _kill(names, daemon), 60)
-    finally:
-        _reaper(on=False)
+    until(lambda: not _kill(names), 60)
     until(lambda: not _unmount(names), 30)
     for path in Path("/run/netns").glob(f"boxd-{names.instance}-*"):
         subprocess.run(["ip", "netns", "delete", path.name], check=True)
@@ -49,14 +39,8 @@ def go_down(names: HostNames, daemon: int) -> None:
     until(lambda: not _left(names), 30)
 
 
-def _reaper(*, on: bool) -> None:
-    """Orphans below this process become its children."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
-
-
-def _kill(names: HostNames, daemon: int) -> bool:
-    """Whether there was somebody to kill, or to reap."""
+def _kill(names: HostNames) -> bool:
+    """Whether there was somebody to kill."""
     inside = f"{names.state_dir}/"
     members = {
         int(pid) for group in _groups(names) for pid in (group / "cgroup.procs").read_text().split()
@@ -64,7 +48,6 @@ def _kill(names: HostNames, daemon: int) -> bool:
     found = False
     for process in psutil.process_iter(["pid", "cmdline", "cwd", "status"]):
         if process.info["status"] == psutil.STATUS_ZOMBIE:
-            found |= process.pid != daemon and _reap(process)
             continue
         words = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
         mine = any(inside in f"{word}/" for word in words)
@@ -73,15 +56,6 @@ def _kill(names: HostNames, daemon: int) -> bool:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
     return found
-
-
-def _reap(process: psutil.Process) -> bool:
-    """Whether it was an orphan that has come to this process."""
-    with suppress(psutil.NoSuchProcess):
-        if process.ppid() == os.getpid():
-            os.waitpid(process.pid, os.WNOHANG)
-            return True
-    return False
 
 
 def _unmount(names: HostNames) -> bool:

@@ -79,7 +79,7 @@ class Mortal:
     def reboot(self) -> None:
         """The host goes down, and tells another start from now on; the daemon is to be started."""
         assert self.daemon.process is not None
-        go_down(self.names, self.daemon.process.pid)
+        go_down(self.names)
         self.daemon.process.wait(STOP_S)
         self.daemon.process = None
         self.tell("boot", secrets.token_hex(16))
