@@ -41,7 +41,7 @@ from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
-from boxd.errors import BadRequest, Unavailable, UnknownImage
+from boxd.errors import BadRequest, BoxdError, Unavailable, UnknownImage
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -169,6 +169,8 @@ class Service:
         if serve:
             guest = await asyncio.to_thread(runtime.build, guest, self._progress)
             await self._build_default_image(catalog, backend)
+            ahead = asyncio.create_task(self._expect_images(catalog, backend))
+            self._stack.push_async_callback(_end, ahead)
         operations = await self._start_core(
             store, backend, catalog, volumes, guest, keys, serve=serve
         )
@@ -300,6 +302,14 @@ class Service:
         if not built:
             await catalog.build(name, self._progress)
 
+    async def _expect_images(self, catalog: Catalog, backend: Backend) -> None:
+        """Goes on while boxes are served: one that is made meanwhile waits for its own image."""
+        try:
+            roots = {one.name: catalog.rootfs(one.name) for one in catalog.images() if one.built}
+            await backend.expect(roots, self._config.default_image)
+        except BoxdError as error:
+            _log.warning("images are not made ready: %s", error)
+
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there is a lifecycle."""
         return await self._lifecycle.request(box_id, verb, params)
@@ -326,6 +336,11 @@ class Service:
         if self._door is not None:
             everything = self._mode is StopMode.EVERYTHING
             await self._door.close(QUICK_DRAIN if everything else DRAIN_S)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _backups(config: Config) -> Callable[[str], BackupJob] | None:

@@ -97,6 +97,27 @@ async def test_a_root_of_the_catalog_is_imported_once_and_again_when_it_is_built
         await engine.close()
 
 
+async def test_images_that_are_gone_leave_the_engine_and_the_first_is_imported_ahead(
+    docker_host: DockerHost, busybox_root: Path, tmp_path: Path
+) -> None:
+    instance, roots = docker_host.config.instance, {}
+    for name in ("first", "used", "unused"):
+        roots[name] = tmp_path / name
+        shutil.copytree(busybox_root, roots[name], symlinks=True)
+    engine = Engine(docker_host.engine.socket)
+    await engine.connect()
+    try:
+        await docker_host.box(image="used", rootfs=roots["used"])
+        gone = await docker_host.box(image="unused", rootfs=roots["unused"])
+        await docker_host.backend.destroy(gone)
+        # What a container stands on stays until a later time.
+        await docker_host.backend.expect({"first": roots["first"]}, "first")
+        left = await engine.images(f"boxd.image={instance}")
+        assert sorted(left) == [f"boxd-{instance}/{name}:{name}" for name in ("first", "used")]
+    finally:
+        await engine.close()
+
+
 async def test_a_root_that_is_gone_leaves_nothing(docker_host: DockerHost, tmp_path: Path) -> None:
     plan = docker_host.plan(image="absent", rootfs=tmp_path / "absent")
     with pytest.raises(BoxdError, match="absent"):

@@ -34,7 +34,7 @@ from boxd.tunnel.registry import TunnelRegistry, new_identity
 from tests.harness.openssh import Client
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
 TIER = "default"
 STOP_S = 10.0
@@ -69,6 +69,9 @@ class ProcessBackend(WithoutMemory):
             any_image=False,
             why_no_suspend=self.why_no_memory,
         )
+
+    async def expect(self, roots: Mapping[str, Path], first: str) -> None:
+        """There are no images."""
 
     async def create(self, plan: BoxPlan) -> None:
         """Remembers the plan."""

@@ -287,7 +287,7 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
         assert not (told.root / "bin/new").exists()
         assert not (told.root / "bin/f").exists()
 
-        with pytest.raises(Conflict, match=f"used by a box: testbox \\({box[:12]}\\); remove them"):
+        with pytest.raises(Conflict, match=f"used by testbox \\({box[:12]}\\); remove it"):
             service.remove_image(host.config, "evil")
         again = await service.import_image(
             host.config, "evil", tmp_path / "evil.tar", lambda _: None
@@ -306,7 +306,21 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
         shutil.move(tmp_path / "away", told.root)
         await host.backend.start(box)
 
+        # A snapshot stands on the version as its box did, and what is made of it does.
+        await host.backend.stop(box)
+        await host.backend.snapshot(box, kept := "5" * 32)
         await host.backend.destroy(box)
+        with pytest.raises(Conflict, match="used by a snapshot of testbox; remove"):
+            service.remove_image(host.config, "evil")
+        await service.import_image(host.config, "evil", tmp_path / "evil.tar", lambda _: None)
+        copy = host.plan(rootfs=again.root, image="evil")
+        await host.backend.clone(copy, kept)
+        await host.backend.start(copy.box_id)
+        assert (await host.run(copy.box_id, "/bin/ls", "/bin/new")).status == 0
+        await host.backend.drop_snapshot(kept)
+        with pytest.raises(Conflict, match="used by testbox"):
+            service.remove_image(host.config, "evil")
+        await host.backend.destroy(copy.box_id)
         service.remove_image(host.config, "evil")
         assert not (state / "images/evil").exists()
         assert host.leftovers() == []

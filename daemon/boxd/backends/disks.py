@@ -42,8 +42,8 @@ class Disks:
             self._why_not = str(error)
             _log.log(
                 logging.WARNING if self._size or self._volume.made else logging.INFO,
-                "disks of boxes have no limit",
-                extra={"why": error},
+                "disks of boxes have no limit: %s",
+                error,
             )
         else:
             self._limited = SubvolumeDisk(self._volume)

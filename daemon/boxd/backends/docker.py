@@ -48,7 +48,7 @@ from boxd.backends.without_memory import WithoutMemory
 from boxd.errors import BoxdError, Conflict, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from boxd.backends.docker_images import EngineImage
@@ -144,6 +144,12 @@ class DockerBackend(WithoutMemory):
             any_image=True,
             why_no_suspend=WHY_NO_SUSPEND,
         )
+
+    async def expect(self, roots: Mapping[str, Path], first: str) -> None:
+        """Imports the first one; removes from the engine what is of no image any more."""
+        await self._images.keep(roots)
+        if first in roots:
+            await self._images.of_root(first, roots[first])
 
     async def create(self, plan: BoxPlan) -> None:
         """Makes record and container, with its image if the engine has none. What is there stays.

@@ -12,6 +12,7 @@ from boxd.backends.docker_config import IMAGE
 from boxd.errors import UnknownImage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from boxd.backends.docker_engine import Engine
@@ -53,8 +54,7 @@ class EngineImages:
         Versions that were imported before and that no container stands on are removed then.
         """
         version = await asyncio.to_thread(root.resolve)
-        repository = f"{self._prefix}{_NO_TAG.sub('-', name).lower().strip('-._') or 'image'}"
-        tag = _NO_TAG.sub("-", version.name).lstrip("-.")[:128] or "root"
+        repository, tag = self._named(name, version)
         found = await self._engine.image(f"{repository}:{tag}")
         if found is None:
             async with self._locks.alone(f"{repository}:{tag}"):
@@ -83,6 +83,20 @@ class EngineImages:
                     await self._engine.pull(reference)
                     found = await self._engine.image(reference)
         return _usable(reference, found)
+
+    async def keep(self, roots: Mapping[str, Path]) -> None:
+        """Removes what was imported of other roots, unless a container stands on it."""
+        wanted = set()
+        for name, root in roots.items():
+            wanted.add(":".join(self._named(name, await asyncio.to_thread(root.resolve))))
+        for reference in await self._engine.images(self._label):
+            if reference not in wanted:
+                await self._engine.remove_image(reference)
+
+    def _named(self, name: str, version: Path) -> tuple[str, str]:
+        """Repository and tag of an image's root."""
+        repository = f"{self._prefix}{_NO_TAG.sub('-', name).lower().strip('-._') or 'image'}"
+        return repository, _NO_TAG.sub("-", version.name).lstrip("-.")[:128] or "root"
 
     async def _prune(self, repository: str, tag: str) -> None:
         for name in await self._engine.images(self._label):

@@ -12,6 +12,7 @@ from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
 from boxd.errors import Conflict, MemoryLost, NotFound, Unavailable, Unsupported
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from boxd.errors import BoxdError
@@ -90,6 +91,9 @@ class FakeBackend:
             any_image=False,
             why_no_suspend=why,
         )
+
+    async def expect(self, roots: Mapping[str, Path], first: str) -> None:
+        """Boxes stand on the roots themselves: nothing takes long, and nothing is kept."""
 
     async def create(self, plan: BoxPlan) -> None:
         """Remembers the plan; a known box stays as it is."""

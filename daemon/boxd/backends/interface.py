@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -98,6 +99,14 @@ class Backend(Protocol):
 
     def capabilities(self) -> Capabilities:
         """What can be done here; valid after `setup`."""
+        ...
+
+    async def expect(self, roots: Mapping[str, Path], first: str) -> None:
+        """Tells which images there are now, with their roots, before boxes are made from them.
+
+        What takes long for `first`, the one of most boxes, is done at once; what is kept of others,
+        and no box stands on, is given up. Boxes may be made meanwhile.
+        """
         ...
 
     async def create(self, plan: BoxPlan) -> None:

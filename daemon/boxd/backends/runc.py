@@ -41,7 +41,7 @@ from boxd.backends.runc_snapshots import RuncSnapshots
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
     from boxd.backends.interface import BackendBox, BoxPlan
@@ -132,6 +132,9 @@ class RuncBackend:
             any_image=False,
             why_no_suspend=self._memory.why_not,
         )
+
+    async def expect(self, roots: Mapping[str, Path], first: str) -> None:
+        """Boxes stand on the roots themselves: nothing takes long, and nothing is kept."""
 
     async def create(self, plan: BoxPlan) -> None:
         """Makes record, layer, root, network with its fence. What is there already stays."""

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Users = Callable[[], Mapping[Path, Sequence[str]]]
-    """Which versions boxes stand on, and the names of these boxes."""
+    """Which versions boxes and snapshots stand on, and the names of these."""
 
 _SHOWN = 5
-"""Boxes that a refusal names."""
+"""How many of them a refusal names."""
 
 
 class Versions:
@@ -137,10 +137,10 @@ class Versions:
         boxes = [box for version in self._all() for box in standing.get(version, ())]
         if boxes:
             more = f" and {len(boxes) - _SHOWN} more" if len(boxes) > _SHOWN else ""
-            count = f"{len(boxes)} boxes" if len(boxes) > 1 else "a box"
+            them = "them" if len(boxes) > 1 else "it"
             raise Conflict(
-                f"image {self.name!r} is used by {count}: "
-                f"{', '.join(boxes[:_SHOWN])}{more}; remove them first"
+                f"image {self.name!r} is used by {', '.join(boxes[:_SHOWN])}{more}; "
+                f"remove {them} first"
             )
 
     def _taken_away(self, versions: list[Path], users: Users) -> bool:

@@ -66,9 +66,9 @@ def test_an_image_in_use_is_not_removed(tmp_path: Path) -> None:
     one, two = made(tmp_path, "one"), made(tmp_path, "two", description="mine")
     found = Versions(tmp_path / "x")
     names = [f"b{number}" for number in range(7)]
-    with pytest.raises(Conflict, match=r"image 'x' is used by 7 boxes: b0, .*, b4 and 2 more; rem"):
+    with pytest.raises(Conflict, match=r"image 'x' is used by b0, .*, b4 and 2 more; rem"):
         found.remove(lambda: {one: names})
-    with pytest.raises(Conflict, match="used by a box: web; remove them first"):
+    with pytest.raises(Conflict, match="used by web; remove it first"):
         found.remove(after(2, {two: ["web"]}))
     assert (found.current, found.imported) == (two, "mine")
     assert sorted(one.parent.iterdir()) == sorted([one, two])
