@@ -109,7 +109,7 @@ async def test_boxes_are_listed_shown_and_removed(front_door: Entrance) -> None:
     assert [entry["id"] for entry in await as_json(client, "ls -w ws1")] == [box.id]
     text = (await client.run("cli", "info -w ws1 web")).text
     assert f" {box.id}\n" in text
-    assert "processes:   1\n" in text
+    assert ["processes:", "1"] in [line.split() for line in text.splitlines()]
     removed = await client.run("cli", f"rm {box.id[:8]}")
     assert (removed.status, removed.text) == (0, f"removed ws1/web {box.id[:12]}\n")
     assert await front_door.store.all_boxes() == []

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.errors import BoxdError, Unavailable
+from boxd.names.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +114,7 @@ def last_words(log: Path) -> str:
         return "it said nothing"
     for line in reversed(lines):
         try:
-            return str(json.loads(line)["msg"])
+            return escaped(str(json.loads(line)["msg"]))
         except (ValueError, KeyError):
             continue
     return "it said nothing"

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """One attachment. `end` is called when its credential is revoked.
+    """One attachment, from the moment in which it is asked for. `end` is called when its credential
+    is revoked, also while its box is being made.
 
     `lost` tells, once it is known, what became of the box while it was held.
     """
@@ -33,6 +34,7 @@ class Attachments:
 
     def __init__(self) -> None:
         self._holds: dict[str, set[Hold]] = {}
+        self._revocable: set[Hold] = set()
 
     def add(self, hold: Hold) -> None:
         """Counts one more."""
@@ -65,12 +67,19 @@ class Attachments:
         for hold in self._holds.get(box_id, ()):
             hold.lost = why
 
+    def expect(self, hold: Hold) -> None:
+        """Its credential may be revoked from now on; it may not hold a box yet."""
+        self._revocable.add(hold)
+
+    def finish(self, hold: Hold) -> None:
+        """It is over. No error if it was not expected."""
+        self._revocable.discard(hold)
+
     def end_key(self, key_id: str) -> int:
         """Ends everything that an API key started; returns how many that were."""
         ended = 0
-        for holds in list(self._holds.values()):
-            for hold in list(holds):
-                if hold.key_id == key_id and hold.end is not None:
-                    hold.end()
-                    ended += 1
+        for hold in list(self._revocable):
+            if hold.key_id == key_id and hold.end is not None:
+                hold.end()
+                ended += 1
         return ended

@@ -38,6 +38,10 @@ OTHER_DRIVE = "started from its disk: what it was made of had the drive of anoth
 _log = logging.getLogger(__name__)
 
 
+def _ignore(_box: Box) -> None:
+    """Where a box goes that nobody waits for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A new box against which nothing speaks but a limit, as it will be stored; it has no host key
@@ -100,9 +104,11 @@ class Changes:
         ephemeral: bool,
         durable: bool = False,
         old: Box | None = None,
+        begun: Callable[[Box], None] = _ignore,
     ) -> Box:
         """A new running box of a spec; notes what was clamped. What fails leaves nothing.
 
+        `begun` is told of the box when nothing speaks against it any more and its row stands.
         `old` is the box of that name whose place it takes: it is removed when nothing stands
         against the new one, so that a refusal leaves it. Raises what quota, catalog and `Assembly`
         raise.
@@ -111,7 +117,7 @@ class Changes:
             owner, workspace, spec, default_ttl=default_ttl, ephemeral=ephemeral, durable=durable
         )
         template = self._templates.find(decided.box)
-        box = await self._make(decided, said, old=old, template=template)
+        box = await self._make(decided, said, old=old, template=template, begun=begun)
         if template is None:
             self._templates.wanted(box)
         return box
@@ -185,9 +191,13 @@ class Changes:
         old: Box | None,
         snapshot_id: str = "",
         template: str | None = None,
+        begun: Callable[[Box], None] = _ignore,
     ) -> Box:
         private_key, host_key = self._assembly.new_identity()
         box = await self._enter(replace(decided.box, host_key=host_key), old, said)
+        for one in decided.shortened:
+            said(one.told(box.ref))
+        begun(box)
         try:
             lost = ""
             if template is None or not await self._copied(box, private_key, template):
@@ -202,8 +212,6 @@ class Changes:
                 raise
             raise failure from error
         _log.info("box created", extra={"box": box.id, "image": box.image})
-        for one in decided.shortened:
-            said(one.told(box.ref))
         return box
 
     async def _enter(self, box: Box, old: Box | None, said: Callable[[str], None]) -> Box:
@@ -274,10 +282,13 @@ class Changes:
                 raise
             raise type(error)(f"profile {profile.name}: {error}") from None
 
-    async def wake(self, box: Box, *, detail: str = "") -> Box:
+    async def wake(
+        self, box: Box, *, detail: str = "", begun: Callable[[Box], None] = _ignore
+    ) -> Box:
         """Has an existing box run, whatever state its row tells.
 
-        `detail` is what its row tells of a box that is started for it.
+        `detail` is what its row tells of a box that is started for it; `begun` is told of the box
+        when it is on its way.
         """
         if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
             box = await self.settle(box)
@@ -285,7 +296,7 @@ class Changes:
             if await self._assembly.tunnel(box) is not None:
                 return box
             box = await self._rows.change(box, BoxState.FAILED, DIED)
-        return await self._start(box, detail)
+        return await self._start(box, detail, begun)
 
     async def steady(self, box: Box) -> Box:
         """The box as it is stored now, in a steady state. NotFound."""
@@ -339,12 +350,13 @@ class Changes:
             self._timers.doom(box, error)
         _log.info("box removed", extra={"box": box.id})
 
-    async def _start(self, box: Box, detail: str) -> Box:
+    async def _start(self, box: Box, detail: str, begun: Callable[[Box], None]) -> Box:
         """From `suspended` or `failed`: the box goes on from its memory, or starts on its disk."""
         if self._assembly.is_lost(box):
             box, detail = await self._remake(box), REMADE
         async with self._admission.room(box, new=False):
             box = await self._rows.change(box, BoxState.RESUMING, step=Waking.PREPARE)
+        begun(box)
         try:
             lost = await self._sleep.revive(box)
         except BaseException as error:

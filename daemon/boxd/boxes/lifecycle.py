@@ -175,16 +175,22 @@ class Lifecycle:
         default_ttl: timedelta | None = None,
         durable: bool | None = None,
         hold: Hold | None = None,
+        wait: bool = True,
     ) -> Box:
         """The running box of a spec: made when it is not there, started when it does not run.
 
         `default_ttl` is the deadline of a new box whose spec and profile have none; `durable` None
-        leaves it as it is. `hold`, if given, is counted for the box under its lock. Raises what
-        `Assembly.start` and the quota raise.
+        leaves it as it is. `hold`, if given, is counted for the box under its lock. Without `wait`
+        it is returned as soon as nothing speaks against it and its row tells that it is on its way.
+        Raises what `Assembly.start` and the quota raise.
         """
         name = f"tmp-{random_hex(5)}" if spec.anonymous else spec.name
         named = replace(spec, name=name)
         said = notes or _log.debug
+        begun: asyncio.Future[Box] = asyncio.get_running_loop().create_future()
+
+        def begin(box: Box) -> None:
+            begun.set_result(box)
 
         async def change() -> Box:
             async with self._locks.name(owner, workspace, name):
@@ -202,13 +208,16 @@ class Lifecycle:
                         ephemeral=spec.anonymous,
                         durable=bool(durable),
                         old=box,
+                        begun=begin,
                     )
                 else:
                     box = await self._changes.renew(box, spec, said, durable=durable)
-                    box = await self._changes.wake(box)
+                    box = await self._changes.wake(box, begun=begin)
                 return self._counted(box, hold)
 
-        return await self._shielded(change(), hold)
+        if wait:
+            return await self._shielded(change(), hold)
+        return await self._begun(change(), begun)
 
     def check_image(self, name: str) -> None:
         """Raises UnknownImage for what boxes can never start from, Unavailable for not yet."""
@@ -292,9 +301,12 @@ class Lifecycle:
     ) -> AsyncIterator[Attachment]:
         """Holds the box of a spec while the context lasts; see `up`."""
         hold = Hold("", why, key_id)
-        box = await self.up(owner, workspace, spec, notes=notes, default_ttl=default_ttl, hold=hold)
-        async with self._held(box, hold) as attachment:
-            yield attachment
+        async with self._revocable(hold):
+            box = await self.up(
+                owner, workspace, spec, notes=notes, default_ttl=default_ttl, hold=hold
+            )
+            async with self._held(box, hold) as attachment:
+                yield attachment
 
     @asynccontextmanager
     async def attach_existing(
@@ -302,9 +314,10 @@ class Lifecycle:
     ) -> AsyncIterator[Attachment]:
         """Holds an existing box while the context lasts; see `wake`."""
         hold = Hold("", why, key_id)
-        box = await self.wake(box, hold=hold)
-        async with self._held(box, hold) as attachment:
-            yield attachment
+        async with self._revocable(hold):
+            box = await self.wake(box, hold=hold)
+            async with self._held(box, hold) as attachment:
+                yield attachment
 
     async def request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, object]:
         """What the agent of a box asks; see `BoxDrives.request` and `Pins.request`."""
@@ -354,7 +367,8 @@ class Lifecycle:
         return box
 
     @asynccontextmanager
-    async def _held(self, box: Box, hold: Hold) -> AsyncIterator[Attachment]:
+    async def _revocable(self, hold: Hold) -> AsyncIterator[None]:
+        """Who attaches, from the first wish on: InvalidKey as soon as its key is revoked."""
         task = asyncio.current_task()
         revoked = False
 
@@ -364,16 +378,23 @@ class Lifecycle:
                 revoked = True
                 task.cancel()
 
+        hold.end = end
+        self.attachments.expect(hold)
         try:
-            tunnel = await self._assembly.tunnels.get(box.id)
-            hold.end = end
-            yield Attachment(box, tunnel, hold)
+            yield
         except asyncio.CancelledError:
             if revoked and task is not None and task.uncancel() == 0:
                 raise InvalidKey from None
             raise
         finally:
             hold.end = None
+            self.attachments.finish(hold)
+
+    @asynccontextmanager
+    async def _held(self, box: Box, hold: Hold) -> AsyncIterator[Attachment]:
+        try:
+            yield Attachment(box, await self._assembly.tunnels.get(box.id), hold)
+        finally:
             self._released(box, hold)
 
     def _released(self, box: Box, hold: Hold) -> None:
@@ -408,7 +429,21 @@ class Lifecycle:
                 task.add_done_callback(lambda done: self._abandoned(done, hold))
             raise
 
+    async def _begun(self, work: Coroutine[Any, Any, Box], begun: asyncio.Future[Box]) -> Box:
+        """What `work` made of a box when it had begun, or at its end if that comes first."""
+        task = self._spawn(work)
+        task.add_done_callback(lambda done: _log_failure(done, unseen=begun.done()))
+        await asyncio.wait({task, begun}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else begun.result()
+
     def _abandoned(self, done: asyncio.Task[Box], hold: Hold) -> None:
         if done.cancelled() or done.exception() is not None:
             return
         self._released(done.result(), hold)
+
+
+def _log_failure(done: asyncio.Task[Box], *, unseen: bool) -> None:
+    """Of what nobody waits for; the row of a box that was there before tells it too."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None and unseen:
+        _log.warning("box did not start: %s", error)

@@ -38,7 +38,9 @@ class Pins:
 
     async def pin(self, box: Box, span: timedelta, why: str) -> Box:
         """Keeps the box awake for `span` from now. BadRequest, NotFound."""
-        if not timedelta(0) < span <= LONGEST_PIN:
+        if span <= timedelta(0):
+            raise BadRequest("the time of a pin must be positive; for example --for 2h")
+        if span > LONGEST_PIN:
             raise BadRequest(f"a pin holds for at most {format_duration(LONGEST_PIN)}")
         if len(why) > MAX_WHY or not why.isprintable():
             raise BadRequest(f"the reason of a pin is at most {MAX_WHY} printable characters")

@@ -112,7 +112,7 @@ class Sleep:
         except BaseException as error:
             failure = f"could not be suspended: {str(error) or 'it was broken off'}"
             await self._run_on(box, before, "" if isinstance(error, InUse) else failure)
-            if isinstance(error, InUse) or not isinstance(error, BoxdError):
+            if isinstance(error, InUse) or not isinstance(error, (BoxdError, OSError)):
                 raise
             kind = DiskFull if isinstance(error, DiskFull) else Conflict
             raise kind(f"box {box.ref} {failure}") from error

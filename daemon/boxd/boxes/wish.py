@@ -116,7 +116,7 @@ def wished(
     is clamped too is nobody's news.
     """
     said = profile or Profile("", spec.image or defaults.image)
-    flavor = _flavor(catalog, spec.flavor or said.flavor)
+    flavor = _flavor(catalog, spec.flavor or said.flavor, "" if spec.flavor else said.name)
     ttl, ttl_max = spec.ttl or said.ttl, defaults.deadline_max
     grace, grace_max = spec.grace or said.grace, defaults.policy.grace_max
     return Wish(
@@ -187,10 +187,12 @@ def _shortened(
     return [Shortened(what, sign, asked, most, profile)]
 
 
-def _flavor(catalog: Catalog, name: str | None) -> Flavor:
+def _flavor(catalog: Catalog, name: str | None, profile: str) -> Flavor:
+    """`profile` asked for it, unless it is empty: its flavor can have left the catalog since."""
     if name is None:
         return catalog.default_flavor
     flavors = {flavor.name: flavor for flavor in catalog.flavors()}
     if name not in flavors:
-        raise UnknownImage(f"no flavor {shown(name)}; known: {', '.join(flavors)}")
+        source = f"profile {profile}: " if profile else ""
+        raise UnknownImage(f"{source}no flavor {shown(name)}; known: {', '.join(flavors)}")
     return flavors[name]

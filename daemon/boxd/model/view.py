@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from boxd.model.box import PIDS
+
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
@@ -22,7 +24,7 @@ class NextAct:
 
 @dataclass(frozen=True, slots=True)
 class BoxView:
-    """A box as its owner sees it. `age_s` in seconds, `mem_mb` in MiB.
+    """A box as its owner sees it. `age_s` in seconds, `mem_mb` and `disk_mb` (0: no cap) in MiB.
 
     `attached` counts who holds it awake, `why` tells how many for which reason, detached shells and
     a pin included. `memory`: it sleeps with its memory, so that its processes will go on.
@@ -53,6 +55,10 @@ class BoxView:
     pinned_until: datetime | None = None
     pin_why: str = ""
     clamped: bool = False
+    egress: str = "all"
+    disk_mb: int = 0
+    pids: int = PIDS
+    drive: bool = False
     usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -81,6 +87,10 @@ class BoxView:
             "auto_suspend": self.auto_suspend,
             "pinned_until": self.pinned_until.isoformat() if self.pinned_until else None,
             "pin_why": self.pin_why,
+            "egress": self.egress,
+            "disk_mb": self.disk_mb,
+            "pids": self.pids,
+            "drive": self.drive,
             "usage": self.usage.to_json() if self.usage else None,
         }
         return shown
@@ -123,5 +133,9 @@ def view_box(box: Box, now: datetime, use: Use) -> BoxView:
         pinned_until=use.pinned_until,
         pin_why=box.pin_why if use.pinned_until else "",
         clamped=box.clamped,
+        egress=box.egress,
+        disk_mb=box.disk_mb,
+        pids=box.pids,
+        drive=box.drive,
         usage=use.usage,
     )

@@ -74,16 +74,17 @@ class BoxOperations(Core):
         ws: str | None = None,
         *,
         durable: bool | None = None,
+        wait: bool = True,
         notes: Callable[[str], None] | None = None,
     ) -> BoxView:
         """Creates the box of a spec, or starts it, and has it run without an attachment.
 
-        A `durable` box is not removed for being unused; None: it stays what it is. `notes` gets
-        lines for people.
+        A `durable` box is not removed for being unused; None: it stays what it is. Without `wait`
+        it is shown as soon as it is on its way. `notes` gets lines for people.
         """
         box_spec, workspace = await self._creatable(p, spec, ws, anonymous=False)
         box = await self._lifecycle.up(
-            p.owner, workspace, box_spec, durable=durable, notes=notes or _ignore
+            p.owner, workspace, box_spec, durable=durable, wait=wait, notes=notes or _ignore
         )
         return self._view(box)
 

@@ -34,8 +34,8 @@ async def _create(call: Call) -> Reply:
     )
     confined = "your whole account" if key.scope is None else f"workspace {key.scope}"
     expires = "never expires" if key.expires is None else f"expires {moment(key.expires)}"
-    notes = f"key {key.name} for {confined}, {expires}; it is shown only this once\n"
-    return Reply(_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", notes)
+    note = f"key {key.name} for {confined}, {expires}; it is shown only this once"
+    return Reply(_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
 
 
 async def _list(call: Call) -> Reply:

@@ -45,6 +45,12 @@ def next_act(call: Call, box: BoxView) -> str | None:
     return None if box.next is None else f"{box.next.act} {remaining(box.next.at, call.now)}"
 
 
+def pinned(box: BoxView) -> str | None:
+    """Until when a box is kept awake on purpose, and what for."""
+    when = moment(box.pinned_until)
+    return f"{when} ({box.pin_why})" if when and box.pin_why else when
+
+
 def percent(share: float | None) -> int | None:
     """A share of one CPU in percent."""
     return None if share is None else round(100 * share)

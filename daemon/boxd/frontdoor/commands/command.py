@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from boxd.errors import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
     from boxd.operations import Operations
@@ -36,14 +36,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command has to say: `document` for `--json`, `text` and `notes` (stderr) for people.
+    """What a command has to say: `document` for `--json`, `text` for people, each `notes` one line.
 
     `failures` are refusals of single arguments; with one the command exits 1.
     """
 
     document: Any
     text: str
-    notes: str = ""
+    notes: Sequence[str] = ()
     failures: tuple[str, ...] = ()
 
 

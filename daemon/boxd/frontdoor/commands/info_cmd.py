@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.frontdoor.commands.boxrow import box_json, deadline, next_act, usage_pairs, why
+from boxd.frontdoor.commands.boxrow import box_json, deadline, next_act, pinned, usage_pairs, why
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
 from boxd.frontdoor.commands.table import listing, moment, span
+from boxd.names.duration import format_duration
 
 if TYPE_CHECKING:
     import argparse
@@ -28,10 +29,19 @@ async def _run(call: Call) -> Reply:
         ("flavor", box.flavor),
         ("cpus", box.cpus),
         ("memory", f"{box.mem_mb} MiB"),
+        ("disk limit", f"{box.disk_mb} MiB" if box.disk_mb else None),
+        ("process limit", box.pids),
+        ("egress", box.egress),
+        ("drive", "yes" if box.drive else "no"),
         ("created", moment(box.created)),
         ("age", span(box.age_s)),
         ("deadline", deadline(box)),
         ("next", next_act(call, box)),
+        ("grace", None if box.grace is None else format_duration(box.grace)),
+        ("durable", "yes" if box.durable else "no"),
+        ("auto-suspend", "on" if box.auto_suspend else "off"),
+        ("pinned until", pinned(box)),
+        ("memory kept", "yes" if box.memory else "no"),
         ("attached", box.attached),
         ("why", why(box)),
         *usage_pairs(box),

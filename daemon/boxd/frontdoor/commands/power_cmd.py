@@ -29,7 +29,7 @@ async def _resume(call: Call) -> Reply:
 
 def _told(call: Call, box: BoxView) -> Reply:
     """What came of it; a box that had to start from its disk says so on stderr."""
-    notes = f"box {box.ref} {box.detail}\n" if box.detail else ""
+    notes = [f"box {box.ref} {box.detail}"] if box.detail else []
     return Reply(box_json(call, box), table(("NAME", "STATE"), [(box.ref, box.state)]), notes)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from boxd.frontdoor.commands.command import Call, Command, Reply
 from boxd.frontdoor.commands.table import listing, table
 from boxd.names.duration import format_duration, parse_duration
-from boxd.names.words import escaped
 
 if TYPE_CHECKING:
     import argparse
@@ -44,8 +43,7 @@ async def _set(call: Call) -> Reply:
         egress=args.egress,
         notes=notes.append,
     )
-    told = "".join(escaped(note) + "\n" for note in notes)
-    return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), told)
+    return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
 
 
 async def _list(call: Call) -> Reply:

@@ -97,11 +97,15 @@ def _find(words: list[str]) -> tuple[Command, list[str]]:
 
 
 def _result(reply: Reply, as_json: bool) -> Result:
+    """Notes and failures stand on stderr; with `--json` each is a document of its own."""
+    notes = "".join(_note(text, as_json) for text in reply.notes)
     failures = "".join(_failure(text, as_json) for text in reply.failures)
-    status = 1 if reply.failures else 0
-    if as_json:
-        return Result(_dump(reply.document), failures, status)
-    return Result(reply.text, reply.notes + failures, status)
+    stdout = _dump(reply.document) if as_json else reply.text
+    return Result(stdout, notes + failures, 1 if reply.failures else 0)
+
+
+def _note(text: str, as_json: bool) -> str:
+    return _dump({"note": text}) if as_json else escaped(text) + "\n"
 
 
 def _failure(text: str, as_json: bool) -> str:

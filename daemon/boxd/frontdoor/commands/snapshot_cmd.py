@@ -46,8 +46,8 @@ async def _rm(call: Call) -> Reply:
 async def _restore(call: Call) -> Reply:
     args = call.args
     box = await call.operations.restore_snapshot(call.principal, args.ref, args.name, args.ws)
-    notes = f"box {box.ref} {box.detail}; what it was is kept as snapshot pre-restore\n"
-    return Reply(box_json(call, box), table(("NAME", "STATE"), [(box.ref, box.state)]), notes)
+    note = f"box {box.ref} {box.detail}; what it was is kept as snapshot pre-restore"
+    return Reply(box_json(call, box), table(("NAME", "STATE"), [(box.ref, box.state)]), [note])
 
 
 async def _fork(call: Call) -> Reply:
@@ -57,7 +57,7 @@ async def _fork(call: Call) -> Reply:
     )
     if box.detail:
         said.append(f"box {box.ref} {box.detail}")
-    return Reply(box_json(call, box), boxes_table(call, [box]), "".join(f"{s}\n" for s in said))
+    return Reply(box_json(call, box), boxes_table(call, [box]), said)
 
 
 def _listed(snapshots: list[Snapshot]) -> str:

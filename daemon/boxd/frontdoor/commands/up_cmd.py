@@ -6,12 +6,12 @@ import argparse
 
 from boxd.frontdoor.commands.boxrow import box_json, boxes_table
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
-from boxd.names.words import escaped
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     workspace_option(parser)
     parser.add_argument("--durable", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--no-wait", action="store_true")
     parser.add_argument("spec")
 
 
@@ -19,10 +19,14 @@ async def _run(call: Call) -> Reply:
     args = call.args
     notes: list[str] = []
     box = await call.operations.up(
-        call.principal, args.spec, args.ws, durable=args.durable, notes=notes.append
+        call.principal,
+        args.spec,
+        args.ws,
+        durable=args.durable,
+        wait=not args.no_wait,
+        notes=notes.append,
     )
-    told = "".join(escaped(note) + "\n" for note in notes)
-    return Reply(box_json(call, box), boxes_table(call, [box]), told)
+    return Reply(box_json(call, box), boxes_table(call, [box]), notes)
 
 
 COMMANDS = (

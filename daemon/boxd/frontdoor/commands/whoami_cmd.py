@@ -5,10 +5,10 @@ from __future__ import annotations
 from boxd.frontdoor.commands.command import Call, Command, Reply
 from boxd.frontdoor.commands.table import listing
 
-_NOTE = (
-    "This fingerprint is your account: whoever holds the private key is you, and without it the\n"
+_NOTES = (
+    "This fingerprint is your account: whoever holds the private key is you, and without it the",
     "account cannot be recovered. If your client holds several keys, name one: ssh -i KEY -o"
-    " IdentitiesOnly=yes\n"
+    " IdentitiesOnly=yes",
 )
 
 
@@ -28,7 +28,7 @@ async def _run(call: Call) -> Reply:
         ("workspaces with boxes", ", ".join(workspaces)),
         ("api keys", len(keys)),
     ]
-    return Reply(document, listing(pairs), _NOTE)
+    return Reply(document, listing(pairs), _NOTES)
 
 
 COMMANDS = (Command(("whoami",), "show the identity you connected with", "whoami", _run),)

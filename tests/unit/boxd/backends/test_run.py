@@ -97,5 +97,7 @@ def test_the_last_message_of_a_log(tmp_path: Path) -> None:
     assert last_words(log) == "it said nothing"
     log.write_text('{"msg": "first"}\n{"msg": "last"}\n{"level": "x"}\ncut {"ms\n')
     assert last_words(log) == "last"
+    log.write_text('{"msg": "a\\u001b[2Jb\\nc"}\n')
+    assert last_words(log) == "a\\x1b[2Jb\\nc"
     log.write_text("\n")
     assert last_words(log) == "it said nothing"

@@ -218,17 +218,20 @@ async def test_no_pin_outlives_the_deadline(sleepy: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("span", "why"),
+    ("span", "why", "told"),
     [
-        (timedelta(days=8), ""),
-        (timedelta(0), ""),
-        (timedelta(hours=1), "x" * 201),
-        (timedelta(hours=1), "a\nb"),
+        (timedelta(days=8), "", "at most 7d"),
+        (timedelta(0), "", "must be positive"),
+        (timedelta(hours=-1), "", "must be positive"),
+        (timedelta(hours=1), "x" * 201, "at most 200"),
+        (timedelta(hours=1), "a\nb", "printable"),
     ],
 )
-async def test_pins_out_of_bounds_are_refused(sleepy: World, span: timedelta, why: str) -> None:
+async def test_pins_out_of_bounds_are_refused(
+    sleepy: World, span: timedelta, why: str, told: str
+) -> None:
     await up(sleepy)
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequest, match=told):
         await sleepy.operations.pin(ALICE, "web", span=span, why=why)
 
 

@@ -25,6 +25,14 @@ def test_only_holds_of_the_key_are_ended() -> None:
     for name, key_id in (("one", "k1"), ("two", "k2"), ("three", None)):
         hold = Hold("a", "exec", key_id)
         hold.end = lambda name=name: ended.append(name)
-        attachments.add(hold)
+        attachments.expect(hold)
     assert attachments.end_key("k1") == 1
     assert ended == ["one"]
+
+
+def test_what_is_over_is_not_ended() -> None:
+    attachments = Attachments()
+    hold = Hold("", "exec", "k1", end=lambda: None)
+    attachments.expect(hold)
+    attachments.finish(hold)
+    assert attachments.end_key("k1") == 0

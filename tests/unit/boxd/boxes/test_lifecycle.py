@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes import timers
-from boxd.errors import InvalidKey, NotFound
+from boxd.errors import InvalidKey, NotFound, UnknownImage
 from boxd.model.box import BoxState
 from tests.harness.wait import until
 from tests.harness.world import ALICE
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:
+    from boxd.model.box import Box
     from tests.harness.world import World
+    from tests.plugins.strict_logs import AssertLogs
 
 
 async def test_concurrent_connects_make_one_box(world: World) -> None:
@@ -156,6 +158,53 @@ async def test_revoked_key_ends_what_it_holds(world: World) -> None:
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other
+
+
+@pytest.mark.parametrize("step", ["backend.start", "tunnel.hello"])
+async def test_a_key_that_is_revoked_while_the_box_is_made_attaches_nobody(
+    world: World, step: str
+) -> None:
+    held = world.steps.held[step] = asyncio.Event()
+
+    async def visit() -> None:
+        async with world.lifecycle.attach(OWNER, None, spec("web"), why="exec", key_id="k1"):
+            pytest.fail("nobody may come in")
+
+    visitor = asyncio.create_task(visit())
+    await until(lambda: step in world.steps.done)
+    assert world.lifecycle.attachments.end_key("k1") == 1
+    with pytest.raises(InvalidKey):
+        await visitor
+    held.set()
+    await world.quiet()
+    [box] = await rows(world)
+    assert box.state is BoxState.RUNNING
+    assert world.lifecycle.attachments.count(box.id) == 0
+
+
+async def test_who_does_not_wait_is_told_of_what_is_on_its_way(
+    sleepy: World, assert_logs: AssertLogs
+) -> None:
+    async def begin(text: str = "web") -> Box:
+        return await sleepy.lifecycle.up(OWNER, None, spec(text), wait=False)
+
+    with pytest.raises(UnknownImage):
+        await begin("web:nope")
+    assert (await begin()).state is BoxState.CREATING
+    await sleepy.quiet()
+    [box] = await rows(sleepy)
+    assert await begin() == box
+    await sleepy.lifecycle.suspend(box)
+    held = sleepy.steps.held["tunnel.hello"] = asyncio.Event()
+    assert (await begin()).state is BoxState.RESUMING
+    held.set()
+    await sleepy.quiet()
+    assert (await rows(sleepy))[0].state is BoxState.RUNNING
+    sleepy.fail_at("backend.start")
+    with assert_logs("box did not start: backend.start failed"):
+        await begin("other")
+        await sleepy.quiet()
+    assert [one.ref for one in await rows(sleepy)] == ["web"]
 
 
 async def test_what_an_agent_was_cut_off_for_is_told_while_the_box_runs(sleepy: World) -> None:

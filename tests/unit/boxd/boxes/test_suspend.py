@@ -152,6 +152,14 @@ async def test_a_step_of_suspend_that_fails_leaves_the_box_running(
     assert (await sleepy.lifecycle.suspend(box)).detail == ""
 
 
+async def test_an_error_of_the_system_is_told_as_any_other(sleepy: World) -> None:
+    box = await up(sleepy)
+    sleepy.fail_at("backend.save_memory", OSError(5, "Input/output error"))
+    with pytest.raises(Conflict, match=r"could not be suspended:.*Input/output error"):
+        await sleepy.lifecycle.suspend(box)
+    assert await sleepy.backend.lives(box.id)
+
+
 async def test_a_full_disk_keeps_its_kind_of_error(sleepy: World) -> None:
     box = await up(sleepy)
     sleepy.fail_at("backend.save_memory", DiskFull("4 MiB are left"))

@@ -104,7 +104,8 @@ def test_what_is_clamped_of_a_profile_names_it() -> None:
 def test_an_unknown_flavor_names_the_known_ones(source: str) -> None:
     wanted = replace(spec("web:debian"), flavor="huge" if source == "spec" else None)
     profile = Profile("py", "debian", "huge") if source == "profile" else None
-    with pytest.raises(UnknownImage, match="no flavor 'huge'; known: small, large"):
+    named = "^profile py: " if source == "profile" else "^"
+    with pytest.raises(UnknownImage, match=f"{named}no flavor 'huge'; known: small, large"):
         wished(wanted, DEFAULTS, CATALOG, profile=profile)
 
 

@@ -10,6 +10,8 @@ import pytest
 
 from boxd.frontdoor.commands.command import Door
 from boxd.frontdoor.commands.registry import execute
+from boxd.model.box import BoxState
+from boxd.model.profile import Profile
 from boxd.principal import Principal
 from tests.harness.world import ALICE, BOB, SCOPED
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tests.harness.world import World
     from tests.plugins.strict_logs import AssertLogs
 
+RUNNING, SUSPENDING = BoxState.RUNNING, BoxState.SUSPENDING
 DOOR = Door("host", 22, "SHA256:x")
 
 
@@ -68,6 +71,49 @@ async def test_a_box_in_use_stays_awake(sleepy: World) -> None:
         result = await run(sleepy, "suspend web")
         assert (result.status, result.stdout) == (1, "")
         assert "box web is in use (1 shell)" in result.stderr
+
+
+async def test_up_does_not_wait_when_told_so(sleepy: World) -> None:
+    shown = await document(sleepy, "up --no-wait web")
+    assert shown["state"] == "creating"
+    await sleepy.quiet()
+    assert (await document(sleepy, "info web"))["state"] == "running"
+    assert "[--no-wait]" in (await run(sleepy, "help up")).stdout
+
+
+async def test_info_shows_a_box_in_full(sleepy: World) -> None:
+    await sleepy.store.put_profile(ALICE.owner, Profile("tight", "debian", egress="example.org"))
+    await run(sleepy, "up --durable web:tight+10m")
+    await run(sleepy, "pin web --for 8h --why training")
+    told = (await run(sleepy, "info web")).stdout.splitlines()
+    pairs = dict(line.split(":", 1) for line in told)
+    shown = {key: value.strip() for key, value in pairs.items()}
+    assert shown["egress"] == "example.org"
+    assert shown["pinned until"] == "2026-01-02T11:04:05Z (training)"
+    assert [shown[key] for key in ("grace", "durable", "auto-suspend")] == ["10m", "yes", "on"]
+    assert [shown[key] for key in ("memory", "memory kept", "drive")] == ["512 MiB", "no", "yes"]
+    box = await sleepy.operations.resolve(ALICE, "web")
+    assert shown["disk limit"] == f"{box.disk_mb} MiB"
+    assert shown["process limit"] == str(box.pids)
+    wide = await document(sleepy, "info web")
+    assert {key: wide[key] for key in ("egress", "disk_mb", "pids", "drive")} == {
+        "egress": "example.org",
+        "disk_mb": box.disk_mb,
+        "pids": box.pids,
+        "drive": True,
+    }
+
+
+async def test_notes_are_lines_and_documents_with_json(sleepy: World) -> None:
+    box = await sleepy.operations.up(ALICE, "web")
+    for before, after in ((RUNNING, SUSPENDING), (SUSPENDING, RUNNING)):
+        await sleepy.store.change_state(box.id, before, after, "a\x1b[2Jb\nc")
+    assert (await run(sleepy, "resume web")).stderr == "box web a\\x1b[2Jb\\nc\n"
+    result = await run(sleepy, "up 'web+^400d' --json")
+    assert json.loads(result.stdout)["state"] == "running"
+    removed, shortened = [json.loads(line)["note"] for line in result.stderr.splitlines()]
+    assert removed == f"removed the old box web ({box.id[:12]})"
+    assert "deadline ^400d shortened" in shortened
 
 
 async def test_pin_and_unpin(sleepy: World) -> None:

@@ -64,10 +64,14 @@ async def test_forks_of_a_box_and_of_a_snapshot(sleepy: World) -> None:
     await good(sleepy, "snapshot create ws1/web kept")
     assert "running" in await good(sleepy, "snapshot fork ws1/web 'ws1/two^2h'")
     await sleepy.operations.remove(ALICE, "ws1/web")
-    shown = json.loads(await good(sleepy, "snapshot fork ws1/web@kept three --json"))
-    assert (shown["ref"], shown["state"], shown["next"]["act"]) == ("three", "running", "suspended")
-    result = await run(sleepy, "snapshot fork ws1/web@kept three")
-    assert (result.status, "box three exists" in result.stderr) == (1, True)
+    shown = json.loads(await good(sleepy, "snapshot fork ws1/web@kept ws1/three --json"))
+    assert (shown["ref"], shown["state"], shown["next"]["act"]) == (
+        "ws1/three",
+        "running",
+        "suspended",
+    )
+    result = await run(sleepy, "snapshot fork ws1/web@kept ws1/three")
+    assert (result.status, "box ws1/three exists" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(
