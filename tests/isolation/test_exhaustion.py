@@ -203,7 +203,7 @@ class Pair:
         for _ in range(TURNS):
             loud += self.times_beside(program)
             quiet += self.times()
-        return _p99(quiet), _p99(loud)
+        return p99(quiet), p99(loud)
 
     def recovers(self) -> None:
         """Box `a` can be used again when its attack has ended."""
@@ -223,7 +223,8 @@ class Pair:
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmRSS" in line)
 
 
-def _p99(times: list[float]) -> float:
+def p99(times: list[float]) -> float:
+    """Of a hundred times or more."""
     return sorted(times)[len(times) * 99 // 100]
 
 
