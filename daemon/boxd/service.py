@@ -406,7 +406,8 @@ def _image_users(config: Config) -> dict[Path, list[str]]:
     users: dict[Path, list[str]] = {}
     names = HostNames(config.instance, config.state_dir.resolve())
     records = Records(names)
-    kept = ((f"a snapshot of {one.plan.hostname}", one.plan) for one in Origins(names).all())
+    origins = (one.plan for one in Origins(names).all() if not one.plan.template)
+    kept = ((f"a snapshot of {plan.hostname}", plan) for plan in origins)
     boxes = ((f"{one.plan.hostname} ({one.plan.box_id[:12]})", one.plan) for one in records.all())
     for name, plan in itertools.chain(boxes, kept):
         if plan.rootfs is not None:

@@ -57,6 +57,8 @@ class BoxPlan:
     """A policy as `boxd.backends.egress` reads it: `all`, `none`, or a list."""
     disk_mb: int = 0
     """Cap of the writable layer in MiB, where the backend can; 0: none."""
+    template: bool = False
+    """Made only to be copied: what is kept of it keeps no version of an image."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ class Assembly:
             pids=box.pids,
             disk_mb=box.disk_mb,
             egress=box.egress,
+            template=not box.owner,
         )
         if snapshot_id:
             await self.backend.clone(plan, snapshot_id)

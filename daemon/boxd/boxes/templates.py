@@ -152,8 +152,11 @@ class Templates:
                 self._timers.doom(box, error)
 
     async def _remember(self, template: Template) -> None:
-        known = {**self._known, template.key: template}
-        dropped = [known.pop(key) for key in list(known)[:-MOST]]
+        """In the place of the oldest ones, and of those whose image is gone."""
+        known = await asyncio.to_thread(_usable, [*self._known.values(), template])
+        for key in list(known)[:-MOST]:
+            del known[key]
+        dropped = [one for key, one in self._known.items() if key not in known]
         await self._write(known)
         self._known = known
         for one in dropped:

@@ -124,6 +124,18 @@ async def test_templates_of_an_image_that_is_gone_go(copying: World) -> None:
     await clean(copying, templates=0)
 
 
+async def test_one_of_an_image_that_was_replaced_goes_with_the_next_one(copying: World) -> None:
+    root = copying.root / "images" / "debian" / "rootfs"
+    root.rmdir()
+    for name, version in (("web", "v1"), ("other", "v2")):
+        (copying.root / version).mkdir()
+        root.unlink(missing_ok=True)
+        root.symlink_to(copying.root / version)
+        await booted(copying, name)
+        (copying.root / version).rmdir()
+    await clean(copying, templates=1)
+
+
 async def test_there_are_so_many(copying: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(templates, "MOST", 1)
     await booted(copying)
