@@ -6,12 +6,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from boxd.boxes.dooms import Doomed
 from boxd.boxes.schedule import Act
 from boxd.boxes.suspend import InUse
 from boxd.errors import Conflict, DiskFull
 from boxd.model.box import BoxState
 
 if TYPE_CHECKING:
+    import asyncio
+
     from boxd.boxes.changes import Changes
     from boxd.boxes.parts import Parts
     from boxd.boxes.schedule import Due
@@ -34,10 +37,26 @@ class DueActs:
         self._marks = parts.marks
         self._activity = parts.activity
         self._timers = parts.timers
+        self._dooms = parts.dooms
 
     async def act(self, box: Box, due: Due) -> None:
-        """Removes or suspends the box if that is still due. A suspension that fails pauses."""
-        async with self._locks.box(box):
+        """Removes or suspends the box if that is still due. A suspension that fails pauses.
+
+        A deadline does not wait for what is done with the box; a suspension is looked at again
+        later when the box is in somebody's hands.
+        """
+        lock = self._locks.box(box)
+        if due.urgent:
+            with self._dooms.doom(box):
+                await self._act(box, due, lock)
+        elif due.act is Act.REMOVE:
+            await self._act(box, due, lock)
+        elif not lock.locked():
+            async with self._locks.standstills:
+                await self._act(box, due, lock)
+
+    async def _act(self, box: Box, due: Due, lock: asyncio.Lock) -> None:
+        async with lock:
             present = await self._store.box(box.id)
             if present is None:
                 self._timers.unwatch(box)
@@ -57,6 +76,8 @@ class DueActs:
             await self._sleep.suspend(box, unasked=True)
         except InUse:
             self._activity.left(box.id)
+        except Doomed:
+            _log.debug("not suspended, as it is removed", extra={"box": box.id})
         except (Conflict, DiskFull) as error:
             self._activity.pause(box.id)
             _log.warning("%s; it runs on, and is tried again later", error, extra={"box": box.id})
@@ -67,16 +88,21 @@ class DueActs:
             present = await self._store.box(box.id)
             if present is None:
                 return
-            found = await self._assembly.look(box.id)
-            stuck = found is not None and found.frozen and present.state is BoxState.RUNNING
-            if stuck or present.state in (BoxState.SUSPENDING, BoxState.RESUMING):
+            if present.state is BoxState.CREATING:
+                await self._changes.destroy(present)
+            elif present.state in (BoxState.SUSPENDING, BoxState.RESUMING):
                 await self._changes.settle(present)
+            elif present.state is BoxState.RUNNING:
+                found = await self._assembly.look(box.id)
+                stuck = found is None or found.frozen or not found.running
+                if stuck or await self._assembly.tunnel(present) is None:
+                    await self._changes.settle(present)
 
     async def clear(self, box: Box) -> None:
         """What a removal could not do. The box's row, if any, is in nobody else's hands."""
         if await self._store.box(box.id) is not None:
             async with self._locks.box(box):
-                await self._store.remove_box(box.id)
+                await self._rows.remove(box)
         await self._assembly.destroy(box)
 
     async def upkeep(self) -> None:

@@ -58,7 +58,7 @@ class Adoption:
     async def adopt_all(self, *, stopping: bool = False) -> None:
         """Compares every row with the host; destroys boxes of the backend that have no row.
 
-        A box that cannot be adopted is logged, and its next use tries again. `stopping`: only to
+        A box that cannot be adopted is logged, and tried again by the timers. `stopping`: only to
         stop them all, so that no time of the service counts, and nothing is started again.
         """
         self._stopping = stopping
@@ -73,8 +73,8 @@ class Adoption:
                 try:
                     await self._adopt(box, present.get(box.id))
                 except (BoxdError, OSError) as error:
-                    # One box must not keep the others away; its next use tries again.
-                    _log.error("box not adopted: %s", error, extra={"box": box.id})
+                    # One box must not keep the others away.
+                    self._timers.unsettled(box, error)
 
         async def discard(box_id: str) -> None:
             async with limit:

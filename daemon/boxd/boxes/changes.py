@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from boxd.boxes.dooms import Doomed
 from boxd.boxes.records import new_box
 from boxd.boxes.suspend import DIED, Waking
 from boxd.boxes.wish import profile_of, renewed, wished
@@ -78,6 +79,7 @@ class Changes:
         self._attachments = parts.attachments
         self._activity = parts.activity
         self._timers = parts.timers
+        self._dooms = parts.dooms
 
     async def find(self, owner: str, workspace: str | None, name: str) -> Box | None:
         """The box of a name as it is stored now; None when there is none."""
@@ -89,8 +91,8 @@ class Changes:
     async def present(self, box: Box) -> Box:
         """The box as it is stored now; NotFound when it was removed meanwhile."""
         present = await self._store.box(box.id)
-        if present is None:
-            raise NotFound(f"box {box.ref} was removed")
+        if present is None or self._dooms.has(box):
+            raise Doomed(box)
         return present
 
     async def create(
@@ -201,7 +203,8 @@ class Changes:
         try:
             lost = ""
             if template is None or not await self._copied(box, private_key, template):
-                await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
+                async with self._dooms.breakable(box):
+                    await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
                 lost = await self._sleep.revive(box)
             detail = lost or decided.detail
             box = await self._rows.change(box, BoxState.RUNNING, detail, memory=False)
@@ -236,11 +239,12 @@ class Changes:
     async def _copied(self, box: Box, private_key: bytes, template: str) -> bool:
         """Whether a new box runs as a copy of a template; if not, nothing of the try is left."""
         try:
-            await self._assembly.build(box, private_key, snapshot_id=template)
-            await self._assembly.start(box, copied=True)
+            async with self._dooms.breakable(box):
+                await self._assembly.build(box, private_key, snapshot_id=template)
+                await self._assembly.start(box, copied=True)
         except (BoxdError, ExceptionGroup) as error:
             failure = _plain(error)
-            if not isinstance(failure, BoxdError):
+            if isinstance(failure, Doomed) or not isinstance(failure, BoxdError):
                 raise
             _log.warning("box not copied: %s; booting it", failure, extra={"box": box.id})
             await self._templates.lost(box)
@@ -293,7 +297,9 @@ class Changes:
         if box.state in (BoxState.SUSPENDING, BoxState.RESUMING):
             box = await self.settle(box)
         if box.state is BoxState.RUNNING:
-            if await self._assembly.tunnel(box) is not None:
+            async with self._dooms.breakable(box):
+                tunnel = await self._assembly.tunnel(box)
+            if tunnel is not None:
                 return box
             box = await self._rows.change(box, BoxState.FAILED, DIED)
         return await self._start(box, detail, begun)

@@ -49,7 +49,7 @@ class Forks:
         self._snapshots.check_able()
         _check(spec)
         await self._check_free(base.owner, workspace, spec)
-        async with self._locks.box(base):
+        async with self._locks.standstills, self._locks.box(base):
             base = await self._changes.steady(base)
             try:
                 self._snapshots.check(base)

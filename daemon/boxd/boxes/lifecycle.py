@@ -22,6 +22,7 @@ from boxd.boxes.admission import Admission
 from boxd.boxes.adoption import Adoption
 from boxd.boxes.attachments import Hold
 from boxd.boxes.changes import Changes
+from boxd.boxes.dooms import Doomed
 from boxd.boxes.drives import BoxDrives
 from boxd.boxes.fork import Forks
 from boxd.boxes.parts import Parts
@@ -195,6 +196,8 @@ class Lifecycle:
         async def change() -> Box:
             async with self._locks.name(owner, workspace, name):
                 box = await self._changes.find(owner, workspace, name)
+                if box is not None and self._parts.dooms.has(box) and not spec.fresh:
+                    raise Doomed(box)
                 if box is not None and box.state is BoxState.CREATING and not spec.fresh:
                     await self._changes.destroy(box)
                     box = None
@@ -241,7 +244,7 @@ class Lifecycle:
         """
 
         async def change() -> Box:
-            async with self._locks.box(box):
+            async with self._locks.standstills, self._locks.box(box):
                 return await self._changes.suspend(await self._changes.present(box))
 
         return await self._shielded(change(), None)
@@ -275,6 +278,10 @@ class Lifecycle:
         await asyncio.shield(self._spawn(self._remove(box)))
 
     async def _remove(self, box: Box) -> None:
+        with self._parts.dooms.doom(box):
+            await self._remove_doomed(box)
+
+    async def _remove_doomed(self, box: Box) -> None:
         async with self._locks.box(box):
             if await self._store.box(box.id) is not None:
                 await self._changes.destroy(box)

@@ -1,11 +1,13 @@
 """Who may decide on a box, or on what all boxes take together.
 
-A box's lock is taken before the one of all, never the other way round.
+A slot of `standstills` is taken before a box's lock, and that before the one of all, never the
+other way round: who waits for a slot keeps nobody from the box.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -13,10 +15,16 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
 
 
+STANDSTILLS_PER_CPU = 2
+"""Boxes that stand still at the same time while their state is written: more would only make each
+of them stand longer."""
+
+
 class Locks:
     """One lock per box name and one for all; a lock lives while somebody has or wants it."""
 
     def __init__(self) -> None:
+        self.standstills = asyncio.Semaphore(STANDSTILLS_PER_CPU * len(os.sched_getaffinity(0)))
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     def box(self, box: Box) -> asyncio.Lock:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from boxd.boxes.activity import Activity
 from boxd.boxes.attachments import Attachments
+from boxd.boxes.dooms import Dooms
 from boxd.boxes.locks import Locks
 from boxd.boxes.marks import Marks
 from boxd.boxes.rows import Rows
@@ -27,6 +28,7 @@ class Parts:
     clock: HostClock
     assembly: Assembly
     locks: Locks
+    dooms: Dooms
     attachments: Attachments
     marks: Marks
     activity: Activity
@@ -47,4 +49,6 @@ class Parts:
         )
         timers = Timers(clock, facts=activity.facts, policy=policy)
         rows = Rows(store, marks, timers)
-        return cls(store, clock, assembly, Locks(), attachments, marks, activity, timers, rows)
+        return cls(
+            *(store, clock, assembly, Locks(), Dooms(), attachments, marks, activity, timers, rows)
+        )

@@ -29,6 +29,7 @@ class Rows:
         """Records a new box; its state counts from now."""
         box = replace(box, since=self._marks.now())
         await self._store.add_box(box)
+        self._timers.watch(box)
         return box
 
     async def change(

@@ -57,6 +57,11 @@ class Due:
     moment: Moment
     why: str
 
+    @property
+    def urgent(self) -> bool:
+        """Whether it is done whatever happens to the box meanwhile: at its deadline."""
+        return self.why == REACHED
+
     def ripe(self, now: Now) -> bool:
         """Whether the moment has come."""
         return now.left(self.moment) <= _NO_TIME

@@ -43,6 +43,7 @@ class Snapshots:
         self._clock = parts.clock
         self._assembly = parts.assembly
         self._locks = parts.locks
+        self._dooms = parts.dooms
         self._timers = parts.timers
         self._sleep = sleep
         self._changes = changes
@@ -75,7 +76,7 @@ class Snapshots:
         snapshot of the name; QuotaExceeded, Unsupported, NotFound.
         """
         self.check_able()
-        async with self._locks.box(box):
+        async with self._locks.standstills, self._locks.box(box):
             box = await self._changes.steady(box)
             self.check(box)
             return await self._keep(box, name)
@@ -92,7 +93,7 @@ class Snapshots:
         uses the box; NotFound, QuotaExceeded.
         """
         self.check_able()
-        async with self._locks.box(box):
+        async with self._locks.standstills, self._locks.box(box):
             box = await self._changes.steady(box)
             wanted = await self.find(box.owner, box.workspace, box.name, name)
             if (wanted.box_id, wanted.image) != (box.id, box.image):
@@ -144,7 +145,8 @@ class Snapshots:
         await self._assembly.tunnels.quiesce(box.id)
         try:
             await backend.freeze(box.id)
-            await backend.snapshot(box.id, snapshot_id, lasting=lasting)
+            async with self._dooms.breakable(box):
+                await backend.snapshot(box.id, snapshot_id, lasting=lasting)
         finally:
             await self._go_on(box)
 

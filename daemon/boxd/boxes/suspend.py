@@ -26,6 +26,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from boxd.backends.interface import BackendBox
+from boxd.boxes.dooms import Doomed
 from boxd.errors import BoxdError, Conflict, DiskFull, MemoryLost, Unavailable, Unsupported
 from boxd.model.box import BoxState
 
@@ -74,6 +75,7 @@ class Sleep:
         self._attachments = parts.attachments
         self._activity = parts.activity
         self._timers = parts.timers
+        self._dooms = parts.dooms
 
     def check_able(self) -> None:
         """Unsupported where boxes cannot be suspended."""
@@ -107,12 +109,14 @@ class Sleep:
             box = await self._rows.note(box, step=Step.FREEZE)
             await self._assembly.backend.freeze(box.id)
             box = await self._rows.note(box, step=Step.SAVE)
-            await self._assembly.backend.save_memory(box.id)
+            async with self._dooms.breakable(box):
+                await self._assembly.backend.save_memory(box.id)
             box = await self._rows.note(box, step=Step.STOP, memory=True)
         except BaseException as error:
             failure = f"could not be suspended: {str(error) or 'it was broken off'}"
-            await self._run_on(box, before, "" if isinstance(error, InUse) else failure)
-            if isinstance(error, InUse) or not isinstance(error, (BoxdError, OSError)):
+            plain = isinstance(error, InUse | Doomed)
+            await self._run_on(box, before, "" if plain else failure)
+            if plain or not isinstance(error, BoxdError | OSError):
                 raise
             kind = DiskFull if isinstance(error, DiskFull) else Conflict
             raise kind(f"box {box.ref} {failure}") from error
@@ -198,8 +202,12 @@ class Sleep:
         """Has a `resuming` or new box run: from its memory, else from its disk.
 
         Returns why not from the memory that it had, "" if from it or if it had none. What it raises
-        leaves the box to `rest`.
+        leaves the box to `rest`; Doomed when somebody removes the box meanwhile.
         """
+        async with self._dooms.breakable(box):
+            return await self._revive(box)
+
+    async def _revive(self, box: Box) -> str:
         if not box.memory:
             await self._assembly.start(box)
             return ""

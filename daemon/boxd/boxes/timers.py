@@ -4,8 +4,10 @@ What is due and when is decided in `schedule`, for the acts as for what `ls` tel
 clocks, so that a step of the wall clock is seen within a tick. Each box is dealt with in a task of
 its own, so that one that hangs delays no other (as long as fewer than `_PARALLEL` hang).
 
-Critical section: none across an await; a box is dealt with once at a time, as `_busy` holds it. Who
-acts decides again under the box's lock.
+A deadline waits neither for what else was begun with its box nor for a slot that others have.
+
+Critical section: none across an await; a box is dealt with once at a time, as `_busy` holds it, and
+once more for its deadline. Who acts decides again under the box's lock.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from boxd.boxes.loops import watched
 from boxd.boxes.moments import Now
 from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.schedule import REACHED, due
+from boxd.boxes.schedule import due
 from boxd.errors import BoxdError
 from boxd.model.view import NextAct
 
@@ -83,8 +85,8 @@ class Timers:
         self._unsettled: dict[str, Box] = {}
         self._doomed: dict[str, Box] = {}
         self._told: set[str] = set()
-        self._busy: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(_PARALLEL)
+        self._busy: dict[tuple[str, bool], asyncio.Task[None]] = {}
+        self._slots = {urgent: asyncio.Semaphore(_PARALLEL) for urgent in (False, True)}
         self._loop: asyncio.Task[None] | None = None
         self._retry_at = self._upkeep_at = clock.monotonic()
         self._closing = False
@@ -122,7 +124,7 @@ class Timers:
     def deadline_passed(self, box: Box) -> bool:
         """Whether the box is to be removed whoever uses it."""
         ripe = self.ripe(box)
-        return ripe is not None and ripe.why == REACHED
+        return ripe is not None and ripe.urgent
 
     def unsettled(self, box: Box, why: BaseException) -> None:
         """Has the box settled later; `why` is logged the first time."""
@@ -169,7 +171,8 @@ class Timers:
                 self._tell_bug(box.id)
                 continue
             if ripe is not None:
-                self._begin(box.id, partial(acts.act, box, ripe))
+                work = partial(acts.act, box, ripe)
+                self._begin(box.id, work, urgent=ripe.urgent)
         now = self._clock.monotonic()
         if now >= self._retry_at:
             self._retry_at = now + RETRY
@@ -191,14 +194,21 @@ class Timers:
             await asyncio.sleep(TICK)
             self.look()
 
-    def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
+    def _begin(
+        self, box_id: str, work: Callable[[], Awaitable[None]], *, urgent: bool = False
+    ) -> None:
+        key = (box_id, urgent)
         if key not in self._busy:
-            task = asyncio.create_task(self._guarded(key, work), name=f"due: box {key}")
+            task = asyncio.create_task(
+                self._guarded(box_id, work, self._slots[urgent]), name=f"due: box {box_id}"
+            )
             self._busy[key] = task
             task.add_done_callback(lambda _: self._busy.pop(key))
 
-    async def _guarded(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
-        async with self._slots:
+    async def _guarded(
+        self, key: str, work: Callable[[], Awaitable[None]], slots: asyncio.Semaphore
+    ) -> None:
+        async with slots:
             if self._closing:
                 return
             try:
