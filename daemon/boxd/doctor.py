@@ -97,10 +97,15 @@ def suspending(config: Config) -> Check:
     return Check("suspend", found.suspends, found.text, found.remedy, needed=False)
 
 
+def boxes_left(config: Config) -> int:
+    """How many boxes of this state directory have a network, as those that run have."""
+    return len(list(Path("/run/netns").glob(f"boxd-{config.instance}-*")))
+
+
 def left_running(config: Config) -> bool:
     """Whether an earlier daemon left servers, drives or boxes of this state directory running."""
     inside = str(config.state_dir.resolve()) + "/"
-    if any(Path("/run/netns").glob(f"boxd-{config.instance}-*")):
+    if boxes_left(config):
         return True
     if inside in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"):
         return True

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from boxd.backup import status
-from boxd.backup.archive import CONTENT, FILE, ArchiveWriter, Manifest, Row, StateFile
-from boxd.backup.target import archive_name, superfluous
+from boxd.backup.archive import CATALOGS, CONTENT, FILE, ArchiveWriter, Manifest, Row, StateFile
+from boxd.backup.target import archive_name, later, superfluous
 from boxd.errors import BoxdError, Unavailable
 from boxd.store.export import moment
 
@@ -104,8 +104,15 @@ class BackupJob:
         if self.keep is None:
             return
         try:
-            instance = made.name.split("-")[1]
-            for name in superfluous(await self.target.names(), instance, self.keep):
+            names = await self.target.names()
+            ahead = later(names, made.name)
+            if ahead:
+                _log.warning(
+                    "%d backups have a time to come, as %s: a clock was ahead when they were made, "
+                    "and they count as the newest; remove them",
+                    *(len(ahead), ahead[-1]),
+                )
+            for name in superfluous(names, made.name, self.keep):
                 await self.target.remove(name)
         except BoxdError as error:
             _log.warning("old backups not removed: %s", error)
@@ -125,9 +132,10 @@ def _rewound(spool: BinaryIO) -> int:
 
 
 def _state_files(state: Path) -> list[StateFile]:
-    """Instance and keys. Raises Unavailable when the directory has no service, OSError."""
+    """Instance, keys, catalogs. Raises Unavailable when the directory has no service, OSError."""
     if not (state / INSTANCE).is_file():
         raise Unavailable(f"{state} has no service yet: run `boxd serve` first")
-    paths = [state / INSTANCE, *sorted((state / KEYS).iterdir())]
+    catalogs = (state / name for name in CATALOGS)
+    paths = [state / INSTANCE, *sorted((state / KEYS).iterdir()), *catalogs]
     names = ((str(path.relative_to(state)), path) for path in paths if path.is_file())
     return [StateFile(name, path.read_bytes()) for name, path in names if FILE.fullmatch(name)]

@@ -11,11 +11,11 @@ import asyncio
 import os
 import shutil
 import tempfile
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
-from boxd.backup.archive import Manifest, Row, StateFile, read_archive
+from boxd.backup.archive import CATALOGS, Manifest, Row, StateFile, read_archive
 from boxd.backup.keyfile import read_key
 from boxd.backup.making import INSTANCE, KEYS
 from boxd.backup.places import open_target
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 POSTGRES = "postgres"
 STAGE = ".restore"
-OF_THE_HOST = (templates.SETTING, adoption.BOOT)
+OF_THE_HOST = (templates.SETTING, adoption.BOOT, adoption.ENDED)
 """Settings that tell what is on a host, which is another one now."""
 DETAIL = "restored from a backup; its disk was lost"
 """What `ls` tells of a box until its next start, which is from its image."""
@@ -114,7 +114,7 @@ async def restore(
         try:
             _publish(stage, state)
         except BaseException:
-            _take_back(state)
+            _take_back(stage, state)
             if config.meta_dsn is not None and not keep_database:
                 await drop_service(config.meta_dsn)
             raise
@@ -175,14 +175,22 @@ async def _import(
 
 def _publish(stage: Path, state: Path) -> None:
     """Moves the pieces to their places; `instance` makes it a service."""
+    for name in CATALOGS:
+        # One that the operator has put there already stays.
+        with suppress(FileExistsError, FileNotFoundError):
+            (state / name).hardlink_to(stage / name)
     for name in (POSTGRES, KEYS, INSTANCE):
         if (stage / name).exists():
             (stage / name).rename(state / name)
             sync_directory(state)
 
 
-def _take_back(state: Path) -> None:
+def _take_back(stage: Path, state: Path) -> None:
     (state / INSTANCE).unlink(missing_ok=True)
+    for name in CATALOGS:
+        with suppress(FileNotFoundError):
+            if (state / name).samefile(stage / name):
+                (state / name).unlink()
     for name in (KEYS, POSTGRES):
         shutil.rmtree(state / name, ignore_errors=True)
 
@@ -194,7 +202,7 @@ async def _clear_interrupted(state: Path) -> None:
         return
     if not (state / INSTANCE).exists():
         await EmbeddedPostgres(stage / POSTGRES).stop()
-        _take_back(state)
+        _take_back(stage, state)
     shutil.rmtree(stage)
 
 
@@ -220,6 +228,11 @@ def _told(config: Config, name: str, manifest: Manifest, lost: Lost) -> list[str
         f"  {lost.boxes} boxes, whose disks were lost: each starts anew from its image when it is "
         "used",
     ]
+    if lost.boxes:
+        lines.append(
+            "  boxes that nobody uses are removed --idle-reap after the start, names and deadlines "
+            "with them: give a long one, for example --idle-reap 30d, until their owners came"
+        )
     if lost.snapshots:
         lines.append(f"  {lost.snapshots} snapshots were on the lost disks and are forgotten")
     if lost.drives:

@@ -151,10 +151,23 @@ def newest(names: list[str], where: str) -> str:
     return names[-1]
 
 
-def superfluous(names: list[str], instance: str, keep: int) -> list[str]:
-    """What retention removes: of this service's archives all but the newest `keep`."""
-    own = [name for name in names if name.startswith(f"boxd-{instance[:8]}-")]
-    return own[: max(0, len(own) - keep)]
+def superfluous(names: list[str], made: str, keep: int) -> list[str]:
+    """What retention removes: of this service's archives all but the newest `keep`.
+
+    Never the one that was `made` just now, whatever times the others have.
+    """
+    own = _of_the_service(names, made)
+    return [name for name in own[: max(0, len(own) - keep)] if name != made]
+
+
+def later(names: list[str], made: str) -> list[str]:
+    """Archives of this service with a time after that of the one that was `made` just now."""
+    return [name for name in _of_the_service(names, made) if _age(name) > _age(made)]
+
+
+def _of_the_service(names: list[str], made: str) -> list[str]:
+    instance = made.split("-")[1]
+    return [name for name in names if name.startswith(f"boxd-{instance}-")]
 
 
 def split_source(source: str) -> tuple[str, str | None]:

@@ -19,7 +19,7 @@ from boxd.backup.making import BackupJob
 from boxd.backup.restoring import restore
 from boxd.backup.schedule import BackupSchedule
 from boxd.backup.sealed import FORMAT, MAGIC
-from boxd.backup.target import DirectoryTarget
+from boxd.backup.target import DirectoryTarget, archive_name
 from boxd.clock import SystemClock
 from boxd.config import Config
 from boxd.embedded.files import write_private
@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     from tests.plugins.strict_logs import AssertLogs
 
 pytestmark = pytest.mark.timeout(300)
-FILES = {"instance": INSTANCE.encode(), "keys/master.key": b"M" * 32, "keys/ssh_host_ed25519": b"S"}
+FILES = {
+    "instance": INSTANCE.encode(),
+    "keys/master.key": b"M" * 32,
+    "keys/ssh_host_ed25519": b"S",
+    "images.toml": b"[own]\n",
+    "flavors.toml": b"[tiny]\n",
+}
+CATALOGS = {"images.toml", "flavors.toml"}
 CLOCK = SystemClock()
 
 
@@ -137,7 +144,7 @@ async def test_restored_with_servers_of_its_own(plane: Plane, archive: Path) -> 
     del archive
     config = plane.fresh()
     told = "\n".join(await plane.restored(config))
-    for word in ("3 boxes", "1 snapshots", "1 drives", str(config.state_dir)):
+    for word in ("3 boxes", "--idle-reap 30d", "1 snapshots", "1 drives", str(config.state_dir)):
         assert word in told
     postgres = EmbeddedPostgres(config.state_dir / restoring.POSTGRES)
     assert processes_in(postgres.data, "postgres") == []
@@ -149,6 +156,16 @@ async def test_restored_with_servers_of_its_own(plane: Plane, archive: Path) -> 
     with pytest.raises(Conflict, match="has a service already"):
         await plane.restored(config)
     assert files(config.state_dir) == FILES
+
+
+async def test_a_catalog_that_is_there_stays(plane: Plane, archive: Path) -> None:
+    del archive
+    with fresh_database(plane.pg) as dsn:
+        config = plane.fresh(dsn)
+        config.state_dir.mkdir(mode=0o700)
+        write_private(config.state_dir / "images.toml", b"[newer]\n")
+        await plane.restored(config)
+        assert files(config.state_dir) == FILES | {"images.toml": b"[newer]\n"}
 
 
 async def test_restored_into_an_external_database(plane: Plane, archive: Path) -> None:
@@ -309,7 +326,8 @@ def test_a_restore_that_was_killed_can_be_repeated(plane: Plane, archive: Path) 
     assert done.returncode == 0, done.stderr
     assert "3 boxes" in done.stderr
     assert files(state) == FILES
-    assert {path.name for path in state.iterdir()} == {"instance", "keys", "lock", "postgres"}
+    whole = {"instance", "keys", "lock", "postgres"} | CATALOGS
+    assert {path.name for path in state.iterdir()} == whole
     assert processes_in(state / "postgres" / "data", "postgres") == []
 
 
@@ -333,6 +351,17 @@ async def test_old_archives_of_this_service_go(plane: Plane) -> None:
     other.touch()
     made += [(await plane.job(keep=2).run()).name for _ in range(2)]
     assert {path.name for path in plane.kept.iterdir()} == {other.name, *made[-2:]}
+
+
+async def test_a_clock_that_was_ahead_costs_no_new_archive(
+    plane: Plane, assert_logs: AssertLogs
+) -> None:
+    ahead = [archive_name(INSTANCE, CLOCK.now() + timedelta(days=days)) for days in (365, 366)]
+    for name in ahead:
+        (plane.kept / name).touch()
+    with assert_logs("2 backups have a time to come"):
+        made = [(await plane.job(keep=2).run()).name for _ in range(2)]
+    assert {path.name for path in plane.kept.iterdir()} == {*ahead, made[1]}
 
 
 async def test_outcomes_are_noted(plane: Plane) -> None:
@@ -368,7 +397,7 @@ async def test_a_state_directory_without_service_has_no_backup(plane: Plane) -> 
     with pytest.raises(Unavailable, match="no service yet"):
         await plane.job().run()
     assert list(plane.kept.iterdir()) == []
-    assert {path.name for path in plane.state.iterdir()} == {"keys", status.FILE}
+    assert {path.name for path in plane.state.iterdir()} == {"keys", status.FILE, *CATALOGS}
 
 
 async def test_the_schedule_goes_on_through_failures(

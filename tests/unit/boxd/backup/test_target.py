@@ -23,6 +23,7 @@ from boxd.backup.target import (
     Target,
     archive_name,
     archive_names,
+    later,
     newest,
     split_source,
     superfluous,
@@ -185,9 +186,17 @@ def test_the_newest_is_chosen_but_not_between_services() -> None:
 def test_retention_takes_the_oldest_of_this_service_only() -> None:
     ours = [archive_name(OURS, WHEN + timedelta(days=day)) for day in range(4)]
     names = archive_names([*ours, archive_name(THEIRS, WHEN - timedelta(days=9))])
-    assert superfluous(names, OURS, 3) == ours[:1]
-    assert superfluous(names, OURS, 4) == []
-    assert superfluous(names, OURS, 1) == ours[:3]
+    assert superfluous(names, ours[3], 3) == ours[:1]
+    assert superfluous(names, ours[3], 4) == []
+    assert superfluous(names, ours[3], 1) == ours[:3]
+    assert later(names, ours[3]) == []
+
+
+def test_retention_spares_what_was_made_before_the_times_of_others() -> None:
+    ours = [archive_name(OURS, WHEN + timedelta(days=day)) for day in range(4)]
+    names = archive_names([*ours, archive_name(THEIRS, WHEN + timedelta(days=9))])
+    assert superfluous(names, ours[1], 2) == ours[:1]
+    assert later(names, ours[1]) == ours[2:]
 
 
 def test_a_source_is_a_place_or_one_archive() -> None:

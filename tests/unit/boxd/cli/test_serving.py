@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
+from boxd import doctor
 from boxd.cli import main
+from boxd.embedded import statedir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +34,20 @@ def test_down_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main.main(["down", "--state-dir", str(state)]) == 0
     assert capsys.readouterr().err == "nothing is running\n"
     assert list(state.iterdir()) == []
+
+
+def test_down_waits_for_the_daemon_and_tells_how_many_boxes_are_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [2, 2, 1, 0]
+    asked: list[tuple[int, int]] = []
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(doctor, "boxes_left", lambda _: left.pop(0))
+    # The next daemon may have the state directory already.
+    monkeypatch.setattr(statedir, "lock_holder", lambda _: "4711" if left else "4712")
+    monkeypatch.setattr(os, "kill", lambda *words: asked.append(words))
+    assert main.main(["down", "--state-dir", str(tmp_path), "--idle-reap", "30d"]) == 0
+    assert asked == [(4711, signal.SIGINT)]
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[-1] for line in told if "boxes left" in line] == ["2", "1", "0"]
+    assert told[-1] == "stopped process 4711"
