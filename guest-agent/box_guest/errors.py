@@ -5,6 +5,7 @@
     GuestError
     ├── ConfigError      the box's run directory holds no usable configuration
     ├── SpawnError       a session's command could not be started
+    ├── DriveFailed      the box could not mount its drive, or not take it away
     ├── TunnelDown       there is no tunnel to the daemon at the moment
     ├── RequestFailed    the daemon refused; its text is meant for the user
     └── AgentDown        nothing answers on the guest socket
@@ -23,6 +24,10 @@ class ConfigError(GuestError):
 
 class SpawnError(GuestError):
     """A command could not be started."""
+
+
+class DriveFailed(GuestError):
+    """The drive could not be mounted in the box, or not be taken away; the text says why."""
 
 
 class TunnelDown(GuestError):

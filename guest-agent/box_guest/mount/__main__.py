@@ -1,9 +1,10 @@
 """The mount process: serves one volume at one directory until SIGTERM.
 
-`python -m box_guest.mount (--credentials-fd N | --credentials FILE) MOUNTPOINT`. Credentials come
-on an inherited pipe or from a file of mode 0600, never as argument or environment. It prints one
-line, `ready`, when the directory is mounted. Exit status: 0 after SIGTERM or umount, 1 for an
-error, 2 for a wrong call.
+`python -m box_guest.mount (--credentials-fd N | --credentials FILE) (MOUNTPOINT | --fuse-fd N)`.
+Credentials come on an inherited pipe or from a file of mode 0600, never as argument or environment.
+With `--fuse-fd` somebody else has mounted and will unmount: this process serves that descriptor. It
+prints one line, `ready`, when the drive can be used. Exit status: 0 after SIGTERM or umount, 1 for
+an error, 2 for a wrong call.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def main() -> int:
         action="store_false",
         help="ask the database each time, and keep nothing that others may change",
     )
-    parser.add_argument("mountpoint", type=Path)
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--fuse-fd", type=int, metavar="N", help="serve a mount that was made")
+    place.add_argument("mountpoint", type=Path, nargs="?")
     arguments = parser.parse_args()
     logging.basicConfig(
         stream=sys.stderr,
@@ -91,7 +94,9 @@ def main() -> int:
     )
     try:
         config = _credentials(arguments.credentials_fd, arguments.credentials)
-        directory = mounting.prepare(arguments.mountpoint)
+        directory: Path | int = arguments.fuse_fd
+        if arguments.mountpoint is not None:
+            directory = mounting.prepare(arguments.mountpoint)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limits = Limits(disk=arguments.cache_size, cache_dir=arguments.cache_dir)
             pace = Pace(arguments.upkeep, timedelta(seconds=arguments.grace))
@@ -116,17 +121,23 @@ def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
 
 
 async def _run(
-    connecting: Awaitable[Filesystem], directory: Path, pace: Pace, socket: Path | None
+    connecting: Awaitable[Filesystem], place: Path | int, pace: Pace, socket: Path | None
 ) -> None:
     fs = await connecting
     collect_rarely()
     upkeep.start(fs, pace)
     async with status.serving(fs, socket):
-        await serve(fs, directory)
+        await serve(fs, place)
 
 
-async def serve(fs: Filesystem, directory: Path) -> None:
-    """Mounts and serves until SIGTERM, SIGINT or umount; closes `fs`. MountpointError."""
+async def serve(fs: Filesystem, place: Path | int) -> None:
+    """Mounts and serves until SIGTERM, SIGINT or umount; closes `fs`. MountpointError.
+
+    `place`: the directory, or the descriptor of a mount that was made.
+    """
+    directory = None if isinstance(place, int) else place
+    # libfuse's own spelling of a mount that was made.
+    where = f"/dev/fd/{place}" if directory is None else str(directory)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -134,10 +145,10 @@ async def serve(fs: Filesystem, directory: Path) -> None:
         loop.enable()
         operations = Operations(fs)
         try:
-            pyfuse3.init(operations, str(directory), set(OPTIONS))
+            pyfuse3.init(operations, where, set(OPTIONS))
         except RuntimeError:
             raise mounting.MountpointError(
-                f"{directory}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
+                f"{where}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
             ) from None
         if fs.leases is not None:
             operations.attach(Kernel(device_descriptor()))
@@ -150,19 +161,23 @@ async def serve(fs: Filesystem, directory: Path) -> None:
             raise Unavailable("bytes that were not closed could not be committed") from None
 
 
-async def _until_unmounted(operations: Operations, directory: Path, stop: asyncio.Event) -> None:
-    """Serves until `stop` is set or someone unmounts the directory."""
+async def _until_unmounted(
+    operations: Operations, directory: Path | None, stop: asyncio.Event
+) -> None:
+    """Serves until `stop` is set or someone unmounts. `directory` None: it is not ours."""
     served = asyncio.create_task(pyfuse3.main(max_tasks=MAX_TASKS))
     stopped = asyncio.create_task(stop.wait())
     try:
         async with asyncio.timeout(INIT_TIMEOUT):
             await operations.initialised.wait()
-        mounting.tune(directory)
+        if directory is not None:
+            mounting.tune(directory)
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.wait({served, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not served.done():
-            await _unmount(directory)
+            if directory is not None:
+                await _unmount(directory)
             # Boxes may hold the mount still: it ends for them with the requests in work.
             pyfuse3.terminate()
             await asyncio.wait({served}, timeout=DRAIN_TIMEOUT)
@@ -174,7 +189,7 @@ async def _until_unmounted(operations: Operations, directory: Path, stop: asynci
             task.cancel()
         await asyncio.gather(stopped, served, return_exceptions=True)
         operations.detach()
-        pyfuse3.close(unmount=mounting.device(directory) is not None)
+        pyfuse3.close(unmount=directory is not None and mounting.device(directory) is not None)
 
 
 async def _unmount(directory: Path) -> None:
