@@ -39,6 +39,7 @@ class Config:
     `backend` makes the boxes: `runc`, or `docker` by the engine at `docker_socket`. `boxes_size`
     bytes hold the writable layers of all boxes (None: chosen by free space; 0: no limits on disks).
     `templates`: boxes are made from the memory of one that has just started, where that works.
+    `mount_in_box`: the agents of boxes mount their drives, with rights that boxes have not else.
     `idle_timeout`, `idle_reap` and `grace`: see `boxes.policy`. `max_running` boxes, `max_memory`
     bytes of their caps and `min_free` bytes of disk bound all; None: see `boxes.hostlimits`.
 
@@ -67,6 +68,7 @@ class Config:
     max_memory: int | None = None
     min_free: int | None = None
     workspace_automount: bool = False
+    mount_in_box: bool = False
     trusted_proxy: str = "127.0.0.1"
     backup_url: str | None = None
     backup_key_file: Path | None = None

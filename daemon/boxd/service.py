@@ -52,6 +52,7 @@ from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
 from boxd.workspaces.handout import credentials_text, listing
+from boxd.workspaces.inbox import BoxDrives
 from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
@@ -99,6 +100,7 @@ class Service:
         self._mode = StopMode.DAEMON
         self._tier = load_tiers()[TIER]
         self._door: FrontDoor | None = None
+        self._drives: HostDrives | BoxDrives
         self.ssh_addr: Address | None = None
         self.api_addr: Address | None = None
 
@@ -163,16 +165,24 @@ class Service:
         )
         self._stack.push_async_callback(self._close_mounts, mounts)
         await mounts.adopt()
-        self._drives = HostDrives(volumes, mounts, backend)
+        tunnels = TunnelRegistry(
+            _tunnel_key(keys), self._on_request, self._on_activity, self._on_misbehaviour
+        )
+        inside = not backend.capabilities().attaches_drives
+        if inside:
+            self._drives = await self._box_drives(volumes, tunnels, keys)
+        else:
+            self._drives = HostDrives(volumes, mounts, backend)
         self._stack.push_async_callback(self._drives.close)
         guest = state / "runtime"
         if serve:
-            guest = await asyncio.to_thread(runtime.build, guest, self._progress)
+            build = partial(runtime.build, guest, self._progress, drive=inside)
+            guest = await asyncio.to_thread(build)
             await self._build_default_image(catalog, backend)
             ahead = asyncio.create_task(self._expect_images(catalog, backend))
             self._stack.push_async_callback(_end, ahead)
         operations = await self._start_core(
-            store, backend, catalog, volumes, guest, keys, serve=serve
+            store, backend, catalog, volumes, guest, tunnels, serve=serve
         )
         if serve:
             await self._open_doors(operations, keys)
@@ -181,6 +191,21 @@ class Service:
             schedule.start()
             self._stack.push_async_callback(schedule.close)
 
+    async def _box_drives(self, volumes: Volumes, tunnels: TunnelRegistry, keys: Path) -> BoxDrives:
+        """Drives of a backend whose boxes mount them themselves."""
+        shared = self._issuer.admin.access_key if isinstance(self._issuer, ExternalStore) else ""
+        drives = BoxDrives(
+            volumes,
+            tunnels,
+            self._issuer,
+            Sealer(keys / "master.key"),
+            self._config.state_dir / "grants",
+            shared_key=shared,
+        )
+        await drives.start()
+        tunnels.on_up = drives.tunnel_up
+        return drives
+
     async def _start_core(
         self,
         store: PostgresStore,
@@ -188,14 +213,11 @@ class Service:
         catalog: Catalog,
         volumes: Volumes,
         guest: Path,
-        keys: Path,
+        tunnels: TunnelRegistry,
         *,
         serve: bool,
     ) -> Operations:
         tier, clock = self._tier, SystemClock()
-        tunnels = TunnelRegistry(
-            _tunnel_key(keys), self._on_request, self._on_activity, self._on_misbehaviour
-        )
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,
@@ -281,6 +303,7 @@ class Service:
         )
         await provisioner.prepare()
         sealer = Sealer(keys / "master.key")
+        self._issuer = issuer
         volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)
         await volumes.sweep()
         watchdog = DatabaseWatchdog(dsn)

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
 from box_guest.control import ControlServer
+from box_guest.fusefs import keep_right
 from box_guest.identity import execute_anew
 from box_guest.link import DaemonLink
 from box_guest.process import Reaper
 from box_guest.standby import trim_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from box_guest.activity import Watch
     from box_guest.config import AgentConfig, Places
     from box_guest.identity import Identity
     from box_guest.sshd import Services
     from box_guest.tunnel import Dialler
+    from box_guest.workspace import BoxDrive
 
 logger = logging.getLogger(__name__)
 
@@ -77,16 +79,18 @@ class Agent:
 
     async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> bool:
         from box_guest.activity import Watch
-        from box_guest.forward import ForwardDir
+        from box_guest.forward import DriveGate, ForwardDir
         from box_guest.sshd import Services
         from box_guest.tunnel import Dialler
+        from box_guest.workspace import BoxDrive
 
-        forwards = ForwardDir(self._places.forward_dir)
+        forwards, gate = ForwardDir(self._places.forward_dir), DriveGate()
         forwards.prepare()
-        services = Services(self._config, self._link, reaper, forwards, self._background)
+        services = Services(self._config, self._link, reaper, forwards, gate, self._background)
+        drive = BoxDrive(gate, reaper, self._background)
         dialler = Dialler(self._places.tunnel_socket, services, self._identity.changed)
         watch = Watch(self._link, lambda: {command.pid for command in services.commands})
-        self._link.follower = _Duties(self._link, dialler, watch)
+        self._link.follower = _Duties(self._link, dialler, watch, drive, self._background)
         gc.freeze()
         gc.enable()
         dialling = asyncio.create_task(dialler.run())
@@ -101,6 +105,7 @@ class Agent:
             dialling.cancel()
             await asyncio.gather(dialling, stopping, return_exceptions=True)
             await self._end_commands(services)
+            await drive.close()
             await dialler.close()
             watch.end()
             await self._settle()
@@ -141,12 +146,22 @@ class Agent:
 
 
 class _Duties:
-    """What the agent does when a tunnel comes and goes, and when the box is to be frozen."""
+    """What the agent does when a tunnel comes and goes, when the box is to be frozen, and when it
+    is to mount its drive."""
 
-    def __init__(self, link: DaemonLink, dialler: Dialler, watch: Watch) -> None:
+    def __init__(
+        self,
+        link: DaemonLink,
+        dialler: Dialler,
+        watch: Watch,
+        drive: BoxDrive,
+        background: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
         self._link = link
         self._dialler = dialler
         self._watch = watch
+        self._drive = drive
+        self._background = background
 
     def greeted(self) -> None:
         self._watch.begin()
@@ -159,11 +174,20 @@ class _Duties:
         self._link.answer(number, shells=self._watch.count())
         self._dialler.leave()
 
+    def drive(self, number: int, kind: str, parameters: dict[str, Any]) -> None:
+        async def answer() -> None:
+            self._link.answer(number, **await self._drive.do(kind, parameters))
+
+        self._background(answer())
+
 
 def prepare_box() -> None:
-    """What the first process of a box sets up: file modes, working directory, the CLI's name."""
+    """What the first process of a box sets up: file modes, working directory, the CLI's name; and
+    that the right to mount, if the box has it, stays with it alone."""
     os.umask(UMASK)
     os.chdir("/")
+    if os.getpid() == 1:
+        keep_right()
     if CLI.exists() and CLI_LINK.parent.is_dir() and not os.path.lexists(CLI_LINK):
         try:
             CLI_LINK.symlink_to(CLI)

@@ -1,4 +1,5 @@
-"""Forwards into the box: targets are dialled from inside, sockets of forwarded agents made here.
+"""Forwards into the box: targets are dialled from inside, sockets of forwarded agents made here;
+and out of it, for the stores of a drive that the box mounts itself.
 
 Protocol adapter only.
 """
@@ -10,17 +11,23 @@ import errno
 import os
 import re
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import asyncssh
 
 from box_guest import protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
-    from typing import Any
+    from typing import Any, TypeAlias
 
+    Ended: TypeAlias = "Callable[[Offer], None]"
+
+WINDOW = 512 * 1024
+PACKET = 128 * 1024
+OFFER_S = 20.0
+"""A connection of the mount waits so long for a tunnel that is down."""
 DIAL_S = 10.0
 """A target that does not answer in this time counts as dead."""
 _SOCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -54,6 +61,85 @@ class _End(asyncssh.SSHForwarder):
         if not stays and peer is not None:
             self.close()
         return stays
+
+
+class _Passed(_End):
+    """The box's end of a connection to a store; tells when it is over."""
+
+    def __init__(self, peer: asyncssh.SSHForwarder, over: Callable[[], None]) -> None:
+        super().__init__(peer)
+        self._over = over
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._over()
+
+
+class Offer(asyncssh.SSHListener):
+    """The daemon takes connections under a path; nothing listens there."""
+
+    def __init__(self, connection: asyncssh.SSHServerConnection, path: str, ended: Ended) -> None:
+        super().__init__()
+        self._connection = connection
+        self.path = path
+        self._ended = ended
+
+    async def pass_on(self, accepted: socket.socket, over: Callable[[], None]) -> None:
+        """Connects a socket with the daemon; `over` is called when that has ended. Raises OSError
+        and asyncssh.Error."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(DIAL_S):
+            # First the far end: what comes from the socket needs somebody to take it.
+            far = _End()
+            await self._connection.create_unix_connection(
+                # A forwarder stands for the session, as asyncssh itself does it.
+                lambda: cast("asyncssh.SSHUNIXSession[str]", far),
+                self.path,
+                window=WINDOW,
+                max_pktsize=PACKET,
+            )
+        try:
+            await loop.connect_accepted_socket(lambda: _Passed(far, over), accepted)
+        except BaseException:
+            far.close()
+            raise
+
+    def close(self) -> None:
+        self._ended(self)
+
+    async def wait_closed(self) -> None:
+        """Connections that were passed on have ends of their own."""
+
+
+class DriveGate:
+    """What the daemon offers to the mount of this box, as long as its tunnel is up."""
+
+    def __init__(self) -> None:
+        self._offers: dict[str, Offer] = {}
+        self._news = asyncio.Event()
+
+    def offered(self, connection: asyncssh.SSHServerConnection, path: str) -> asyncssh.SSHListener:
+        """The daemon begins to take connections; a former offer is over."""
+        offer = self._offers[path] = Offer(connection, path, self._ended)
+        self._news.set()
+        return offer
+
+    async def pass_on(self, path: str, accepted: socket.socket, over: Callable[[], None]) -> None:
+        """Connects a socket with the daemon, which is waited for while the tunnel is down. What
+        fails closes the socket, and is over."""
+        try:
+            async with asyncio.timeout(OFFER_S):
+                while (offer := self._offers.get(path)) is None:
+                    self._news.clear()
+                    await self._news.wait()
+            await offer.pass_on(accepted, over)
+        except (OSError, asyncssh.Error, TimeoutError):
+            accepted.close()
+            over()
+
+    def _ended(self, offer: Offer) -> None:
+        if self._offers.get(offer.path) is offer:
+            del self._offers[offer.path]
 
 
 class ForwardDir:

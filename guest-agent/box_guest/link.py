@@ -19,6 +19,7 @@ AT_ONCE = 4
 the daemon takes for misbehaviour."""
 PACE_S = 0.1
 """The least time for which a request counts as under way."""
+_DRIVE = (protocol.DRIVE_MOUNT, protocol.DRIVE_UMOUNT, protocol.DRIVE_INFO)
 
 
 class Follower(Protocol):
@@ -32,6 +33,9 @@ class Follower(Protocol):
 
     def suspend_soon(self, number: int) -> None:
         """The daemon announces a freeze and waits for `answer(number)`."""
+
+    def drive(self, number: int, kind: str, parameters: dict[str, Any]) -> None:
+        """The daemon wants something of the box's own mount, and waits for `answer(number)`."""
 
 
 class DaemonLink:
@@ -132,13 +136,18 @@ class DaemonLink:
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         kind, number = message["type"], message.get("id")
-        if kind not in (protocol.REPLY, protocol.SUSPEND_SOON):
+        if kind not in (protocol.REPLY, protocol.SUSPEND_SOON, *_DRIVE):
             return
         if not isinstance(number, int):
             raise protocol.ProtocolError(f"{kind} without an id")
         if kind == protocol.SUSPEND_SOON:
             if self.follower is not None:
                 self.follower.suspend_soon(number)
+            return
+        if kind in _DRIVE:
+            parameters = protocol.drive_request(message)
+            if self.follower is not None:
+                self.follower.drive(number, kind, parameters)
             return
         future = self._requests.get(number)
         if future is not None and not future.done():

@@ -19,6 +19,10 @@ From the daemon:
 - request `suspend_soon {}`: the box is about to be frozen. The agent answers `{shells}` and closes
   its end of the tunnel, because half of a connection cannot be stored. It dials again when the
   daemon has made the tunnel's socket anew, and by itself after a few seconds.
+- requests `drive_mount {credentials}`, `drive_umount {force}`, `drive_info {}`, to boxes that mount
+  their drive themselves, each answered with `drive_state`. `credentials` are what the mount process
+  reads, with `store.endpoint` left to the agent; `force` takes the drive from who uses it. The
+  daemon forwards `DRIVE_META` and `DRIVE_BLOCKS` before, and the mount reaches its stores by them.
 
 The CLI in the box speaks the same lines on the guest socket: `info {id}`, which the agent answers,
 and `REQUESTS`, which it passes on.
@@ -47,6 +51,9 @@ PIN = "pin"
 UNPIN = "unpin"
 AUTO_SUSPEND = "auto_suspend"
 LIFE = "life"
+DRIVE_MOUNT = "drive_mount"
+DRIVE_UMOUNT = "drive_umount"
+DRIVE_INFO = "drive_info"
 
 WORKSPACE_VERBS = ("mount", "info", "umount")
 PIN_DEFAULT_S = 2 * 3600
@@ -84,9 +91,23 @@ GUEST_SOCKET = PurePosixPath("/run/box-guest.sock")
 FORWARD_DIR = PurePosixPath("/run/box-forward")
 """The agent's own 0700 directory for sockets of forwarded SSH agents."""
 DRIVE_DIR = PurePosixPath("/wrk")
+GATE_DIR = PurePosixPath("/run/box-drive")
+"""The agent's own 0700 directory for a drive that the box mounts itself; the metadata database
+answers at a socket there as if it stood in the box."""
+DRIVE_META = str(GATE_DIR / "meta")
+DRIVE_BLOCKS = str(GATE_DIR / "blocks")
+"""Paths of the two forwards to the stores of the drive. Nothing listens there."""
 
 DIAL_TIMED_OUT = "timed out"
 """End of the reason with which the agent refuses a forward whose target did not answer in time."""
+
+
+MAX_HOLDERS = 16
+MAX_DRIVE_TEXT = 300
+MAX_HEALTH = 40
+"""Fields of what a mount tells of itself."""
+_STORE = ("endpoint", "bucket", "prefix", "region", "access_key", "secret_key")
+_VOLUME = ("volume", "schema", "meta_dsn")
 
 
 class ProtocolError(Exception):
@@ -120,6 +141,65 @@ def request_parameters(message: Mapping[str, Any]) -> dict[str, Any]:
     Raises ProtocolError with a text for who asked.
     """
     return REQUESTS[message["type"]](message)
+
+
+def drive_request(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked parameters of one of the daemon's three requests. Raises ProtocolError, whose
+    text holds no secret."""
+    kind = message["type"]
+    if kind == DRIVE_MOUNT:
+        given = message.get("credentials")
+        store = given.get("store") if isinstance(given, dict) else None
+        if not isinstance(given, dict) or not isinstance(store, dict):
+            raise ProtocolError("credentials that are none")
+        texts = [given.get(name) for name in _VOLUME] + [store.get(name) for name in _STORE]
+        if not all(isinstance(text, str) and text for text in texts):
+            raise ProtocolError("credentials that are none")
+        return {
+            **{name: given[name] for name in _VOLUME},
+            "store": {name: store[name] for name in _STORE},
+        }
+    if kind == DRIVE_UMOUNT:
+        return {"force": message.get("force") is True}
+    return {}
+
+
+def drive_state(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent answered about its drive, checked: `mounted`; `error`, why not; `restarts` of
+    the mount since it was asked for; `holders`, who keeps it from being taken away; `health`, what
+    the mount tells of itself. Raises ProtocolError."""
+    restarts, error, holders = result.get("restarts"), result.get("error"), result.get("holders")
+    health = result.get("health")
+    if (
+        type(restarts) is not int
+        or not 0 <= restarts < 1 << 31
+        or not isinstance(error, str)
+        or not isinstance(holders, list)
+        or not isinstance(health, dict)
+        or len(holders) > MAX_HOLDERS
+        or len(health) > MAX_HEALTH
+    ):
+        raise ProtocolError("a malformed answer about the drive")
+    return {
+        "mounted": result.get("mounted") is True,
+        "error": shown(error),
+        "restarts": restarts,
+        "holders": [shown(str(holder)) for holder in holders],
+        "health": {shown(str(key)): _plain(value) for key, value in health.items()},
+    }
+
+
+def shown(text: str) -> str:
+    """A text of the other side as one that can be shown: short, and of printable characters."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_DRIVE_TEXT])
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else None
+    return shown(str(value))
 
 
 def _workspace(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Services:
     link: DaemonLink
     reaper: Reaper
     forwards: forward.ForwardDir
+    gate: forward.DriveGate
     background: Callable[[Coroutine[Any, Any, None]], None]
     commands: set[Command] = field(default_factory=set)
 
@@ -80,6 +81,8 @@ class BoxServer(asyncssh.SSHServer):
     async def unix_server_requested(self, listen_path: str) -> asyncssh.SSHListener | bool:
         if self._connection is None:
             return False
+        if listen_path in (protocol.DRIVE_META, protocol.DRIVE_BLOCKS):
+            return self._services.gate.offered(self._connection, listen_path)
         return await self._services.forwards.listen(self._connection, listen_path)
 
 

@@ -268,6 +268,10 @@ class FakeDrives:
         """The box stopped."""
         self.attached.discard(box.id)
 
+    async def leave(self, box: Box) -> None:
+        """Nothing to bring to safety."""
+        del box
+
     async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
         """Remembers which are used."""
         self.wanted = wanted

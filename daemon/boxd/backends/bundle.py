@@ -11,6 +11,9 @@ name is refused on purpose):
 - sockets are AF_UNIX, AF_INET, AF_INET6 and netlink for routes and socket diagnosis; the others
   are "not supported", which programs expect (`su` goes on without the audit socket);
 - 32-bit programs run under the same list, without `socketcall` (ENOSYS), which hides the family.
+
+A box that mounts its drive itself (`fuse`) gets /dev/fuse, CAP_SYS_ADMIN and the system calls of
+`FUSE_CALLS` on top. The agent keeps the capability for itself; who gets hold of the agent has it.
 """
 
 from __future__ import annotations
@@ -92,6 +95,18 @@ ENVIRONMENT = (
     "LANG=C.UTF-8",
 )
 
+FUSE_DEVICE: dict[str, Any] = {
+    "path": "/dev/fuse",
+    "type": "c",
+    "major": 10,
+    "minor": 229,
+    "fileMode": 0o600,
+    "uid": 0,
+    "gid": 0,
+}
+FUSE_CALLS = ("fsopen", "fsconfig", "fsmount", "move_mount", "umount2")
+"""What `box_guest.fusefs` needs."""
+
 OOM_SCORE_ADJ = 500
 """Above the daemon's 0: when the host runs short, boxes go first."""
 CPU_PERIOD_US = 100_000
@@ -135,12 +150,17 @@ class Places:
 
 
 def config(
-    plan: BoxPlan, places: Places, facts: HostFacts, init: tuple[str, ...] = INIT
+    plan: BoxPlan,
+    places: Places,
+    facts: HostFacts,
+    init: tuple[str, ...] = INIT,
+    *,
+    fuse: bool = False,
 ) -> dict[str, Any]:
-    """The content of config.json."""
+    """The content of config.json. `fuse`: the box mounts its drive itself."""
     return {
         "ociVersion": "1.0.2",
-        "process": _process(init, facts),
+        "process": _process(init, facts, fuse=fuse),
         "root": {"path": str(places.root), "readonly": False},
         "hostname": plan.hostname,
         "mounts": _mounts(plan) + [_bind(one, places.empty, *_HIDDEN) for one in facts.hidden],
@@ -154,9 +174,10 @@ def config(
                 {"type": "network", "path": str(places.netns)},
             ],
             "cgroupsPath": places.cgroup,
-            "resources": _resources(plan, facts),
+            "resources": _resources(plan, facts, fuse=fuse),
             "rootfsPropagation": "private",
-            "seccomp": seccomp(),
+            "seccomp": seccomp(fuse=fuse),
+            **({"devices": [FUSE_DEVICE]} if fuse else {}),
             "maskedPaths": [one for one in MASKED_PATHS if one not in facts.hidden],
             "readonlyPaths": list(READONLY_PATHS),
             "sysctl": SYSCTLS,
@@ -183,10 +204,12 @@ def etc_files(hostname: str) -> dict[str, str]:
     }
 
 
-def seccomp() -> dict[str, Any]:
+def seccomp(*, fuse: bool = False) -> dict[str, Any]:
     """The system call profile."""
     text = resources.files("boxd.backends").joinpath("seccomp.json").read_text()
     profile: dict[str, Any] = json.loads(text)
+    if fuse:
+        profile["syscalls"].append({"names": list(FUSE_CALLS), "action": "SCMP_ACT_ALLOW"})
     return profile
 
 
@@ -200,8 +223,8 @@ def cpu_shares(plan: BoxPlan) -> int:
     return max(MIN_CPU_SHARES, round(plan.cpus * CPU_SHARES_PER_CPU))
 
 
-def _process(init: tuple[str, ...], facts: HostFacts) -> dict[str, Any]:
-    capabilities = list(CAPABILITIES)
+def _process(init: tuple[str, ...], facts: HostFacts, *, fuse: bool) -> dict[str, Any]:
+    capabilities = [*CAPABILITIES, "CAP_SYS_ADMIN"] if fuse else list(CAPABILITIES)
     files = min(NOFILE, facts.nofile)
     return {
         "terminal": False,
@@ -259,13 +282,17 @@ def _bind(destination: str, source: Path, *options: str) -> dict[str, Any]:
     }
 
 
-def _resources(plan: BoxPlan, facts: HostFacts) -> dict[str, Any]:
+def _resources(plan: BoxPlan, facts: HostFacts, *, fuse: bool) -> dict[str, Any]:
     limit = plan.mem_mb * MIB
     memory = {"limit": limit}
     if facts.caps_swap:
         memory["swap"] = limit  # memory and swap together: no swap
+    devices: list[dict[str, Any]] = [{"allow": False, "access": "rwm"}]
+    if fuse:
+        numbers = {name: FUSE_DEVICE[name] for name in ("type", "major", "minor")}
+        devices.append({"allow": True, "access": "rw", **numbers})
     return {
-        "devices": [{"allow": False, "access": "rwm"}],
+        "devices": devices,
         "memory": memory,
         "cpu": {
             "quota": cpu_quota(plan),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from boxd.backends.docker import DockerBackend
 from boxd.backends.runc import RuncBackend
-from boxd.errors import Unavailable
+from boxd.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,8 @@ def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
     """The backend that `config.backend` names; not set up yet.
 
     `existing` are the backends of the boxes that there are. To `serve`, all must be of the chosen
-    one, else Unavailable names the flag to give; who only stops them gets theirs.
+    one, else Unavailable names the flag to give; who only stops them gets theirs. BadRequest for a
+    flag that the backend does not have.
     """
     foreign = sorted(set(existing) - {config.backend})
     if foreign and serve:
@@ -28,5 +29,7 @@ def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
             f"--backend {foreign[0]} (and remove them there if you want {config.backend}), "
             "or use another --state-dir"
         )
+    if config.mount_in_box and config.backend != RuncBackend.name:
+        raise BadRequest(f"--mount-in-box is for --backend {RuncBackend.name}")
     name = foreign[0] if foreign else config.backend
     return DockerBackend(config) if name == DockerBackend.name else RuncBackend(config)

@@ -30,14 +30,22 @@ START_TIMEOUT = 60.0
 
 
 class Containers:
-    """`disks` and `network` are those of the installation; `layout` is known after `detect`."""
+    """`disks` and `network` are those of the installation; `layout` is known after `detect`.
+    `fuse`: boxes mount their drives themselves."""
 
     def __init__(
-        self, names: HostNames, network: Network, disks: Disks, init: tuple[str, ...]
+        self,
+        names: HostNames,
+        network: Network,
+        disks: Disks,
+        init: tuple[str, ...],
+        *,
+        fuse: bool = False,
     ) -> None:
         self.names = names
         self.network = network
         self.disks = disks
+        self.fuse = fuse
         self._init = init
         self._layout: cgroups.Layout | None = None
 
@@ -127,6 +135,7 @@ class Containers:
                 hidden=bundle.hidden(),
             ),
             self._init,
+            fuse=self.fuse,
         )
         config["annotations"] = {criu_config.ANNOTATION: str(paths.criu_config)}
         write(paths.bundle / "config.json", json.dumps(config))

@@ -31,6 +31,8 @@ class Capabilities:
     any_image: bool
     """Images need not be in the catalog."""
     why_no_suspend: str
+    attaches_drives: bool = True
+    """A mount of this host can be put into a running box; else its agent mounts the drive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,9 @@ class RuncBackend:
         self._records = Records(self._names)
         self._network = Network(self._names, resolv_conf)
         self._disks = Disks(self._names, config.boxes_size)
-        self._containers = Containers(self._names, self._network, self._disks, init)
+        self._containers = Containers(
+            self._names, self._network, self._disks, init, fuse=config.mount_in_box
+        )
         self._memory = RuncMemory(self._containers)
         self._origins = Origins(self._names)
         self._snapshots = RuncSnapshots(
@@ -131,6 +133,7 @@ class RuncBackend:
             disk_limit=self._disks.for_new.limits_size(),
             any_image=False,
             why_no_suspend=self._memory.why_not,
+            attaches_drives=not self._containers.fuse,
         )
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:

@@ -208,6 +208,8 @@ class Assembly:
 
     async def stop(self, box: Box) -> None:
         """Ends the box's processes; its disk stays, and its memory if it was saved."""
+        if self.drives is not None:
+            await self.drives.leave(box)
         await self.tunnels.close(box.id)
         await self.backend.stop(box.id)
         if self.drives is not None:
@@ -226,6 +228,7 @@ class Assembly:
         ]
         if self.drives is not None:
             steps.insert(2, partial(self.drives.forget, box))
+            steps.insert(0, partial(self.drives.leave, box))
         for step in steps:
             try:
                 await step()

@@ -40,8 +40,9 @@ class Tunnels(Protocol):
 class DriveAttacher(Protocol):
     """Brings /wrk into boxes; see boxd.workspaces.attach."""
 
-    async def prepare(self, owner: str, workspace: str | None) -> Path:
-        """Has the volume made and mounted on this host, so that `attach` is quick; says where."""
+    async def prepare(self, owner: str, workspace: str | None) -> Path | None:
+        """Has the volume made and mounted on this host, so that `attach` is quick; says where.
+        None where boxes mount it themselves."""
         ...
 
     async def attach(self, box: Box) -> None:
@@ -58,6 +59,11 @@ class DriveAttacher(Protocol):
 
     async def info(self, box: Box) -> dict[str, object]:
         """What to tell about the drive of the box: plain JSON values."""
+        ...
+
+    async def leave(self, box: Box) -> None:
+        """The box is about to end, with its tunnel: what it wrote is brought to safety. Bounded in
+        time; never fails."""
         ...
 
     async def forget(self, box: Box) -> None:

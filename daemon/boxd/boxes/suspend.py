@@ -87,11 +87,20 @@ class Sleep:
         """Refuses a box that is in use, naming by what, or whose memory must not be written."""
         if box.confidential:
             raise Conflict(f"box {box.ref} is confidential: its memory is never written to a disk")
+        self._check_drive(box)
         holders = ", ".join(
             f"{count} {why}" for why, count in self._attachments.why(box.id).items()
         )
         if holders:
             raise InUse(f"box {box.ref} is in use ({holders}): end that first, or remove the box")
+
+    def _check_drive(self, box: Box) -> None:
+        """Refuses a box whose own process serves its /wrk: that cannot be stored."""
+        if box.drive and not self._assembly.backend.capabilities().attaches_drives:
+            raise Conflict(
+                f"box {box.ref} mounts its drive itself, and such a mount cannot be stored; first "
+                "run in the box: box-guest workspace umount"
+            )
 
     async def suspend(self, box: Box, *, unasked: bool = False, detail: str = "") -> Box:
         """From `running` to `suspended` with its memory; `check` comes before.
@@ -99,6 +108,7 @@ class Sleep:
         `unasked`: InUse if the agent tells of a shell. Conflict when the box cannot be suspended:
         it runs on, and its row says why.
         """
+        self._check_drive(box)
         before = box
         box = await self._rows.change(box, BoxState.SUSPENDING, step=Step.TELL)
         try:

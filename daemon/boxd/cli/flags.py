@@ -37,6 +37,7 @@ DEFAULTS = {
     "max_memory": None,
     "min_free": None,
     "workspace_automount": False,
+    "mount_in_box": False,
     "trusted_proxy": TRUSTED_PROXY,
     "backup_url": None,
     "backup_key_file": None,
@@ -122,6 +123,7 @@ def _serving() -> argparse.ArgumentParser:
     add("--min-free", metavar="SIZE", help="disk space that stays free; less: no box starts")
     add("--no-templates", action="store_true", help="start every new box from nothing")
     add("--workspace-automount", action="store_true", help="/wrk in every new box")
+    add("--mount-in-box", action="store_true", help="boxes mount /wrk themselves: see SECURITY.md")
     add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
     add("--trash", metavar="DURATION", help="removed files come back so long; 0: never (24h)")

@@ -46,6 +46,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
         max_memory=_maybe_size(arguments.max_memory, "--max-memory"),
         min_free=_maybe_size(arguments.min_free, "--min-free"),
         workspace_automount=arguments.workspace_automount,
+        mount_in_box=arguments.mount_in_box,
         trusted_proxy=arguments.trusted_proxy,
         backup_url=arguments.backup_url,
         backup_key_file=arguments.backup_key_file,

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,6 +34,10 @@ RECIPE = 1
 """Part of the digest; raised when the same files are put together in another way."""
 WHEELS = ("asyncssh",)
 """What the agent imports; what these require comes along."""
+DRIVE_WHEELS = ("pyfuse3", "uvloop", "asyncpg", "obstore", "crc32c")
+"""What the mount process imports."""
+MODULES = "box_guest.tunnel, box_guest.agent, box_guest.cli"
+DRIVE_MODULES = f"{MODULES}, box_guest.mount.__main__"
 LOADER = "ld-linux-x86-64.so.2"
 CLI_COMMAND = (*protocol.AGENT_COMMAND[:-1], "box_guest.cli")
 STEP_S = 300.0
@@ -45,9 +49,11 @@ _SKIPPED_DIRECTORIES = frozenset(
 )
 _SKIPPED_FILES = frozenset({"sitecustomize.py", "antigravity.py", "this.py", "turtle.py"})
 _SKIPPED_EXTENSIONS = re.compile(
-    r"(_?xx|_test|_ctypes_test|_tkinter|_sqlite3|_dbm|_gdbm|_curses|readline|nis|ossaudiodev"
+    r"(_?xx|_test|_ctypes_test|_tkinter|_sqlite3|_dbm|_gdbm|_curses|readline|nis|ossaudiodev)"
+)
+_SKIPPED_BY_AGENT = re.compile(
     # OpenSSL's two: the agent speaks no TLS and cryptography brings its own. 4 MiB less in use.
-    r"|_ssl|_hashlib)"
+    rf"({_SKIPPED_EXTENSIONS.pattern}|_ssl|_hashlib)"
 )
 _SKIPPED_MODULES = frozenset({"asyncssh/crypto/x509.py"})
 """Of the wheels. Asyncssh does without certificates: 1 MiB less in use, and a tenth of the time
@@ -63,15 +69,16 @@ def find_library(name: str) -> None:
 '''
 
 
-def build(parent: Path, progress: Progress) -> Path:
+def build(parent: Path, progress: Progress, *, drive: bool = False) -> Path:
     """The runtime of this installation below `parent`; made now unless it is there.
 
-    Blocking, some 10 s when it has to be made. May run twice at once: one result wins. Raises
-    Unavailable when this machine or its Python does not lend itself to it.
+    `drive`: with the mount process, for boxes that mount their drives themselves. Blocking, some
+    10 s when it has to be made. May run twice at once: one result wins. Raises Unavailable when
+    this machine or its Python does not lend itself to it.
     """
     if platform.machine() != "x86_64":
         raise Unavailable(f"the guest runtime needs an x86-64 machine, not {platform.machine()}")
-    contents = _collect()
+    contents = _collect(drive=drive)
     target = parent / _digest(contents)[:16]
     if target.is_dir():
         return target
@@ -82,7 +89,7 @@ def build(parent: Path, progress: Progress) -> Path:
         _write(made, contents)
         progress("compiling the guest runtime")
         _compile(made)
-        _verify(made)
+        _verify(made, DRIVE_MODULES if drive else MODULES)
         try:
             made.rename(target)
         except OSError:
@@ -92,27 +99,31 @@ def build(parent: Path, progress: Progress) -> Path:
     return target
 
 
-def _collect() -> Contents:
+def _collect(*, drive: bool = False) -> Contents:
     """Where each file of the runtime comes from, by its path in it."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = f"lib/{version}"
     interpreter = Path(sys.executable).resolve()
     contents: Contents = {"bin/python3": interpreter}
-    contents.update(_tree(Path(sysconfig.get_path("stdlib")), library))
+    skipped = _SKIPPED_EXTENSIONS if drive else _SKIPPED_BY_AGENT
+    contents.update(_tree(Path(sysconfig.get_path("stdlib")), library, skipped))
     # Distributions may keep them apart.
-    contents.update(_tree(Path(sysconfig.get_path("platstdlib")), library))
+    contents.update(_tree(Path(sysconfig.get_path("platstdlib")), library, skipped))
     dynload = Path(sysconfig.get_config_var("DESTSHARED") or "")
-    contents.update(_tree(dynload, f"{library}/lib-dynload"))
-    for name in _closure(WHEELS):
-        contents.update(_wheel(name, library))
+    contents.update(_tree(dynload, f"{library}/lib-dynload", skipped))
+    for name in _closure(WHEELS + DRIVE_WHEELS if drive else WHEELS):
+        contents.update(_wheel(name, library, drive=drive))
     contents.update(_agent(f"{library}/box_guest"))
+    if drive:
+        contents.update(_drive(library))
     contents[f"{library}/ctypes/util.py"] = _NO_LIBRARIES
     contents.update(_libraries(contents))
     contents["bin/box-guest"] = launcher(CLI_COMMAND)
     return contents
 
 
-def _tree(source: Path, target: str) -> Contents:
+def _tree(source: Path, target: str, skipped: re.Pattern[str]) -> Contents:
+    """Modules below a directory, without extensions that are `skipped`."""
     contents: Contents = {}
     for directory, names, files in os.walk(source):
         names[:] = [
@@ -124,7 +135,7 @@ def _tree(source: Path, target: str) -> Contents:
         for name in files:
             if name in _SKIPPED_FILES or not name.endswith((".py", ".so")):
                 continue
-            if name.endswith(".so") and _SKIPPED_EXTENSIONS.match(name):
+            if name.endswith(".so") and skipped.match(name):
                 continue
             contents[(Path(target) / relative / name).as_posix()] = Path(directory) / name
     return contents
@@ -155,11 +166,14 @@ def _closure(names: Iterable[str]) -> list[str]:
     return found
 
 
-def _wheel(name: str, target: str) -> Contents:
+def _wheel(name: str, target: str, *, drive: bool) -> Contents:
+    """A distribution's modules; what the drive uses also asks for its own version."""
     contents: Contents = {}
     for file in metadata.files(name) or []:
         parts = file.parts
-        if parts[0] == ".." or "__pycache__" in parts or file.suffix not in (".py", ".so"):
+        if parts[0] == ".." or "__pycache__" in parts:
+            continue
+        if file.suffix not in (".py", ".so") and not (drive and file.name == "METADATA"):
             continue
         if file.as_posix() in _SKIPPED_MODULES:
             continue
@@ -168,9 +182,21 @@ def _wheel(name: str, target: str) -> Contents:
 
 
 def _agent(target: str) -> Contents:
-    """The agent's modules. The mount is a process of the host and stays out."""
+    """The agent's modules. The mount, most often a process of the host, stays out."""
     source = Path(protocol.__file__).parent
     return {f"{target}/{file.name}": file for file in sorted(source.glob("*.py"))}
+
+
+def _drive(library: str) -> Contents:
+    """The mount process: its modules, and those of the drive."""
+    agent = Path(protocol.__file__).parent
+    drive = Path(str(resources.files("wrkfs")))
+    contents: Contents = {}
+    for name, source in (("box_guest/mount", agent / "mount"), ("wrkfs", drive)):
+        for file in sorted(source.rglob("*")):
+            if file.suffix in (".py", ".sql") and "__pycache__" not in file.parts:
+                contents[f"{library}/{name}/{file.relative_to(source).as_posix()}"] = file
+    return contents
 
 
 def _libraries(contents: Contents) -> Contents:
@@ -235,11 +261,11 @@ def _compile(root: Path) -> None:
     )
 
 
-def _verify(root: Path) -> None:
-    """Starts the new runtime where it stands and imports what the agent imports."""
+def _verify(root: Path, modules: str) -> None:
+    """Starts the new runtime where it stands and imports what its programs import."""
     place = str(protocol.RUNTIME_DIR)
     command = [part.replace(place, str(root), 1) for part in protocol.AGENT_COMMAND[:-2]]
-    _run([*command, "-c", "import box_guest.tunnel, box_guest.agent, box_guest.cli"], env={})
+    _run([*command, "-c", f"import {modules}"], env={})
 
 
 def _run(command: list[str], *, check: bool = True, env: dict[str, str] | None = None) -> str:

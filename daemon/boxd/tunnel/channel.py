@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import asyncssh
 
@@ -15,7 +15,8 @@ from boxd.errors import DialTimeout, NothingListening, Unavailable
 from boxd.tunnel.control import checked_shells
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+    from typing import Any
 
     from boxd.tunnel.control import ControlChannel, Hello
 
@@ -30,6 +31,7 @@ CLOSE_S = 10.0
 """Longer than an agent takes to end a stubborn process group."""
 
 Stream = Literal["stdout", "stderr"]
+Taken: TypeAlias = "Coroutine[Any, Any, None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,13 @@ class ByteWriter(Protocol):
 
     async def wait_closed(self) -> None:
         """Waits until both sides have ended it."""
+
+
+class Offer(Protocol):
+    """Connections of a box are taken, until it is closed or the tunnel goes down."""
+
+    def close(self) -> None:
+        """Takes no more."""
 
 
 class Tunnel:
@@ -148,6 +157,22 @@ class Tunnel:
             if error.reason.endswith(protocol.DIAL_TIMED_OUT):
                 raise DialTimeout(error.reason) from None
             raise NothingListening(error.reason) from None
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise _unavailable(error) from None
+
+    async def ask(self, kind: str, **fields: object) -> dict[str, Any]:
+        """One request of the daemon to the agent; what it says is for the caller to check. Not
+        bounded in time. Raises Unavailable."""
+        return await self._control.request(kind, **fields)
+
+    async def offer(self, path: str, taken: Callable[[ByteReader, ByteWriter], Taken]) -> Offer:
+        """Takes the connections that the agent passes on under a path; `taken` serves each, and
+        must not raise. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(OPEN_S):
+                return await self.connection.start_unix_server(
+                    lambda: taken, path, encoding=None, window=WINDOW, max_pktsize=PACKET
+                )
         except (asyncssh.Error, OSError, TimeoutError) as error:
             raise _unavailable(error) from None
 

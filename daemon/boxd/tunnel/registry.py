@@ -28,10 +28,15 @@ QUIESCE_S = 2.0
 OnRequest: TypeAlias = "Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]"
 OnActivity: TypeAlias = "Callable[[str, int], None]"
 OnMisbehaviour: TypeAlias = "Callable[[str, str], None]"
+OnUp: TypeAlias = "Callable[[Tunnel], None]"
 
 
 def _untold(box_id: str, news: object) -> None:
     """Nobody wants to know."""
+
+
+def _unheard(tunnel: Tunnel) -> None:
+    """Nobody waits for tunnels."""
 
 
 class _Entry:
@@ -92,6 +97,8 @@ class TunnelRegistry:
         self.on_request = on_request
         self.on_activity = on_activity
         self.on_misbehaviour = on_misbehaviour
+        self.on_up: OnUp = _unheard
+        """Told of each tunnel that is up, before it can be got. Must return at once."""
         self._entries: dict[str, _Entry] = {}
 
     @property
@@ -211,6 +218,7 @@ class TunnelRegistry:
             if entry.closed:
                 replaced: Tunnel | None = tunnel
             else:
+                self.on_up(tunnel)
                 replaced, entry.tunnel = entry.tunnel, tunnel
                 entry.misbehaved = ""
                 entry.news.notify_all()

@@ -90,6 +90,10 @@ class Volumes:
             found = await self.find(owner, workspace)
             return found or await self._make(owner, workspace)
 
+    async def all(self) -> list[VolumeConfig]:
+        """Every volume of the installation. Raises Unavailable."""
+        return [self._config(volume) for volume in await self._store.list_volumes()]
+
     async def wasteful(self) -> list[VolumeConfig]:
         """Volumes that nobody has open and that keep what could be freed. Raises Unavailable."""
         volumes = {volume.role: volume for volume in await self._store.list_volumes()}

@@ -60,9 +60,20 @@ class User:
 
     def get(self, key: str, path: str) -> tuple[int, bytes]:
         """An HTTP GET with an API key."""
+        return self.http("GET", key, path)
+
+    def put(self, key: str, path: str, body: bytes) -> int:
+        """An HTTP PUT with an API key."""
+        return self.http("PUT", key, path, body)[0]
+
+    def http(
+        self, method: str, key: str, path: str, body: bytes | None = None
+    ) -> tuple[int, bytes]:
+        """A request with an API key."""
         connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=30)
         try:
-            connection.request("GET", path, headers={"Authorization": f"Bearer {key}"})
+            headers = {"Authorization": f"Bearer {key}"}
+            connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:

@@ -83,3 +83,38 @@ def test_parameters_of_requests(message: dict[str, object], parameters: dict[str
 def test_malformed_requests(message: dict[str, object]) -> None:
     with pytest.raises(protocol.ProtocolError):
         protocol.request_parameters(message)
+
+
+STORE: dict[str, object] = dict.fromkeys(
+    ("endpoint", "bucket", "prefix", "region", "access_key", "secret_key"), "x"
+)
+CREDENTIALS = {"volume": "v", "schema": "s", "meta_dsn": "d", "store": STORE}
+
+
+def test_credentials_of_a_drive_are_checked() -> None:
+    message = {"type": protocol.DRIVE_MOUNT, "credentials": {**CREDENTIALS, "more": 1}}
+    assert protocol.drive_request(message) == CREDENTIALS
+    for wrong in (
+        None,
+        {**CREDENTIALS, "store": "x"},
+        {**CREDENTIALS, "schema": ""},
+        {**CREDENTIALS, "store": {**STORE, "secret_key": 7}},
+    ):
+        with pytest.raises(protocol.ProtocolError, match=r"^credentials that are none$"):
+            protocol.drive_request({"type": protocol.DRIVE_MOUNT, "credentials": wrong})
+
+
+@given(st.dictionaries(st.text(), JSON), JSON, JSON, JSON)
+def test_what_an_agent_tells_of_its_drive_is_plain_or_refused(
+    health: dict[str, object], restarts: object, holders: object, error: object
+) -> None:
+    told = {"mounted": 1, "health": health, "restarts": restarts, "holders": holders}
+    try:
+        state = protocol.drive_state({**told, "error": error})
+    except protocol.ProtocolError:
+        return
+    assert state["mounted"] is False
+    texts = [state["error"], *state["holders"], *state["health"]]
+    texts += [value for value in state["health"].values() if isinstance(value, str)]
+    assert all(len(text) <= protocol.MAX_DRIVE_TEXT and text.isprintable() for text in texts)
+    protocol.encode({"type": "reply", "result": state})

@@ -58,6 +58,20 @@ def test_init_and_places_agree_with_the_agent() -> None:
     assert other["process"]["args"] == ["/bin/sh"]
 
 
+def test_a_box_that_mounts_gets_that_and_nothing_else() -> None:
+    plain = bundle.config(PLAN, PLACES, FACTS)
+    config = bundle.config(PLAN, PLACES, FACTS, fuse=True)
+    for rights in config["process"]["capabilities"].values():
+        assert "CAP_SYS_ADMIN" not in rights or rights.pop() == "CAP_SYS_ADMIN"
+    calls = config["linux"]["seccomp"]["syscalls"].pop()
+    assert set(calls["names"]) == {"fsopen", "fsconfig", "fsmount", "move_mount", "umount2"}
+    (device,) = config["linux"].pop("devices")
+    assert (device["path"], device["major"], device["minor"]) == ("/dev/fuse", 10, 229)
+    rule = config["linux"]["resources"]["devices"].pop()
+    assert rule == {"allow": True, "access": "rw", "type": "c", "major": 10, "minor": 229}
+    assert config == plain
+
+
 def test_every_namespace_is_the_boxs_own() -> None:
     spaces = made()["linux"]["namespaces"]
     assert {one["type"] for one in spaces} == {"mount", "pid", "ipc", "uts", "cgroup", "network"}

@@ -8,7 +8,7 @@ import pytest
 
 from boxd.backends.choose import choose
 from boxd.config import BACKENDS, Config
-from boxd.errors import Unavailable
+from boxd.errors import BadRequest, Unavailable
 
 
 @pytest.mark.parametrize("serve", [False, True])
@@ -28,3 +28,9 @@ def test_boxes_of_another_backend_are_refused_with_the_flag_to_give() -> None:
 def test_boxes_of_another_backend_are_stopped_by_theirs() -> None:
     config = Config(state_dir=Path("/s"))
     assert choose(config, ["docker"], serve=False).name == "docker"
+
+
+def test_boxes_of_an_engine_do_not_mount() -> None:
+    config = Config(state_dir=Path("/s"), backend="docker", mount_in_box=True)
+    with pytest.raises(BadRequest, match="--mount-in-box is for --backend runc"):
+        choose(config, [], serve=True)
