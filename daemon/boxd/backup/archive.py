@@ -29,7 +29,7 @@ CONTENT = 1
 """Number of the form above; an archive with a higher one is of a newer release."""
 LONGEST = 64 << 20
 """Bytes of a line."""
-CATALOGS = ("images.toml", "flavors.toml")
+CATALOGS = ("images.toml", "flavors.toml", "tiers.toml")
 """Files of the state directory that the operator wrote."""
 FILE = re.compile(
     r"instance|keys/[A-Za-z0-9][A-Za-z0-9._-]{0,127}|" + "|".join(map(re.escape, CATALOGS))
