@@ -18,10 +18,14 @@ import pytest
 
 from tests.harness.drive import until
 from tests.harness.footprint import Footprint
+from tests.harness.mortal_daemon import open_mortal
 from tests.integration.boxd.test_service import User
 from tests.integration.boxd.test_sleep import COUNTER, counter, ticks_on
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.backends import criu
     from tests.harness.mortal_daemon import Mortal
     from tests.plugins.figures import Figures
 
@@ -215,3 +219,48 @@ def test_a_killed_service_loses_and_doubles_nothing(
         assert snapshots(user) == before.snapshots, step
         left = footprint(mortal).more_than(before.host)
         assert left == [], (step, left)
+
+
+MAKING = ("backend.freeze done", "backend.snapshot done")
+COPYING = ("store.add_box done", "backend.clone done", "backend.resume done")
+
+
+@pytest.mark.figure("CR-9")
+@pytest.mark.timeout(600)
+def test_a_killed_service_leaves_no_half_copies(
+    image_rootfs: Path, verdict: criu.Verdict, tmp_path: Path, figures: Figures
+) -> None:
+    """While it makes the template, behind the first box that boots, and while it copies it."""
+    assert verdict.suspends
+    for number in figures(ci=1, long=100):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with open_mortal(image_rootfs) as mortal:
+            user = User(mortal.daemon, folder)
+            booted: set[str] = set()
+            for step in MAKING:
+                booted.add(f"booted{len(booted)}")
+                mortal.die_at(step, user.command(max(booted), "true"))
+                mortal.daemon.start()
+                whole(mortal, user, booted, templates=0)
+            booted.add("last")
+            user.ssh("last", "true")
+            until(lambda: "template of image debian made" in mortal.daemon.log.read_text(), 60)
+            for step in COPYING:
+                mortal.die_at(step, user.command("copy", "true"))
+                mortal.daemon.start()
+                whole(mortal, user, booted, templates=1)
+            assert user.ssh("copy", "hostname") == "copy"
+            assert "box copied from a template" in mortal.daemon.log.read_text()
+
+
+def whole(mortal: Mortal, user: User, names: set[str], *, templates: int) -> None:
+    """There are these boxes, and they run; nothing is left of others."""
+    boxes = user.boxes()
+    assert boxes.keys() == names
+    ids = {str(box["id"]) for box in boxes.values()}
+    assert {box["state"] for box in boxes.values()} == {"running"}
+    assert {path.name for path in mortal.daemon.boxes() if path.is_dir()} == ids
+    assert len(list(mortal.names.origins_dir.glob("*"))) == templates
+    for name in names:
+        assert user.ssh(name, "hostname") == name

@@ -79,7 +79,7 @@ def test_a_connection_comes_through_at_any_moment(user: User, figures: Figures) 
             people.append(started(user, "dev", LOOK))
         for one in people:
             out, err = one.communicate(timeout=120)
-            assert one.returncode == 0, err
+            assert one.returncode == 0, err + user.daemon.log.read_text()
             again, ticks = out.splitlines()
             assert again == who
             assert int(ticks) >= reached
