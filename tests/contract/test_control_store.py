@@ -221,9 +221,9 @@ async def test_snapshots(store: ControlStore) -> None:
     )
     with pytest.raises(Conflict, match="before"):
         await store.add_snapshot(make_snapshot())
-    await store.finish_snapshot(first.id)
-    await store.finish_snapshot("f" * 32)
-    assert (await store.snapshots(OWNER))[0] == replace(first, ready=True)
+    await store.finish_snapshot(first.id, 3 << 40)
+    await store.finish_snapshot("f" * 32, 0)
+    assert (await store.snapshots(OWNER))[0] == replace(first, ready=True, size_bytes=3 << 40)
     await store.remove_snapshot(first.id)
     await store.remove_snapshot(first.id)
     assert await store.snapshots(OWNER) == [later]

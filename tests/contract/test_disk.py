@@ -195,8 +195,20 @@ async def test_unknown_snapshots(host: DiskHost) -> None:
         await host.disk.clone("one", host.paths(), 0)
     with pytest.raises(NotFound, match="no snapshot one"):
         await host.disk.restore("one", paths, 0)
+    with pytest.raises(NotFound, match="no snapshot one"):
+        await host.disk.snapshot_used("one")
     await host.disk.drop_snapshot("one")
     assert host.disk.snapshots() == []
+
+
+async def test_the_size_of_a_snapshot_is_that_of_layer_and_memory(host: DiskHost) -> None:
+    paths = await host.box()
+    (paths.root / "big").write_bytes(os.urandom(1 << 20))
+    _remember(host, paths, os.urandom(2 << 20))
+    os.sync()
+    await host.disk.snapshot(paths, "one")
+    os.sync()
+    assert 3 << 20 <= await host.disk.snapshot_used("one") < 5 << 20
 
 
 async def test_work_that_was_cut_short_is_done_again(host: DiskHost) -> None:

@@ -142,6 +142,15 @@ class Disk(ABC):
         """Removes a snapshot; boxes made from it go on."""
         await in_thread(self._drop, self._snapshots / snapshot_id)
 
+    async def snapshot_used(self, snapshot_id: str) -> int:
+        """Bytes of layer and memory image of a snapshot on the host's disk, shared ones included.
+
+        Raises NotFound.
+        """
+        place = self._whole(snapshot_id)
+        layer = await in_thread(_allocated, place / "layer" / "upper")
+        return layer + await in_thread(_allocated, place / "memory")
+
     def snapshots(self) -> list[str]:
         """Ids of all whole snapshots."""
         found = (path.name for path in self._snapshots.glob("*") if not path.suffix)

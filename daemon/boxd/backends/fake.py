@@ -204,6 +204,11 @@ class FakeBackend:
             raise Conflict("the box runs")
         self._snapshots[snapshot_id] = box.frozen or box.memory
 
+    async def snapshot_bytes(self, snapshot_id: str) -> int:
+        """A MiB, and another one for memory."""
+        self._fail("snapshot_bytes")
+        return (1 + self._kept(snapshot_id)) << 20
+
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """Forgets it."""
         self._fail("drop_snapshot")

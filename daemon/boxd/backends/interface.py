@@ -193,6 +193,13 @@ class Backend(Protocol):
         """
         ...
 
+    async def snapshot_bytes(self, snapshot_id: str) -> int:
+        """What layer and memory of a snapshot take on the host's disk, shared parts included.
+
+        NotFound.
+        """
+        ...
+
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """Removes a snapshot. No error if it is unknown."""
         ...

@@ -248,6 +248,10 @@ class RuncBackend:
             record = self._records.get(box_id)
             await self._snapshots.take(record, snapshot_id, lasting=lasting)
 
+    async def snapshot_bytes(self, snapshot_id: str) -> int:
+        """Layer and memory."""
+        return await self._disks.holding(snapshot_id).snapshot_used(snapshot_id)
+
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """Boxes that were made from it go on."""
         await self._snapshots.drop(snapshot_id)

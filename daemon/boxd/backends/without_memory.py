@@ -42,6 +42,10 @@ class WithoutMemory:
         del snapshot_id, lasting
         raise self._unable(box_id)
 
+    async def snapshot_bytes(self, snapshot_id: str) -> int:
+        """Raises NotFound."""
+        raise NotFound(f"there is no snapshot {snapshot_id}")
+
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """There is none."""
 

@@ -177,12 +177,13 @@ class Snapshots:
             await self._store.add_snapshot(snapshot)
         try:
             await self.take(box, snapshot.id)
-            await self._store.finish_snapshot(snapshot.id)
+            size = await self._assembly.backend.snapshot_bytes(snapshot.id)
+            await self._store.finish_snapshot(snapshot.id, size)
         except BaseException:
             await self._forget(snapshot)
             raise
         _log.info("snapshot taken", extra={"box": box.id})
-        return replace(snapshot, ready=True)
+        return replace(snapshot, ready=True, size_bytes=size)
 
     async def _forget(self, snapshot: Snapshot) -> None:
         """After a failure. Nothing is raised: the next start does what fails."""

@@ -43,6 +43,8 @@ class Snapshot:
     egress: str
     drive: bool
     backend: str
+    size_bytes: int = 0
+    """What it takes on the host's disk, where it may share parts with others; 0: not known."""
 
     @property
     def ref(self) -> str:
@@ -58,6 +60,7 @@ class Snapshot:
             "memory": self.memory,
             "image": self.image,
             "flavor": self.flavor,
+            "size_bytes": self.size_bytes,
             "created": self.created.isoformat(),
         }
 

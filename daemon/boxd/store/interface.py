@@ -75,8 +75,8 @@ class ControlStore(Protocol):
         """Records a snapshot; Conflict when there is one of that name of a box of that name."""
         ...
 
-    async def finish_snapshot(self, snapshot_id: str) -> None:
-        """Makes a snapshot `ready`. No error if it is gone."""
+    async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
+        """Makes a snapshot of that size `ready`. No error if it is gone."""
         ...
 
     async def snapshots(self, owner: str) -> list[Snapshot]:

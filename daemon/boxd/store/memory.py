@@ -98,10 +98,12 @@ class MemoryStore:
                 raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists")
         self._snapshots.setdefault(snapshot.id, snapshot)
 
-    async def finish_snapshot(self, snapshot_id: str) -> None:
+    async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
         """See ControlStore."""
         if snapshot_id in self._snapshots:
-            self._snapshots[snapshot_id] = replace(self._snapshots[snapshot_id], ready=True)
+            self._snapshots[snapshot_id] = replace(
+                self._snapshots[snapshot_id], ready=True, size_bytes=size_bytes
+            )
 
     async def snapshots(self, owner: str) -> list[Snapshot]:
         """See ControlStore."""

@@ -20,9 +20,13 @@ class PostgresSnapshots(PostgresPool):
         except asyncpg.UniqueViolationError:
             raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists") from None
 
-    async def finish_snapshot(self, snapshot_id: str) -> None:
+    async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
         """See ControlStore."""
-        await self._execute("UPDATE boxd.snapshot SET ready = true WHERE id = $1", snapshot_id)
+        await self._execute(
+            "UPDATE boxd.snapshot SET ready = true, size_bytes = $2 WHERE id = $1",
+            snapshot_id,
+            size_bytes,
+        )
 
     async def snapshots(self, owner: str) -> list[Snapshot]:
         """See ControlStore."""

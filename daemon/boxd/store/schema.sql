@@ -86,7 +86,8 @@ CREATE TABLE boxd.snapshot (
     pids integer NOT NULL CHECK (pids > 0),
     egress text NOT NULL,
     drive boolean NOT NULL,
-    backend text NOT NULL
+    backend text NOT NULL,
+    size_bytes bigint NOT NULL DEFAULT 0 CHECK (size_bytes >= 0)  -- on the host's disk; 0: not known
 );
 CREATE UNIQUE INDEX snapshot_name
     ON boxd.snapshot (owner, coalesce(workspace, ''), box_name, name);

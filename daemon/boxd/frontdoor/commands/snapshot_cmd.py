@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from boxd.frontdoor.commands.boxrow import box_json, boxes_table
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
-from boxd.frontdoor.commands.table import moment, table
+from boxd.frontdoor.commands.table import moment, size, table
 
 if TYPE_CHECKING:
     import argparse
@@ -62,10 +62,16 @@ async def _fork(call: Call) -> Reply:
 
 def _listed(snapshots: list[Snapshot]) -> str:
     rows = [
-        (one.name, one.ref, "disk, memory" if one.memory else "disk", moment(one.created))
+        (
+            one.name,
+            one.ref,
+            "disk, memory" if one.memory else "disk",
+            size(one.size_bytes) if one.size_bytes else None,
+            moment(one.created),
+        )
         for one in snapshots
     ]
-    return table(("SNAPSHOT", "BOX", "KIND", "CREATED"), rows)
+    return table(("SNAPSHOT", "BOX", "KIND", "SIZE", "CREATED"), rows)
 
 
 COMMANDS = (

@@ -34,14 +34,15 @@ async def good(world: World, line: str, principal: Principal = ALICE) -> str:
 async def test_the_life_of_a_snapshot(sleepy: World) -> None:
     await sleepy.operations.up(ALICE, "web")
     created = sleepy.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-    head = "SNAPSHOT  BOX  KIND          CREATED\n"
-    row = f"s1        web  disk, memory  {created}\n"
+    head = "SNAPSHOT  BOX  KIND          SIZE     CREATED\n"
+    row = f"s1        web  disk, memory  2.0 MiB  {created}\n"
     assert await good(sleepy, "snapshot create web") == head + row
     assert await good(sleepy, "snapshot ls") == head + row
     assert await good(sleepy, "snapshot ls web") == head + row
-    assert await good(sleepy, "snapshot ls other") == "SNAPSHOT  BOX  KIND  CREATED\n"
+    assert await good(sleepy, "snapshot ls other") == "SNAPSHOT  BOX  KIND  SIZE  CREATED\n"
     [shown] = json.loads(await good(sleepy, "snapshot ls --json"))
     assert (shown["snapshot"], shown["box"], shown["memory"]) == ("s1", "web", True)
+    assert shown["size_bytes"] == 2 << 20
     result = await run(sleepy, "snapshot restore web s1")
     assert (result.status, result.stdout) == (0, "NAME  STATE\nweb   suspended\n")
     assert "what it was is kept as snapshot pre-restore" in result.stderr
