@@ -11,6 +11,8 @@ this one died, what has to be tried again is, and these hold:
 - memory is used at most once, and no box runs that has a memory on the disk
 - rows and host tell the same of every box and snapshot that nothing is due for
 - what was removed leaves nothing
+- a box goes only when somebody has it removed, at its deadline, or when nobody used it for so long;
+  none goes because the service ends, starts or is refused something
 """
 
 from __future__ import annotations
@@ -27,9 +29,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from boxd.boxes import timers
+from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.templates import SETTING
 from boxd.errors import BoxdError
 from boxd.model.box import TRANSITIONS, Box, BoxState
@@ -39,7 +48,7 @@ from tests.harness.mortal import Died
 from tests.harness.world import ALICE, World
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from typing import Unpack
 
     from boxd.model.box import BoxChanges
@@ -71,6 +80,8 @@ FAILING = st.sampled_from(
 Trouble: TypeAlias = "str | int | None"
 """What happens meanwhile: a step fails, the daemon dies after so many steps, or nothing."""
 TROUBLE = st.one_of(st.none(), st.none(), FAILING, st.integers(0, 45))
+FORGOTTEN = timedelta(minutes=2)
+"""A daemon that is killed forgets no more of the use of a box."""
 STEADY = (BoxState.RUNNING, BoxState.SUSPENDED)
 
 
@@ -80,6 +91,14 @@ class Watched(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.wrong: list[str] = []
+        self.may_go: Callable[[Box], bool] = lambda _: True
+
+    async def remove_box(self, box_id: str) -> None:
+        """A box that was made does not go without a reason."""
+        box = await self.box(box_id)
+        if box is not None and box.state is not BoxState.CREATING and not self.may_go(box):
+            self.wrong.append(f"{box.ref} was lost, {box.state}")
+        await super().remove_box(box_id)
 
     async def add_box(self, box: Box) -> None:
         """A box begins by being made."""
@@ -107,24 +126,63 @@ class BoxLife(RuleBasedStateMachine):
 
     copies = False
     """New boxes are copies of templates where there are some."""
+    suspends = True
+    """The host can suspend boxes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="box-life-"))
         self.runner = asyncio.Runner()
         self.store = Watched()
+        self.store.may_go = self._may_go
         self.holds: list[AsyncExitStack] = []
+        self.shells: dict[str, int] = {}
+        """What agents tell, by box id."""
+        self.elapsed = timedelta()
+        """While daemons lived."""
+        self.used: dict[str, timedelta] = {}
+        """What had elapsed when a box was last seen in use, or made."""
+        self.removed: set[str] = set()
+        """Names of boxes that somebody is having removed."""
+        self.only_stopping = False
         self.runner.run(self._begin())
 
     async def _begin(self) -> None:
         (self.root / "images" / "debian" / "rootfs").mkdir(parents=True)
-        self.world = World(self.root, store=self.store, suspends=True, templates=self.copies)
+        self.world = World(
+            self.root, store=self.store, suspends=self.suspends, templates=self.copies
+        )
         await self._start()
 
     async def _start(self) -> None:
+        self.only_stopping = False
         await self.world.start()
         await self.world.lifecycle.usage.close()
         await self.world.quiet()
+        await self.world.look()  # the agents have told nothing yet
+        for box_id, shells in self.shells.items():
+            self._report(box_id, shells)
+
+    def _report(self, box_id: str, shells: int) -> None:
+        self.world.tunnels.shells[box_id] = shells
+        self.world.lifecycle.activity.report(box_id, shells)
+
+    def _may_go(self, box: Box) -> bool:
+        """Whether there is a reason for it to go."""
+        if box.name in self.removed:
+            return True
+        if self.only_stopping:
+            return False
+        if box.deadline is not None and box.deadline <= self.world.clock.now():
+            return True
+        if box.durable or not box.auto_suspend or self.shells.get(box.id):
+            return False
+        life = self.world.lifecycle
+        if life.attachments.count(box.id) or life.activity.pinned_until(box):
+            return False
+        unused = self.elapsed - self.used.get(box.id, self.elapsed)
+        stays = SHIPPED.idle_reap if self.suspends or box.grace is None else box.grace
+        return unused >= stays - FORGOTTEN
 
     def do(self, work: Coroutine[object, object, object], trouble: Trouble = None) -> None:
         """Does it to its end, or to that of the daemon; then the next one lives."""
@@ -184,6 +242,34 @@ class BoxLife(RuleBasedStateMachine):
         self.do(work(), trouble)
         self.do(next_daemon())
 
+    @rule(trouble=TROUBLE)
+    def down(self, trouble: Trouble) -> None:
+        """A killed daemon's boxes are stopped by one that knows nothing of the service's times."""
+
+        async def other_times() -> None:
+            await self.world.kill()
+            await self._let_go()
+            self.world.policy = Policy(timedelta(seconds=1), timedelta(seconds=1))
+            self.world._make_daemon()
+            self.world.policy = SHIPPED
+
+        async def work() -> None:
+            try:
+                await self.world.start(stopping=True)
+                await self.world.look()
+                await self.world.close(stop_boxes=True)
+            except* Died:  # alone, or in tasks that adopt boxes
+                pass
+
+        async def next_daemon() -> None:
+            await self.world.kill()
+            await self._start()
+
+        self.only_stopping = True
+        self.do(other_times())
+        self.do(work(), trouble)
+        self.do(next_daemon())
+
     @rule()
     def reboot(self) -> None:
         """The host goes down without a word."""
@@ -191,6 +277,7 @@ class BoxLife(RuleBasedStateMachine):
         async def work() -> None:
             await self.world.kill()
             await self._let_go()
+            self.shells.clear()
             await self.world.reboot()
             await self.world.lifecycle.usage.close()
 
@@ -200,7 +287,7 @@ class BoxLife(RuleBasedStateMachine):
 
     @rule(
         name=NAMES,
-        suffix=st.sampled_from(["", "", "+", "^1h", "+10m", "+^20m+1h"]),
+        suffix=st.sampled_from(["", "", "+", "+:unbuilt", "+:python", "^1h", "+10m", "+^20m+1h"]),
         stays=st.booleans(),
         trouble=TROUBLE,
     )
@@ -218,18 +305,23 @@ class BoxLife(RuleBasedStateMachine):
             if not stays:
                 await self._let_go()
 
+        fresh = suffix.startswith("+") and not suffix.startswith("+1")
+        self.removed = {name} if fresh and ":" not in suffix else set()
         self.do(work(), trouble)
+        self.removed = set()
 
     @rule()
     def detach(self) -> None:
         """All go."""
         self.do(self._let_go())
 
+    @precondition(lambda self: self.suspends)
     @rule(name=NAMES, trouble=TROUBLE)
     def suspend(self, name: str, trouble: Trouble) -> None:
         """Asked for; who is attached is not cut off."""
         self.do(self.world.lifecycle.suspend(self.box(name)), trouble)
 
+    @precondition(lambda self: self.suspends)
     @rule(name=NAMES, trouble=TROUBLE)
     def sleep_and_wake(self, name: str, trouble: Trouble) -> None:
         """Asked for, as nobody is attached."""
@@ -240,7 +332,9 @@ class BoxLife(RuleBasedStateMachine):
     @rule(name=NAMES, trouble=TROUBLE)
     def remove(self, name: str, trouble: Trouble) -> None:
         """Asked for."""
-        self.do(self.world.lifecycle.remove(self.box(name)), trouble)
+        box, self.removed = self.box(name), {name}
+        self.do(self.world.lifecycle.remove(box), trouble)
+        self.removed = set()
 
     @rule(name=NAMES, span=st.one_of(st.none(), SPANS), trouble=TROUBLE)
     def pin(self, name: str, span: timedelta | None, trouble: Trouble) -> None:
@@ -255,26 +349,31 @@ class BoxLife(RuleBasedStateMachine):
     def tell(self, name: str, shells: int, *, on: bool) -> None:
         """The agent tells of shells, and asks not to be suspended, or to be."""
         box = self.box(name)
-        self.world.tunnels.shells[box.id] = shells
-        self.world.lifecycle.activity.report(box.id, shells)
+        if box.state is BoxState.RUNNING:
+            self.shells[box.id] = shells
+            self._report(box.id, shells)
         self.do(self.world.lifecycle.request(box.id, "auto_suspend", {"on": on}))
 
+    @precondition(lambda self: self.suspends)
     @rule(name=NAMES, trouble=TROUBLE)
     def snapshot(self, name: str, trouble: Trouble) -> None:
         """One more."""
         self.do(self.world.lifecycle.snapshot(self.box(name), None), trouble)
 
+    @precondition(lambda self: self.suspends)
     @rule(trouble=TROUBLE)
     def restore(self, trouble: Trouble) -> None:
         """The latest one."""
         one = self.latest()
         self.do(self.world.lifecycle.restore(self.box(one.box_name), one.name), trouble)
 
+    @precondition(lambda self: self.suspends)
     @rule()
     def remove_a_snapshot(self) -> None:
         """The latest one."""
         self.do(self.world.lifecycle.snapshots.remove(self.latest()))
 
+    @precondition(lambda self: self.suspends)
     @rule(
         name=NAMES,
         child=st.sampled_from(["web", "db+", "kid+", "kid+^1h"]),
@@ -284,14 +383,19 @@ class BoxLife(RuleBasedStateMachine):
     def fork(self, name: str, child: str, *, live: bool, trouble: Trouble) -> None:
         """Of a box or of a snapshot."""
         base = self.box(name) if live else self.latest()
+        self.removed = {parse_spec(child).name} if "+" in child else set()
         self.do(self.world.lifecycle.fork(base, None, parse_spec(child)), trouble)
+        self.removed = set()
 
     # --- time ---------------------------------------------------------------------------------
 
     @rule(span=SPANS, trouble=TROUBLE)
     def time_passes(self, span: timedelta, trouble: Trouble) -> None:
-        """And the timers look."""
-        self.do(self.world.tick(span), trouble)
+        """And the timers look. What is kept in memory was written meanwhile."""
+        self.elapsed += span
+        self.world.clock.turn(span)
+        self.do(self.world.lifecycle._acts.upkeep())
+        self.do(self.world.look(), trouble)
 
     @rule(by=SPANS, back=st.booleans())
     def the_clock_is_set(self, by: timedelta, *, back: bool) -> None:
@@ -318,6 +422,18 @@ class BoxLife(RuleBasedStateMachine):
             held = self.world.lifecycle.attachments.count(box.id)
             assert box.state is BoxState.RUNNING or not held
         await self._check_whole()
+        await self._look_around()
+
+    async def _look_around(self) -> None:
+        """What is in use now is, for what may go later."""
+        boxes = {box.id: box for box in await self.store.all_boxes()}
+        running = {one for one, box in boxes.items() if box.state is BoxState.RUNNING}
+        self.shells = {one: shells for one, shells in self.shells.items() if one in running}
+        self.used = {one: self.used.get(one, self.elapsed) for one in boxes}
+        for one in running:
+            held = self.world.lifecycle.attachments.count(one)
+            if self.suspends or held or self.shells.get(one):
+                self.used[one] = self.elapsed
 
     async def _check_whole(self) -> None:
         """Rows and host tell the same, once what is due was done."""
@@ -361,6 +477,7 @@ class BoxLife(RuleBasedStateMachine):
 
     async def _remove_all(self) -> None:
         await self._let_go()
+        self.store.may_go = lambda _: True
         for box in await self.store.all_boxes():
             await self.world.lifecycle.remove(box)
         for one in await self.store.all_snapshots():
@@ -381,7 +498,13 @@ class CopiedBoxLife(BoxLife):
     copies = True
 
 
-@pytest.mark.parametrize("machine", [BoxLife, CopiedBoxLife])
+class AwakeBoxLife(BoxLife):
+    """The same where no box can be suspended, so that unused ones are removed."""
+
+    suspends = False
+
+
+@pytest.mark.parametrize("machine", [BoxLife, CopiedBoxLife, AwakeBoxLife])
 def test_lives_of_boxes(
     machine: type[BoxLife], monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
 ) -> None:
