@@ -44,8 +44,9 @@ FILES = {
     "keys/ssh_host_ed25519": b"S",
     "images.toml": b"[own]\n",
     "flavors.toml": b"[tiny]\n",
+    "tiers.toml": b"[default]\n",
 }
-CATALOGS = {"images.toml", "flavors.toml"}
+CATALOGS = {"images.toml", "flavors.toml", "tiers.toml"}
 CLOCK = SystemClock()
 
 
