@@ -7,26 +7,34 @@ Nothing here knows of fence or subnet; each step is for one box, whose calls the
 
 from __future__ import annotations
 
-import fcntl
-import socket
-import struct
+import os
+from contextlib import contextmanager
+from ipaddress import IPv4Interface
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends import subnets
 from boxd.backends.hostfiles import SYSCTL, device, read
-from boxd.backends.run import CommandFailed, run
+from boxd.backends.rtnetlink import (
+    LOOPBACK,
+    apart,
+    enter,
+    kernel,
+    make_namespace,
+    name_namespace,
+    open_own,
+    remove_namespace,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from boxd.backends.hostnames import HostNames
 
 _UP = 1
 """IFF_UP, in the flags of a device."""
-_GET_FLAGS, _SET_FLAGS = 0x8913, 0x8914
-_FLAGS = "16sH22x"
-"""`struct ifreq` with the flags of a device."""
-TAKE_DOWN_ATTEMPTS = 5
+INNER = "eth0"
+"""The box's end."""
 DEFAULT_MTU = 1500
 
 
@@ -45,22 +53,45 @@ async def add(
     address: subnets.BoxAddress,
     *,
     mtu: int,
+    localnet: bool,
     pid: int | None = None,
 ) -> None:
-    """Makes the namespace, or names that of process `pid`, and both ends, and sets up the host's
-    one. Nothing may be there."""
+    """Makes the namespace, or names that of process `pid`, and both ends, and sets them up.
+
+    Nothing may be there. `localnet`: the box may send to the host's loopback addresses as well.
+    What fails, with LinkFailed, may leave part of it.
+    """
     link, netns = names.link(slot), names.netns(box_id)
-    namespace = f"netns add {netns}" if pid is None else f"netns attach {netns} {pid}"
-    await run(
-        "ip",
-        "-batch",
-        "-",
-        stdin=f"{namespace}\n"
-        f"link add dev {link} mtu {mtu} type veth peer name eth0 mtu {mtu} netns {netns}\n"
-        f"link set dev {link} addrgenmode none\n"
-        f"addr add {address.gateway}/{subnets.PREFIX} dev {link}\n"
-        f"link set {link} up\n",
-    )
+
+    def work() -> None:
+        with kernel() as host, _namespace(netns, pid) as namespace, kernel() as inside:
+            host.add_pair(link, INNER, namespace, mtu=mtu)
+            host.no_own_address(link)
+            host.add_address(link, IPv4Interface((address.gateway, subnets.PREFIX)))
+            host.switch(link, up=True)
+            inside.switch(LOOPBACK, up=True)
+            inside.no_own_address(INNER)
+            inside.add_address(INNER, IPv4Interface((address.box, subnets.PREFIX)))
+            inside.switch(INNER, up=True)
+            inside.add_default_route(address.gateway)
+
+    await apart(work)
+    set_sysctls(link, localnet=localnet)
+
+
+@contextmanager
+def _namespace(netns: str, pid: int | None) -> Iterator[int]:
+    """This thread is in the box's namespace, of which this is a descriptor, until it ends."""
+    if pid is None:
+        make_namespace(netns)
+    else:
+        name_namespace(netns, Path(f"/proc/{pid}/ns/net"))
+        enter(netns)
+    namespace = open_own()
+    try:
+        yield namespace
+    finally:
+        os.close(namespace)
 
 
 def set_sysctls(link: str, *, localnet: bool) -> None:
@@ -79,53 +110,30 @@ def set_sysctls(link: str, *, localnet: bool) -> None:
         six.write_text("1")
 
 
-async def set_up_inside(netns: str, address: subnets.BoxAddress) -> None:
-    """Sets up the box's end: its address and the way out."""
-    await run(
-        "ip",
-        "-n",
-        netns,
-        "-batch",
-        "-",
-        stdin="link set lo up\n"
-        "link set dev eth0 addrgenmode none\n"
-        f"addr add {address.box}/{subnets.PREFIX} dev eth0\n"
-        "link set eth0 up\n"
-        f"route add default via {address.gateway}\n",
-    )
-
-
 def switch(names: HostNames, slot: int, *, up: bool) -> None:
     """Lets packets pass, or none. What the box's end is set up with stays."""
     link = names.link(slot)
-    if not device(link).exists():
+    if not device(link).exists() or bool(int(read(device(link) / "flags"), 16) & _UP) is up:
         return
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        asked = struct.pack(_FLAGS, link.encode(), 0)
-        flags = struct.unpack(_FLAGS, fcntl.ioctl(control, _GET_FLAGS, asked))[1]
-        if bool(flags & _UP) is not up:
-            fcntl.ioctl(control, _SET_FLAGS, struct.pack(_FLAGS, link.encode(), flags ^ _UP))
+    with kernel() as host:
+        host.switch(link, up=up)
 
 
 async def take_down(names: HostNames, box_id: str, slot: int) -> None:
     """Removes link and namespace. No error if they are not there.
 
-    The link goes first: a namespace's own removal is finished by the kernel later, and may be
-    under way for the link of a lost namespace just now, hence the second look.
+    The link goes first: a namespace's own removal is finished by the kernel later.
     """
-    link = names.link(slot)
-    for attempt in range(TAKE_DOWN_ATTEMPTS):
-        batch = f"link del {link}\n" if device(link).exists() else ""
-        if names.netns_path(box_id).exists():
-            batch += f"netns del {names.netns(box_id)}\n"
-        if not batch:
-            return
-        try:
-            await run("ip", "-batch", "-", stdin=batch)
-        except CommandFailed as error:
-            gone = "Cannot find device" in error.message
-            if not gone or attempt + 1 == TAKE_DOWN_ATTEMPTS:
-                raise
+    link, netns = names.link(slot), names.netns(box_id)
+
+    def work() -> None:
+        if device(link).exists():
+            with kernel() as host:
+                host.remove_link(link)
+        remove_namespace(netns)
+
+    if device(link).exists() or names.netns_path(box_id).exists():
+        await apart(work)
 
 
 def traffic(link: str) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """The boxes' network on this host: its subnet, the fence around it, and what each box has of it.
 
-Every box has a network namespace with one link to the host (`eth0` inside). Making all of it takes
-three short processes and is nearly all of `create`: *measured* p50 31 of 33 ms on 2 cores with a
-load of 3 to 4. It is a quarter of create and start together, so there is no pool of prepared ones.
+Every box has a network namespace with one link to the host (`eth0` inside). It is made by messages
+to the kernel (`rtnetlink`), while one short process loads its entries of the fence; so there is no
+pool of prepared ones.
 
 Forwarding is switched on for the uplinks and the boxes' links alone, not for the host
 (`net.ipv4.ip_forward` stays as it is), and back off by the last installation that closes. Where it
@@ -146,15 +146,13 @@ class Network:
         self._admitted[link] = entries
 
     async def _connect(self, box_id: str, slot: int, pid: int | None) -> None:
-        link, address = self._names.link(slot), self.address(slot)
+        address = self.address(slot)
         await links.take_down(self._names, box_id, slot)
         mtu = links.uplink_mtu(self._loaded.uplinks if self._loaded else ())
-        await links.add(self._names, box_id, slot, address, mtu=mtu, pid=pid)
         loopback = self._loaded is not None and any(
             resolver.is_loopback for resolver in self._loaded.resolvers
         )
-        links.set_sysctls(link, localnet=loopback)
-        await links.set_up_inside(self._names.netns(box_id), address)
+        await links.add(self._names, box_id, slot, address, mtu=mtu, localnet=loopback, pid=pid)
 
     async def remove(self, box_id: str, slot: int) -> None:
         """Takes everything of `ensure` away. No error if it is not there."""

@@ -23,7 +23,7 @@ from boxd.backends.bundle import DRIVE_DIR
 from boxd.backends.checkpoint import RestoreFailed
 from boxd.backends.criu_images import DamagedImage
 from boxd.backends.interface import BackendBox
-from boxd.backends.netns import lend, set_sysctls, take_back
+from boxd.backends.netns import set_up, take_back
 from boxd.errors import BoxdError, Conflict, DiskFull, MemoryLost, Unavailable, Unsupported
 
 if TYPE_CHECKING:
@@ -212,10 +212,9 @@ class RuncMemory:
         try:
             await self._containers.forget(box_id)
             await self._containers.prepare(record)
-            await set_sysctls(names.netns(box_id))
+            await set_up(names.netns(box_id), state.address, self._address(record))
             await pages
             mended = await self._mend(record, drive)
-            await lend(names.netns(box_id), state.address, self._address(record))
             await self._restore(tools, record, mended, drive)
             await take_back(names.netns(box_id), state.address, self._address(record))
             self._check(box_id, state)
