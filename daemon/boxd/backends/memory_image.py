@@ -105,6 +105,12 @@ def store(*places: Path) -> None:
         _sync(place)
 
 
+def begin_to_store(place: Path) -> None:
+    """Has the disk take what there is of the pages by now, without waiting for it."""
+    for file in place.glob("pages-*.img"):
+        _start_writing(file)
+
+
 def seal(place: Path, facts: Facts, state: State) -> None:
     """Writes the manifest for the files of a directory."""
     files = [file for file in sorted(place.iterdir()) if file.name != MANIFEST]

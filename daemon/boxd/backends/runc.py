@@ -89,6 +89,7 @@ class RuncBackend:
         self._stop_grace = stop_grace
         self._slots: dict[str, int] = {}
         self._locks = BoxLocks()
+        self._tidying: set[asyncio.Task[None]] = set()
 
     async def setup(self) -> None:
         """Checks tools and cgroups, reserves the network, loads the fence, adopts boxes."""
@@ -111,6 +112,7 @@ class RuncBackend:
 
     async def close(self) -> None:
         """Gives the network back if no box uses it; boxes go on."""
+        await asyncio.gather(*self._tidying)
         if not self._containers.ready:
             return
         await self._network.release()
@@ -236,6 +238,10 @@ class RuncBackend:
         """Brings a stopped box back with its memory, its link and its address."""
         async with self._locks.alone(box_id):
             await self._memory.resume(self._records.get(box_id), drive)
+            # Whatever else is done with the box waits for it; the box itself does not.
+            task = asyncio.create_task(self._tidy(box_id), name=f"tidy {box_id}")
+            self._tidying.add(task)
+            task.add_done_callback(self._tidying.discard)
 
     async def discard_memory(self, box_id: str) -> None:
         """Removes its memory on the disk."""
@@ -290,6 +296,13 @@ class RuncBackend:
         if box_id not in self._slots:
             self._slots[box_id] = subnets.free_slot(set(self._slots.values()))
         return self._slots[box_id]
+
+    async def _tidy(self, box_id: str) -> None:
+        async with self._locks.alone(box_id):
+            record = self._records.find(box_id)
+            if record is not None:
+                with suppress(Unavailable, OSError):  # the next memory of the box takes its place
+                    await self._memory.tidy(record)
 
     async def _adopt(self, record: Record) -> None:
         async with self._locks.alone(record.plan.box_id):
