@@ -29,7 +29,7 @@ def test_a_snapshot_keeps_its_image_and_a_template_does_not(tmp_path: Path) -> N
     origins = Origins(HostNames(config.instance, config.state_dir))
     origins.put("b" * 32, Record(0, plan))
     origins.put("c" * 32, Record(0, replace(plan, template=True)))
-    with pytest.raises(Conflict, match="used by a box: a snapshot of web; remove them first"):
+    with pytest.raises(Conflict, match="used by a snapshot of web; remove it first"):
         remove_image(config, "python")
     origins.drop("b" * 32)
     remove_image(config, "python")
