@@ -207,6 +207,7 @@ async def test_a_fence_that_was_flushed_is_restored(
     box_host: BoxHost, neighbour: Neighbour
 ) -> None:
     box = await box_host.box()
+    await box_host.backend.close()  # nobody looks after the fence now
     await run("nft", "delete", "table", "inet", box_host.names.table)
     heir = RuncBackend(box_host.config, init=STAND_IN)
     await heir.setup()

@@ -12,6 +12,9 @@ wherever those are. With a list it reaches of these what the list names, and DNS
 daemon's resolver, which puts the addresses of listed names into the box's sets before it tells
 them. Nothing reaches a box: neither other machines nor the host itself.
 
+What the fence lets pass it marks; without the mark nothing passes at all (see `seal`), so a table
+that another program has removed or emptied closes the boxes instead of opening them.
+
 What one box uses of what all share is bounded: connections that it begins in a second and has at
 once, questions to resolvers, and refusals that it is told.
 """
@@ -24,6 +27,7 @@ from itertools import cycle
 from typing import TYPE_CHECKING
 
 from boxd.backends.egress import ALL, DENIED
+from boxd.backends.seal import MARK
 
 if TYPE_CHECKING:
     from boxd.backends.egress import Egress
@@ -103,6 +107,18 @@ def ruleset(fence: Fence) -> str:
     return "\n".join(lines) + "\n"
 
 
+def outline(listing: str, links: str) -> str:
+    """What `nft --terse list table` shows of chains and sets, without those of single boxes."""
+    kept, own = [], False
+    for line in listing.splitlines():
+        words = line.split()
+        if line.startswith("\t") and not line.startswith("\t\t") and line.endswith("{"):
+            own = words[1].strip('"').startswith(links)
+        if not own:
+            kept.append(line)
+    return "\n".join(kept)
+
+
 def remove(table: str) -> str:
     """Removes the table, also when it is not there."""
     return f"add table inet {table}\ndelete table inet {table}\n"
@@ -151,6 +167,8 @@ def expel(table: str, link: str, box: IPv4Address) -> str:
 
 _HOOKS = {
     "enter": "filter hook prerouting priority raw",
+    "come_back": "filter hook prerouting priority mangle",
+    "answer": "filter hook output priority mangle",
     "resolve": "nat hook prerouting priority dstnat",
     "local": "filter hook input priority filter",
     "speak": "filter hook output priority filter",
@@ -172,6 +190,8 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
     to_box = f'oifname "{fence.links}*"'
     inner = ", ".join(map(str, DNS_ADDRESSES))
     asked_us = f"ct status dnat ct original ip daddr {{ {inner} }}"
+    mark = f"meta mark set meta mark or {MARK:#x}"
+    reply = f"ct direction reply ct original ip saddr {fence.subnet} {mark}"
     return {
         "admitted": [
             _beyond("beginnings", f"limit rate over {NEW_PER_S}/second", NEW_PER_S),
@@ -192,7 +212,10 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
             f"{box} ip option ssrr exists drop",
             f"{box} ip daddr {{ {inner} }} "
             + _beyond("questions", f"limit rate over {QUESTIONS_PER_S}/second", QUESTIONS_PER_S),
+            f"{box} {mark}",
         ],
+        "come_back": [reply],
+        "answer": [reply],
         "resolve": [
             f"{box} iifname @open {_WITH_PORTS} th dport 53 dnat ip to ip daddr map @resolvers",
             f"{box} iifname @listed ip daddr {{ {inner} }} {_WITH_PORTS} th dport 53 "
@@ -216,7 +239,11 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
             *_refuse(box),
         ],
         "disguise": [f'ip saddr {fence.subnet} oifname != "{fence.links}*" masquerade'],
-        "nearby": [f"{box} ip daddr 127.0.0.0/8 snat ip to 127.0.0.1"],
+        "nearby": [
+            # The host's own resolver answers to an address of the host: only what the kernel
+            # turns back into an answer to the box has the mark.
+            f"{box} {asked_us} ip daddr != {fence.own_resolver} snat ip to 127.0.0.1",
+        ],
     }
 
 

@@ -28,6 +28,7 @@ from boxd.backends.rtnetlink import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from ipaddress import IPv4Address
 
     from boxd.backends.hostnames import HostNames
 
@@ -73,6 +74,7 @@ async def add(
             inside.no_own_address(INNER)
             inside.add_address(INNER, IPv4Interface((address.box, subnets.PREFIX)))
             inside.switch(INNER, up=True)
+            inside.set_neighbour(INNER, address.gateway, _hardware(link))
             inside.add_default_route(address.gateway)
 
     await apart(work)
@@ -95,10 +97,14 @@ def _namespace(netns: str, pid: int | None) -> Iterator[int]:
 
 
 def set_sysctls(link: str, *, localnet: bool) -> None:
-    """How the host treats packets of a link; `localnet`: to its loopback addresses as well."""
+    """How the host treats packets of a link; `localnet`: to its loopback addresses as well.
+
+    The way back of each packet is looked for, by its mark: see `seal`.
+    """
     for name, value in {
         "forwarding": "1",
         "rp_filter": "1",
+        "src_valid_mark": "1",
         "arp_ignore": "1",
         "accept_redirects": "0",
         "send_redirects": "0",
@@ -108,6 +114,23 @@ def set_sysctls(link: str, *, localnet: bool) -> None:
     six = SYSCTL / "ipv6/conf" / link / "disable_ipv6"
     if six.exists():
         six.write_text("1")
+
+
+async def introduce(names: HostNames, box_id: str, slot: int, gateway: IPv4Address) -> None:
+    """Tells the box's end the host's: a question for it has no mark, so the host does not answer
+    (see `seal`)."""
+    hardware = _hardware(names.link(slot))
+
+    def work() -> None:
+        enter(names.netns(box_id))
+        with kernel() as inside:
+            inside.set_neighbour(INNER, gateway, hardware)
+
+    await apart(work)
+
+
+def _hardware(link: str) -> bytes:
+    return bytes.fromhex(read(device(link) / "address").strip().replace(":", ""))
 
 
 def switch(names: HostNames, slot: int, *, up: bool) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import socket
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,17 +69,20 @@ class _Box:
 
 class Resolver:
     """See the module. `open_` opens addresses for a link: on one port or (None) all of them, for so
-    many seconds. `upstreams` tells the host's resolvers."""
+    many seconds. `upstreams` tells the host's resolvers. Answers carry `mark`, without which the
+    host refuses the way to a box."""
 
     def __init__(
         self,
         open_: Callable[[str, list[IPv4Address], int | None, int], Awaitable[None]],
         upstreams: Callable[[], Sequence[IPv4Address]],
         port: int = RESOLVER_PORT,
+        mark: int = 0,
     ) -> None:
         self._open = open_
         self._upstreams = upstreams
         self._port = port
+        self._mark = mark
         self._boxes: dict[str, _Box] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._transport: asyncio.DatagramTransport | None = None
@@ -99,6 +103,13 @@ class Resolver:
         if known is not None:
             async with known.lock:
                 self._boxes.pop(str(box), None)
+
+    def opened(self, box: IPv4Address) -> list[tuple[IPv4Address, int | None, int]]:
+        """What is open to a box now: address, port (None: every one), seconds that are left."""
+        known = self._boxes.get(str(box))
+        now = asyncio.get_running_loop().time()
+        entries = known.opened.items() if known else ()
+        return [(a, port, int(until - now)) for (a, port), until in entries if until - now >= 1]
 
     async def listen(self, address: IPv4Address) -> None:
         """Begins to answer at an address of this host; once. Unavailable when it is taken."""
@@ -129,9 +140,24 @@ class Resolver:
         loop = asyncio.get_running_loop()
         self._transport, self._protocol = await loop.create_datagram_endpoint(
             lambda: _Datagrams(self._datagram, loop.create_future()),
-            local_addr=(address, self._port),
+            sock=self._socket(socket.SOCK_DGRAM, address),
         )
-        self._server = await asyncio.start_server(self._connection, address, self._port)
+        stream = self._socket(socket.SOCK_STREAM, address)
+        self._server = await asyncio.start_server(self._connection, sock=stream)
+
+    def _socket(self, kind: socket.SocketKind, address: str) -> socket.socket:
+        one = socket.socket(socket.AF_INET, kind)
+        try:
+            one.setblocking(False)
+            if kind is socket.SOCK_STREAM:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._mark:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, self._mark)
+            one.bind((address, self._port))
+        except BaseException:
+            one.close()
+            raise
+        return one
 
     async def _unbind(self) -> None:
         if self._transport is not None and self._protocol is not None:

@@ -35,11 +35,13 @@ _SHARED, _REC, _BIND, _DETACH = 1 << 20, 1 << 14, 1 << 12, 2
 _ANSWER_SIZE = 1 << 16
 _REQUEST, _ACKNOWLEDGE, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400
 _NEW_LINK, _DELETE_LINK, _GET_LINK = 16, 17, 18
-_NEW_ADDRESS, _DELETE_ADDRESS, _NEW_ROUTE = 20, 21, 24
+_NEW_ADDRESS, _DELETE_ADDRESS, _NEW_ROUTE, _NEW_NEIGHBOUR = 20, 21, 24, 28
 _ERROR = 2
 _HEADER = struct.Struct("=IHHII")
 _LINK = struct.Struct("=BxHiII")
 _ADDRESS = struct.Struct("=BBBBI")
+_NEIGHBOUR = struct.Struct("=BxxxiHBB")
+_PERMANENT = 0x80
 _ROUTE = struct.Struct("=BBBBBBBBI")
 _UP = 1
 _MAIN, _BOOT, _UNIVERSE, _UNICAST = 254, 3, 0, 1
@@ -110,6 +112,13 @@ class Kernel:
         """Takes an address away. No error if it is not there."""
         with _unless(errno.EADDRNOTAVAIL):
             self._ask(f"taking {address}", _DELETE_ADDRESS, 0, self._address(link, address))
+
+    def set_neighbour(self, link: str, address: IPv4Address, hardware: bytes) -> None:
+        """Who has an address on a link: nobody is asked for it, for ever."""
+        head = _NEIGHBOUR.pack(socket.AF_INET, self.index(link), _PERMANENT, 0, 0)
+        body = head + _attribute(1, address.packed) + _attribute(2, hardware)
+        what = f"telling {link} who has {address}"
+        self._ask(what, _NEW_NEIGHBOUR, _CREATE | _REPLACE, body)
 
     def add_default_route(self, gateway: IPv4Address) -> None:
         """What is for nobody near goes to `gateway`."""
