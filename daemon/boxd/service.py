@@ -245,6 +245,7 @@ class Service:
                 running=self._config.max_running,
                 memory=self._config.max_memory,
                 free=self._config.min_free,
+                ceiling=backend.capabilities().memory_ceiling,
             ),
         )
         self._lifecycle = lifecycle

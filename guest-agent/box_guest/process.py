@@ -32,6 +32,9 @@ HANGUP_S = 1.0
 TERMINATE_S = 5.0
 """From TERM to KILL."""
 _POLL_S = 0.05
+FIRST_TO_DIE = b"1000"
+"""`oom_score_adj` of sessions: when the box is out of memory, one of theirs ends, and the agent,
+which is the box's init, goes on. Anybody may raise it."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -318,7 +321,7 @@ def _spawn(
     try:
         # Without a function to run in the child the interpreter uses vfork, which makes a start
         # three times as fast; only terminals need one.
-        return subprocess.Popen(
+        popen = subprocess.Popen(
             arguments,
             executable=shell,
             env={**spec.env, **env},
@@ -335,6 +338,22 @@ def _spawn(
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
         raise SpawnError(f"{shell}: {text}") from None
+    _offer(popen.pid)
+    return popen
+
+
+def _offer(pid: int) -> None:
+    """Makes a new process, and what it will start, the first to end for want of memory."""
+    try:
+        handle = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return  # it has ended, or this is no box of ours
+    try:
+        os.write(handle, FIRST_TO_DIE)
+    except OSError:
+        return
+    finally:
+        os.close(handle)
 
 
 def _take_terminal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import time
 from contextlib import suppress
@@ -19,6 +20,8 @@ _FROZEN, _THAWED = "FROZEN", "THAWED"
 NEEDED = frozenset({"cpu", "memory", "pids", "devices"})
 _V1_CONTROLLERS = NEEDED | {"blkio", "cpuacct", "cpuset", "freezer", "hugetlb", "misc"}
 _V1_CONTROLLERS |= {"net_cls", "net_prio", "perf_event", "rdma"}
+_HANDED_DOWN = ("cpu", "memory", "pids")
+_SWAP_MAX = "memory.swap.max"
 SHARES_PER_CPU = 1024
 """The weight of one process outside of any cgroup."""
 NANOSECONDS = 1_000_000_000
@@ -78,8 +81,9 @@ def parse_mounts(mountinfo: str) -> Layout:
                     mounts.setdefault(option, place)
     if not mounts:
         raise Unavailable("no cgroups are mounted; mount cgroup2 at /sys/fs/cgroup")
-    if mounts.keys() == {""}:
-        return Layout(Mode.V2, mounts)
+    if "" in mounts and not NEEDED & mounts.keys():
+        # Some programs mount one of the old hierarchies beside it, for themselves.
+        return Layout(Mode.V2, {"": mounts[""]})
     missing = NEEDED - mounts.keys()
     if missing:
         raise Unavailable(f"cgroup controllers are not mounted: {', '.join(sorted(missing))}")
@@ -101,10 +105,17 @@ def detect() -> Layout:
     return layout
 
 
-def caps_swap(layout: Layout) -> bool:
-    """Whether swap can be capped: v2 always can, v1 only with swap accounting."""
+def caps_swap(layout: Layout, parent: str = "") -> bool:
+    """Whether swap can be capped: only where the kernel accounts for it.
+
+    `parent` is a cgroup that `prepare_parent` has made; without one, any cgroup below the root
+    tells it on v2, as the root itself has no such file.
+    """
     if layout.mode is Mode.V2:
-        return True
+        if parent:
+            return (layout.directory("", parent) / _SWAP_MAX).exists()
+        children = list(layout.mounts[""].glob("*/memory.max"))
+        return not children or any(p.with_name(_SWAP_MAX).exists() for p in children)
     return (layout.mounts["memory"] / "memory.memsw.limit_in_bytes").exists()
 
 
@@ -197,9 +208,10 @@ def prepare_parent(layout: Layout, cgroup: str, memory_bytes: int) -> None:
     processes per processor: with the default, that of a single one, any load beside the boxes
     takes most of what they need to answer (*measured* on 2 busy processors, exec in a box whose
     neighbour spins: p99 148 ms with the default, 74 ms with four times that, 347 with a quarter).
-    Children of the root have a fair weight on v2.
+    Children of the root have a fair weight on v2. Raises Unavailable where the limit cannot be set.
     """
     if layout.mode is Mode.V2:
+        _hand_down(layout.mounts[""])
         settings = [("", "memory.max", memory_bytes)]
     else:
         weight = SHARES_PER_CPU * (os.cpu_count() or 1)
@@ -210,9 +222,38 @@ def prepare_parent(layout: Layout, cgroup: str, memory_bytes: int) -> None:
     for controller, name, value in settings:
         directory = layout.directory(controller, cgroup)
         directory.mkdir(exist_ok=True)
-        # On v2 the file is missing while the root hands the controller to nobody.
-        if (directory / name).exists():
-            (directory / name).write_text(f"{value}\n")
+        try:
+            _write(directory / name, f"{value}\n")
+        except OSError as error:
+            raise Unavailable(
+                f"what all boxes take together cannot be bounded: {directory / name}: "
+                f"{error.strerror}"
+            ) from error
+
+
+def _hand_down(root: Path) -> None:
+    """Has the root of v2 give its controllers to the cgroups below it. Unavailable.
+
+    runc does it as well, but with the first box, when the limit over all boxes is long set.
+    """
+    control = root / "cgroup.subtree_control"
+    missing = set(_HANDED_DOWN) - set(_read(control).split())
+    if not missing:
+        return
+    try:
+        _write(control, " ".join(f"+{one}" for one in sorted(missing)))
+    except OSError as error:
+        busy = (
+            "; processes are in the cgroup itself, as in a container: start the service with a "
+            "cgroup namespace of the host (docker run --cgroupns=host), or have the container's "
+            "init move itself into a cgroup below"
+            if error.errno == errno.EBUSY
+            else ""
+        )
+        raise Unavailable(
+            f"the cgroup controllers {', '.join(sorted(missing))} cannot be handed to boxes: "
+            f"{control}: {error.strerror}{busy}"
+        ) from error
 
 
 async def remove(layout: Layout, cgroup: str) -> None:

@@ -38,6 +38,7 @@ from boxd.backends import (
 from boxd.backends.boxlocks import BoxLocks, settled, to_the_end
 from boxd.backends.docker_engine import Engine
 from boxd.backends.docker_images import EngineImages
+from boxd.backends.hostfiles import memory_for_boxes
 from boxd.backends.hostnames import HostNames
 from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
@@ -111,6 +112,8 @@ class DockerBackend(WithoutMemory):
             nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
             cgroup_parent=self._names.cgroup_parent if own_parent else None,
         )
+        if own_parent:
+            cgroups.prepare_parent(self._layout, self._names.cgroup_parent, memory_for_boxes())
         self._names.boxes_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         hostshares.lift_and_tell()
         await self._network.setup()
@@ -143,6 +146,7 @@ class DockerBackend(WithoutMemory):
             disk_limit=False,
             any_image=True,
             why_no_suspend=WHY_NO_SUSPEND,
+            memory_ceiling=self._facts is None or self._facts.cgroup_parent is not None,
         )
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
@@ -165,7 +169,7 @@ class DockerBackend(WithoutMemory):
             paths = self._names.paths(plan.box_id)
             try:
                 paths.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._records.put(Record(slot, plan))
+                await self._records.put(Record(slot, plan))
                 if await self._find(plan.box_id) is None:
                     await self._make(plan)
             except BaseException:
@@ -234,6 +238,14 @@ class DockerBackend(WithoutMemory):
                 state = container["State"]
                 found[box_id] = BackendBox(box_id, state in _LIVE, frozen=state == "paused")
         return [found[box_id] for box_id in sorted(found)]
+
+    async def thaw(self, box_id: str) -> None:
+        """Has a container run on that somebody paused; Unsupported when none is paused."""
+        async with self._locks.alone(box_id):
+            container = await self._find(box_id)
+            if container is None or not container["State"].get("Paused"):
+                raise self._unable(box_id)
+            await self._engine.unpause(self._container(box_id))
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""

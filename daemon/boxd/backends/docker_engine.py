@@ -151,6 +151,11 @@ class Engine:
         with self._told(f"container {name} does not stop"), _missing_is_fine():
             await self._docker.containers.container(name).stop(t=seconds, timeout=bound)
 
+    async def unpause(self, name: str) -> None:
+        """Has a paused container run on."""
+        with self._told(f"container {name} does not go on"):
+            await self._docker.containers.container(name).unpause()
+
     async def remove(self, name: str) -> None:
         """Ends and removes a container with the volumes that its image asked for."""
         with self._told(f"container {name} cannot be removed"), _missing_is_fine():

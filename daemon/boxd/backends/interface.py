@@ -33,6 +33,8 @@ class Capabilities:
     why_no_suspend: str
     attaches_drives: bool = True
     """A mount of this host can be put into a running box; else its agent mounts the drive."""
+    memory_ceiling: bool = True
+    """All boxes together have a ceiling of memory, so that the host itself is never short of it."""
 
 
 @dataclass(frozen=True, slots=True)

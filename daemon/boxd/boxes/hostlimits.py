@@ -2,7 +2,8 @@
 
 Caps of boxes are no reservations: most boxes use a part of theirs. So the sum of the memory caps of
 running boxes may be `OVERCOMMIT` times what the host has for boxes; that the host itself is never
-short of memory is what the cgroup above all boxes sees to.
+short of memory is what the cgroup above all boxes sees to. Where there is none, the sum is not more
+than the host has for boxes.
 """
 
 from __future__ import annotations
@@ -65,18 +66,19 @@ def host_limits(
     running: int | None = None,
     memory: int | None = None,
     free: int | None = None,
+    ceiling: bool = True,
     meminfo: Path = MEMINFO,
 ) -> HostLimits:
     """The operator's limits, and for what is None those that fit this host.
 
-    `memory` and `free` in bytes.
+    `memory` and `free` in bytes; `ceiling`: all boxes together have one of memory.
     """
     disk = os.statvfs(state_dir)
     disk_mb = disk.f_blocks * disk.f_frsize // _MIB
     return HostLimits(
         state_dir=state_dir,
         running=RUNNING if running is None else running,
-        mem_mb=OVERCOMMIT * (memory_for_boxes(meminfo) // _MIB)
+        mem_mb=(OVERCOMMIT if ceiling else 1) * (memory_for_boxes(meminfo) // _MIB)
         if memory is None
         else memory // _MIB,
         free_mb=min(FREE_MB, disk_mb // FREE_SHARE) if free is None else free // _MIB,

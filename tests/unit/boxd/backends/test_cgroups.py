@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -34,7 +35,25 @@ def test_unified() -> None:
     layout = cgroups.parse_mounts(info(V2))
     assert layout.mode is cgroups.Mode.V2
     assert layout.directory("memory", "/boxd-1/x") == Path("/sys/fs/cgroup/boxd-1/x")
+
+
+def test_an_old_hierarchy_beside_the_unified_one() -> None:
+    """As VPN programs (net_cls) and elogind mount them."""
+    for option in ("net_cls", "xattr,name=elogind", "freezer"):
+        layout = cgroups.parse_mounts(info(V2, ("/old", "cgroup", option)))
+        assert (layout.mode, layout.roots()) == (cgroups.Mode.V2, [Path("/sys/fs/cgroup")])
+
+
+def test_swap_is_capped_where_the_kernel_accounts_for_it(tmp_path: Path) -> None:
+    layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    (tmp_path / "b").mkdir()
+    assert cgroups.caps_swap(layout)  # nothing tells otherwise
+    (tmp_path / "b/memory.max").write_text("max")
+    assert not cgroups.caps_swap(layout)
+    assert not cgroups.caps_swap(layout, "/b")
+    (tmp_path / "b/memory.swap.max").write_text("max")
     assert cgroups.caps_swap(layout)
+    assert cgroups.caps_swap(layout, "/b")
 
 
 def test_separate() -> None:
@@ -102,11 +121,32 @@ def test_what_all_boxes_take_together(tmp_path: Path) -> None:
 
 def test_what_all_boxes_take_together_on_v2(tmp_path: Path) -> None:
     layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
-    cgroups.prepare_parent(layout, "/b", 4096)
-    assert list((tmp_path / "b").iterdir()) == [], "the root hands out no memory controller"
+    (tmp_path / "b").mkdir()
     (tmp_path / "b/memory.max").write_text("max\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids")
     cgroups.prepare_parent(layout, "/b", 4096)
     assert (tmp_path / "b/memory.max").read_text() == "4096\n"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu memory pids"
+
+
+def test_the_root_of_v2_hands_its_controllers_down_first(tmp_path: Path) -> None:
+    layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    (tmp_path / "cgroup.subtree_control").write_text("memory")
+    with pytest.raises(Unavailable, match=r"cannot be bounded: .*b/memory\.max: No such file"):
+        cgroups.prepare_parent(layout, "/b", 4096)
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +pids"
+
+
+def test_a_root_that_hands_nothing_down_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> int:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    (tmp_path / "cgroup.subtree_control").write_text("")
+    monkeypatch.setattr(os, "write", busy)
+    with pytest.raises(Unavailable, match=r"cpu, memory, pids cannot be handed .*--cgroupns=host"):
+        cgroups.prepare_parent(cgroups.Layout(cgroups.Mode.V2, {"": tmp_path}), "/b", 4096)
 
 
 async def test_freezing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,7 @@ def test_boxes_leave_memory_to_the_host(tmp_path: Path, total_kb: int, for_boxes
     meminfo.write_text(f"MemTotal:       {total_kb} kB\nMemFree:  1 kB\n")
     assert memory_for_boxes(meminfo) >> 20 == for_boxes
     assert host_limits(tmp_path, meminfo=meminfo).mem_mb == OVERCOMMIT * for_boxes
+    assert host_limits(tmp_path, ceiling=False, meminfo=meminfo).mem_mb == for_boxes
 
 
 def test_the_operator_decides(tmp_path: Path) -> None:
