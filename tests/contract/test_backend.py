@@ -16,7 +16,7 @@ from boxd.backends.fake import FakeBackend
 from boxd.backends.interface import BackendBox, BoxPlan
 from boxd.backends.run import run
 from boxd.backends.runc import RuncBackend
-from boxd.errors import BoxdError, Conflict, NotFound, Unsupported
+from boxd.errors import BoxdError, Conflict, NotFound, Unavailable, Unsupported
 from tests.harness.backend import STAND_IN, BoxHost, open_box_host
 from tests.harness.dockerd import open_docker_host
 from tests.harness.wait import until
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.interface import Backend
+    from tests.plugins.strict_logs import AssertLogs
 
 PARALLEL = 20
 
@@ -297,6 +298,34 @@ class TestRunc:
         assert f'"{box_host.names.link(0)}"' not in await run(*table)
         await heir.start(box)
         assert (await box_host.run(box, "ip", "-4", "addr", "show", "eth0")).status == 0
+
+    async def test_a_damaged_record_harms_no_other_box_and_keeps_the_disk(
+        self, box_host: BoxHost, assert_logs: AssertLogs
+    ) -> None:
+        """As after a loss of power; the box goes on if it lives, and can be removed."""
+        well, ill, gone = [await box_host.box() for _ in range(3)]
+        await box_host.run(ill, "sh", "-c", "echo kept > /file")
+        for box in (ill, gone):
+            box_host.names.paths(box).record.rename(box_host.config.state_dir / box)
+        box_host.names.paths(ill).record.write_text("")
+        heir = RuncBackend(box_host.config, init=STAND_IN)
+        with assert_logs("cannot be read"):
+            await heir.setup()
+        assert {one.box_id: one.running for one in await heir.list()}.items() >= {
+            (well, True),
+            (ill, True),
+        }
+        await heir.stop(ill)
+        with pytest.raises(Unavailable, match="the box's disk is kept"):
+            await heir.start(ill)
+        (box_host.config.state_dir / ill).rename(box_host.names.paths(ill).record)
+        await heir.start(ill)
+        assert (await box_host.run(ill, "cat", "/file")).out == "kept\n"
+        box_host.names.paths(ill).record.write_text("{")
+        assert (await box_host.run(well, "true")).status == 0
+        for box in (ill, gone, well):
+            await heir.destroy(box)
+        assert box_host.leftovers() == []
 
     async def test_a_lost_network_is_made_again(self, box_host: BoxHost) -> None:
         """As after a reboot, or when somebody tidied up the host."""

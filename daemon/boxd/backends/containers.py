@@ -131,7 +131,7 @@ class Containers:
             bundle.Places(paths.root, netns, cgroup, paths.empty),
             bundle.HostFacts(
                 nofile=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-                caps_swap=cgroups.caps_swap(self.layout),
+                caps_swap=cgroups.caps_swap(self.layout, self.names.cgroup_parent),
                 hidden=bundle.hidden(),
             ),
             self._init,
@@ -180,6 +180,13 @@ class Containers:
         # What is unmounted is written to the disk first: that may take a while.
         root = self.paths(box_id).root
         await asyncio.to_thread(mounts.unmount, root, lazily=True)
+
+    async def abandon(self, box_id: str) -> None:
+        """Ends and removes what there is of a box whose record is not."""
+        await self.end(box_id, 0)
+        await self.forget(box_id)
+        await self.network.abandon(box_id)
+        await asyncio.to_thread(mounts.unmount, self.paths(box_id).root, lazily=True)
 
     async def forget(self, box_id: str) -> None:
         """Removes runc's state and the cgroup, and with them what an interrupted start left."""

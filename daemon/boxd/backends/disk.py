@@ -27,7 +27,7 @@ from boxd.backends.trees import copy_tree, remove_attribute, remove_tree
 from boxd.errors import DiskFull, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Callable
 
     from boxd.backends.hostnames import BoxPaths
 
@@ -160,9 +160,8 @@ class Disk(ABC):
         """The memory image of a snapshot; there is none when it was taken of a stopped box."""
         return self._snapshots / snapshot_id / "memory"
 
-    async def sweep(self, box_ids: Set[str]) -> None:
-        """Removes what work that was cut short has left. `box_ids` are those of all boxes."""
-        del box_ids
+    async def sweep(self) -> None:
+        """Removes what work that was cut short has left."""
         for path in self._snapshots.glob("*.*"):
             await in_thread(self._drop, path)
 

@@ -11,8 +11,6 @@ from boxd.backends.volume import Volume
 from boxd.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
     from boxd.backends.hostnames import BoxPaths, HostNames
 
 _log = logging.getLogger(__name__)
@@ -31,11 +29,8 @@ class Disks:
         self._size = size
         self._why_not = "it was not opened"
 
-    async def open(self, box_ids: Set[str]) -> None:
-        """Finds out what this host can; logs why, when disks have no limit.
-
-        `box_ids` are those of all boxes.
-        """
+    async def open(self) -> None:
+        """Finds out what this host can; logs why, when disks have no limit."""
         try:
             await self._volume.open()
         except Unavailable as error:
@@ -50,7 +45,7 @@ class Disks:
         if self._limited is not None and self._size != 0:
             self._for_new = self._limited
         for disk in self._present():
-            await disk.sweep(box_ids)
+            await disk.sweep()
 
     async def close(self) -> None:
         """Unmounts what no box uses."""
@@ -77,6 +72,10 @@ class Disks:
         """
         for disk in self._present():
             await disk.remove(paths)
+
+    def box_ids(self) -> set[str]:
+        """Ids of boxes that have a disk outside of their directories."""
+        return set() if self._limited is None else self._limited.box_ids()
 
     def holding(self, snapshot_id: str) -> Disk:
         """The disk that has a snapshot. Raises NotFound."""

@@ -6,6 +6,7 @@ made of a snapshot gets that version, and images keep it as long as the snapshot
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from boxd.backends.records import Record, write
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from boxd.backends.hostnames import HostNames
+
+_log = logging.getLogger(__name__)
 
 
 class Origins:
@@ -25,13 +28,17 @@ class Origins:
     def put(self, snapshot_id: str, record: Record) -> None:
         """Records of which box a snapshot is taken."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(self._directory / f"{snapshot_id}.json", record.dump())
+        write(self._directory / f"{snapshot_id}.json", record.dump(), durable=True)
 
     def find(self, snapshot_id: str) -> Record | None:
-        """The box as it was then; None when nothing was recorded."""
+        """The box as it was then; None when nothing was recorded that can be read."""
+        path = self._directory / f"{snapshot_id}.json"
         try:
-            return Record.load((self._directory / f"{snapshot_id}.json").read_text())
+            return Record.load(path.read_text())
         except FileNotFoundError:
+            return None
+        except ValueError as error:
+            _log.error("the record of a snapshot's box, %s, cannot be read: %s", path, error)
             return None
 
     def all(self) -> Iterator[Record]:

@@ -31,7 +31,7 @@ from boxd.backends.containers import Containers
 from boxd.backends.disks import Disks
 from boxd.backends.hostfiles import memory_for_boxes
 from boxd.backends.hostnames import HostNames
-from boxd.backends.interface import BoxStats, Capabilities
+from boxd.backends.interface import BackendBox, BoxStats, Capabilities
 from boxd.backends.network import RESOLV_CONF, Network
 from boxd.backends.origins import Origins
 from boxd.backends.records import Record, Records
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from boxd.backends.interface import BackendBox, BoxPlan
+    from boxd.backends.interface import BoxPlan
     from boxd.config import Config
 
 STOP_GRACE = 5.0
@@ -105,7 +105,7 @@ class RuncBackend:
         self._names.runc_root.mkdir(parents=True, exist_ok=True, mode=0o700)
         await self._network.setup()
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
-        await self._disks.open(set(self._slots))
+        await self._disks.open()
         self._origins.keep(self._disks.snapshots())
         self._memory.verdict = await self._judge(self._names.state_dir)
         await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
@@ -150,7 +150,7 @@ class RuncBackend:
             paths = self._names.paths(plan.box_id)
             try:
                 paths.bundle.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._records.put(record)
+                await self._records.put(record)
                 await layers.create(paths, plan.disk_mb)
                 if not mounts.is_mounted(paths.root):
                     self._containers.furnish(record)
@@ -181,7 +181,12 @@ class RuncBackend:
     async def stop(self, box_id: str) -> None:
         """Ends all processes, then removes mount, network and cgroup; layer and memory stay."""
         async with self._locks.alone(box_id):
-            record = self._records.get(box_id)
+            record = self._readable(box_id)
+            if record is None:
+                if not self._containers.runs(box_id):
+                    self._records.get(box_id)  # raises
+                await self._containers.abandon(box_id)
+                return
             await self._memory.before_end(record)
             await self._containers.end(box_id, self._stop_grace)
             await self._containers.release(record)
@@ -208,8 +213,11 @@ class RuncBackend:
                 await drivemount.detach(pidfd)
 
     async def list(self) -> list[BackendBox]:
-        """Every box with a record."""
-        return [self._memory.look(record) for record in self._records.all()]
+        """Every box with a record, and what has a disk without one: its row tells what it is."""
+        found = {r.plan.box_id: self._memory.look(r) for r in self._records.all()}
+        others = (self._disks.box_ids() | set(self._records.ids())) - found.keys()
+        found |= {one: BackendBox(one, self._containers.runs(one)) for one in others}
+        return [found[box_id] for box_id in sorted(found)]
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""
@@ -299,10 +307,17 @@ class RuncBackend:
 
     async def _tidy(self, box_id: str) -> None:
         async with self._locks.alone(box_id):
-            record = self._records.find(box_id)
+            record = self._readable(box_id)
             if record is not None:
                 with suppress(Unavailable, OSError):  # the next memory of the box takes its place
                     await self._memory.tidy(record)
+
+    def _readable(self, box_id: str) -> Record | None:
+        """Its record; None also when that cannot be read."""
+        try:
+            return self._records.find(box_id)
+        except Unavailable:
+            return None
 
     async def _adopt(self, record: Record) -> None:
         async with self._locks.alone(record.plan.box_id):
@@ -314,8 +329,10 @@ class RuncBackend:
 
     async def _remove(self, box_id: str) -> None:
         paths = self._names.paths(box_id)
-        record = self._records.find(box_id)
-        if record is not None:
+        record = self._readable(box_id)
+        if record is None:
+            await self._containers.abandon(box_id)
+        else:
             await self._containers.end(box_id, 0)
             await self._containers.release(record)
         await self._disks.remove(paths)

@@ -82,7 +82,7 @@ class RuncSnapshots:
         if layers.kind != record.disk:
             before = disks.named(record.disk)
             record = replace(record, disk=layers.kind)
-            self._records.put(record)
+            await self._records.put(record)
             await before.remove(paths)
         await self.appropriate(record)
 
@@ -103,4 +103,4 @@ class RuncSnapshots:
         if place.exists():
             digest = self._memory.digest(record)
             await asyncio.to_thread(memory_image.adopt, place, record.plan.box_id, digest)
-        self._records.put(record)
+        await self._records.put(record)

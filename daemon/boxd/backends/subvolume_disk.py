@@ -14,7 +14,6 @@ for (fsync).
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.backends import btrfs
@@ -23,7 +22,6 @@ from boxd.backends.trees import remove_tree
 from boxd.errors import DiskFull
 
 if TYPE_CHECKING:
-    from collections.abc import Set
     from pathlib import Path
 
     from boxd.backends.hostnames import BoxPaths
@@ -67,16 +65,12 @@ class SubvolumeDisk(Disk):
     async def remove(self, paths: BoxPaths) -> None:
         """Removes the home as well."""
         await super().remove(paths)
-        with suppress(FileNotFoundError):
-            self.home(paths).rmdir()
+        await in_thread(remove_tree, self.home(paths))
 
-    async def sweep(self, box_ids: Set[str]) -> None:
-        """Also what stands here of boxes that were removed while the volume was not there."""
-        await super().sweep(box_ids)
-        for home in self._boxes.glob("*"):
-            if home.name not in box_ids:
-                await in_thread(self._clear, home)
-                home.rmdir()
+    def box_ids(self) -> set[str]:
+        """Of all boxes with a disk here; also of those that were removed while the volume was not
+        there."""
+        return {home.name for home in self._boxes.glob("*")}
 
     def _make(self, layer: Path, limit_mb: int) -> None:
         if not btrfs.is_subvolume(layer):

@@ -237,14 +237,14 @@ async def test_boxes_of_both_kinds(state: Path) -> None:
     names = HostNames("abcdef", state)
     paths = names.paths("old")
     disks = Disks(names, 0)
-    await disks.open(set())
+    await disks.open()
     assert not disks.for_new.limits_size()
     await disks.for_new.create(paths, 10)
     await disks.for_new.snapshot(paths, "kept")
     with pytest.raises(Unavailable, match="--boxes-size is 0"):
         disks.named("btrfs")
     disks = Disks(names, VOLUME_SIZE)
-    await disks.open({"old"})
+    await disks.open()
     assert disks.for_new.limits_size()
     assert disks.named("plain").upper(paths).is_dir()
     await disks.for_new.create(names.paths("new"), 10)
@@ -256,7 +256,7 @@ async def test_boxes_of_both_kinds(state: Path) -> None:
         disks.holding("other")
     await disks.close()
     again = Disks(names, 0)
-    await again.open({"old", "new"})
+    await again.open()
     assert not again.for_new.limits_size()
     assert again.named("btrfs").upper(names.paths("new")).is_dir()
     for name in ("old", "new"):
@@ -268,7 +268,7 @@ async def test_a_volume_that_is_broken(state: Path, assert_logs: AssertLogs) -> 
     (state / "disks.img").write_bytes(bytes(MIB))
     disks = Disks(HostNames("abcdef", state), None)
     with assert_logs("disks of boxes have no limit"):
-        await disks.open({"old"})
+        await disks.open()
     assert not disks.for_new.limits_size()
     with pytest.raises(Unavailable, match="cannot be mounted as btrfs"):
         disks.named("btrfs")
@@ -277,18 +277,23 @@ async def test_a_volume_that_is_broken(state: Path, assert_logs: AssertLogs) -> 
 async def test_what_a_box_left_that_was_removed_meanwhile(state: Path) -> None:
     names = HostNames("abcdef", state)
     disks = Disks(names, VOLUME_SIZE)
-    await disks.open(set())
+    await disks.open()
     for name in ("here", "gone"):
         await disks.for_new.create(names.paths(name), 10)
-    await Disks(names, VOLUME_SIZE).open({"here"})
-    assert disks.for_new.upper(names.paths("here")).exists()
-    assert [p.name for p in (state / "disks/boxes").iterdir()] == ["here"]
+    again = Disks(names, VOLUME_SIZE)
+    await again.open()
+    # Rows tell which of them is a box: nothing is removed by what the host has.
+    assert again.box_ids() == {"here", "gone"}
+    (state / "disks/boxes/gone/by-an-operator").write_text("x")
+    await again.remove(names.paths("gone"))
+    assert again.for_new.upper(names.paths("here")).exists()
+    assert again.box_ids() == {"here"}
 
 
 async def test_nothing_is_counted_for_what_was_removed(state: Path) -> None:
     names = HostNames("abcdef", state)
     disks = Disks(names, VOLUME_SIZE)
-    await disks.open(set())
+    await disks.open()
     before = _counted(state / "disks")
     for number in range(20):
         paths = names.paths(f"box{number}")
@@ -309,7 +314,7 @@ async def test_nothing_is_counted_for_what_was_removed(state: Path) -> None:
 async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     names = HostNames("abcdef", state)
     disks = Disks(names, VOLUME_SIZE)
-    await disks.open(set())
+    await disks.open()
     await disks.for_new.create(names.paths("one"), 0)
     await disks.for_new.snapshot(names.paths("one"), "kept")
     upper = disks.for_new.upper(names.paths("one"))
