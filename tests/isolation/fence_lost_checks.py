@@ -121,6 +121,7 @@ async def main(state: Path) -> dict[str, list[str]]:
     await host.make()
     servers = [await serve(netns) for netns in ("", "lan", host.names.netns("b" * 32))]
     found = {"at first": await host.reached()}
+    await host.network.look()  # nothing has changed: says nothing
     for command in (
         "flush ruleset",
         f"delete table inet {host.names.table}",

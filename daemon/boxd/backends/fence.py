@@ -114,8 +114,9 @@ def outline(listing: str, links: str) -> str:
         words = line.split()
         if line.startswith("\t") and not line.startswith("\t\t") and line.endswith("{"):
             own = words[1].strip('"').startswith(links)
-        if not own:
+        if not own and line:
             kept.append(line)
+        own = own and line != "\t}"
     return "\n".join(kept)
 
 

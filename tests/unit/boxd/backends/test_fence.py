@@ -175,3 +175,32 @@ def test_addresses_of_names_get_their_time_anew() -> None:
 
 def test_removal_needs_no_table() -> None:
     assert fence.remove("t") == "add table inet t\ndelete table inet t\n"
+
+
+LISTING = """table inet boxd_abc123 {
+\tset known {
+\t\ttypeof iifname . ip saddr
+\t}
+%s
+\tchain through {
+\t\tdrop
+\t}
+%s}
+"""
+OWN = """
+\tset bxabc123-0001-names {
+\t\ttype ipv4_addr
+\t}
+
+\tchain bxabc123-0001 {
+\t\tjump allowed
+\t}
+"""
+
+
+def test_the_outline_is_the_same_whatever_boxes_there_are() -> None:
+    plain = fence.outline(LISTING % ("", ""), "bxabc123-")
+    assert plain.splitlines()[-3:] == ["\t\tdrop", "\t}", "}"]
+    for parts in ((OWN, ""), ("", OWN), (OWN, OWN)):
+        assert fence.outline(LISTING % parts, "bxabc123-") == plain
+    assert fence.outline((LISTING % (OWN, "")).replace("\t\tdrop\n", ""), "bxabc123-") != plain
