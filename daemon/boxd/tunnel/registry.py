@@ -62,6 +62,15 @@ class _Entry:
             logger.error("box %s: agent misbehaved: %s; cut off for %g s", box_id, reason, seconds)
             self._on_misbehaviour(box_id, f"agent misbehaved: {reason}")
 
+    async def arrived(self) -> Tunnel | None:
+        """The live tunnel, waited for without a bound; None when the entry is closed."""
+        async with self.news:
+            while not self.closed:
+                if self.tunnel is not None and not self.tunnel.closed:
+                    return self.tunnel
+                await self.news.wait()
+            return None
+
     async def settled(self) -> Tunnel | None:
         """The live tunnel; one that is just being made is waited for. None: there is none."""
         async with self.news:
@@ -70,6 +79,18 @@ class _Entry:
                     return None
                 await self.news.wait()
             return self.tunnel
+
+
+async def _end(entry: _Entry) -> None:
+    """Closes listener and tunnel."""
+    await entry.listener.close()
+    async with entry.news:
+        entry.closed = True
+        tunnel, entry.tunnel = entry.tunnel, None
+        entry.news.notify_all()
+    if tunnel is not None:
+        await tunnel.close()
+    entry.listener.abort()
 
 
 class TunnelRegistry:
@@ -111,17 +132,20 @@ class TunnelRegistry:
 
         Calling it again begins anew: a present tunnel is closed. Raises OSError.
         """
-        await self.close(box_id)
+        before = self._entries.get(box_id)
         entry = _Entry(box_id, host_key, self.on_misbehaviour)
-        self._entries[box_id] = entry
+        self._entries[box_id] = entry  # first: who waits for the old one finds it
         try:
+            if before is not None:
+                await _end(before)
             await entry.listener.start(
                 directory / protocol.TUNNEL_SOCKET,
                 self._client_key,
                 lambda connection: self._accept(box_id, entry, connection),
             )
         except BaseException:
-            self._entries.pop(box_id, None)
+            if self._entries.get(box_id) is entry:
+                del self._entries[box_id]
             raise
 
     def peek(self, box_id: str) -> Tunnel | None:
@@ -137,13 +161,13 @@ class TunnelRegistry:
         if entry is None:
             raise Unavailable("the box is not running")
         try:
-            async with asyncio.timeout(timeout), entry.news:
-                while True:
-                    if entry.closed:
+            async with asyncio.timeout(timeout):
+                while (tunnel := await entry.arrived()) is None:
+                    newer = self._entries.get(box_id)
+                    if newer is None or newer is entry:
                         raise Unavailable("the box was stopped")
-                    if entry.tunnel is not None and not entry.tunnel.closed:
-                        return entry.tunnel
-                    await entry.news.wait()
+                    entry = newer  # it is listened for anew
+                return tunnel
         except TimeoutError:
             text = f"the box's agent did not connect within {timeout:.0f} s"
             if entry.misbehaved:
@@ -153,16 +177,8 @@ class TunnelRegistry:
     async def close(self, box_id: str) -> None:
         """Forgets a box: listener and tunnel are closed. No error if it is unknown."""
         entry = self._entries.pop(box_id, None)
-        if entry is None:
-            return
-        await entry.listener.close()
-        async with entry.news:
-            entry.closed = True
-            tunnel, entry.tunnel = entry.tunnel, None
-            entry.news.notify_all()
-        if tunnel is not None:
-            await tunnel.close()
-        entry.listener.abort()
+        if entry is not None:
+            await _end(entry)
 
     async def quiesce(self, box_id: str) -> int | None:
         """Takes the tunnel down before a freeze: half of a connection cannot be stored.
