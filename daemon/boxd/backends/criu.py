@@ -47,6 +47,7 @@ NOTHING_TO_DO = (
     "CRIU, and by boxd doctor"
 )
 _VERSION = re.compile(r"^Version:\s*(\d+(?:\.\d+)+)", re.M)
+_MINOR = re.compile(r"[0-9]+\.[0-9]+(?![0-9])")
 
 Trial: TypeAlias = Callable[[Path, Path], Awaitable[None]]
 
@@ -125,8 +126,10 @@ async def verdict(state_dir: Path, *, again: bool = False, tools: Tools = TOOLS)
         return _no(program, why, RENEW)
     try:
         runc = await _runc_version(tools)
-        versions = f"criu {program.text} runc {runc} linux {os.uname().release}"
-        key = f"{EDITION} {versions}"
+        kernel = os.uname().release
+        # A patch release of runc hands CRIU the same; what it was tried with is told exactly.
+        versions = f"criu {program.text} runc {_minor(runc)} linux {kernel}"
+        key = f"{EDITION} criu {program.text} runc {runc} linux {kernel}"
         found = f"CRIU {program.text}, tried with runc {runc}"
         async with _alone(state_dir):
             refusal = _known(state_dir, key)
@@ -163,6 +166,12 @@ async def _runc_version(tools: Tools) -> str:
         raise Unavailable("runc is not installed on this host")
     first = (await run(runc, "--version", timeout=VERSION_TIMEOUT)).splitlines()[:1]
     return first[0].rpartition(" ")[2] if first else "unknown"
+
+
+def _minor(version: str) -> str:
+    """`1.1` of `1.1.5+ds1`; what is no version stays."""
+    match = _MINOR.match(version)
+    return match[0] if match else version
 
 
 async def _try(state_dir: Path, program: Program, key: str, trial: Trial) -> str:

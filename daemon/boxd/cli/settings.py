@@ -42,7 +42,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
         idle_timeout=parse_duration(arguments.idle_timeout, "--idle-timeout"),
         idle_reap=parse_duration(arguments.idle_reap, "--idle-reap"),
         grace=None if arguments.grace is None else parse_duration(arguments.grace, "--grace"),
-        max_running=arguments.max_running,
+        max_running=_count(arguments.max_running, "--max-running"),
         max_memory=_maybe_size(arguments.max_memory, "--max-memory"),
         min_free=_maybe_size(arguments.min_free, "--min-free"),
         workspace_automount=arguments.workspace_automount,
@@ -69,6 +69,12 @@ def _address(text: str, flag: str) -> Address:
 
 def _maybe_size(text: str | None, flag: str) -> int | None:
     return None if text is None else _size(text, flag)
+
+
+def _count(number: int | None, flag: str) -> int | None:
+    if number is not None and number < 1:
+        raise BadRequest(f"{flag} is a number of boxes from 1 on, not {number}")
+    return number
 
 
 def _trash(text: str) -> int:

@@ -150,15 +150,16 @@ async def test_a_resumed_box_is_bound_as_before(sleepy: Sleepy) -> None:
 async def test_again_and_again(sleepy: Sleepy) -> None:
     guest = await sleepy.guest("memory=10", f"serve={PORT}")
     nonce, tick = guest.state()["nonce"], 0
+    chance = random.Random(CYCLES)
     for _ in range(CYCLES):
         asleep = await sleepy.suspend(guest)
         assert asleep["tick"] > tick
         tick = asleep["tick"]
-        await asyncio.sleep(random.uniform(0, 0.2))
+        await asyncio.sleep(chance.uniform(0, 0.2))
         await sleepy.resume(guest)
         after = await guest.goes_on(tick)
         assert after["nonce"] == nonce
-        await asyncio.sleep(random.uniform(0, 0.2))
+        await asyncio.sleep(chance.uniform(0, 0.2))
 
 
 async def test_what_cannot_be_kept_is_told_and_the_box_goes_on(sleepy: Sleepy) -> None:
