@@ -21,7 +21,10 @@ _SPECS = (
     ("ws/name", "the box 'name' of the workspace 'ws', which has a drive of its own"),
     ("name+", "a fresh box: an old one of that name is removed first"),
     ("name^2h", "a new box that is removed after that time (^ttl)"),
-    ("name+10m", "its time awake after the last user left (+grace), where a host suspends boxes"),
+    (
+        "name+10m",
+        "time awake after the last user left (+grace); removed then if it cannot sleep",
+    ),
     ("session-ID", "only a box that is there, by name or beginning of its ID"),
 )
 
