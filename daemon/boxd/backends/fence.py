@@ -194,17 +194,7 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
     mark = f"meta mark set meta mark or {MARK:#x}"
     reply = f"ct direction reply ct original ip saddr {fence.subnet} {mark}"
     return {
-        "admitted": [
-            _beyond("beginnings", f"limit rate over {NEW_PER_S}/second", NEW_PER_S),
-            f"add @connections {{ iifname ct count over {fence.connections} }} drop",
-            "accept",
-        ],
-        "allowed": [
-            "ct state established,related accept",
-            f"{asked_us} goto admitted",
-            *_refuse("ip daddr @denied"),
-        ],
-        "anywhere": ["jump allowed", "goto admitted"],
+        **_called(fence, asked_us),
         "enter": [
             f"{box} meta nfproto != ipv4 drop",
             f"{box} iifname . ip saddr != @known drop",
@@ -245,6 +235,23 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
             # turns back into an answer to the box has the mark.
             f"{box} {asked_us} ip daddr != {fence.own_resolver} snat ip to 127.0.0.1",
         ],
+    }
+
+
+def _called(fence: Fence, asked_us: str) -> dict[str, list[str]]:
+    """The rules of chains without a hook."""
+    return {
+        "admitted": [
+            _beyond("beginnings", f"limit rate over {NEW_PER_S}/second", NEW_PER_S),
+            f"add @connections {{ iifname ct count over {fence.connections} }} drop",
+            "accept",
+        ],
+        "allowed": [
+            "ct state established,related accept",
+            f"{asked_us} goto admitted",
+            *_refuse("ip daddr @denied"),
+        ],
+        "anywhere": ["jump allowed", "goto admitted"],
     }
 
 
