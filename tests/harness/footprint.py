@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +14,8 @@ from boxd.config import Config
 
 ROOM = 8
 """Descriptors by which a daemon swings: connections to its database, and of its clients."""
+
+_ELEMENTS = re.compile(r"elements = \{(.*?)\}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -78,10 +81,12 @@ def _cgroups(parent: str) -> list[str]:
 
 
 def _rules(table: str) -> list[str]:
-    """Lines of the fence, without its counters."""
+    """Lines of the fence, without its counters, and elements of its sets, each for itself."""
     command = ["nft", "--stateless", "list", "table", "inet", table]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return [line.strip() for line in done.stdout.splitlines()]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    elements = ",".join(_ELEMENTS.findall(text)).split(",")
+    lines = _ELEMENTS.sub("", text).splitlines()
+    return [word for line in (*lines, *elements) if (word := line.strip())]
 
 
 def _processes(inside: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +14,6 @@ from tests.harness.backend import BOXES_SIZE, open_box_host
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.harness.backend import BoxHost
 
 MIB = 1 << 20
@@ -113,11 +112,13 @@ async def test_nothing_of_the_volume_stays(tmp_path: Path, image_rootfs: Path) -
     async with open_box_host(tmp_path / "state", image_rootfs) as host:
         box = await host.box(disk_mb=LIMIT_MB)
         await host.run(box, "/bin/sh", "-c", NEIGHBOUR)
-        assert loopdev.find(tmp_path / "state/disks.img") is not None
+        device = loopdev.find(tmp_path / "state/disks.img")
+        assert device is not None
         # Boxes stay with their disks when a daemon ends and another one takes over.
         await host.backend.close()
         assert (await host.run(box, "/bin/ls", "/root/mine")).status == 0
-    assert loopdev.find(tmp_path / "state/disks.img") is None
+    behind = Path("/sys/block") / device.name / "loop/backing_file"
+    assert not behind.exists() or str(tmp_path) not in behind.read_text()
     assert not any((tmp_path / "state/disks").iterdir())
 
 
