@@ -14,14 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends import criu, hostshares
+from boxd.backends import cgroups, criu, fence, hostshares
 from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
 from boxd.backends.docker_engine import ask
+from boxd.backends.run import run
 from boxd.backends.volume import Volume
 from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
-from boxd.errors import Unavailable
+from boxd.errors import BoxdError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +74,8 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
     found.append(_backup(config))
     found.append(_disks(config))
     found.append(_shares())
+    found.append(_cgroups())
+    found.extend(_fence())
     return found
 
 
@@ -169,6 +172,8 @@ def _engine(config: Config) -> Iterator[Check]:
         yield Check(name, ok=False, found=found, remedy=remedy)
         return
     text = f"{info.version}, API {info.api}, {info.storage_driver}, at {config.docker_socket}"
+    if info.cgroup_driver != "cgroupfs":
+        text += f"; boxes share no ceiling of memory (cgroup driver {info.cgroup_driver})"
     yield Check(name, ok=True, found=text)
 
 
@@ -270,6 +275,33 @@ def _shares() -> Check:
     may = all(os.access(share.file(), os.W_OK) for share in lacking)
     found += "; raised at the start" if may else ": one box can use that up"
     return Check(name, may, found, remedy=hostshares.command(lacking), needed=False)
+
+
+def _cgroups() -> Check:
+    """What bounds boxes; hosts mount it in three ways."""
+    try:
+        layout = cgroups.detect()
+    except (Unavailable, OSError) as error:
+        remedy = "mount cgroup2 at /sys/fs/cgroup, with the controllers cpu, memory and pids"
+        return Check("cgroups", ok=False, found=str(error), remedy=remedy)
+    if cgroups.caps_swap(layout):
+        return Check("cgroups", ok=True, found=f"{layout.mode}, swap of boxes is capped")
+    found = f"{layout.mode}; boxes may use swap beyond their memory"
+    remedy = "boot with swapaccount=1, or without swap"
+    return Check("cgroups", ok=False, found=found, remedy=remedy, needed=False)
+
+
+def _fence() -> Iterator[Check]:
+    """Whether the kernel takes the rules around boxes, which are not loaded by this."""
+    if os.geteuid() != 0 or shutil.which("nft") is None:
+        return  # told above
+    try:
+        asyncio.run(run("nft", "--check", "-f", "-", stdin=fence.ruleset(fence.SAMPLE)))
+    except BoxdError as error:
+        remedy = "modprobe nf_tables nft_chain_nat nft_reject_inet nft_connlimit"
+        yield Check("network fence", ok=False, found=str(error), remedy=remedy)
+    else:
+        yield Check("network fence", ok=True, found="nftables takes its rules")
 
 
 def _image(config: Config) -> Check:

@@ -14,6 +14,7 @@ import pytest
 
 from boxd.errors import Unavailable
 from boxd.tunnel.channel import BUFFER, WINDOW, ExitStatus, Terminal
+from tests.harness.agent import local_agent
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -164,6 +165,28 @@ async def test_writing_background_child_does_not_hold_the_end_back(local_box: Lo
     assert done.status == ExitStatus(4, None)
     with suppress(ProcessLookupError):
         os.kill(int(done.stderr), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("terminal", [None, PTY])
+async def test_sessions_end_before_the_agent_when_memory_is_out(
+    local_box: LocalBox, terminal: Terminal | None
+) -> None:
+    """Also what a session starts: the shell was told before it started anything."""
+    wait = "until [ $(cat /proc/self/oom_score_adj) = 1000 ]; do sleep 0.05; done; echo now"
+    done = await local_box.run(wait, terminal=terminal)
+    assert done.stdout.strip() == b"now"
+    assert local_box.process is not None
+    own = Path(f"/proc/{local_box.process.pid}/oom_score_adj").read_text()
+    assert own == Path("/proc/self/oom_score_adj").read_text()
+
+
+async def test_who_waits_for_a_tunnel_that_is_listened_for_anew_gets_it() -> None:
+    async with local_agent() as box:
+        waiting = asyncio.create_task(box.tunnel())
+        await asyncio.sleep(0)
+        await box.open()
+        await box.start()
+        assert not (await waiting).closed
 
 
 async def test_environment(local_box: LocalBox) -> None:

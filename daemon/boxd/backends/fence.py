@@ -71,6 +71,19 @@ class Fence:
     connections: int
 
 
+SAMPLE = Fence(
+    table="boxd_try",
+    links="bxtry-",
+    family="bx",
+    subnet=IPv4Network("10.0.0.0/16"),
+    resolvers=(IPv4Address("192.0.2.53"),),
+    guarded=("try0",),
+    own_resolver=IPv4Address("10.0.255.254"),
+    connections=MIN_CONNECTIONS,
+)
+"""Of no installation: to ask the kernel whether it takes such rules."""
+
+
 def connections(conntrack_max: int) -> int:
     """What one box may have, when the host can follow `conntrack_max` (0: unknown)."""
     return min(max(conntrack_max // CONNECTIONS_SHARE, MIN_CONNECTIONS), MAX_CONNECTIONS)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd import doctor
+from boxd.backends import cgroups, fence
 from boxd.config import Address, Config
 from boxd.embedded.statedir import lock_holder
+from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,6 +74,26 @@ def test_disks_of_boxes(config: Config) -> None:
     assert not check.needed
     assert check.found == "no limits: --boxes-size is 0"
     assert check.remedy == "give another size, or leave it out"
+
+
+def test_cgroups_and_what_they_lack(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(config, "cgroups").found.startswith(cgroups.detect().mode)
+
+    def missing() -> cgroups.Layout:
+        raise Unavailable("cgroup controllers are not mounted: pids")
+
+    monkeypatch.setattr(cgroups, "detect", missing)
+    check = found(config, "cgroups")
+    assert (check.ok, check.needed) == (False, True)
+    assert "pids" in check.found
+
+
+def test_the_kernel_is_asked_for_the_fence(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(config, "network fence").ok
+    monkeypatch.setattr(fence, "ruleset", lambda _: "add rule inet nowhere nothing\n")
+    check = found(config, "network fence")
+    assert (check.ok, check.needed) == (False, True)
+    assert "modprobe" in check.remedy
 
 
 def test_taken_port(config: Config) -> None:

@@ -34,6 +34,13 @@ def test_sizes(size: str, bytes_: int) -> None:
     assert parsed("--cache-size", size).cache_size == bytes_
 
 
+@pytest.mark.parametrize("number", ["0", "-5"])
+def test_a_limit_that_lets_no_box_run_is_refused(number: str) -> None:
+    assert parsed("--max-running=1").max_running == 1
+    with pytest.raises(BadRequest, match=f"--max-running .*not {number}"):
+        parsed(f"--max-running={number}")
+
+
 @pytest.mark.parametrize("size", ["", "-1", "G", "1.5G", "1GB", "x", "1" * 13])
 def test_bad_sizes_name_the_flag(size: str) -> None:
     with pytest.raises(BadRequest, match="--cache-size"):
