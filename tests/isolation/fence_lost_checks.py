@@ -138,8 +138,13 @@ async def main(state: Path) -> dict[str, list[str]]:
     await host.network.remove("b" * 32, 1)
     await host.network.ensure("b" * 32, 1, egress="all")
     found["a box made after a flush"] = await host.reached()
+    ip("link add old type veth peer name other")
+    ip("rule add pref 902 iif old prohibit")
+    ip("link del old")
     ip("rule del pref 901")
     await host.network.look()
+    rules = await run("ip", "rule", "show")
+    found["rules of devices that are gone"] = [one for one in rules.splitlines() if "old" in one]
     await host.nft("flush", "ruleset")
     found["rule was lost, flush ruleset"] = await host.reached()
     await host.network.look()

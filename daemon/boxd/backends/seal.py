@@ -17,6 +17,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from boxd.backends.hostfiles import device
 from boxd.backends.run import CommandFailed, run
 from boxd.errors import Unavailable
 
@@ -34,7 +35,8 @@ _UNMARKED = f"fwmark 0/{MARK:#x}"
 async def put(subnet: IPv4Network, guarded: Iterable[str]) -> bool:
     """Makes the rules that are missing; True when any of the subnet's was.
 
-    `guarded` are uplinks that forward for boxes only. Raises Unavailable.
+    `guarded` are uplinks that forward for boxes only; rules of devices that are gone go. Raises
+    Unavailable.
     """
     wanted = {
         (_ICMP, str(subnet)): f"to {subnet} iif lo ipproto icmp lookup main",
@@ -42,6 +44,9 @@ async def put(subnet: IPv4Network, guarded: Iterable[str]) -> bool:
     }
     wanted |= {(_UPLINK, uplink): f"iif {uplink} {_UNMARKED} prohibit" for uplink in guarded}
     present = await _present()
+    for priority, what in present:
+        if priority == _UPLINK and not device(what).exists():
+            await _delete(f"iif {what}", priority)
     missing = [key for key in wanted if key not in present]
     for key in missing:
         try:
