@@ -11,6 +11,8 @@ PART ?=
 MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
+# Whole services with boxes: two of them at once on one host disturb each other's figures and footprints.
+WITH_SERVICE := tests/crash/test_kill_daemon.py $(addprefix tests/soak/test_,churn.py daemon_restart.py deadlines.py sleep_races.py)
 
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
@@ -49,8 +51,8 @@ format: ## rewrite the code in the house format
 
 test: check ## set up, check, and run all tests
 	$(BIN)/pytest -q -n 2 tests/unit tests/contract tests/model
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/mount tests/crash tests/faults tests/soak
-	$(BIN)/pytest -q tests/integration tests/isolation tests/e2e
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/mount tests/crash tests/faults tests/soak $(WITH_SERVICE:%=--ignore=%)
+	$(BIN)/pytest -q tests/integration tests/isolation $(WITH_SERVICE) tests/e2e
 
 unit: setup-dev ## the fast tests alone
 	$(BIN)/pytest -q -n 2 tests/unit
