@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from boxd.backends import cgroups
+from tests.harness.wait import until
 from tests.isolation.lives import WAYS
 from tests.isolation.test_escapes import tried
 from tests.isolation.test_posture import REVIEWED, caps, posture
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tests.harness.backend import BoxHost
     from tests.harness.suspending import Sleepy
     from tests.isolation.lives import Way
@@ -26,11 +29,17 @@ if TYPE_CHECKING:
 LIMITS = {"cpus": 0.5, "mem_mb": 192, "pids": 77}
 
 
+def sleepers(pids: Iterable[int]) -> list[int]:
+    """Those that run the command which each box of these tests begins with."""
+    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+
+
 async def bounds(host: BoxHost, box: str) -> dict[str, Any]:
     """What holds a box: posture, with a command that ran before and one from now, and limits."""
     layout, cgroup, init = cgroups.detect(), host.cgroup(box), host.pid(box)
+    await until(lambda: sleepers(cgroups.pids_of(layout, cgroup)))
     before = set(cgroups.pids_of(layout, cgroup))
-    (kept,) = (pid for pid in before if Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+    (kept,) = sleepers(before)
     command = "exec sleep 3600 </dev/null >/dev/null 2>&1 &"
     assert (await host.run(box, "bash", "-c", command)).status == 0
     (new,) = set(cgroups.pids_of(layout, cgroup)) - before

@@ -54,6 +54,8 @@ class BoxListener:
         """Everything that came in and is still there, tunnels included."""
         self.dials = Bucket(DIALS)
         self._acceptor: asyncssh.SSHAcceptor | None = None
+        self.listens = False
+        """Whether connections may come in now."""
         self._pauses = Pauses()
         self._paused: asyncio.Task[None] | None = None
         self._listen: Callable[[], Awaitable[None]] | None = None
@@ -75,6 +77,7 @@ class BoxListener:
         accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
     ) -> None:
         listening = _bind(path)
+        self.listens = True
         try:
             self._acceptor = await asyncssh.listen_reverse(
                 # Without a host asyncssh fails on peers that have no address, as Unix sockets.
@@ -106,6 +109,7 @@ class BoxListener:
                 keepalive_count_max=KEEPALIVE_COUNT,
             )
         except BaseException:
+            self.listens = False
             listening.close()
             raise
 
@@ -138,6 +142,7 @@ class BoxListener:
     def _stop(self) -> None:
         """The socket is closed at once. Waiting for it would wait for all tunnels that came in by
         it, since Python 3.12."""
+        self.listens = False
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -158,6 +163,9 @@ class _TunnelClient(asyncssh.SSHClient):
         self._connection: asyncssh.SSHClientConnection | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        if not self._listener.listens:  # it was taken from the queue before the socket was closed
+            conn.abort()
+            return
         if not self._listener.dials.take():
             conn.abort()
             self._listener.misbehaved("too many connections in a second")
