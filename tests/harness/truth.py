@@ -69,6 +69,7 @@ class Truth:
 
     def __init__(self, volume: VolumeConfig) -> None:
         self._dsn = volume.meta_dsn
+        self._connection: asyncpg.Connection | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="truth")
         self._thread.start()
@@ -81,9 +82,14 @@ class Truth:
     def close(self) -> None:
         """Ends the session."""
         try:
-            self._run(self._fs.close())
+            self._run(self._close())
         finally:
             self._end()
+
+    async def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+        await self._fs.close()
 
     def path(self, path: str) -> Seen | None:
         """What stands there; None: nothing."""
@@ -111,11 +117,10 @@ class Truth:
         return self._run(self._numbers("SELECT session_id FROM sustained WHERE ino = $1", ino))
 
     async def _numbers(self, query: str, *args: object) -> list[int]:
-        connection = await asyncpg.connect(self._dsn)
-        try:
-            return [row[0] for row in await connection.fetch(query, *args)]
-        finally:
-            await connection.close()
+        """By a connection that is kept: what is asked for may pass while another is made."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(self._dsn)
+        return [row[0] for row in await self._connection.fetch(query, *args)]
 
     async def _path(self, path: str) -> Seen | None:
         fs = self._fs
