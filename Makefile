@@ -11,13 +11,17 @@ PART ?=
 MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
-# Whole services with boxes: two of them at once on one host disturb each other's figures and footprints.
-WITH_SERVICE := tests/crash/test_kill_daemon.py $(addprefix tests/soak/test_,churn.py daemon_restart.py deadlines.py sleep_races.py)
+# Two at a time, each worker in a network of its own; whoever takes long begins first.
+TESTS := $(addprefix tests/,isolation soak crash integration faults mount model contract unit)
+IN_ROOMS := --tx '2*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
+# What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
+ONLINE := tests/e2e
+IMAGES := tests/integration/test_images.py
 
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check format test unit long long-status bench bench-drive bench-growth bench-boxes bench-budget clean
+.PHONY: help up down setup setup-dev setup-bench check format test test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,9 +54,14 @@ format: ## rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)
 
 test: check ## set up, check, and run all tests
-	$(BIN)/pytest -q -n 2 tests/unit tests/contract tests/model
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/mount tests/crash tests/faults tests/soak $(WITH_SERVICE:%=--ignore=%)
-	$(BIN)/pytest -q tests/integration tests/isolation $(WITH_SERVICE) tests/e2e
+	$(BIN)/pytest -q $(IMAGES)
+	@$(MAKE) --no-print-directory -j 2 -O test-rooms test-online
+
+test-rooms:
+	$(BIN)/pytest -q $(IN_ROOMS) $(TESTS) --ignore=$(IMAGES)
+
+test-online:
+	$(BIN)/pytest -q $(ONLINE)
 
 unit: setup-dev ## the fast tests alone
 	$(BIN)/pytest -q -n 2 tests/unit

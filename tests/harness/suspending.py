@@ -6,6 +6,7 @@ remembered in `/var/cache/boxd-tests`.
 
 from __future__ import annotations
 
+import fcntl
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,9 @@ class Sleepy:
 def verdict() -> criu.Verdict:
     """Whether boxes can be suspended on this machine, tried with a real one."""
     TRIED.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = run(criu.verdict(TRIED))
+    with (TRIED / "tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # parallel test workers share the directory
+        found = run(criu.verdict(TRIED))
     if found.program is None or not found.program.suffices:
         pytest.fail(f"there is no CRIU 4.3 for the tests; run scripts/criu: {found.text}")
     assert found.suspends, found.text

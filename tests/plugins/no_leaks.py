@@ -6,7 +6,8 @@ counted; nor are the processes of a test that uses such a fixture (it may have s
 
 Per run: mounts, loop devices, network namespaces, network interfaces, cgroups, nftables tables and
 processes of ours. Under xdist the controller looks, before the first worker and after the last;
-what the workers found in their tests is handed to it.
+what the workers found in their tests is handed to it, and what they left in rooms of their own
+(`tests/room`), which it cannot see.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import uvloop
 from obstore.store import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Collection, Generator
 
 SETTLE_S = 5.0
 """How long what a test ended may take to be gone."""
@@ -55,14 +56,17 @@ class Opened:
     """Whether the test uses one of ours, also one that it asked for by name while it ran."""
 
 
+OF_THE_HOST = frozenset({"loops", "cgroups"})
+"""Kinds of which the workers see each other's, also from rooms of their own."""
 NAMESPACES_MOUNT = "/run/netns"
 """Made once on a machine by the first `ip netns add`, where namespaces stay."""
 
 
 class Worker(Protocol):
-    """What xdist tells of a worker that ended; `workeroutput` is missing when it crashed."""
+    """What xdist tells of a worker; `workeroutput` is missing when it crashed."""
 
     config: pytest.Config
+    workerinput: dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,12 @@ class HostObjects:
             processes=frozenset(_our_processes()),
         )
 
-    def left_since(self, before: HostObjects) -> list[str]:
+    def left_since(self, before: HostObjects, besides: Collection[str] = frozenset()) -> list[str]:
         """What is there now and was not before, one line each."""
         return [
             f"{kind.name}: {item}"
             for kind in fields(self)
+            if kind.name not in besides
             for item in sorted(getattr(self, kind.name) - getattr(before, kind.name))
         ]
 
@@ -258,8 +263,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.stash[LEFT] = []
     session.stash[SUSPECTS] = []
     session.stash[OPEN_BEFORE] = _descriptors()
-    if not hasattr(session.config, "workerinput"):
+    told = getattr(session.config, "workerinput", None)
+    if told is None or told["network"] != _network():
         session.stash[HOST_BEFORE] = HostObjects.now()
+
+
+def _network() -> str:
+    """Which network this process is in."""
+    return os.readlink("/proc/self/ns/net")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Worker) -> None:
+    """Tells a worker which network the controller is in: in another one it has a room."""
+    node.workerinput["network"] = _network()
 
 
 @pytest.hookimpl(trylast=True)
@@ -272,15 +289,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         f"{test}: descriptor {kind}" for test, kind in session.stash[SUSPECTS] if still[kind]
     ]
     output = getattr(session.config, "workeroutput", None)
+    before = session.stash.get(HOST_BEFORE, None)
+    if before is not None:
+        besides = frozenset() if output is None else OF_THE_HOST
+        deadline = time.monotonic() + SETTLE_S
+        while (
+            left := HostObjects.now().left_since(before, besides)
+        ) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        problems += [f"the run left {line}" for line in left]
     if output is not None:
         output["leaks"] = problems
         return
-    before = session.stash.get(HOST_BEFORE, None)
-    if before is not None:
-        deadline = time.monotonic() + SETTLE_S
-        while (left := HostObjects.now().left_since(before)) and time.monotonic() < deadline:
-            time.sleep(POLL_S)
-        problems += [f"the run left {line}" for line in left]
     if problems and session.exitstatus == 0:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
