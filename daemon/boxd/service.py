@@ -147,7 +147,7 @@ class Service:
         self._stack.callback(os.close, hold_lock(state))
         keys = state / "keys"
         make_private(keys)
-        store, volumes = await self._start_stores(keys)
+        store, volumes = await self._start_stores(keys, serve=serve)
         existing = {box.backend for box in await store.all_boxes()}
         # Who only stops boxes makes no volume for new ones.
         backend = choose(config if serve else replace(config, boxes_size=0), existing, serve=serve)
@@ -270,7 +270,7 @@ class Service:
             self.api_addr = await server.start()
             self._stack.push_async_callback(server.close)
 
-    async def _start_stores(self, keys: Path) -> tuple[PostgresStore, Volumes]:
+    async def _start_stores(self, keys: Path, *, serve: bool) -> tuple[PostgresStore, Volumes]:
         """Control database and volumes, on embedded or external servers."""
         config = self._config
         dsn = config.meta_dsn
@@ -302,7 +302,8 @@ class Service:
             bytes_limit=tier.drive_bytes,
             inodes_limit=tier.drive_files or None,
         )
-        await provisioner.prepare()
+        # Who only stops boxes knows no limits: the operator's file may be what has to be mended.
+        await provisioner.prepare(limits=serve)
         sealer = Sealer(keys / "master.key")
         self._issuer = issuer
         volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)

@@ -242,9 +242,12 @@ class Network:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
                 await self.look()
-            except (BoxdError, OSError, ValueError) as error:
+            except Exception as error:  # whatever it was: the next look must come
                 if str(error) != told:
-                    _log.error("the fence around boxes cannot be looked after: %s", error)
+                    bug = not isinstance(error, BoxdError | OSError | ValueError)
+                    _log.error(
+                        "the fence around boxes cannot be looked after: %s", error, exc_info=bug
+                    )
                 told = str(error)
             else:
                 told = ""

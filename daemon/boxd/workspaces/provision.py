@@ -103,10 +103,11 @@ class Provisioner:
         self._trash_seconds = trash_seconds
         self._quota = bytes_limit, inodes_limit
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, limits: bool = True) -> None:
         """Closes the database to PUBLIC, installs the drive's functions, updates all volumes.
 
-        Idempotent. Raises Unavailable when the database is out, its role may not do this or a
+        `limits` off: volumes keep the quota and the time of their trash that they have. Idempotent.
+        Raises Unavailable when the database is out, its role may not do this or a
         volume is of a newer release.
         """
         async with self._connection() as connection:
@@ -123,13 +124,8 @@ class Provisioner:
                 await remove_functions(connection)
             for name in names:
                 await update_volume(connection, name, name)
-                await connection.execute(
-                    f"UPDATE {name}.volume "  # noqa: S608 a name from the catalogue
-                    "SET trash_seconds = $1, bytes_limit = $2, inodes_limit = $3 WHERE "
-                    "(trash_seconds, bytes_limit, inodes_limit) IS DISTINCT FROM ($1, $2, $3)",
-                    self._trash_seconds,
-                    *self._quota,
-                )
+                if limits:
+                    await self._limit(connection, name)
             await install_functions(connection)
 
     async def create(self) -> tuple[str, Secret]:
@@ -242,6 +238,15 @@ class Provisioner:
         finally:
             with suppress(*FAILURES):
                 await connection.close(timeout=CONNECT_TIMEOUT)
+
+    async def _limit(self, connection: asyncpg.Connection, name: str) -> None:
+        await connection.execute(
+            f"UPDATE {name}.volume "  # noqa: S608 a name from the catalogue
+            "SET trash_seconds = $1, bytes_limit = $2, inodes_limit = $3 WHERE "
+            "(trash_seconds, bytes_limit, inodes_limit) IS DISTINCT FROM ($1, $2, $3)",
+            self._trash_seconds,
+            *self._quota,
+        )
 
     async def _close_to_public(self, connection: asyncpg.Connection) -> None:
         database = await connection.fetchval("SELECT quote_ident(current_database())")

@@ -262,6 +262,8 @@ async def test_another_quota_reaches_volumes_in_use_and_new_ones(world: World) -
         strict = Provisioner(world.dsn, bytes_limit=100_000, inodes_limit=5)
         await strict.prepare()
         assert await limits() == (100_000, 5)
+        await world.provisioner.prepare(limits=False)
+        assert await limits() == (100_000, 5)
         for number in range(5):
             await drive.mkdir(ROOT_INO, b"%d" % number, 0o700, Caller(0, 0))
         with pytest.raises(QuotaExceeded):
