@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.backends.docker import DockerBackend
 from boxd.backends.runc import RuncBackend
 from boxd.errors import BadRequest, Unavailable
 
@@ -32,4 +31,9 @@ def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
     if config.mount_in_box and config.backend != RuncBackend.name:
         raise BadRequest(f"--mount-in-box is for --backend {RuncBackend.name}")
     name = foreign[0] if foreign else config.backend
-    return DockerBackend(config) if name == DockerBackend.name else RuncBackend(config)
+    if name == RuncBackend.name:
+        return RuncBackend(config)
+    # Its client takes long to load (see CONTRIBUTING): only who uses it waits for that.
+    from boxd.backends.docker import DockerBackend
+
+    return DockerBackend(config)

@@ -16,7 +16,7 @@ import aioboto3
 from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
-from boxd.backup.target import archive_names
+from boxd.backup.target import SCHEME, archive_names
 from boxd.errors import BadRequest, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from boxd.workspaces.credentials import ExternalStore
 
-SCHEME = "s3://"
 PART = 16 << 20
 """Bytes above which an archive is sent in parts of that size."""
 TIMEOUT = 60

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"boxd-([0-9a-f]{8})-[0-9]{8}T[0-9]{12}Z\.backup")
 """Names of archives; group 1 tells the installation."""
+SCHEME = "s3://"
+"""Of the URLs of buckets."""
 SUFFIX = ".backup"
 UNFINISHED = ".part"
 ABANDONED_S = 86400.0

@@ -21,10 +21,6 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, cast
 
-import aioboto3
-from aiobotocore.config import AioConfig
-from botocore.exceptions import BotoCoreError, ClientError
-
 from boxd.errors import Unavailable
 from boxd.secret import Secret, random_hex
 
@@ -139,6 +135,11 @@ class ExternalStore:
 
     async def check(self) -> None:
         """Writes, reads and removes an object. Raises Unavailable naming the step that failed."""
+        # It takes long to load (see CONTRIBUTING): only who uses it waits for that.
+        import aioboto3
+        from aiobotocore.config import AioConfig
+        from botocore.exceptions import BotoCoreError, ClientError
+
         key = f"boxd-check/{random_hex(16)}"
         bucket = self.target.bucket
         step = "reach"
