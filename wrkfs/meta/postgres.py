@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 4
 """Calls to the database at once."""
-_SLICES = 1024
-"""Slice ids fetched at once."""
+_SLICES = 16
+"""Slice ids fetched at once, at least: compaction takes one at a time."""
 _SLICES_MAX = 1 << 20
 
 

@@ -12,7 +12,9 @@ from tests.unit.wrkfs.drive import Drive, create
 from wrkfs.data.retry import DEADLINE
 from wrkfs.errors import Unavailable
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX
-from wrkfs.writepath import UPLOADS
+from wrkfs.meta.memory import MemoryMeta
+from wrkfs.meta.memory_volume import MemoryVolume
+from wrkfs.writepath import SLICE_RANGE, SLICE_RANGE_MAX, UPLOADS, SliceIds
 
 if TYPE_CHECKING:
     from wrkfs.handle import FileHandle
@@ -78,3 +80,20 @@ def test_everybody_is_told_when_the_deadline_is_over() -> None:
 
 def test_a_slow_store_is_no_outage() -> None:
     assert VirtualLoop(0).run(slowness()) > DEADLINE
+
+
+async def test_slice_ids_are_reserved_in_ranges_that_grow() -> None:
+    """Who writes little and is killed leaves few ids to collection."""
+    volume = MemoryVolume()
+    meta = MemoryMeta(volume)
+    await meta.start()
+    ids, taken = SliceIds(meta), list[int]()
+    for _ in range(3 * SLICE_RANGE_MAX):
+        if not ids.ready:
+            await ids.refill()
+        taken.append(ids.take())
+    sizes = [one.count for one in volume.ranges]
+    assert sizes[:3] == [SLICE_RANGE, 2 * SLICE_RANGE, 4 * SLICE_RANGE]
+    assert sizes[-1] == max(sizes) == SLICE_RANGE_MAX
+    assert len(set(taken)) == len(taken)
+    await meta.close()
