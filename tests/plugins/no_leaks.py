@@ -7,16 +7,18 @@ counted; nor are the processes of a test that uses such a fixture (it may have s
 Per run: mounts, loop devices, network namespaces, network interfaces, cgroups, nftables tables and
 processes of ours. Under xdist the controller looks, before the first worker and after the last;
 what the workers found in their tests is handed to it, and what they left in rooms of their own
-(`tests/room`), which it cannot see.
+(`tests/room`), which it cannot see. Of runs beside each other only the last one looks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import os
 import re
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field, fields
@@ -42,6 +44,8 @@ OPEN_BEFORE = pytest.StashKey[Counter[str]]()
 SUSPECTS = pytest.StashKey[list[tuple[str, str]]]()
 """Test and kind of descriptor; a leak if one of that kind is still too many at the end."""
 HOST_BEFORE = pytest.StashKey["HostObjects"]()
+RUNS = pytest.StashKey[int]()
+"""Descriptor of a file that every run of tests on the machine has locked."""
 
 
 @dataclass
@@ -264,8 +268,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.stash[SUSPECTS] = []
     session.stash[OPEN_BEFORE] = _descriptors()
     told = getattr(session.config, "workerinput", None)
+    if told is None:
+        path = Path(tempfile.gettempdir()) / "boxd-tests.lock"
+        session.stash[RUNS] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(session.stash[RUNS], fcntl.LOCK_SH)
     if told is None or told["network"] != _network():
         session.stash[HOST_BEFORE] = HostObjects.now()
+
+
+def _is_alone(runs: int) -> bool:
+    """Whether no other run of tests is under way."""
+    try:
+        fcntl.flock(runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _network() -> str:
@@ -290,7 +307,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     ]
     output = getattr(session.config, "workeroutput", None)
     before = session.stash.get(HOST_BEFORE, None)
-    if before is not None:
+    if before is not None and (output is not None or _is_alone(session.stash[RUNS])):
         besides = frozenset() if output is None else OF_THE_HOST
         deadline = time.monotonic() + SETTLE_S
         while (
