@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(580)
 
-KILLS = 40
 SNAPSHOT, CHILD = "5" * 32, "c" * 32
 LONGEST = 1.5
 """Seconds after which a suspension or a resumption is over on a busy machine."""
@@ -118,18 +117,20 @@ def _told(found: BackendBox) -> str:
     return " ".join(word for word, holds in words.items() if holds)
 
 
+@pytest.mark.figure("CR-9")
 @pytest.mark.parametrize("act", ["suspend", "resume"])
 async def test_a_killed_service_loses_no_box(
-    sleepy: Sleepy, verdict: criu.Verdict, act: str
+    sleepy: Sleepy, verdict: criu.Verdict, figures: Figures, act: str
 ) -> None:
     guest = await sleepy.guest("memory=20")
     nonce, tick = guest.state()["nonce"], 0
-    chance = random.Random(act)
     seen = set()
-    for number in range(KILLS):
+    for number in figures(ci=12, long=400):
+        chance = random.Random(f"{act} {number}")
         if act == "resume":
             tick = (await sleepy.suspend(guest))["tick"]
-        await cut(sleepy, verdict, guest.box, act, LONGEST * number / KILLS * chance.random())
+        # Early moments are likelier: the later ones are those of a busy machine.
+        await cut(sleepy, verdict, guest.box, act, LONGEST * chance.random() * chance.random())
         seen.add(await put_right(sleepy, verdict, guest))
         state = await guest.goes_on(tick)
         assert state["nonce"] == nonce
