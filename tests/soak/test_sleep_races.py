@@ -77,13 +77,16 @@ def test_a_connection_comes_through_at_any_moment(user: User, figures: Figures) 
         for rest in sorted(chance.uniform(0, LONG / 3) for _ in range(3)):
             time.sleep(rest)
             people.append(started(user, "dev", LOOK))
+        seen = []
         for one in people:
             out, err = one.communicate(timeout=120)
             assert one.returncode == 0, err + user.daemon.log.read_text()
             again, ticks = out.splitlines()
             assert again == who
-            assert int(ticks) >= reached
-            reached = max(reached, int(ticks))
+            seen.append(int(ticks))
+        # They look beside each other, whoever came first.
+        assert min(seen) >= reached
+        reached = max(seen)
         _, err = suspending.communicate(timeout=120)
         assert suspending.returncode == 0 or "in use" in err, err
         ends.add(suspending.returncode)
