@@ -217,7 +217,8 @@ async def test_work_that_was_cut_short_is_done_again(host: DiskHost) -> None:
     (paths.root / "file").write_text("box\n")
     await host.disk.snapshot(paths, "one")
     # What is there when the host dies in the middle: parts under names that are not final.
-    place = host.disk.snapshot_memory("one").parent
+    places = (*host.state_dir.glob("snapshots/one"), *host.state_dir.glob("disks/snapshots/one"))
+    (place,) = places
     for part in ("two.new", "three.gone"):
         os.rename(place, place.with_name(part))
         await host.disk.snapshot(paths, "one")
@@ -225,11 +226,11 @@ async def test_work_that_was_cut_short_is_done_again(host: DiskHost) -> None:
     await host.disk.snapshot(paths, "two")
     assert not place.with_name("two.new").exists()
     clone = host.paths()
-    home = host.disk.memory_dir(clone).parent
+    home, memory = host.disk.home(clone), host.disk.memory_dir(clone)
     home.mkdir(exist_ok=True)
     await host.disk.clone("one", clone, 0)
     os.rename(home / "layer", home / "layer.new")
-    (home / "memory").rename(home / "memory.copy")
+    memory.rename(memory.with_name("memory.copy"))
     await host.disk.clone("one", clone, 0)
     assert _remembered(host, clone) == b"m"
     await host.disk.sweep()

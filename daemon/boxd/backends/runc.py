@@ -19,6 +19,7 @@ from boxd.backends import (
     bundle,
     cgroups,
     criu,
+    criu_cache,
     drivemount,
     hostshares,
     links,
@@ -107,7 +108,9 @@ class RuncBackend:
         self._slots = {r.plan.box_id: r.slot for r in self._records.all()}
         await self._disks.open()
         self._origins.keep(self._disks.snapshots())
-        self._memory.verdict = await self._judge(self._names.state_dir)
+        verdict = self._memory.verdict = await self._judge(self._names.state_dir)
+        if verdict.suspends and verdict.program is not None:
+            await criu_cache.keep(verdict.program.path, self._names.state_dir)
         await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
 
     async def close(self) -> None:
@@ -120,6 +123,7 @@ class RuncBackend:
             return
         await self._network.close()
         await self._disks.close()
+        criu_cache.drop()
         await cgroups.remove(self._containers.layout, self._names.cgroup_parent)
         for directory in (self._names.runc_root, self._names.runc_root.parent):
             with suppress(FileNotFoundError):

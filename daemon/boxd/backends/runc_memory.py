@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from boxd.backends.criu import Verdict
     from boxd.backends.records import Record
 
-STORE_EVERY = 0.02
+TAKE_EVERY = 0.02
 """Seconds."""
 RESTORES = 2
 """How often a restore is tried that failed before any process ran."""
@@ -88,10 +88,15 @@ class RuncMemory:
         if memory_image.is_there(self._place(record)):
             return
         async with self._undone_if_it_fails(record):
-            state = await self._dump(tools, record, lasting=True)
-            place, beside = self._place(record), [self._upper(record)]
-            facts = self._facts(record)
-            await asyncio.to_thread(memory_image.publish, place, facts, state, beside)
+            state, pages = await self._dump(tools, record, lasting=True)
+            await asyncio.to_thread(
+                memory_image.publish,
+                self._place(record),
+                self._facts(record),
+                state,
+                pages=pages,
+                beside=[self._upper(record)],
+            )
 
     async def save_aside(self, record: Record, *, lasting: bool) -> Path:
         """Writes the memory of a frozen box, but does not publish it: the box is to run on.
@@ -101,11 +106,12 @@ class RuncMemory:
         """
         tools = self._tools()
         async with self._undone_if_it_fails(record):
-            state = await self._dump(tools, record, lasting=lasting)
+            state, pages = await self._dump(tools, record, lasting=lasting)
             images = memory_image.unpublished(self._place(record))
-            await asyncio.to_thread(memory_image.seal, images, self._facts(record), state)
+            facts = self._facts(record)
+            await asyncio.to_thread(memory_image.seal, images, facts, state, pages)
             if lasting:
-                await asyncio.to_thread(memory_image.store, images, self._upper(record))
+                await asyncio.to_thread(memory_image.store, images, [self._upper(record)])
         return images
 
     @asynccontextmanager
@@ -184,9 +190,11 @@ class RuncMemory:
 
     async def _dump(
         self, tools: checkpoint.Tools, record: Record, *, lasting: bool
-    ) -> memory_image.State:
+    ) -> tuple[memory_image.State, memory_image.Pages]:
         box_id = record.plan.box_id
         paths, place = self._containers.paths(box_id), self._place(record)
+        used = cgroups.usage(self._containers.layout, self._containers.names.cgroup(box_id))
+        self._containers.disk(record).require_memory(paths, used.memory_bytes)
         with self._containers.init(box_id) as (pid, _):
             state = memory_image.State(
                 drive=_drive_in(pid),
@@ -195,10 +203,11 @@ class RuncMemory:
                 rights=processes.rights(pid),
             )
         images = await asyncio.to_thread(memory_image.new, place)
-        async with _storing_meanwhile(images) if lasting else nullcontext():
+        pages = memory_image.Pages(images, lasting=lasting)
+        async with _taking_meanwhile(pages):
             await checkpoint.dump(tools, box_id, paths, images, drive=state.drive)
         await asyncio.to_thread(mending.verify, images)
-        return state
+        return state, pages
 
     async def _undo_save(self, record: Record) -> None:
         """CRIU may have let it go on in its last moment."""
@@ -339,19 +348,17 @@ class RuncMemory:
 
 
 @asynccontextmanager
-async def _storing_meanwhile(images: Path) -> AsyncIterator[None]:
-    """The disk takes an image while it is made: what is waited for in the end is short then.
+async def _taking_meanwhile(pages: memory_image.Pages) -> AsyncIterator[None]:
+    """Pages are summed, and the disk takes them, while they are written: what is left to do in the
+    end is short then."""
 
-    *Measured* for 100 MB on a loaded machine: 750 ms for both instead of 930.
-    """
-
-    async def store() -> None:
+    async def take() -> None:
         while True:
-            await asyncio.sleep(STORE_EVERY)
+            await asyncio.sleep(TAKE_EVERY)
             with suppress(OSError):  # who waits for the disk is told
-                await in_thread(memory_image.begin_to_store, images)
+                await in_thread(pages.take)
 
-    task = asyncio.ensure_future(store())
+    task = asyncio.ensure_future(take())
     try:
         yield
     finally:

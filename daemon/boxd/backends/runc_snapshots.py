@@ -83,7 +83,7 @@ class RuncSnapshots:
             before = disks.named(record.disk)
             record = replace(record, disk=layers.kind)
             await self._records.put(record)
-            await before.remove(paths)
+            await before.remove_layer(paths)
         await self.appropriate(record)
 
     async def appropriate(self, record: Record) -> None:

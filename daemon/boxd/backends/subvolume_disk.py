@@ -8,7 +8,8 @@ snapshot count for the box that wrote them, until both have removed them.
 50 also of 100 000 files, remove 3.8 (p50 of 500 boxes); a snapshot with 100 MB of memory 70 ms.
 Plain disks: 4 to 8 s for a snapshot of 10 000 files, and as long for removing them. What boxes do
 costs more than on ext4: 1.3 times for a `git clone`, 2 to 3 times for writes that are each waited
-for (fsync).
+for (fsync). So does memory, which stands outside: that of a snapshot in `Volume.memories`, under
+the snapshot's id. It is there before the snapshot is whole, and goes after it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class SubvolumeDisk(Disk):
     def __init__(self, volume: Volume) -> None:
         super().__init__(volume.top / "snapshots")
         self._volume = volume
+        self._memories = volume.memories
         self._boxes = volume.top / "boxes"
         self._making_room = asyncio.Lock()
 
@@ -62,15 +64,41 @@ class SubvolumeDisk(Disk):
                 finally:
                     await in_thread(self._allow, layer, limit_mb, 0)
 
-    async def remove(self, paths: BoxPaths) -> None:
+    async def remove_layer(self, paths: BoxPaths) -> None:
         """Removes the home as well."""
-        await super().remove(paths)
+        await super().remove_layer(paths)
         await in_thread(remove_tree, self.home(paths))
+
+    async def sweep(self) -> None:
+        """As well memory without a snapshot, and that of earlier releases on the volume itself."""
+        await super().sweep()
+        await in_thread(self._sweep_memory)
 
     def box_ids(self) -> set[str]:
         """Of all boxes with a disk here; also of those that were removed while the volume was not
         there."""
         return {home.name for home in self._boxes.glob("*")}
+
+    def _memory_of(self, place: Path) -> Path:
+        return self._memories / place.name.partition(".")[0]
+
+    def _take_memory(self, image: Path, target: Path) -> None:
+        self._memories.mkdir(mode=0o700, exist_ok=True)
+        super()._take_memory(image, target)
+
+    def _drop(self, place: Path) -> None:
+        super()._drop(place)
+        memory = self._memory_of(place)
+        if not (self._snapshots / memory.name).exists():
+            remove_tree(memory)
+
+    def _sweep_memory(self) -> None:
+        for memory in self._memories.glob("*"):
+            if memory.suffix or not (self._snapshots / memory.name).exists():
+                remove_tree(memory)
+        for parent in (self._boxes, self._snapshots):
+            for memory in parent.glob("*/memory*"):
+                remove_tree(memory)
 
     def _make(self, layer: Path, limit_mb: int) -> None:
         if not btrfs.is_subvolume(layer):

@@ -60,6 +60,8 @@ class Volume:
         self._size = size
         self._image = state_dir / "disks.img"
         self.top = state_dir / "disks"
+        self.memories = state_dir / "memories"
+        """Memory that belongs to what stands on the volume."""
 
     @property
     def made(self) -> bool:

@@ -334,6 +334,27 @@ async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     await disks.for_new.create(names.paths("one"), 0)
 
 
+async def test_memory_of_nobody_goes_at_the_next_start(state: Path) -> None:
+    """What a crash has left beside snapshots, and what earlier releases kept on the volume."""
+    names = HostNames("abcdef", state)
+    disks = Disks(names, VOLUME_SIZE)
+    await disks.open()
+    paths, disk = names.paths("one"), disks.for_new
+    await disk.create(paths, 0)
+    memory = disk.memory_dir(paths)
+    memory.mkdir()
+    await disk.snapshot(paths, "kept")
+    kept = disk.snapshot_memory("kept")
+    left = [kept.with_name("unknown"), kept.with_name("kept.copy"), disk.home(paths) / "memory"]
+    for place in left:
+        place.mkdir()
+        (place / "pages.img").touch()
+    await Disks(names, VOLUME_SIZE).open()
+    assert memory.exists()
+    assert kept.exists()
+    assert [place for place in left if place.exists()] == []
+
+
 def _counted(top: Path) -> set[str]:
     """The subvolumes that the kernel keeps account of."""
     btrfs.sync(top)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -99,3 +100,11 @@ def test_space_that_is_left_to_others(tmp_path: Path) -> None:
     disk.require_space(tmp_path)
     with pytest.raises(DiskFull, match="MiB are free, and 2048 MiB are left"):
         disk.require_space(tmp_path, 1 << 60)
+
+
+def test_memory_leaves_space_to_others(tmp_path: Path) -> None:
+    plain, paths = disk.PlainDisk(tmp_path / "snapshots"), BoxPaths(tmp_path)
+    plain.require_memory(paths, 1)
+    free = shutil.disk_usage(tmp_path).free
+    with pytest.raises(DiskFull, match="the memory of the box has no room on the host's disk: it"):
+        plain.require_memory(paths, free)

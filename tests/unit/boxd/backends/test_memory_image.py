@@ -26,7 +26,7 @@ def image(tmp_path: Path) -> Path:
     place = memory_image.new(directory)
     (place / "files.img").write_bytes(b"small")
     (place / "pages.img").write_bytes(b"x" * 2_000_000)
-    memory_image.publish(directory, FACTS, STATE, [tmp_path])
+    memory_image.publish(directory, FACTS, STATE, beside=[tmp_path])
     return directory
 
 
