@@ -72,7 +72,7 @@ async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, driv
     when it holds what cannot be kept, in CRIU's words; DiskFull; Unavailable when it takes too
     long.
     """
-    write(paths.criu_config, criu_config.for_dump(drive=drive))
+    write(paths.criu_config, criu_config.for_dump(drive=drive, masked=_masked()))
     arguments = criu_config.dump(box_id, images, paths.criu_work)
     for last in (False, True):
         if await _runc(tools, paths, *arguments, timeout=DUMP_TIMEOUT) == 0:
@@ -98,7 +98,7 @@ async def restore(
     failure processes of it may be there; not after Unavailable, when the host is short of
     something, and there is no mark then.
     """
-    write(paths.criu_config, criu_config.for_restore(drive))
+    write(paths.criu_config, criu_config.for_restore(drive, paths.empty))
     paths.pid.unlink(missing_ok=True)
     arguments = criu_config.restore(
         box_id, images, paths.criu_work, bundle=paths.bundle, pid_file=paths.pid
@@ -153,6 +153,10 @@ async def _runc(
             alone=True,
             pass_fds=(descriptor,),
         )
+
+
+def _masked() -> list[str]:
+    return [path for path in criu_config.MASKED if Path(path).is_dir()]
 
 
 def _take_away(mark: Path) -> None:

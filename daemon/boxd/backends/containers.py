@@ -176,10 +176,13 @@ class Containers:
     async def release(self, record: Record) -> None:
         """Removes what a box that does not run does not need: container, cgroup, network, root."""
         box_id = record.plan.box_id
-        await together(self.forget(box_id), self.network.remove(box_id, record.slot))
         # What is unmounted is written to the disk first: that may take a while.
         root = self.paths(box_id).root
-        await asyncio.to_thread(mounts.unmount, root, lazily=True)
+        await together(
+            self.forget(box_id),
+            self.network.remove(box_id, record.slot),
+            asyncio.to_thread(mounts.unmount, root, lazily=True),
+        )
 
     async def abandon(self, box_id: str) -> None:
         """Ends and removes what there is of a box whose record is not."""

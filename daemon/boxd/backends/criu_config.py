@@ -20,11 +20,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from boxd.backends.bundle import DRIVE_DIR
+from boxd.backends.bundle import DRIVE_DIR, HIDDEN_UNDER, MASKED_PATHS
 from boxd.errors import Unavailable
 from boxd.log import escape
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 ANNOTATION = "org.criu.config"
@@ -34,6 +35,8 @@ RESTORE_LOG = "restore.log"
 """What CRIU writes below the work directory."""
 GHOST_LIMIT = "64M"
 """The largest file without a name whose content is kept with the memory."""
+MASKED = tuple(path for path in MASKED_PATHS if not path.startswith(HIDDEN_UNDER))
+"""What runc itself hides; files, and directories by a tmpfs each."""
 _DRIVE = DRIVE_DIR.strip("/")
 """By this word the drive is known between a dump and its restore."""
 _ALWAYS = (
@@ -60,8 +63,11 @@ _PLAINLY = {
 """What words of CRIU mean to people who do not know it."""
 
 
-def for_dump(*, drive: bool) -> str:
+def for_dump(*, drive: bool, masked: Iterable[str] = ()) -> str:
     """The configuration file for a dump; `drive`: the box has /wrk mounted.
+
+    `masked` are directories of /proc that a tmpfs hides; they stay out of the images, too: for
+    each tmpfs CRIU would start `tar`.
 
     Without the line for it the dump of a mount that came into a running box fails, and with it
     the mount stays out of the images.
@@ -69,19 +75,28 @@ def for_dump(*, drive: bool) -> str:
     lines = [*_ALWAYS]
     if drive:
         lines.append(f"external mnt[{DRIVE_DIR}]:{_DRIVE}")
+    lines += [f"external mnt[{path}]:{_masked(path)}" for path in masked]
     return _text(lines)
 
 
-def for_restore(drive: Path | None) -> str:
+def for_restore(drive: Path | None, empty: Path | None = None) -> str:
     """The configuration file for a restore; the mount at `drive` of this host appears at /wrk.
 
     It has to be given if, and only if, /wrk was mounted at the dump; the bundle does not name it.
+    The directory `empty` appears at each place that was `masked`, read-only as the mount there was.
     Raises Unavailable for a place that cannot be written in the file.
     """
     lines = [*_ALWAYS]
     if drive is not None:
         lines.append("external " + _word(f"mnt[{_DRIVE}]:{drive}"))
+    if empty is not None:
+        lines += ["external " + _word(f"mnt[{_masked(path)}]:{empty}") for path in MASKED]
     return _text(lines)
+
+
+def _masked(path: str) -> str:
+    """By this word the mount that hides a directory is known between a dump and its restore."""
+    return "masked" + path.replace("/", "-")
 
 
 def dump(box_id: str, images: Path, work: Path) -> tuple[str, ...]:

@@ -232,8 +232,8 @@ class RuncMemory:
             await self._containers.forget(box_id)
             await self._containers.prepare(record)
             await set_up(names.netns(box_id), state.address, self._address(record))
-            await pages
             mended = await self._mend(record, drive)
+            await pages
             await self._restore(tools, record, mended, drive)
             await take_back(names.netns(box_id), state.address, self._address(record))
             self._check(box_id, state)
