@@ -51,6 +51,7 @@ _SERVICE = (
     "disks",
     "disks.img",
     "snapshots",
+    "memories",
     "mounts",
 )
 """What a state directory that was served has. Images and the guest runtime may be there before."""

@@ -33,6 +33,14 @@ def test_the_drive_goes_by_a_name() -> None:
     assert restored["external"] == "mnt[wrk]:/s/mounts/v"
 
 
+def test_what_hides_directories_of_proc_stays_out() -> None:
+    dump = criu_config.for_dump(drive=True, masked=["/proc/acpi"]).splitlines()
+    assert dump[-2:] == ["external mnt[/wrk]:wrk", "external mnt[/proc/acpi]:masked-proc-acpi"]
+    restore = criu_config.for_restore(None, Path("/s/empty")).splitlines()
+    assert "external mnt[masked-proc-acpi]:/s/empty" in restore
+    assert not [line for line in restore if "-sys-" in line]
+
+
 def test_places_with_blanks_are_quoted() -> None:
     text = criu_config.for_restore(Path("/my state/v"))
     assert 'external "mnt[wrk]:/my state/v"' in text.splitlines()
