@@ -30,7 +30,7 @@ from boxd.backup.making import BackupJob
 from boxd.backup.places import open_target
 from boxd.backup.schedule import BackupSchedule
 from boxd.boxes.assembly import Assembly, Places
-from boxd.boxes.hostlimits import host_limits
+from boxd.boxes.hostlimits import check_floor, host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
 from boxd.boxes.quota import TIERS_FILE, load_tiers
@@ -144,6 +144,8 @@ class Service:
         if serve:  # what only stops boxes asks for no limits
             self._tier = load_tiers(state / TIERS_FILE)[TIER]
         make_private(state)
+        if serve:
+            check_floor(state, config.min_free)
         self._stack.callback(os.close, hold_lock(state))
         keys = state / "keys"
         make_private(keys)

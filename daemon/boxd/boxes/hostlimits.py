@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from boxd.backends.hostfiles import MEMINFO, memory_for_boxes
 from boxd.boxes.quota import AWAKE
-from boxd.errors import Unavailable
+from boxd.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +83,18 @@ def host_limits(
         else memory // _MIB,
         free_mb=min(FREE_MB, disk_mb // FREE_SHARE) if free is None else free // _MIB,
     )
+
+
+def check_floor(state_dir: Path, free: int | None) -> None:
+    """Refuses an operator's floor of free space, in bytes, that the disk can never have: no box
+    would ever start. BadRequest."""
+    disk = os.statvfs(state_dir)
+    size_mb = disk.f_blocks * disk.f_frsize // _MIB
+    if free is not None and free // _MIB >= size_mb:
+        raise BadRequest(
+            f"--min-free: {free // _MIB} MiB can never be free on the disk of {state_dir}, which "
+            f"has {size_mb} MiB: no box would start; give less"
+        )
 
 
 def free_mb(state_dir: Path) -> int:

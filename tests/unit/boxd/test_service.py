@@ -10,7 +10,7 @@ from boxd import service
 from boxd.backends.fake import FakeBackend
 from boxd.cli.main import parser
 from boxd.cli.settings import config_of
-from boxd.errors import Unavailable
+from boxd.errors import BadRequest, Unavailable
 from boxd.service import Service
 from boxd.store.memory import MemoryStore
 
@@ -41,7 +41,7 @@ async def test_a_setup_that_is_refused_leaves_the_host_as_it_was(
 ) -> None:
     backend, sizes = Refusing(suspends=False), []
 
-    async def stores(*_: object) -> tuple[MemoryStore, None]:
+    async def stores(*_: object, **__: object) -> tuple[MemoryStore, None]:
         return MemoryStore(), None
 
     def choose(config: Config, *_: object, **__: object) -> Refusing:
@@ -55,3 +55,18 @@ async def test_a_setup_that_is_refused_leaves_the_host_as_it_was(
         await Service(config, lambda _: None).start(serve=serve)
     assert not backend.changed
     assert sizes == [None if serve else 0]
+
+
+async def test_a_floor_of_free_space_that_cannot_be_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stores(*_: object, serve: bool) -> tuple[MemoryStore, None]:
+        raise Unavailable(f"stores begin, serving: {serve}")
+
+    monkeypatch.setattr(Service, "_start_stores", stores)
+    state = str(tmp_path / "state")
+    config = config_of(parser().parse_args(["serve", "--state-dir", state, "--min-free", "9999T"]))
+    with pytest.raises(BadRequest, match=r"--min-free: .* MiB can never be free"):
+        await Service(config, lambda _: None).start()
+    with pytest.raises(Unavailable, match="stores begin, serving: False"):  # `boxd down` asks not
+        await Service(config, lambda _: None).start(serve=False)

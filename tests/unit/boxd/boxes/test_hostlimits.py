@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.backends.hostfiles import memory_for_boxes
-from boxd.boxes.hostlimits import OVERCOMMIT, HostLimits, free_mb, host_limits
-from boxd.errors import Unavailable
+from boxd.boxes.hostlimits import OVERCOMMIT, HostLimits, check_floor, free_mb, host_limits
+from boxd.errors import BadRequest, Unavailable
 from boxd.model.box import BoxState
 from tests.unit.boxd.boxes.test_quota import BOX
 
@@ -48,6 +49,15 @@ def test_a_full_disk_takes_no_more_boxes(tmp_path: Path) -> None:
     limits(tmp_path, free_mb=free // 2).check([], mem_mb=1)
     with pytest.raises(Unavailable, match=rf"limit reached: {free * 2} MiB of disk.*MiB are"):
         limits(tmp_path, free_mb=free * 2).check([], mem_mb=1)
+
+
+def test_a_floor_that_no_disk_of_this_size_can_have_is_refused(tmp_path: Path) -> None:
+    size = shutil.disk_usage(tmp_path).total
+    for possible in (None, 0, size // 2):
+        check_floor(tmp_path, possible)
+    for floor in (size, size + GIB):
+        with pytest.raises(BadRequest, match=rf"--min-free: {floor >> 20} MiB .*; give less"):
+            check_floor(tmp_path, floor)
 
 
 @pytest.mark.parametrize(
