@@ -9,6 +9,7 @@ import shutil
 import socket
 import stat
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from boxd.backends import cgroups, criu, fence, hostshares
 from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
 from boxd.backends.docker_engine import ask
+from boxd.backends.hostnames import HostNames
 from boxd.backends.run import run
 from boxd.backends.volume import Volume
 from boxd.backup import status as backups
@@ -106,15 +108,29 @@ def boxes_left(config: Config) -> int:
 
 
 def left_running(config: Config) -> bool:
-    """Whether an earlier daemon left servers, drives or boxes of this state directory running."""
+    """Whether an earlier daemon left servers, drives or boxes of this state directory running, or
+    on this host what surrounds them: fence, routes, cgroup."""
     inside = str(config.state_dir.resolve()) + "/"
-    if boxes_left(config):
+    if boxes_left(config) or _surrounded(config):
         return True
     if inside in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace"):
         return True
     own = str(os.getpid())
     processes = (entry for entry in Path("/proc").glob("[0-9]*") if entry.name != own)
     return any(_works_in(process, inside) for process in processes)
+
+
+def _surrounded(config: Config) -> bool:
+    """Whether the cgroup or the fence around all boxes is there. Routes go with the fence."""
+    names = HostNames(config.instance, config.state_dir.resolve())
+    with suppress(Unavailable, OSError):  # without cgroups nothing has ever run here
+        if cgroups.exists(cgroups.detect(), names.cgroup_parent):
+            return True
+    try:
+        asyncio.run(run("nft", "--terse", "list", "table", "inet", names.table))
+    except BoxdError:
+        return False  # there is none, or no nftables, without which none was made
+    return True
 
 
 def _works_in(process: Path, inside: str) -> bool:

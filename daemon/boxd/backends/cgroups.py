@@ -256,6 +256,11 @@ def _hand_down(root: Path) -> None:
         ) from error
 
 
+def exists(layout: Layout, cgroup: str) -> bool:
+    """Whether it is there in any hierarchy."""
+    return any((root / cgroup.lstrip("/")).exists() for root in layout.roots())
+
+
 async def remove(layout: Layout, cgroup: str) -> None:
     """Removes a cgroup from every hierarchy. No error if it is absent.
 

@@ -6,16 +6,15 @@ import http.client
 import json
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
 
+import psutil
 import pytest
 
 from boxd.boxes.adoption import SLEEPS
-from tests.harness.daemon import BOXD, STOP_S, Daemon
+from tests.harness.daemon import BOXD, STOP_S, Daemon, open_daemon
 from tests.harness.drive import until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.timeout(300)
 SSH = (
@@ -85,6 +84,27 @@ def own(processes: list[str]) -> list[str]:
     return [line for line in processes if not line.startswith("postgres: ")]
 
 
+def kill_all(daemon: Daemon) -> None:
+    """Ends every process of a daemon, and the daemon first."""
+    daemon.end(signal.SIGKILL)
+    inside = f"{daemon.state}/"
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words = [*(process.info["cmdline"] or []), f"{process.info['cwd']}/"]
+        if any(inside in word for word in words):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    until(lambda: not daemon.processes(), 30)
+
+
+def routing() -> str:
+    """Routes, rules and addresses of this machine."""
+    commands = (["route", "show", "table", "all"], ["rule", "show"], ["addr", "show"])
+    return "".join(
+        subprocess.run(["ip", "-4", *words], check=True, capture_output=True, text=True).stdout
+        for words in commands
+    )
+
+
 @pytest.fixture
 def user(daemon: Daemon, tmp_path: Path) -> User:
     """A user of the daemon."""
@@ -133,6 +153,20 @@ def test_down_stops_what_a_dead_daemon_left(daemon: Daemon, user: User) -> None:
     assert (again.returncode, again.stderr) == (0, "nothing is running\n")
     daemon.start()
     assert user.boxes()["dev"]["state"] == "suspended"
+
+
+def test_down_clears_the_host_when_every_process_was_killed(image_rootfs: Path) -> None:
+    with open_daemon(image_rootfs, flags=["--boxes-size", "0"]) as alone:
+        subnet = (alone.state / "boxes" / "subnet").read_text().strip()
+        kill_all(alone)
+        assert alone.left_overs() == ["nft table"]
+        assert subnet in routing()
+        down = alone.run("down")
+        assert (down.returncode, down.stderr.splitlines()[-1]) == (0, "Stopped.")
+        assert alone.left_overs() == []
+        assert subnet not in routing()
+        assert list(Path("/sys/fs/cgroup").glob(f"**/boxd-{alone.instance}")) == []
+        assert alone.run("down").stderr == "nothing is running\n"
 
 
 def test_down_stops_a_living_daemon(daemon: Daemon) -> None:

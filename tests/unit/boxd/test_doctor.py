@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import socket
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd import doctor
 from boxd.backends import cgroups, fence
+from boxd.backends.hostnames import HostNames
+from boxd.backends.run import run
 from boxd.config import Address, Config
 from boxd.embedded.statedir import lock_holder
 from boxd.errors import Unavailable
@@ -184,3 +188,17 @@ def test_the_docker_backend_needs_its_engine_and_no_runc(
     suspend = doctor.suspending(docker)
     assert (suspend.ok, suspend.needed) == (False, False)
     assert "docker backend cannot be suspended" in suspend.found
+
+
+async def test_what_surrounds_boxes_is_found_when_nothing_runs(config: Config) -> None:
+    names, layout = HostNames(config.instance, config.state_dir), cgroups.detect()
+    left = partial(asyncio.to_thread, doctor.left_running, config)
+    assert not await left()
+    cgroups.prepare_parent(layout, names.cgroup_parent, 1 << 30)
+    assert await left()
+    await cgroups.remove(layout, names.cgroup_parent)
+    assert not await left()
+    await run("nft", "add", "table", "inet", names.table)
+    assert await left()
+    await run("nft", "delete", "table", "inet", names.table)
+    assert not await left()
