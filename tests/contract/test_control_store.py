@@ -224,6 +224,14 @@ async def test_snapshots(store: ControlStore) -> None:
     await store.finish_snapshot(first.id, 3 << 40)
     await store.finish_snapshot("f" * 32, 0)
     assert (await store.snapshots(OWNER))[0] == replace(first, ready=True, size_bytes=3 << 40)
+    await store.rename_snapshot(first.id, "earlier")
+    await store.rename_snapshot("f" * 32, "earlier")
+    assert (await store.snapshots(OWNER))[0].name == "earlier"
+    again = replace(make_snapshot(), id="e" * 32)
+    await store.add_snapshot(again)
+    with pytest.raises(Conflict, match="exists"):
+        await store.rename_snapshot(first.id, "before")
+    await store.remove_snapshot(again.id)
     await store.remove_snapshot(first.id)
     await store.remove_snapshot(first.id)
     assert await store.snapshots(OWNER) == [later]

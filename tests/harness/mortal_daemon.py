@@ -1,7 +1,6 @@
 """Fixture `mortal`: a real `boxd serve` that dies where it is told to, before real boxes.
 
-What it does is in `mortal_main`. Its boxes can be suspended; where they cannot be, tests are
-skipped.
+What it does is in `mortal_main`. Its boxes can be suspended; where they cannot be, tests fail.
 """
 
 from __future__ import annotations

@@ -5,12 +5,15 @@ one that was not is removed at the next start, with everything on the host that 
 
 Restoring puts the box to sleep, and keeps that state as the snapshot `pre-restore` before anything
 is changed. A crash before leaves it asleep with its memory, one in the middle brings that back
-(`Sleep.settle`).
+(`Sleep.settle`). An older `pre-restore` may be just what is restored: it is `pre-restore-2` until
+the box has the wanted state, and after a crash gets its name back, or keeps the other one.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
     from boxd.boxes.suspend import Sleep
     from boxd.model.box import Box
     from boxd.model.snapshot import Snapshot
+
+RESERVED = re.compile(rf"{PRE_RESTORE}(-[0-9]+)?")
+"""Names that restores give."""
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +63,7 @@ class Snapshots:
                 kept.add(snapshot.id)
             else:
                 await self._store.remove_snapshot(snapshot.id)
+        await self._name_again()
         for snapshot_id in await self._assembly.backend.snapshots():
             if snapshot_id not in kept:
                 await self.drop(snapshot_id)
@@ -114,10 +121,14 @@ class Snapshots:
                 box = await self._sleep.suspend(box)
             await self._keep_before(box, older)
             try:
-                return await self._bring(box, wanted)
-            finally:
-                if older is not None:
-                    await self.drop(older.id)
+                box = await self._bring(box, wanted)
+            except Exception:
+                if older is not None and older.id != wanted.id:
+                    await self._forget(older)
+                raise
+            if older is not None:
+                await self._forget(older)
+            return box
 
     def check_able(self) -> None:
         """Unsupported where there are no snapshots."""
@@ -165,14 +176,15 @@ class Snapshots:
         except (BoxdError, OSError) as error:
             self._timers.unsettled(box, error)
 
-    async def _keep(self, box: Box, name: str | None) -> Snapshot:
-        """Row and state of a snapshot; what fails leaves neither."""
+    async def _keep(self, box: Box, name: str | None, *, leaving: int = 0) -> Snapshot:
+        """Row and state of a snapshot; what fails leaves neither. `leaving`: how many it replaces,
+        which are there still."""
         async with self._locks.sums():
             present = await self._store.snapshots(box.owner)
-            self._tier.check_snapshots(len(present))
+            self._tier.check_snapshots(len(present) - leaving)
             taken = {one.name for one in present if one.ref == box.ref}
             snapshot = snapshot_of(
-                box, random_hex(16), name or _free_name(taken), self._clock.now()
+                box, random_hex(16), name or _free_name(taken, "s", 1), self._clock.now()
             )
             await self._store.add_snapshot(snapshot)
         try:
@@ -200,18 +212,28 @@ class Snapshots:
             return None
 
     async def _keep_before(self, box: Box, older: Snapshot | None) -> None:
-        """Keeps the state of a sleeping box under a name that may be taken by an older one.
-
-        The older one stays on the host: it may be what is restored.
-        """
-        if older is not None:
-            await self._store.remove_snapshot(older.id)
-        try:
+        """Keeps the state of a sleeping box; an older one makes room for it, and stays."""
+        if older is None:
             await self._keep(box, PRE_RESTORE)
+            return
+        taken = [one.name for one in await self._store.snapshots(box.owner) if _same(one, older)]
+        await self._store.rename_snapshot(older.id, _free_name(taken, f"{PRE_RESTORE}-", 2))
+        try:
+            await self._keep(box, PRE_RESTORE, leaving=1)
         except BaseException:
-            if older is not None:
-                await self._store.add_snapshot(older)
+            try:
+                await self._store.rename_snapshot(older.id, PRE_RESTORE)
+            except BoxdError as error:
+                _log.warning("snapshot has another name: %s; the next start mends it", error)
             raise
+
+    async def _name_again(self) -> None:
+        """Where a crash left no `pre-restore` beside older ones, the latest of these is it."""
+        whole = [one for one in await self._store.all_snapshots() if RESERVED.fullmatch(one.name)]
+        for one in reversed(whole):
+            if not any(other.name == PRE_RESTORE for other in whole if _same(one, other)):
+                await self._store.rename_snapshot(one.id, PRE_RESTORE)
+                whole[whole.index(one)] = replace(one, name=PRE_RESTORE)
 
     async def _bring(self, box: Box, wanted: Snapshot) -> Box:
         box = await self._rows.change(box, BoxState.RESUMING, step=Waking.RESTORE)
@@ -235,8 +257,11 @@ class Snapshots:
         return box
 
 
-def _free_name(taken: Collection[str]) -> str:
-    number = 1
-    while f"s{number}" in taken:
-        number += 1
-    return f"s{number}"
+def _same(one: Snapshot, other: Snapshot) -> bool:
+    """Whether they are of boxes of one name."""
+    return (one.owner, one.ref) == (other.owner, other.ref)
+
+
+def _free_name(taken: Collection[str], stem: str, first: int) -> str:
+    names = (f"{stem}{number}" for number in itertools.count(first))
+    return next(name for name in names if name not in taken)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.boxes.suspend import PRE_RESTORE
+from boxd.boxes.snapshots import RESERVED
 from boxd.errors import BadRequest, NotFound
 from boxd.names.reference import parse_reference
 from boxd.names.words import parse_name
@@ -33,10 +33,10 @@ class SnapshotOperations(BoxOperations):
         """Keeps disk and memory of a box. Conflict names who uses it, or a taken name."""
         require(p, Action.SNAPSHOT_BOX)
         chosen = None if name is None else parse_name(name, "snapshot name")
-        if chosen == PRE_RESTORE:
+        if chosen is not None and RESERVED.fullmatch(chosen):
             raise BadRequest(
-                f"{PRE_RESTORE} is what a restore keeps of a box, and replaces: choose another "
-                "name for the snapshot"
+                f"{chosen} is what a restore keeps of a box, and replaces: choose another name "
+                "for the snapshot"
             )
         return await self._lifecycle.snapshot(await self.resolve(p, ref, ws), chosen)
 

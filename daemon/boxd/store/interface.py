@@ -79,6 +79,10 @@ class ControlStore(Protocol):
         """Makes a snapshot of that size `ready`. No error if it is gone."""
         ...
 
+    async def rename_snapshot(self, snapshot_id: str, name: str) -> None:
+        """Gives a snapshot another name; Conflict as `add_snapshot`. No error if it is gone."""
+        ...
+
     async def snapshots(self, owner: str) -> list[Snapshot]:
         """All snapshots of an owner, oldest first, unfinished ones included."""
         ...

@@ -88,15 +88,15 @@ class MemoryStore:
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
         """See ControlStore."""
-        for other in self._snapshots.values():
-            same_name = (other.owner, other.ref, other.name) == (
-                snapshot.owner,
-                snapshot.ref,
-                snapshot.name,
-            )
-            if same_name and other.id != snapshot.id:
-                raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists")
+        self._check_snapshot_name(snapshot)
         self._snapshots.setdefault(snapshot.id, snapshot)
+
+    async def rename_snapshot(self, snapshot_id: str, name: str) -> None:
+        """See ControlStore."""
+        if snapshot_id in self._snapshots:
+            renamed = replace(self._snapshots[snapshot_id], name=name)
+            self._check_snapshot_name(renamed)
+            self._snapshots[snapshot_id] = renamed
 
     async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
         """See ControlStore."""
@@ -197,3 +197,13 @@ class MemoryStore:
     async def put_setting(self, name: str, value: str) -> None:
         """See ControlStore."""
         self._settings[name] = value
+
+    def _check_snapshot_name(self, snapshot: Snapshot) -> None:
+        for other in self._snapshots.values():
+            same_name = (other.owner, other.ref, other.name) == (
+                snapshot.owner,
+                snapshot.ref,
+                snapshot.name,
+            )
+            if same_name and other.id != snapshot.id:
+                raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists")

@@ -28,6 +28,15 @@ class PostgresSnapshots(PostgresPool):
             size_bytes,
         )
 
+    async def rename_snapshot(self, snapshot_id: str, name: str) -> None:
+        """See ControlStore."""
+        try:
+            await self._execute(
+                "UPDATE boxd.snapshot SET name = $2 WHERE id = $1", snapshot_id, name
+            )
+        except asyncpg.UniqueViolationError:
+            raise Conflict(f"a snapshot {name} of that box exists") from None
+
     async def snapshots(self, owner: str) -> list[Snapshot]:
         """See ControlStore."""
         rows = await self._rows(

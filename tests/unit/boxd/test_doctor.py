@@ -7,7 +7,6 @@ import fcntl
 import os
 import socket
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -192,7 +191,10 @@ def test_the_docker_backend_needs_its_engine_and_no_runc(
 
 async def test_what_surrounds_boxes_is_found_when_nothing_runs(config: Config) -> None:
     names, layout = HostNames(config.instance, config.state_dir), cgroups.detect()
-    left = partial(asyncio.to_thread, doctor.left_running, config)
+
+    async def left() -> bool:
+        return await asyncio.to_thread(doctor.left_running, config)
+
     assert not await left()
     cgroups.prepare_parent(layout, names.cgroup_parent, 1 << 30)
     assert await left()

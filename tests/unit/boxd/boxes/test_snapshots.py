@@ -287,6 +287,70 @@ async def test_a_daemon_that_dies_while_it_restores(
     assert (await up(sleepy)).id == box.id
 
 
+@pytest.mark.parametrize("end", ["", " done"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "store.rename_snapshot",
+        "store.add_snapshot",
+        "backend.snapshot",
+        "store.finish_snapshot",
+        "backend.restore_snapshot",
+    ],
+)
+async def test_a_daemon_that_dies_while_it_restores_what_a_restore_kept_loses_nothing(
+    sleepy: World, call: str, end: str
+) -> None:
+    box = await up(sleepy)
+    await sleepy.lifecycle.snapshot(box, "good")
+    await sleepy.lifecycle.restore(box, "good")
+    wanted = (await snapshots(sleepy))[PRE_RESTORE]
+    sleepy.life.end_at(call + end)
+    with pytest.raises(Died):
+        await sleepy.lifecycle.restore(box, PRE_RESTORE)
+    await sleepy.crash()
+    await steady(sleepy)
+    names = {one.id: one.name for one in (await snapshots(sleepy)).values()}
+    both = call == "backend.restore_snapshot" or call + end == "store.finish_snapshot done"
+    assert names[wanted.id] == (f"{PRE_RESTORE}-2" if both else PRE_RESTORE)
+    restored = await sleepy.lifecycle.restore(box, names[wanted.id])
+    assert restored.detail == f"restored from snapshot {names[wanted.id]}"
+    await steady(sleepy)
+    assert (await up(sleepy)).id == box.id
+
+
+async def test_a_restore_that_fails_keeps_what_was_wanted(
+    sleepy: World, assert_logs: AssertLogs
+) -> None:
+    box = await up(sleepy)
+    await sleepy.lifecycle.snapshot(box, "good")
+    await sleepy.lifecycle.restore(box, "good")
+    wanted = (await snapshots(sleepy))[PRE_RESTORE]
+    sleepy.fail_at("backend.restore_snapshot")
+    with assert_logs("trying again"), pytest.raises(Failure):
+        await sleepy.lifecycle.restore(box, PRE_RESTORE)
+    sleepy.heal()
+    await sleepy.tick(timedelta(seconds=31))
+    await steady(sleepy)
+    assert (await snapshots(sleepy))[f"{PRE_RESTORE}-2"].id == wanted.id
+    await sleepy.lifecycle.restore(box, f"{PRE_RESTORE}-2")
+    await steady(sleepy)
+
+
+async def test_a_restore_at_the_limit_replaces_what_the_last_one_kept(tmp_path: Path) -> None:
+    world = World(tmp_path, suspends=True, tier=lambda tier: replace(tier, snapshots=2))
+    await world.start()
+    try:
+        box = await up(world)
+        await world.lifecycle.snapshot(box, "good")
+        for _ in range(2):
+            await world.lifecycle.restore(box, "good")
+        assert set(await snapshots(world)) == {"good", PRE_RESTORE}
+        await steady(world)
+    finally:
+        await world.close()
+
+
 async def test_a_snapshot_outlives_its_box_and_goes_when_told(sleepy: World) -> None:
     box = await up(sleepy)
     taken = await sleepy.lifecycle.snapshot(box, None)

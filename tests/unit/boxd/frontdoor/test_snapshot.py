@@ -52,9 +52,10 @@ async def test_the_life_of_a_snapshot(sleepy: World) -> None:
     assert "no snapshot 's1' of box 'web'" in result.stderr
 
 
-async def test_the_name_of_what_a_restore_keeps_is_refused(sleepy: World) -> None:
+@pytest.mark.parametrize("name", ["pre-restore", "pre-restore-2"])
+async def test_the_name_of_what_a_restore_keeps_is_refused(sleepy: World, name: str) -> None:
     await sleepy.operations.up(ALICE, "web")
-    result = await run(sleepy, "snapshot create web pre-restore")
+    result = await run(sleepy, f"snapshot create web {name}")
     assert result.status == 1
     assert "choose another name" in result.stderr
     assert await sleepy.store.all_snapshots() == []
