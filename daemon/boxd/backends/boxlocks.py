@@ -1,15 +1,17 @@
-"""One lock per box, steps side by side, and clean-ups that a cancellation does not cut short."""
+"""One lock per box, steps side by side, and work that a cancellation does not cut short."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from boxd.errors import BoxdError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
+
+_T = TypeVar("_T")
 
 
 class BoxLocks:
@@ -54,16 +56,21 @@ async def together(*steps: Coroutine[Any, Any, object]) -> None:
 
     What is raised is what the first of those that failed, in their order here, has raised.
     """
-    tasks = [asyncio.ensure_future(step) for step in steps]
+    for outcome in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+async def ended(work: asyncio.Future[_T]) -> _T:
+    """Waits for work that cannot be broken off. When it is cancelled, the work has ended before the
+    cancellation goes on."""
     try:
-        await asyncio.wait(tasks)
+        return await asyncio.shield(work)
     except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([work])
         raise
-    for task in tasks:
-        task.result()
 
 
 async def settled(call: Coroutine[Any, Any, None]) -> None:

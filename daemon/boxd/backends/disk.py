@@ -26,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
+from boxd.backends.boxlocks import ended
 from boxd.backends.mounts import LayerOfAnother, mount_overlay, unmount
 from boxd.backends.trees import copy_tree, remove_attribute, remove_tree
 from boxd.errors import DiskFull, NotFound
@@ -382,14 +383,9 @@ def _replace(directory: int, name: str, content: str) -> bool:
 
 async def in_thread(function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
     """A blocking step. When it is cancelled, it has ended before the cancellation goes on."""
-    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments, **named))
+    work = asyncio.to_thread(function, *arguments, **named)
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
+        return await ended(asyncio.ensure_future(work))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

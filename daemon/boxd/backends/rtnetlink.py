@@ -15,10 +15,11 @@ import os
 import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from boxd.backends.boxlocks import ended
 from boxd.errors import BoxdError
 
 if TYPE_CHECKING:
@@ -173,14 +174,8 @@ async def apart(work: Callable[[], _T]) -> _T:
     When it is cancelled, it has ended before the cancellation goes on.
     """
     pool = ThreadPoolExecutor(1)
-    task = asyncio.get_running_loop().run_in_executor(pool, work)
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
+        return await ended(asyncio.get_running_loop().run_in_executor(pool, work))
     finally:
         pool.shutdown(wait=False)
 
