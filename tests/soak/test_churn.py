@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import itertools
 import os
 import subprocess
@@ -30,19 +29,6 @@ SETTLE_S = 60.0
 """What a removal could not do at once is done by a timer."""
 
 
-def request(daemon: Daemon, key: str, method: str, path: str, body: str = "") -> int:
-    """Status of an HTTP request."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.api_port, timeout=120)
-    try:
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "text/plain"}
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()
-
-
 @pytest.mark.figure("CHURN")
 @pytest.mark.timeout(600)
 def test_boxes_that_come_and_go_leave_nothing(
@@ -52,10 +38,13 @@ def test_boxes_that_come_and_go_leave_nothing(
     key = user.ssh("cli", "apikeys create churn")
     numbers = itertools.count()
 
+    def asked(method: str, path: str, body: bytes | None) -> int:
+        return user.http(method, key, path, body, timeout=120)[0]
+
     def one(_: int) -> tuple[int, int]:
         name = f"churn{next(numbers)}"
-        made = request(daemon, key, "POST", f"/v1/exec/{name}?stream=false", "echo x >/wrk/x")
-        return made, request(daemon, key, "DELETE", f"/v1/boxes/{name}")
+        made = asked("POST", f"/v1/exec/{name}?stream=false", b"echo x >/wrk/x")
+        return made, asked("DELETE", f"/v1/boxes/{name}", None)
 
     def now() -> Footprint:
         assert daemon.process is not None

@@ -7,7 +7,6 @@ never suspended because they came in time.
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 import random
 import subprocess
@@ -102,7 +101,7 @@ def test_a_command_that_runs_is_named_and_goes_on(
     for seed in figures(ci=1, long=20):
         rest = random.Random(seed).uniform(0.5, 1)
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(executed, daemon, key, f"sleep {rest + 1}; echo whole")
+            answer = pool.submit(executed, user, key, f"sleep {rest + 1}; echo whole")
             until(lambda: user.boxes()["dev"]["attached"] == 1)
             refusal = user.ssh("cli", "suspend dev", status=1)
         assert "box dev is in use (1 exec)" in refusal
@@ -122,13 +121,8 @@ def started(user: User, who: str, command: str) -> subprocess.Popen[str]:
     )
 
 
-def executed(daemon: Daemon, key: str, command: str) -> tuple[int, bytes]:
+def executed(user: User, key: str, command: str) -> tuple[int, bytes]:
     """Status and output of a command over HTTP."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.api_port, timeout=60)
-    try:
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "text/plain"}
-        connection.request("POST", "/v1/exec/dev?stream=false", command, headers)
-        answer = connection.getresponse()
-        return answer.status, base64.b64decode(json.loads(answer.read())["stdout"])
-    finally:
-        connection.close()
+    path = "/v1/exec/dev?stream=false"
+    status, answer = user.http("POST", key, path, command.encode(), timeout=60)
+    return status, base64.b64decode(json.loads(answer)["stdout"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,16 +42,11 @@ while ! test -s /root/seen; do sleep 0.05; done
 """A program with files of the drive open, which tells what it reads in them, and by their names."""
 
 
-def put(daemon: Daemon, key: str, name: str, data: str, method: str = "PUT") -> None:
-    """Changes the drive over HTTP."""
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.api_port, timeout=60)
-    try:
-        connection.request(method, f"/v1/wrk/{name}", data, {"Authorization": f"Bearer {key}"})
-        answer = connection.getresponse()
-        assert answer.status < 300, answer.read()
-        answer.read()
-    finally:
-        connection.close()
+def change(user: User, key: str, name: str, data: str | None) -> None:
+    """Changes a file of the drive over HTTP; None: removes it."""
+    method, body = ("DELETE", None) if data is None else ("PUT", data.encode())
+    status, answer = user.http(method, key, f"/v1/wrk/{name}", body, timeout=60)
+    assert status < 300, answer
 
 
 @pytest.mark.figure("VI-8")
@@ -67,11 +61,11 @@ def test_changes_over_http_are_seen_after_the_wake(
         user.ssh("dev", READER)
         pid = user.ssh("dev", "pgrep -f reader.py")
         assert "suspended" in user.ssh("cli", "suspend dev")
-        put(daemon, key, "grown", f"longer than it was before {number}")
-        put(daemon, key, "replaced", f"{number}")
-        put(daemon, key, "new", "new")
-        put(daemon, key, "gone", "", "DELETE")
-        put(daemon, key, "kept", "Kept")
+        change(user, key, "grown", f"longer than it was before {number}")
+        change(user, key, "replaced", f"{number}")
+        change(user, key, "new", "new")
+        change(user, key, "gone", None)
+        change(user, key, "kept", "Kept")
         # What is read first is read at once.
         assert user.ssh("dev", "cat /wrk/replaced; rm -f /root/seen") == f"{number}"
         user.ssh("dev", "while ! test -s /root/seen; do sleep 0.05; done")

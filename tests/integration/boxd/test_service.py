@@ -66,12 +66,14 @@ class User:
         return self.http("PUT", key, path, body)[0]
 
     def http(
-        self, method: str, key: str, path: str, body: bytes | None = None
+        self, method: str, key: str, path: str, body: bytes | None = None, *, timeout: float = 30
     ) -> tuple[int, bytes]:
-        """A request with an API key."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=30)
+        """A request with an API key; a body is a file or a script: it says so."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=timeout)
         try:
             headers = {"Authorization": f"Bearer {key}"}
+            if body is not None:
+                headers["Content-Type"] = "text/plain"
             connection.request(method, path, body=body, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.read()

@@ -6,6 +6,7 @@ import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
+import pytest
 import pytest_asyncio
 
 from boxd.backends.interface import BackendBox, BoxStats
@@ -17,8 +18,6 @@ from tests.harness.world import TurnedClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import pytest
 
     from boxd.backends.interface import Backend
     from boxd.model.usage import Usage
@@ -137,11 +136,18 @@ async def test_one_box_that_fails_stops_no_other(
         await until(lambda: measured.sampler.last("a") and measured.sampler.last("b"))
 
 
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (Unavailable("the engine is away"), "not measured: the engine is away"),
+        (ValueError("a record that is no JSON"), "not measured"),
+    ],
+)
 async def test_a_backend_that_fails_is_asked_again(
-    measured: Measured, assert_logs: AssertLogs
+    measured: Measured, assert_logs: AssertLogs, failure: Exception, told: str
 ) -> None:
-    with assert_logs("not measured: the engine is away"):
-        measured.counters.failing = {"list": Unavailable("the engine is away")}
+    with assert_logs(told):
+        measured.counters.failing = {"list": failure}
         measured.counters.boxes["a"] = True
         await measured.round()
         measured.counters.failing = {}
@@ -163,17 +169,6 @@ async def test_a_box_that_hangs_does_not_end_the_rounds(measured: Measured) -> N
         measured.counters.cpu_s["a"] = float(seconds)
         await until(lambda: measured.of("a").cpu_s == measured.counters.cpu_s["a"])
     assert measured.counters.at_once == 1
-
-
-async def test_a_bug_of_the_backend_does_not_end_the_rounds(
-    measured: Measured, assert_logs: AssertLogs
-) -> None:
-    with assert_logs("not measured"):
-        measured.counters.failing = {"list": ValueError("a record that is no JSON")}
-        measured.counters.boxes["a"] = True
-        await measured.round()
-        measured.counters.failing = {}
-        await until(lambda: measured.sampler.last("a"))
 
 
 async def test_few_are_measured_at_once(measured: Measured) -> None:

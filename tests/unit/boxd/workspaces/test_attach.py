@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.backends.fake import FakeBackend
-from boxd.boxes.records import new_box
-from boxd.boxes.wish import Defaults, wished
 from boxd.errors import Unavailable
-from boxd.names.spec import parse_spec
 from boxd.workspaces import attach
 from boxd.workspaces.attach import HostDrives
 from tests.harness.wait import until
-from tests.harness.world import FakeCatalog
 from wrkfs.config import StoreConfig, VolumeConfig
 
 if TYPE_CHECKING:
@@ -72,21 +67,6 @@ class Broken(FakeBackend):
         del box_id, source
         if self.broken:
             raise Unavailable("no")
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Box:
-    """A box of the workspace `ws`."""
-    defaults = Defaults("debian", "fake", drive=True, deadline_max=timedelta(days=1))
-    return new_box(
-        "owner",
-        "ws",
-        "web",
-        wished(parse_spec("web"), defaults, FakeCatalog(tmp_path)),
-        host_key="ssh-ed25519 AAAA",
-        now=datetime(2026, 1, 1, tzinfo=UTC),
-        ephemeral=False,
-    )
 
 
 async def test_a_box_uses_a_mount_only_after_it_was_attached(box: Box) -> None:
