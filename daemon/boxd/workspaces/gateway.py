@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 META_CONNECTIONS = 24
 """At once, of one box: the role may have 32, and other mounts of the volume need some."""
 BLOCK_CONNECTIONS = 48
+_WAYS = ((protocol.DRIVE_META, META_CONNECTIONS), (protocol.DRIVE_BLOCKS, BLOCK_CONNECTIONS))
 LOGIN_S = 15.0
 """From the first byte until the database is ready."""
 DIAL_S = 5.0
@@ -90,14 +91,14 @@ class Gateway:
         async with self._lock:
             if self._closed or self._tunnel is tunnel:
                 return
-            offers = [
-                await tunnel.offer(
-                    protocol.DRIVE_META, self._taker(protocol.DRIVE_META, META_CONNECTIONS)
-                ),
-                await tunnel.offer(
-                    protocol.DRIVE_BLOCKS, self._taker(protocol.DRIVE_BLOCKS, BLOCK_CONNECTIONS)
-                ),
-            ]
+            offers: list[Offer] = []
+            try:
+                for path, most in _WAYS:
+                    offers.append(await tunnel.offer(path, self._taker(path, most)))
+            except BaseException:
+                for offer in offers:
+                    offer.close()
+                raise
             self._tunnel, self._offers = tunnel, offers
 
     async def close(self) -> None:

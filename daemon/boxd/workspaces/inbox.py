@@ -264,6 +264,7 @@ class BoxDrives:
         return grant
 
     async def _end(self, box_id: str) -> None:
+        self._used.discard(box_id)
         gateway = self._gateways.pop(box_id, None)
         if gateway is not None:
             await gateway.close()

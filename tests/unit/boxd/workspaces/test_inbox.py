@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from box_guest import protocol
-from boxd.boxes.records import new_box
-from boxd.boxes.wish import Defaults, wished
 from boxd.errors import Conflict, Unavailable
-from boxd.names.spec import parse_spec
 from boxd.secret import Secret
 from boxd.workspaces.gateway import Gateway
 from boxd.workspaces.inbox import BoxDrives
 from boxd.workspaces.seal import Sealer
-from tests.harness.world import FakeCatalog
+from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
 
 if TYPE_CHECKING:
@@ -80,6 +76,8 @@ class Agent:
         self.answers[protocol.DRIVE_UMOUNT] = DOWN
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.offered: list[str] = []
+        self.refused = ""
+        self.tried = False
         self.box_id = ""
 
     async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
@@ -101,6 +99,9 @@ class Agent:
     async def offer(self, path: str, taken: object) -> Agent:
         """Takes connections."""
         del taken
+        if path == self.refused:
+            self.tried = True
+            raise Unavailable("the tunnel is gone")
         self.offered.append(path)
         return self
 
@@ -140,21 +141,6 @@ class Place:
 def place(tmp_path: Path) -> Place:
     """A place without any grants."""
     return Place(tmp_path)
-
-
-@pytest.fixture
-def box(tmp_path: Path) -> Box:
-    """A box with its drive."""
-    defaults = Defaults("debian", "fake", drive=True, deadline_max=timedelta(days=1))
-    return new_box(
-        "owner",
-        "ws",
-        "web",
-        wished(parse_spec("web"), defaults, FakeCatalog(tmp_path)),
-        host_key="ssh-ed25519 AAAA",
-        now=datetime(2026, 1, 1, tzinfo=UTC),
-        ephemeral=False,
-    )
 
 
 async def test_a_grant_lasts_as_long_as_the_drive(place: Place, box: Box) -> None:
@@ -253,12 +239,42 @@ async def test_a_new_tunnel_gets_the_way_again(place: Place, box: Box) -> None:
     await drives.attach(box)
     other = Agent()
     other.box_id = box.id
-    drives.tunnel_up(cast("Tunnel", other))
+    ways = [protocol.DRIVE_META, protocol.DRIVE_BLOCKS]
+    for _ in range(2):
+        drives.tunnel_up(cast("Tunnel", other))
+        await until(lambda: other.offered == ways)
     await drives.close()
-    again = await place.drives()
-    await again.attach(box)
-    again.tunnel_up(cast("Tunnel", place.agent))
-    await again.close()
+    assert other.offered == []
+
+
+async def test_a_way_that_opens_by_half_is_closed(
+    place: Place, box: Box, assert_logs: AssertLogs
+) -> None:
+    drives = await place.drives()
+    place.agent.refused = protocol.DRIVE_BLOCKS
+    with pytest.raises(Unavailable, match="the tunnel is gone"):
+        await drives.attach(box)
+    assert (place.agent.offered, place.kept) == ([], [])
+    place.agent.refused = ""
+    await drives.attach(box)
+    other = Agent()
+    other.box_id, other.refused = box.id, protocol.DRIVE_BLOCKS
+    with assert_logs("drive not reachable: the tunnel is gone"):
+        drives.tunnel_up(cast("Tunnel", other))
+        await until(lambda: other.tried and not other.offered)
+
+
+async def test_a_box_that_lost_its_drive_does_not_count_as_its_user(
+    place: Place, box: Box, assert_logs: AssertLogs
+) -> None:
+    drives = await place.drives()
+    await drives.attach(box)
+    place.issuer.down = True
+    with assert_logs("credential not ended"):
+        await drives.forget(box)
+    place.issuer.down = False
+    await drives.release_unused(set())
+    assert (set(place.issuer.keys), place.kept) == ({"own", "foreign"}, [])
 
 
 @pytest.mark.parametrize(
