@@ -88,6 +88,8 @@ class BoxDrive:
                 held = await self.umount(force=parameters["force"])
         except DriveFailed as error:
             return {**await self._state([]), "error": str(error)}
+        except OSError as error:  # of the mount: nothing else is left to the kernel here
+            return {**await self._state([]), "error": f"{self._target}: {error.strerror}"}
         return await self._state(held)
 
     async def mount(self, credentials: dict[str, Any]) -> None:
