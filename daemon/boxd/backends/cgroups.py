@@ -294,17 +294,16 @@ def _read(path: Path) -> str:
 
 
 def _below(top: Path) -> list[Path]:
-    """Directories below, deepest first."""
-    return sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts))
+    """Directories below, inner ones first; without those that vanish meanwhile."""
+    return [Path(directory) for directory, _, _ in os.walk(top, topdown=False)][:-1]
 
 
 def _rmdir(top: Path) -> bool:
     """True when the cgroup is gone."""
     try:
         for directory in [*_below(top), top]:
-            directory.rmdir()
-    except FileNotFoundError:
-        return True
+            with suppress(FileNotFoundError):  # somebody else was faster
+                directory.rmdir()
     except OSError:
         return False
     return True

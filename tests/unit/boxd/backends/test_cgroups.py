@@ -84,6 +84,24 @@ async def test_unknown_cgroups_are_empty_and_gone() -> None:
     await cgroups.remove(layout, "/boxd-absent/x")
 
 
+async def test_what_others_remove_meanwhile_does_not_keep_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
+    (tmp_path / "b/box").mkdir(parents=True)
+    below = cgroups._below
+
+    def seen(top: Path) -> list[Path]:
+        found = below(top)
+        for one in found:
+            one.rmdir()  # somebody else was faster
+        return found
+
+    monkeypatch.setattr(cgroups, "_below", seen)
+    await cgroups.remove(layout, "/b")
+    assert not (tmp_path / "b").exists()
+
+
 def test_unified_counters(tmp_path: Path) -> None:
     layout = cgroups.Layout(cgroups.Mode.V2, {"": tmp_path})
     (tmp_path / "x").mkdir()
