@@ -45,7 +45,6 @@ class Overseer:
         self.chance = chance
         self.late: dict[str, float] = {}
         """Box id -> seconds for which its deadline has been over and the service there."""
-        self.fired = 0
 
     async def second(self) -> None:
         """One second passes, and the timers look at some moment of it."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_LINE = 8192
 """Longest chunk header or trailer line, bytes."""
-MAX_CHUNK = 1 << 40
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,10})(?:;chunk-signature=([0-9a-f]{64}))?")
 
 
