@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from box_guest import protocol
@@ -88,7 +87,10 @@ class StoreDoors:
         with door:
             while True:
                 await room.acquire()
-                with suppress(ConnectionError):  # it went away while it waited
+                try:
                     accepted, _ = await loop.sock_accept(door)
+                except OSError:  # it went away while it waited, or all descriptors are in use
+                    room.release()
+                else:
                     self._background(self._gate.pass_on(path, accepted, room.release))
                 await asyncio.sleep(PACE_S)
