@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from boxd.cli.printing import say, showing
@@ -140,7 +141,8 @@ async def _stop_daemon(config: Config, holder: str, progress: Callable[[str], No
 
     if not holder.isdigit():
         raise Unavailable(f"{config.state_dir} is served by an unknown process; stop that one")
-    os.kill(int(holder), signal.SIGINT)
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(int(holder), signal.SIGINT)
     told = ""
     while lock_holder(config.state_dir) == holder:
         text = f"Stopping process {holder}, boxes left: {boxes_left(config)}"

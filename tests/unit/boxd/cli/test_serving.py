@@ -51,3 +51,16 @@ def test_down_waits_for_the_daemon_and_tells_how_many_boxes_are_left(
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[-1] for line in told if "boxes left" in line] == ["2", "1", "0"]
     assert told[-1] == "stopped process 4711"
+
+
+def test_down_is_content_with_a_daemon_that_has_just_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise ProcessLookupError
+
+    holders = ["4711", "4711", None]
+    monkeypatch.setattr(statedir, "lock_holder", lambda _: holders.pop(0))
+    monkeypatch.setattr(os, "kill", kill)
+    assert main.main(["down", "--state-dir", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == "stopped process 4711\n"
