@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from boxd.backends import criu_cache
 from boxd.backends.criu_selftest import SelfTestFailed, try_out
 from boxd.backends.records import write
 from boxd.backends.run import ENVIRONMENT, run
@@ -125,6 +126,7 @@ async def verdict(state_dir: Path, *, again: bool = False, tools: Tools = TOOLS)
         why = f"CRIU {program.text} is too old for it, {needed} or newer is needed"
         return _no(program, why, RENEW)
     try:
+        criu_cache.drop(only_old=True)
         runc = await _runc_version(tools)
         kernel = os.uname().release
         # A patch release of runc hands CRIU the same; what it was tried with is told exactly.

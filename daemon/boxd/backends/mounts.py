@@ -8,11 +8,14 @@ import errno
 import os
 import re
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from boxd.errors import DiskFull, Unavailable
 
-_MS_NOSUID, _MS_NODEV, _MS_NOATIME, _MS_BIND = 2, 4, 1024, 4096
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MS_NOSUID, _MS_NODEV, _MS_NOATIME = 2, 4, 1024
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 _OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off,xino=on"
@@ -72,32 +75,13 @@ def mount_device(device: Path, directory: Path, kind: str, options: str) -> None
         raise Unavailable(f"{directory} cannot be mounted as {kind}: {os.strerror(number)}")
 
 
-def bind_file(file: Path, place: Path) -> None:
-    """Shows a file where another one is. Raises Unavailable with the kernel's words."""
-    number = _mount(str(file), place, "", _MS_BIND, "")
-    if number != 0:
-        raise Unavailable(f"{file} cannot be bound to {place}: {os.strerror(number)}")
-
-
 def unmount(directory: Path, *, lazily: bool) -> None:
     """Takes away all that is mounted at a directory. Lazily: for others, when they are done."""
     while is_mounted(directory):
-        _unmount(directory, _MNT_DETACH if lazily else 0)
-
-
-def unbind_file(place: Path) -> bool:
-    """Takes away what `bind_file` has done, as often as it was. Returns whether it was."""
-    bound = 0
-    while device_at(Path("/proc/self/mountinfo"), str(place)) is not None:
-        _unmount(place, _MNT_DETACH)
-        bound += 1
-    return bound > 0
-
-
-def _unmount(place: Path, flags: int) -> None:
-    if _libc.umount2(os.fsencode(place), ctypes.c_int(flags)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), str(place))
+        flags = _MNT_DETACH if lazily else 0
+        if _libc.umount2(os.fsencode(directory), ctypes.c_int(flags)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(directory))
 
 
 def is_mounted(directory: Path) -> bool:

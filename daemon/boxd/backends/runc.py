@@ -110,7 +110,7 @@ class RuncBackend:
         self._origins.keep(self._disks.snapshots())
         verdict = self._memory.verdict = await self._judge(self._names.state_dir)
         if verdict.suspends and verdict.program is not None:
-            await criu_cache.keep(verdict.program.path, self._names.state_dir)
+            await criu_cache.keep(verdict.program.path)
         await asyncio.gather(*(self._adopt(record) for record in self._records.all()))
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +11,9 @@ from boxd.backends import criu_cache, mounts
 from boxd.backends.run import run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from boxd.backends.criu import Verdict
-
-
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 @pytest.fixture
@@ -26,29 +25,35 @@ def program(verdict: Verdict) -> Path:
 
 async def test_it_looks_once(tmp_path: Path, program: Path) -> None:
     place = tmp_path / "found"
-    try:
-        for _ in range(2):  # the next start of the service finds what the first one has left
-            await criu_cache.keep(program, tmp_path, place)
-            assert mounts.mount_points(MOUNTS).count(str(place)) == 1
-            assert place.stat().st_size > 100
-    finally:
-        criu_cache.drop(place)
+    for _ in range(2):  # the next start of the service replaces it
+        await criu_cache.keep(program, place)
+        assert [path.name for path in tmp_path.iterdir()] == ["found"]
+        assert place.stat().st_size > 100
+    criu_cache.drop(place, only_old=True)
+    assert place.exists()
+    os.utime(place, (1, 1))
+    criu_cache.drop(place, only_old=True)
     assert not place.exists()
-    assert str(place) not in mounts.mount_points(MOUNTS)
-    criu_cache.drop(place)
+    await criu_cache.keep(program, place)
+    for _ in range(2):
+        criu_cache.drop(place)
+        assert not place.exists()
 
 
 async def test_a_host_that_keeps_it_itself(tmp_path: Path, program: Path) -> None:
+    place = tmp_path / "found"
     await run("mount", "-t", "tmpfs", "memory", str(tmp_path))
     try:
-        await criu_cache.keep(program, tmp_path, tmp_path / "found")
+        await criu_cache.keep(program, place)
         assert list(tmp_path.iterdir()) == []
+        place.touch()
+        criu_cache.drop(place)
+        assert place.exists()
     finally:
         mounts.unmount(tmp_path, lazily=True)
 
 
 async def test_a_program_that_finds_nothing_costs_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "found"
-    for name in ("true", "false", "missing"):
-        await criu_cache.keep(tmp_path / name, tmp_path, place)
-        assert not place.exists()
+    for name in ("/bin/true", "/bin/false", "missing"):
+        await criu_cache.keep(tmp_path / name, tmp_path / "found")
+        assert list(tmp_path.iterdir()) == []
