@@ -59,28 +59,27 @@ class Bucket:
         return True
 
 
-class Meter:
-    """Counts the messages of one connection; too many raise asyncssh.ProtocolError, which ends it.
+class Tap:
+    """Sees the messages of one connection before asyncssh handles them.
 
     It stands in front of where asyncssh hands messages to the connection and to its channels, by
     attributes of these very objects: asyncssh has no place for it, and calls no one for most of
-    them.
+    them. An exception of `_count` is one of asyncssh's handling: a DisconnectError ends the
+    connection with its text.
     """
 
-    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
-        self._limits = {
-            _KEXINIT: (Bucket(EXCHANGES), "too many key exchanges"),
-            _GLOBAL_REQUEST: (Bucket(REQUESTS), "too many requests"),
-            _CHANNEL_OPEN: (Bucket(OPENS), "too many channels opened in a second"),
-        }
+    def __init__(
+        self, connection: asyncssh.SSHClientConnection | asyncssh.SSHServerConnection
+    ) -> None:
         self._connection = connection
-        self._empty = Bucket(EMPTY)
         self._channels = 0
-        self._last = _KEXINIT
         self._add, self._remove = connection.add_channel, connection.remove_channel
         vars(connection)["process_packet"] = self._before(connection.process_packet)
         vars(connection)["add_channel"] = self._added
         vars(connection)["remove_channel"] = self._removed
+
+    def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
+        raise NotImplementedError
 
     def _added(self, channel: asyncssh.channel.SSHChannel[bytes]) -> int:
         vars(channel)["process_packet"] = self._before(channel.process_packet)
@@ -100,6 +99,20 @@ class Meter:
             return handle(kind, number, packet)
 
         return counted
+
+
+class Meter(Tap):
+    """Counts the messages of an agent; too many raise asyncssh.ProtocolError, which ends it."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
+        super().__init__(connection)
+        self._limits = {
+            _KEXINIT: (Bucket(EXCHANGES), "too many key exchanges"),
+            _GLOBAL_REQUEST: (Bucket(REQUESTS), "too many requests"),
+            _CHANNEL_OPEN: (Bucket(OPENS), "too many channels opened in a second"),
+        }
+        self._empty = Bucket(EMPTY)
+        self._last = _KEXINIT
 
     def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
         transport = self._connection._transport
