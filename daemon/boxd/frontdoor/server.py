@@ -37,8 +37,8 @@ DRAIN_S = 10.0
 """What open channels get after the door has closed."""
 
 KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org", "mlkem768x25519-sha256")
-"""The client's order decides. Ours begins with what Dropbear's begins with: it sends its first message
-before it knows the choice, and takes that for wrong unless both lists begin alike."""
+"""The client's order decides. Ours begins as Dropbear's: it sends its first message before it knows
+the choice, and takes that for wrong unless both lists begin alike."""
 CIPHERS = (
     "chacha20-poly1305@openssh.com",
     "aes256-gcm@openssh.com",

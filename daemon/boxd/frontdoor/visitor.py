@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 from asyncssh.constants import (
     DISC_NO_MORE_AUTH_METHODS_AVAILABLE,
+    DISC_TOO_MANY_CONNECTIONS,
     OPEN_ADMINISTRATIVELY_PROHIBITED,
     OPEN_RESOURCE_SHORTAGE,
 )
@@ -24,8 +25,10 @@ from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
 from boxd.frontdoor.commands.command import Door, Result
 from boxd.frontdoor.endofwriting import on_end_of_writing
+from boxd.frontdoor.floods import Environment
 from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
-from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Limits
+from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Limits, Place
+from boxd.frontdoor.meter import Meter
 from boxd.frontdoor.relay import RelaySession
 from boxd.frontdoor.router import Refused, Route, ToBox, ToText, route
 from boxd.frontdoor.session import Session, Tasks
@@ -143,14 +146,14 @@ class Visitor(asyncssh.SSHServer):
         self.tasks = Tasks()
         self._hall = hall
         self._auth = Authentication()
-        self._address = ""
-        self._admitted = False
+        self._place: Place | None = None
         self._open: set[Callable[[], None]] = set()
         self._sessions = 0
         self._channels = 0
         self._route: Route | None = None
         self._target: BoxTarget | None = None
         self._conn: asyncssh.SSHServerConnection
+        self._meter: Meter
 
     # --- before authentication -----------------------------------------------------------
 
@@ -158,12 +161,14 @@ class Visitor(asyncssh.SSHServer):
         """Counts the stranger, or turns it away before the key exchange."""
         self._conn = conn
         peer = conn.get_extra_info("peername")
-        self._address = str(peer[0]) if peer else ""
-        self._admitted = not self._hall.draining and self._hall.limits.admit(self._address)
-        if self._admitted:
+        address = str(peer[0]) if peer else ""
+        if not self._hall.draining:
+            self._place = self._hall.limits.admit(address, self._lose_place)
+        if self._place is not None:
+            self._meter = Meter(conn)
             self._hall.visitors.add(self)
         else:
-            _log.debug("connection from %s dropped by a limit", self._address)
+            _log.debug("connection from %s dropped by a limit", address)
             conn.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,8 +177,8 @@ class Visitor(asyncssh.SSHServer):
         self._hall.visitors.discard(self)
         for released in list(self._open):
             released()  # a channel that was being opened hears nothing of the end
-        if self._admitted and self._auth.principal is None:
-            self._hall.limits.ended(self._address, self._ending(exc))
+        if self._place is not None:
+            self._hall.limits.ended(self._place, self._ending(exc))
 
     def begin_auth(self, username: str) -> bool:
         """Everybody has to prove a key."""
@@ -196,7 +201,10 @@ class Visitor(asyncssh.SSHServer):
     def auth_completed(self) -> None:
         """The key is proved: owner and username are bound."""
         principal = self._auth.complete()
-        self._hall.limits.authenticated(self._address)
+        self._meter.proved = True
+        if refusal := self._hall.limits.authenticated(self._held_place, principal.owner):
+            self._conn.disconnect(DISC_TOO_MANY_CONNECTIONS, refusal)
+            return
         flavors = frozenset(flavor.name for flavor in self._hall.operations.flavors())
         self._route = route(self._auth.username, flavors)
         if isinstance(self._route, ToBox):
@@ -213,8 +221,9 @@ class Visitor(asyncssh.SSHServer):
             )
         released = self._count_channel(is_session=True)
         chan = self._conn.create_server_channel()
+        Environment(chan)
         if self._target is not None:
-            relay = RelaySession(self.tasks, released, self._target.attach)
+            relay = RelaySession(self.tasks, released, self._attach)
             on_end_of_writing(chan, relay.output_unwanted)
             return chan, relay
         return chan, self._text_session(released)
@@ -248,7 +257,24 @@ class Visitor(asyncssh.SSHServer):
                 OPEN_ADMINISTRATIVELY_PROHIBITED, "this user has no box to forward to"
             )
         released = self._count_channel(is_session=False)
-        return await Forwarder(self.tasks, self._target.attach).open(dial, released)
+        return await Forwarder(self.tasks, self._attach).open(dial, released)
+
+    @contextlib.asynccontextmanager
+    async def _attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
+        """The box of the connection, which keeps its place while it holds one."""
+        if self._target is None:
+            raise RuntimeError("a connection without a box")
+        async with self._target.attach(why, notes) as attachment:
+            with self._hall.limits.holding_box(self._held_place):
+                yield attachment
+
+    def _lose_place(self) -> None:
+        """Somebody else needs it more."""
+        if self._auth.principal is None:
+            self._conn.abort()
+        else:
+            text = "there are too many connections, and this one was idle"
+            self._conn.disconnect(DISC_TOO_MANY_CONNECTIONS, text)
 
     def _count_channel(self, *, is_session: bool) -> Callable[[], None]:
         """Counts a channel; the result counts it out again, once. Raises ChannelOpenError."""
@@ -296,6 +322,12 @@ class Visitor(asyncssh.SSHServer):
         name = self._conn.get_extra_info("sockname")
         host, port = (str(name[0]), int(name[1])) if name else ("localhost", 22)
         return Door(host, port, self._hall.fingerprint)
+
+    @property
+    def _held_place(self) -> Place:
+        if self._place is None:
+            raise RuntimeError("a connection that was not let in")
+        return self._place
 
     @property
     def _principal(self) -> Principal:
