@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from boxd.cli import hangup
 from boxd.cli.printing import say, showing
 from boxd.errors import Unavailable
 
@@ -26,6 +28,8 @@ ENDS = {
     "daemon": "boxd stopped; boxes go on running and are found again at the next start",
 }
 """Last words by what was to be stopped."""
+
+_log = logging.getLogger(__name__)
 
 
 def serve(config: Config, arguments: argparse.Namespace) -> int:
@@ -52,7 +56,10 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
 
 
 async def _serve_until_stopped(config: Config, console: Console) -> None:
-    """SIGINT: stop everything. SIGTERM, and SIGHUP of a closed terminal: boxes and mounts stay."""
+    """SIGINT: stop everything. SIGTERM, and SIGHUP of a closed terminal: boxes and mounts stay.
+
+    Any other SIGHUP stops nothing.
+    """
     import asyncio
 
     from boxd.service import Service, StopMode
@@ -68,7 +75,8 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
 
     loop.add_signal_handler(signal.SIGINT, stop, StopMode.EVERYTHING)
     loop.add_signal_handler(signal.SIGTERM, stop, StopMode.DAEMON)
-    loop.add_signal_handler(signal.SIGHUP, stop, StopMode.DAEMON)
+    hang_up = hangup.handler(lambda: stop(StopMode.DAEMON), _nothing_to_reread)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     with showing(console) as progress:
         service = Service(config, progress)
         starting = asyncio.create_task(service.start())
@@ -89,6 +97,11 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
         progress("Stopping")
         await service.stop(mode)
     say(console, ENDS[mode.value])
+
+
+def _nothing_to_reread() -> None:
+    """Settings are given at the start. What is kept in a file that may change is read anew here."""
+    _log.info("SIGHUP: no settings to read anew; SIGTERM stops the service")
 
 
 def down(config: Config, arguments: argparse.Namespace) -> int:

@@ -1,0 +1,100 @@
+"""SIGHUP ends a service whose terminal is gone, and no other."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.harness.openssh import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.harness.daemon import Daemon
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from boxd.cli import hangup
+
+async def main():
+    over = asyncio.Event()
+    told = os.open(sys.argv[1], os.O_WRONLY)
+    tell = lambda text: os.write(told, text)
+    act = hangup.handler(lambda: (tell(b"stop\\n"), over.set()), lambda: tell(b"reread\\n"))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, act)
+    tell(b"ready\\n")
+    await over.wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def told(tmp_path: os.PathLike[str]) -> Iterator[tuple[str, int]]:
+    """A pipe in the file system and its reading end."""
+    path = os.path.join(tmp_path, "told")
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDWR)
+    yield path, reader
+    os.close(reader)
+
+
+@contextmanager
+def running(
+    words: list[str], stdin: int = subprocess.DEVNULL, *, start_new_session: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The program, ended at the end."""
+    process = subprocess.Popen(words, stdin=stdin, start_new_session=start_new_session)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def line(reader: int) -> bytes:
+    """The next line; blocks."""
+    got = b""
+    while not got.endswith(b"\n"):
+        got += os.read(reader, 1)
+    return got
+
+
+def test_a_terminal_that_closes_ends_it_and_a_signal_does_not(told: tuple[str, int]) -> None:
+    path, reader = told
+    terminal, inside = pty.openpty()
+    words = ["setsid", "--ctty", sys.executable, "-c", PROGRAM, path]
+    with running(words, stdin=inside) as process:
+        os.close(inside)
+        assert line(reader) == b"ready\n"
+        process.send_signal(signal.SIGHUP)
+        assert line(reader) == b"reread\n"
+        os.close(terminal)
+        assert line(reader) == b"stop\n"
+        assert process.wait() == 0
+
+
+def test_without_a_terminal_nothing_ends_it(told: tuple[str, int]) -> None:
+    path, reader = told
+    words = [sys.executable, "-c", PROGRAM, path]
+    with running(words, start_new_session=True) as process:
+        assert line(reader) == b"ready\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+            assert line(reader) == b"reread\n"
+
+
+def test_the_service_goes_on_and_says_that_it_was_asked(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    scan = ["ssh-keyscan", "-p", str(daemon.ssh_port), HOST]
+    assert b"ssh-ed25519" in subprocess.run(scan, capture_output=True, check=True).stdout
+    assert daemon.process.poll() is None
+    assert "SIGHUP: no settings to read anew" in daemon.log.read_text()
