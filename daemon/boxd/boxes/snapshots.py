@@ -5,8 +5,9 @@ one that was not is removed at the next start, with everything on the host that 
 
 Restoring puts the box to sleep, and keeps that state as the snapshot `pre-restore` before anything
 is changed. A crash before leaves it asleep with its memory, one in the middle brings that back
-(`Sleep.settle`). An older `pre-restore` may be just what is restored: it is `pre-restore-2` until
-the box has the wanted state, and after a crash gets its name back, or keeps the other one.
+(`Sleep.settle`). An older `pre-restore` has another name until the box has the wanted state; after
+a crash it is `pre-restore` again, or was replaced. If it is itself what was wanted, it then keeps
+the other name: `pre-restore-2`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
     from boxd.model.snapshot import Snapshot
 
-RESERVED = re.compile(rf"{PRE_RESTORE}(-[0-9]+)?")
+OLD = f"{PRE_RESTORE}-old"
+RESERVED = re.compile(rf"{PRE_RESTORE}(-old)?(-[0-9]+)?")
 """Names that restores give."""
 
 _log = logging.getLogger(__name__)
@@ -57,13 +59,11 @@ class Snapshots:
 
     async def clean(self, keep: Collection[str]) -> None:
         """Removes what a crash left; `keep` are ids on the host that have no row. At the start."""
-        kept = set(keep)
         for snapshot in await self._store.all_snapshots():
-            if snapshot.ready:
-                kept.add(snapshot.id)
-            else:
+            if not snapshot.ready:
                 await self._store.remove_snapshot(snapshot.id)
         await self._name_again()
+        kept = {*keep, *(one.id for one in await self._store.all_snapshots())}
         for snapshot_id in await self._assembly.backend.snapshots():
             if snapshot_id not in kept:
                 await self.drop(snapshot_id)
@@ -119,7 +119,7 @@ class Snapshots:
                 ) from None
             if box.state is BoxState.RUNNING:
                 box = await self._sleep.suspend(box)
-            await self._keep_before(box, older)
+            await self._keep_before(box, older, wanted)
             try:
                 box = await self._bring(box, wanted)
             except Exception:
@@ -211,13 +211,14 @@ class Snapshots:
         except NotFound:
             return None
 
-    async def _keep_before(self, box: Box, older: Snapshot | None) -> None:
+    async def _keep_before(self, box: Box, older: Snapshot | None, wanted: Snapshot) -> None:
         """Keeps the state of a sleeping box; an older one makes room for it, and stays."""
         if older is None:
             await self._keep(box, PRE_RESTORE)
             return
         taken = [one.name for one in await self._store.snapshots(box.owner) if _same(one, older)]
-        await self._store.rename_snapshot(older.id, _free_name(taken, f"{PRE_RESTORE}-", 2))
+        stem, first = (PRE_RESTORE, 2) if older.id == wanted.id else (OLD, 1)
+        await self._store.rename_snapshot(older.id, _free_name(taken, f"{stem}-", first))
         try:
             await self._keep(box, PRE_RESTORE, leaving=1)
         except BaseException:
@@ -228,12 +229,15 @@ class Snapshots:
             raise
 
     async def _name_again(self) -> None:
-        """Where a crash left no `pre-restore` beside older ones, the latest of these is it."""
+        """Where a crash left no `pre-restore` beside older ones, the latest of these is it; where
+        there is one, those that it replaces go."""
         whole = [one for one in await self._store.all_snapshots() if RESERVED.fullmatch(one.name)]
-        for one in reversed(whole):
+        for number, one in reversed(list(enumerate(whole))):
             if not any(other.name == PRE_RESTORE for other in whole if _same(one, other)):
                 await self._store.rename_snapshot(one.id, PRE_RESTORE)
-                whole[whole.index(one)] = replace(one, name=PRE_RESTORE)
+                whole[number] = replace(one, name=PRE_RESTORE)
+            elif one.name.startswith(OLD):
+                await self._store.remove_snapshot(one.id)
 
     async def _bring(self, box: Box, wanted: Snapshot) -> Box:
         box = await self._rows.change(box, BoxState.RESUMING, step=Waking.RESTORE)

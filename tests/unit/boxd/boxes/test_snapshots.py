@@ -288,17 +288,38 @@ async def test_a_daemon_that_dies_while_it_restores(
     assert (await up(sleepy)).id == box.id
 
 
-@pytest.mark.parametrize("end", ["", " done"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        "store.rename_snapshot",
-        "store.add_snapshot",
-        "backend.snapshot",
-        "store.finish_snapshot",
-        "backend.restore_snapshot",
-    ],
+RESTORE_CALLS = (
+    "store.rename_snapshot",
+    "store.add_snapshot",
+    "backend.snapshot",
+    "store.finish_snapshot",
+    "backend.restore_snapshot",
 )
+
+
+@pytest.mark.parametrize("end", ["", " done"])
+@pytest.mark.parametrize("call", RESTORE_CALLS)
+async def test_a_daemon_that_dies_while_it_restores_again_keeps_one_of_what_restores_keep(
+    sleepy: World, call: str, end: str
+) -> None:
+    box = await up(sleepy)
+    await sleepy.lifecycle.snapshot(box, "good")
+    await sleepy.lifecycle.restore(box, "good")
+    older = (await snapshots(sleepy))[PRE_RESTORE]
+    sleepy.life.end_at(call + end)
+    with pytest.raises(Died):
+        await sleepy.lifecycle.restore(box, "good")
+    await sleepy.crash()
+    await steady(sleepy)
+    told = await snapshots(sleepy)
+    assert set(told) == {"good", PRE_RESTORE}
+    replaced = call == "backend.restore_snapshot" or call + end == "store.finish_snapshot done"
+    assert (told[PRE_RESTORE].id != older.id) is replaced
+    assert (await up(sleepy)).id == box.id
+
+
+@pytest.mark.parametrize("end", ["", " done"])
+@pytest.mark.parametrize("call", RESTORE_CALLS)
 async def test_a_daemon_that_dies_while_it_restores_what_a_restore_kept_loses_nothing(
     sleepy: World, call: str, end: str
 ) -> None:
