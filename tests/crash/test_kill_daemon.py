@@ -262,5 +262,6 @@ def whole(mortal: Mortal, user: User, names: set[str], *, templates: int) -> Non
     assert {box["state"] for box in boxes.values()} == {"running"}
     assert {path.name for path in mortal.daemon.boxes() if path.is_dir()} == ids
     assert len(list(mortal.names.origins_dir.glob("*"))) == templates
+    assert len(list((mortal.daemon.state / "memories").glob("*"))) == templates
     for name in names:
         assert user.ssh(name, "hostname") == name

@@ -55,7 +55,7 @@ class Footprint:
             rules=frozenset(_rules(names.table)),
             directories=frozenset(
                 str(path.relative_to(state))
-                for folder in ("boxes", "disks", "snapshots")
+                for folder in ("boxes", "disks", "memories", "snapshots")
                 for path in (state / folder).glob("*")
             ),
             processes=frozenset(_processes(inside)),

@@ -178,8 +178,13 @@ def forget_removed(mount: Path) -> None:
     """
     sync(mount)
     for group in (_facts(mount) / "qgroups").glob("0_*"):
-        with suppress(FileNotFoundError):
-            if int((group / "referenced").read_text()) == 0:
+        try:
+            empty = int((group / "referenced").read_text()) == 0
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # it goes, or is gone
+                raise
+        else:
+            if empty:
                 _remove_group(mount, int(group.name.removeprefix("0_")))
 
 

@@ -8,7 +8,6 @@ hostname and an address of its own; its agent takes them up before it says hello
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -38,11 +37,6 @@ class Forks:
         self._clock = parts.clock
         self._changes = changes
         self._snapshots = snapshots
-        self._dropping: set[asyncio.Task[None]] = set()
-
-    async def close(self) -> None:
-        """Lets what is under way finish."""
-        await asyncio.gather(*self._dropping)
 
     async def fork(
         self, base: Box, workspace: str | None, spec: BoxSpec, said: Callable[[str], None]
@@ -70,9 +64,7 @@ class Forks:
         try:
             return await self._make(taken, workspace, spec, said)
         finally:
-            task = asyncio.create_task(self._snapshots.drop(taken.id), name=f"drop {taken.id}")
-            self._dropping.add(task)  # nobody waits for it
-            task.add_done_callback(self._dropping.discard)
+            await self._snapshots.drop(taken.id)
 
     async def fork_snapshot(
         self, base: Snapshot, workspace: str | None, spec: BoxSpec, said: Callable[[str], None]

@@ -159,7 +159,6 @@ class Lifecycle:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.templates.close()
-        await self._forks.close()
         try:
             if stop_boxes:
                 await self._adoption.stop_all()
