@@ -6,6 +6,10 @@ import hashlib
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
 
 DEFAULT_STATE_DIR = Path("/var/lib/boxd")
 DEFAULT_IMAGE = "debian"
@@ -36,6 +40,8 @@ class Config:
     below `cache_dir` (None: in the state directory). Removed files of drives can be restored for
     `trash_seconds`; 0: not at all.
 
+    Addresses in `trusted_sources` are no strangers to the SSH listener, as loopback is none.
+
     `backend` makes the boxes: `runc`, or `docker` by the engine at `docker_socket`. `boxes_size`
     bytes hold the writable layers of all boxes (None: chosen by free space; 0: no limits on disks).
     `templates`: boxes are made from the memory of one that has just started, where that works.
@@ -51,6 +57,7 @@ class Config:
     state_dir: Path = DEFAULT_STATE_DIR
     ssh_addr: Address = Address("127.0.0.1", 2222)
     api_addr: Address | None = None
+    trusted_sources: tuple[IPv4Network | IPv6Network, ...] = ()
     meta_dsn: str | None = field(default=None, repr=False)
     store_file: Path | None = None
     cache_dir: Path | None = None

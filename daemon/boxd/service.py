@@ -263,7 +263,9 @@ class Service:
         return operations
 
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
-        self._door = FrontDoor(operations, self._config.ssh_addr, keys)
+        self._door = FrontDoor(
+            operations, self._config.ssh_addr, keys, trusted=self._config.trusted_sources
+        )
         await self._door.start()
         self._stack.push_async_callback(self._close_door)
         self.ssh_addr = Address(self._config.ssh_addr.host, self._door.port)

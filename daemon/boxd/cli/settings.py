@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -29,6 +30,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
         state_dir=arguments.state_dir.absolute(),
         ssh_addr=_address(arguments.ssh_addr, "--ssh-addr"),
         api_addr=_address(arguments.api_addr, "--api-addr") if arguments.api_addr else None,
+        trusted_sources=_networks(arguments.trusted_sources, "--trusted-sources"),
         meta_dsn=_meta_dsn(arguments.meta_dsn, arguments.meta_dsn_file),
         store_file=arguments.store_file,
         cache_dir=arguments.cache_dir and arguments.cache_dir.absolute(),
@@ -65,6 +67,13 @@ def _address(text: str, flag: str) -> Address:
     if not colon or not plain or (":" in bare) != bracketed:
         raise BadRequest(f"{flag}: {text!r} is not HOST:PORT, for example 127.0.0.1:2222")
     return Address(bare or "0.0.0.0", int(port))  # noqa: S104  an empty host means all addresses
+
+
+def _networks(text: str, flag: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
+    except ValueError as error:
+        raise BadRequest(f"{flag}: {error}; give networks, for example 192.0.2.0/24") from None
 
 
 def _maybe_size(text: str | None, flag: str) -> int | None:

@@ -21,10 +21,12 @@ from boxd.frontdoor.limits import Limits
 from boxd.frontdoor.visitor import Hall, Visitor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from boxd.clock import Clock
     from boxd.config import Address
+    from boxd.frontdoor.limits import Network
     from boxd.operations import Operations
 
 LOGIN_GRACE_S = 30
@@ -59,14 +61,19 @@ class FrontDoor:
     """One listener. `start` opens it, `close` ends it with every connection."""
 
     def __init__(
-        self, operations: Operations, address: Address, keys_dir: Path, clock: Clock | None = None
+        self,
+        operations: Operations,
+        address: Address,
+        keys_dir: Path,
+        clock: Clock | None = None,
+        trusted: Iterable[Network] = (),
     ) -> None:
+        """Who comes from a network of `trusted` is no stranger."""
         self._address = address
         self._key = load_host_key(keys_dir)
         self._clock = clock if clock is not None else SystemClock()
-        self._hall = Hall(
-            operations, self._clock, Limits(self._clock), self._key.get_fingerprint("sha256")
-        )
+        limits = Limits(self._clock, trusted=trusted)
+        self._hall = Hall(operations, self._clock, limits, self._key.get_fingerprint("sha256"))
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @property

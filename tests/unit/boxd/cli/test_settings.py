@@ -34,6 +34,21 @@ def test_sizes(size: str, bytes_: int) -> None:
     assert parsed("--cache-size", size).cache_size == bytes_
 
 
+def test_networks_that_are_no_strangers() -> None:
+    given = parsed("--trusted-sources", "192.0.2.0/24, 2001:db8::/32,198.51.100.7")
+    assert list(map(str, given.trusted_sources)) == [
+        "192.0.2.0/24",
+        "2001:db8::/32",
+        "198.51.100.7/32",
+    ]
+
+
+@pytest.mark.parametrize("text", ["192.0.2.1/24", "office", "192.0.2.0/33"])
+def test_bad_networks_name_the_flag(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"--trusted-sources.*192\.0\.2\.0/24"):
+        parsed("--trusted-sources", text)
+
+
 @pytest.mark.parametrize("number", ["0", "-5"])
 def test_a_limit_that_lets_no_box_run_is_refused(number: str) -> None:
     assert parsed("--max-running=1").max_running == 1
