@@ -161,11 +161,16 @@ class Kept:
 
 
 def footprint(mortal: Mortal) -> Footprint:
-    """Processes without numbers of pids and descriptors: they are started anew meanwhile."""
+    """Processes without numbers of pids and descriptors, which are started anew meanwhile; memories
+    of snapshots without their ids, as a restore puts one in the place of another."""
     assert mortal.daemon.process is not None
     found = Footprint.of(mortal.daemon.state, mortal.daemon.process.pid)
+    memories = {name for name in found.directories if name.startswith("memories/")}
+    numbered = {f"memories/{number}" for number in range(len(memories))}
     return replace(
-        found, processes=frozenset(re.sub(r"^\d+ |(?<=-fd )\d+", "", x) for x in found.processes)
+        found,
+        directories=found.directories - memories | numbered,
+        processes=frozenset(re.sub(r"^\d+ |(?<=-fd )\d+", "", x) for x in found.processes),
     )
 
 
