@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 from contextlib import suppress
@@ -28,6 +29,8 @@ ENDS = {
     "daemon": "boxd stopped; boxes go on running and are found again at the next start",
 }
 """Last words by what was to be stopped."""
+FILES = 65_536
+"""Open at once, if the system lets us."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +53,18 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
         print(f"boxd: {check.name}: {check.found}\n  remedy: {check.remedy}", file=sys.stderr)
     if missing:
         return 1
+    _allow_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve_until_stopped(config, console))
     return 0
+
+
+def _allow_files() -> None:
+    """Every connection is a file. Limits must turn strangers away before files run out."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve_until_stopped(config: Config, console: Console) -> None:

@@ -1,17 +1,22 @@
-"""SIGHUP ends a service whose terminal is gone, and no other."""
+"""The process that serves: SIGHUP ends it when its terminal is gone and else not; it has files for
+all connections that are let in."""
 
 from __future__ import annotations
 
 import os
 import pty
+import re
+import resource
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.frontdoor.limits import FAMILIAR, FULL, GUESTS
 from tests.harness.openssh import HOST
 
 if TYPE_CHECKING:
@@ -98,3 +103,13 @@ def test_the_service_goes_on_and_says_that_it_was_asked(daemon: Daemon) -> None:
     assert b"ssh-ed25519" in subprocess.run(scan, capture_output=True, check=True).stdout
     assert daemon.process.poll() is None
     assert "SIGHUP: no settings to read anew" in daemon.log.read_text()
+
+
+def test_connections_run_into_limits_before_files_do(daemon: Daemon) -> None:
+    """Of the usual 1,024 files strangers could take all."""
+    assert daemon.process is not None
+    told = Path(f"/proc/{daemon.process.pid}/limits").read_text()
+    found = re.search(r"^Max open files +([0-9]+)", told, re.M)
+    assert found is not None
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert int(found[1]) >= min(2 * (GUESTS + FAMILIAR + FULL), hard)
