@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 import asyncssh
 
 from box_guest import accounts, forward, protocol
+from box_guest.backpressure import Backpressure
 from box_guest.errors import SpawnError
 from box_guest.process import Command, CommandSpec, session_env
 from box_guest.sftp import TransferSession
 from box_guest.terminal import PtyRequest
+from box_guest.wire import send_no_padding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -63,6 +65,8 @@ class BoxServer(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
+        Backpressure(conn)
+        send_no_padding(conn)
 
     def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
         return BoxSession(self._services)

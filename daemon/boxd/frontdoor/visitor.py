@@ -19,6 +19,8 @@ from asyncssh.constants import (
     OPEN_RESOURCE_SHORTAGE,
 )
 
+from box_guest.backpressure import Backpressure
+from box_guest.wire import send_no_padding
 from boxd.errors import NotFound, Unavailable
 from boxd.frontdoor.auth import Authentication
 from boxd.frontdoor.commands import registry
@@ -166,6 +168,8 @@ class Visitor(asyncssh.SSHServer):
             self._place = self._hall.limits.admit(address, self._lose_place)
         if self._place is not None:
             self._meter = Meter(conn)
+            Backpressure(conn)
+            send_no_padding(conn)
             self._hall.visitors.add(self)
         else:
             _log.debug("connection from %s dropped by a limit", address)

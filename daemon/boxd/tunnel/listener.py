@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
+from box_guest.backpressure import Backpressure
+from box_guest.wire import send_no_padding
 from boxd.tunnel.channel import PACKET, WINDOW
 from boxd.tunnel.limits import DIALS, Bucket, Meter, Pauses
 
@@ -175,6 +177,8 @@ class _TunnelClient(asyncssh.SSHClient):
             conn.abort()
             return
         Meter(conn)
+        Backpressure(conn)
+        send_no_padding(conn)
         self._listener.pending += 1
         self._listener.connections.add(conn)
         self._connection = conn
