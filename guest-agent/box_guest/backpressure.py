@@ -28,8 +28,8 @@ HIGH = 256 * 1024
 """Bytes that may wait for the socket before the channels are held. *Measured*: 64 KiB and 1 MiB are
 neither faster nor slower."""
 UNREAD_MAX = 4 << 20
-"""Bytes that may wait for the socket at all. Channels are held long before: these are answers to one
-that goes on asking and does not read."""
+"""Bytes that may wait for the socket at all. Channels are held long before: these are answers to
+one that goes on asking and does not read."""
 DEFERRED_MAX = 16_384
 """Messages that may wait for new keys, as above."""
 KEYS_S = 30.0
@@ -99,13 +99,10 @@ class Backpressure:
 
         self._watch = asyncio.get_running_loop().call_later(KEYS_S, look)
 
-    def _sent(
-        self, pkttype: int, *args: bytes, handler: SSHPacketLogger | None = None
-    ) -> None:
+    def _sent(self, pkttype: int, *args: bytes, handler: SSHPacketLogger | None = None) -> None:
         self._send(pkttype, *args, handler=handler)
         if self._reasons and (
-            self._unsent() > UNREAD_MAX
-            or len(self._connection._deferred_packets) > DEFERRED_MAX
+            self._unsent() > UNREAD_MAX or len(self._connection._deferred_packets) > DEFERRED_MAX
         ):
             self._cut("answers are not read")
 
@@ -156,7 +153,8 @@ class Backpressure:
 
 
 def _pause(channel: SSHChannel[bytes]) -> None:
-    """What asyncssh does when a channel's own buffer is full."""
-    if channel._session is not None and not channel._send_paused:
+    """What asyncssh does when a channel's own buffer is full, but with each write: a session that
+    is just being opened may have had nobody to stop yet."""
+    if channel._session is not None:
         channel._send_paused = True
         channel._session.pause_writing()

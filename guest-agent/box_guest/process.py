@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from box_guest import protocol, terminal
+from box_guest.commandbytes import encoded
 from box_guest.config import DEFAULT_PATH
 from box_guest.errors import SpawnError
 from box_guest.pumps import InputPump, OutputPump
@@ -316,7 +317,8 @@ def _spawn(
     account = spec.account
     shell = account.shell if os.access(account.shell, os.X_OK) else "/bin/sh"
     name = Path(shell).name
-    arguments = [f"-{name}"] if spec.command is None else [name, "-c", spec.command]
+    command = encoded(spec.command)
+    arguments = [f"-{name}".encode()] if command is None else [name.encode(), b"-c", command]
     foreign = account.uid != os.geteuid()
     try:
         # Without a function to run in the child the interpreter uses vfork, which makes a start

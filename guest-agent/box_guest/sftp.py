@@ -19,12 +19,17 @@ from asyncssh.scp import run_scp_server
 from asyncssh.sftp import run_sftp_server
 from asyncssh.stream import SSHServerStreamSession
 
+from box_guest.commandbytes import is_text
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from io import FileIO
 
 _T = TypeVar("_T")
 
+NOT_TEXT = (
+    b"scp: a name is not UTF-8; leave -O away, or install scp in the box (package openssh-client)\n"
+)
 BATCH = 256
 """Directory entries that are read in one go."""
 
@@ -154,6 +159,9 @@ class TransferSession(SSHServerStreamSession[bytes]):
             command = chan.get_command()
             if command is None:
                 await run_sftp_server(files, stdin, stdout, 3)
+            elif not is_text(command):
+                stderr.write(NOT_TEXT)
+                chan.exit(1)
             else:
                 serving = run_scp_server(files, command, stdin, stdout, stderr)
                 if serving is not None:

@@ -18,6 +18,7 @@ import asyncssh
 
 from box_guest import accounts, forward, protocol
 from box_guest.backpressure import Backpressure
+from box_guest.commandbytes import take_any_command
 from box_guest.errors import SpawnError
 from box_guest.process import Command, CommandSpec, session_env
 from box_guest.sftp import TransferSession
@@ -68,8 +69,14 @@ class BoxServer(asyncssh.SSHServer):
         Backpressure(conn)
         send_no_padding(conn)
 
-    def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
-        return BoxSession(self._services)
+    def session_requested(
+        self,
+    ) -> bool | tuple[ServerChannel, asyncssh.SSHServerSession[bytes]]:
+        if self._connection is None:
+            return False
+        chan = self._connection.create_server_channel()
+        take_any_command(chan)
+        return chan, BoxSession(self._services)
 
     def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int

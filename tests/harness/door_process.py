@@ -1,7 +1,7 @@
-"""The front door of `tests.harness.frontdoor` in a process of its own: its memory and log are its.
+"""The front door of `tests.harness.frontdoor` in a process of its own, with its own memory and log.
 
-`python -m tests.harness.door_process DIRECTORY` writes one line of JSON with port and host key, then
-one with what it uses for each line that it reads, and ends with its input.
+`python -m tests.harness.door_process DIRECTORY` writes one line of JSON with port and host key,
+then one with what it uses for each line that it reads, and ends with its input.
 """
 
 from __future__ import annotations

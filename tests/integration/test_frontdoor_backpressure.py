@@ -6,24 +6,35 @@ The door runs in a process of its own, so that its memory is not the test's.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import asyncssh
 import pytest
 
 from tests.harness.door_process import door_process
+from tests.harness.openssh import HOST
+from tests.harness.unread import (
+    GIANT,
+    MIB,
+    begin_keys_and_stop,
+    counting,
+    read_again,
+    read_nothing,
+    run_unread,
+    until_it_stands,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from tests.harness.door_process import Door
 
-MIB = 1 << 20
-GIANT = 1 << 31
-"""A window in which nothing stops at the window."""
 GROWTH = 8 * MIB
-OUTPUT = 200 * MIB
+OUTPUT = 64 * MIB
+SESSIONS = 10
+A_SESSION = (512 + 64 + 256) * 1024
+"""What a session may hold that the client does not read: window and packet of the box's side, and
+the share of its connection."""
 
 
 @pytest.fixture
@@ -36,49 +47,70 @@ async def door() -> AsyncIterator[Door]:
         yield opened
 
 
-class Sink(asyncssh.SSHClientSession[bytes]):
-    """Counts what comes."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.over = asyncio.Event()
-
-    def data_received(self, data: bytes, datatype: int | None) -> None:
-        self.size += len(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.over.set()
-
-
-async def stalled(progress: Path, size: int = OUTPUT) -> int:
-    """How far a counting command came, when it goes no further."""
-    seen = -1
-    while True:
-        now = int(progress.read_text() or 0) if progress.exists() else 0
-        if now == seen and now:
-            return now
-        assert now < size
-        seen = now
-        await asyncio.sleep(1)
-
-
-def counting(progress: Path) -> str:
-    """A command that writes OUTPUT, and beside it how far it is."""
-    return (
-        f"i=0; while [ $i -lt {OUTPUT} ]; do head -c {MIB} /dev/zero; i=$((i+{MIB}));"
-        f" echo $i > {progress}; done"
-    )
-
-
 async def test_a_giant_window_and_a_socket_that_nobody_reads(door: Door, tmp_path: Path) -> None:
     before = await door.use()
+    progress = tmp_path / "progress"
     async with door.connected("web") as connection:
-        _, sink = await connection.create_session(
-            Sink, counting(tmp_path / "progress"), window=GIANT
-        )
-        connection._transport.pause_reading()
-        await stalled(tmp_path / "progress")
+        _, sink = await run_unread(connection, counting(progress, OUTPUT))
+        read_nothing(connection)
+        await until_it_stands(progress, OUTPUT)
         assert (await door.use()).rss - before.rss < GROWTH
-        connection._transport.resume_reading()
+        read_again(connection)
         await sink.over.wait()
         assert sink.size == OUTPUT
+
+
+async def test_a_client_that_begins_new_keys_and_stops(door: Door, tmp_path: Path) -> None:
+    before = await door.use()
+    progress = tmp_path / "progress"
+    async with door.connected("web") as connection:
+        await run_unread(connection, counting(progress, OUTPUT))
+        begin_keys_and_stop(connection)
+        await until_it_stands(progress, OUTPUT)
+        assert (await door.use()).rss - before.rss < GROWTH
+
+
+async def test_a_forwarded_connection_that_nobody_reads(door: Door) -> None:
+    sent = [0]
+
+    async def pour(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(OUTPUT // MIB):
+            writer.write(bytes(MIB))
+            await writer.drain()
+            sent[0] += MIB
+        writer.close()
+        await writer.wait_closed()
+
+    before = await door.use()
+    server = await asyncio.start_server(pour, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, door.connected("web") as connection:
+        reader, _ = await connection.open_connection(HOST, port, encoding=None, window=GIANT)
+        read_nothing(connection)
+        while not sent[0]:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.1)
+        seen = -1
+        while seen != sent[0]:
+            seen = sent[0]
+            await asyncio.sleep(0.7)
+        assert seen < OUTPUT
+        assert (await door.use()).rss - before.rss < GROWTH
+        read_again(connection)
+        size = 0
+        while data := await reader.read(MIB):
+            size += len(data)
+        assert size == OUTPUT
+
+
+async def test_sessions_that_nobody_reads(door: Door, tmp_path: Path) -> None:
+    before = await door.use()
+    async with door.connected("web") as connection:
+        places = [tmp_path / str(number) for number in range(SESSIONS)]
+        for progress in places:
+            await run_unread(connection, counting(progress, OUTPUT))
+        read_nothing(connection)
+        for progress in places:
+            await until_it_stands(progress, OUTPUT)
+        assert (await door.use()).rss - before.rss < GROWTH + SESSIONS * A_SESSION
+        # Others are served meanwhile.
+        assert (await door.client.run("web", "echo here")).stdout == b"here\n"

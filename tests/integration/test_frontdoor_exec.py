@@ -75,6 +75,30 @@ async def test_the_environment_is_passed_but_not_the_loaders(front_door: Entranc
     assert values[4] != "1"
 
 
+async def test_a_session_is_told_that_it_came_by_ssh_and_not_from_where(
+    front_door: Entrance,
+) -> None:
+    settings = ["-o", "SetEnv=SSH_CLIENT=evil"]
+    done = await front_door.client.run("web", *settings, 'echo "$SSH_CLIENT|$SSH_CONNECTION"')
+    assert done.text == "UNKNOWN 65535 65535|UNKNOWN 65535 UNKNOWN 65535\n"
+
+
+async def test_a_command_of_any_bytes_arrives_as_it_is(front_door: Entrance) -> None:
+    every = bytes(byte for byte in range(1, 256) if byte not in b"'")
+    command = b"printf %s '" + every + b"'"
+    done = await front_door.client.run("web", command.decode("utf-8", "surrogateescape"))
+    assert (done.status, done.stdout, done.errors) == (0, every, "")
+    latin = "touch /tmp/n\udce4me.$$ && ls /tmp/n?me.$$ && rm /tmp/n?me.$$"
+    done = await front_door.client.run("web", f"export LC_ALL=C; {latin}")
+    assert done.stdout.startswith(b"/tmp/n\xe4me.")
+
+
+async def test_a_command_of_ours_that_is_no_text_is_refused_in_words(front_door: Entrance) -> None:
+    done = await front_door.client.run("cli", "info \udcff")
+    assert (done.status, done.stdout) == (255, b"")
+    assert "not UTF-8" in done.errors
+
+
 async def test_an_empty_command_is_not_a_shell(front_door: Entrance) -> None:
     done = await front_door.client.run("web", " ", stdin=b"echo read by a shell\n")
     assert (done.status, done.stdout) == (0, b"")

@@ -9,13 +9,14 @@ stops reading on the other.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import asyncssh
 
+from box_guest.commandbytes import encoded
 from boxd.errors import Unavailable
 from boxd.frontdoor.agentforward import forwarded_agent
-from boxd.frontdoor.environment import filtered
+from boxd.frontdoor.environment import SESSION, filtered
 from boxd.frontdoor.session import Exit, Session, guarded
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class RelaySession(Session):
         self._early: list[bytes] = []
         self._early_signals: list[str] = []
         self._input_ended = False
+        self._held = False
         self.deaf = False
         """The client's reader of stdout has gone."""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -181,12 +183,14 @@ class RelaySession(Session):
     @guarded(None)
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
+        self._held = True
         if self._up is not None:
             self._up.chan.pause_reading()
 
     @guarded(None)
     def resume_writing(self) -> None:
         """The client reads again."""
+        self._held = False
         super().resume_writing()
         if self._up is not None:
             self._up.chan.resume_reading()
@@ -219,13 +223,14 @@ class RelaySession(Session):
         self, connection: asyncssh.SSHClientConnection, agent_env: dict[bytes, bytes]
     ) -> BoxEnd:
         chan, up = self.chan, BoxEnd(self)
-        env = [*filtered(chan.get_environment_bytes()).items(), *agent_env.items()]
+        env = {**filtered(chan.get_environment_bytes()), **SESSION, **agent_env}
         try:
             await connection.create_session(
                 lambda: up,
-                command=self._command,
+                # Bytes, which asyncssh passes on as they are.
+                command=cast("str | None", encoded(self._command)),
                 subsystem=self._subsystem,
-                env=env,
+                env=list(env.items()),
                 request_pty="force" if self.pty else False,
                 term_type=chan.get_terminal_type(),
                 term_size=chan.get_terminal_size(),
@@ -254,6 +259,8 @@ class RelaySession(Session):
             up.chan.write_eof()
         self._up = up
         self.chan.resume_reading()
+        if self._held:
+            up.chan.pause_reading()
 
     def _why(self) -> str:
         if self._subsystem is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.errors import Unsupported
+from box_guest.commandbytes import is_text
+from boxd.errors import BadRequest, Unsupported
 from boxd.frontdoor.session import Exit, Session, Tasks
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class TextSession(Session):
         """The answer, on stdout and stderr."""
         if self._files:
             raise Unsupported("this user has no files; transfer them with the name of a box")
+        if self._command is not None and not is_text(self._command):
+            raise BadRequest("the command is not UTF-8; type it in a terminal that is")
         result = await self._answer(self._command, self.pty)
         self._write(result.stdout, None)
         self._write(result.stderr, 1)

@@ -20,6 +20,7 @@ from asyncssh.constants import (
 )
 
 from box_guest.backpressure import Backpressure
+from box_guest.commandbytes import take_any_command
 from box_guest.wire import send_no_padding
 from boxd.errors import NotFound, Unavailable
 from boxd.frontdoor.auth import Authentication
@@ -226,6 +227,7 @@ class Visitor(asyncssh.SSHServer):
         released = self._count_channel(is_session=True)
         chan = self._conn.create_server_channel()
         Environment(chan)
+        take_any_command(chan)
         if self._target is not None:
             relay = RelaySession(self.tasks, released, self._attach)
             on_end_of_writing(chan, relay.output_unwanted)
