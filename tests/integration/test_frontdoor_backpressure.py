@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
 from tests.harness.door_process import door_process
 from tests.harness.openssh import HOST
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
 
 GROWTH = 8 * MIB
 OUTPUT = 64 * MIB
-SESSIONS = 10
+SESSIONS = 5
 A_SESSION = (512 + 64 + 256) * 1024
 """What a session may hold that the client does not read: window and packet of the box's side, and
 the share of its connection."""
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def door() -> AsyncIterator[Door]:
     """Warm: what moved through it once is in its memory already."""
     async with door_process() as opened:
