@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from box_guest.packed import Packed
 
+if TYPE_CHECKING:
     from asyncssh.channel import SSHChannel
     from asyncssh.connection import SSHConnection
     from asyncssh.packet import SSHPacketLogger
@@ -32,6 +32,8 @@ UNREAD_MAX = 4 << 20
 one that goes on asking and does not read."""
 DEFERRED_MAX = 16_384
 """Messages that may wait for new keys, as above."""
+PIECES_MAX = 256
+"""Pieces of a channel that may wait for its window, however small: each is an object."""
 KEYS_S = 30.0
 """A re-exchange of keys that does not end in this time ends the connection, unless the socket still
 takes what was written before it."""
@@ -117,22 +119,24 @@ class Backpressure:
     # --- its channels --------------------------------------------------------------------
 
     def _added(self, channel: SSHChannel[bytes]) -> int:
-        vars(channel).update(
-            _flush_send_buf=self._unless_held(channel, channel._flush_send_buf),
-            _pause_resume_writing=self._unless_held(channel, channel._pause_resume_writing),
-        )
-        return self._add(channel)
+        flush, follow = channel._flush_send_buf, channel._pause_resume_writing
 
-    def _unless_held(
-        self, channel: SSHChannel[bytes], follow: Callable[[], None]
-    ) -> Callable[[], None]:
-        def held_or_not() -> None:
+        def flushed() -> None:
             if self._reasons:
+                _pause(channel)
+            else:
+                flush()
+
+        def followed() -> None:
+            if self._reasons or len(channel._send_buf) > PIECES_MAX:
                 _pause(channel)
             else:
                 follow()
 
-        return held_or_not
+        vars(channel).update(
+            _flush_send_buf=flushed, _pause_resume_writing=followed, _recv_buf=Packed()
+        )
+        return self._add(channel)
 
     def _hold(self, reason: str) -> None:
         if not self._reasons:

@@ -8,6 +8,7 @@ namespaces of its own, so commands run on this machine.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
+from box_guest import protocol
 from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
 from boxd.backends.without_memory import WithoutMemory
 from boxd.boxes.assembly import Assembly, Places
@@ -82,6 +84,7 @@ class ProcessBackend(WithoutMemory):
         places = self._root / box_id[:8]
         places.mkdir(exist_ok=True)
         plan = self._plans[box_id]
+        _leave_out_bashrc(plan.run_dir / protocol.AGENT_CONFIG)
         command = [sys.executable, "-m", "box_guest", "--run-dir", str(plan.run_dir)]
         command += ["--guest-socket", str(places / "guest.sock")]
         command += ["--forward-dir", str(places / "forward")]
@@ -131,6 +134,13 @@ class ProcessBackend(WithoutMemory):
     def _alive(self, box_id: str) -> bool:
         process = self._running.get(box_id)
         return process is not None and process.returncode is None
+
+
+def _leave_out_bashrc(config: Path) -> None:
+    """Bash reads `~/.bashrc` for commands that come by SSH, unless it stands below another shell;
+    here that is the file of whoever runs the tests."""
+    told = json.loads(config.read_text())
+    config.write_text(json.dumps({**told, "env": {**told["env"], "SHLVL": "1"}}))
 
 
 class PlainCatalog:

@@ -32,7 +32,12 @@ class Impostor(asyncssh.SSHServer):
     def begin_auth(self, username: str) -> bool:
         return False
 
-    def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
+    def session_requested(
+        self,
+    ) -> (
+        asyncssh.SSHServerSession[bytes]
+        | tuple[asyncssh.SSHServerChannel[bytes], asyncssh.SSHServerSession[bytes]]
+    ):
         return self.control
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Exec
     from tests.harness.agent import LocalBox
 
+    Session = asyncssh.SSHServerSession[bytes]
+
 OUTPUT = 64 * MIB
 PIECE = 1 << 16
 SOCKETS = 2 * MIB
@@ -43,12 +45,11 @@ class Deaf(Impostor):
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self.connection = conn
 
-    def session_requested(self) -> asyncssh.SSHServerSession[bytes]:
+    def session_requested(self) -> Session | tuple[asyncssh.SSHServerChannel[bytes], Session]:
         if not self.control.started:
             return self.control
-        # asyncssh takes a channel of our making beside the session; its types do not say so here.
         chan = self.connection.create_server_channel(window=GIANT)
-        return (chan, Deafness())  # type: ignore[return-value]
+        return chan, Deafness()
 
 
 class Deafness(asyncssh.SSHServerSession[bytes]):

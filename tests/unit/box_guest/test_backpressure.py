@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 from asyncssh.constants import MSG_GLOBAL_REQUEST
-from asyncssh.packet import Boolean, String
+from asyncssh.packet import Boolean, String, UInt32
 
 from box_guest import backpressure
 from box_guest.backpressure import HIGH, Backpressure
+from box_guest.packed import Packed
 from tests.harness.unread import GIANT, begin_keys_and_stop, read_again, read_nothing
 from tests.harness.wait import until
 
@@ -32,6 +33,7 @@ class Writer(asyncssh.SSHServerSession[bytes]):
         self.may = True
         self.calls: list[str] = []
         self.written = 0
+        self.read = b""
         self.chan: asyncssh.SSHServerChannel[bytes]
 
     def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
@@ -39,6 +41,9 @@ class Writer(asyncssh.SSHServerSession[bytes]):
 
     def exec_requested(self, command: str) -> bool:
         return True
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        self.read += data
 
     def pause_writing(self) -> None:
         self.may = False
@@ -180,6 +185,31 @@ async def test_a_session_whose_window_is_full_waits_for_both(pair: Pair) -> None
     assert not narrow.may, "its window is still full"
     channel.resume_reading()
     await until(lambda: narrow.may)
+
+
+async def test_single_bytes_wait_in_small_number(pair: Pair) -> None:
+    session, reader = await pair.open(window=1)
+    written = 0
+    while session.may:
+        session.chan.write(b"x", written % 2 or None)
+        written += 1
+    assert written < 1000
+    session.chan._process_window_adjust(0, 0, asyncssh.packet.SSHPacket(UInt32(GIANT - 1)))
+    await until(lambda: session.may and reader.size == written)
+
+
+async def test_single_bytes_that_nobody_takes_need_little_memory(pair: Pair) -> None:
+    session, _ = await pair.open()
+    session.chan.pause_reading()
+    (channel,) = pair.client._channels.values()
+    for _ in range(PIECE):
+        channel.write(b"x")
+    waiting = session.chan._recv_buf
+    assert isinstance(waiting, Packed)
+    await until(lambda: waiting.memory >= PIECE)
+    assert waiting.memory < PIECE + 1000
+    session.chan.resume_reading()
+    assert session.read == b"x" * PIECE
 
 
 async def test_what_a_held_session_says_last_arrives_in_order(pair: Pair) -> None:
