@@ -2,7 +2,11 @@
 
 Before each packet it sends an empty one (MSG_IGNORE), against an attack on ciphers that chain their
 blocks (CBC). Ciphers that authenticate what they encrypt, or are authenticated after it, are immune
-to that; each empty packet costs nearly as much as a full one.
+to that.
+
+*Measured*, processor time of the daemon in ms for a MiB with and without the empty packets, by
+turns on a busy machine, medians of four: to the client chacha20 13.2 and 11.2, aes128-gcm 10.0 and
+9.2; from it 11.1 and 10.3, 8.5 and 7.1.
 """
 
 from __future__ import annotations
