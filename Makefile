@@ -17,6 +17,8 @@ IN_ROOMS := --tx '2*popen//python=tests/room' --dist loadfile --no-loadscope-reo
 # What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
 ONLINE := tests/e2e
 IMAGES := tests/integration/test_images.py
+# What compares a neighbour's times before and during an attack must not have other neighbours.
+ALONE := $(addprefix tests/isolation/test_exhaustion,.py _io.py)
 
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
@@ -55,10 +57,11 @@ format: ## rewrite the code in the house format
 
 test: check ## set up, check, and run all tests
 	$(BIN)/pytest -q $(IMAGES)
+	tests/room -m pytest -q $(ALONE)
 	@$(MAKE) --no-print-directory -j 2 -O test-rooms test-online
 
 test-rooms:
-	$(BIN)/pytest -q $(IN_ROOMS) $(TESTS) --ignore=$(IMAGES)
+	$(BIN)/pytest -q $(IN_ROOMS) $(TESTS) $(addprefix --ignore=,$(IMAGES) $(ALONE))
 
 test-online:
 	$(BIN)/pytest -q $(ONLINE)
