@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.putting import PATH, PIECE, SIZE, piece
-from tests.harness.backends import backends, wait_for_the_dead
+from tests.harness.backends import wait_for_the_dead
 from wrkfs import paths
 from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem
@@ -31,24 +31,23 @@ LONGEST = 0.5
 @pytest.mark.figure("CR-2")
 @pytest.mark.timeout(600)
 async def test_a_put_is_all_or_nothing(volume: VolumeConfig, figures: Figures) -> None:
-    fs = await Filesystem.connect(volume)
     there = answered = begun = 0
-    try:
-        for number in figures(ci=20, long=2000):
-            first = begun + 1
-            answered, begun = await asyncio.to_thread(kill_one, volume, first, number)
+    for number in figures(ci=20, long=2000):
+        first = begun + 1
+        answered, begun = await asyncio.to_thread(kill_one, volume, first, number)
+        fs = await Filesystem.connect(volume)
+        try:
             found = await version_of(fs)
             assert found in (there, *range(first, begun + 1)), f"round {number}"
             assert found >= answered, f"round {number}: version {answered} was answered"
             there = found
             assert await names(fs) <= {b"folder", b"big"}, f"round {number}"
-    finally:
-        await fs.close()
+        finally:
+            await fs.close()
 
 
 def kill_one(volume: VolumeConfig, version: int, seed: int) -> tuple[int, int]:
     """Puts from `version` on, and kills; the last versions that were answered and begun."""
-    living = backends(volume)
     with subprocess.Popen(
         [sys.executable, "-m", "tests.crash.putting"],
         stdin=subprocess.PIPE,
@@ -66,7 +65,7 @@ def kill_one(volume: VolumeConfig, version: int, seed: int) -> tuple[int, int]:
         except subprocess.TimeoutExpired:
             process.kill()
         lines = [f"begins {version}", *process.stdout.read().splitlines()]
-    wait_for_the_dead(volume, living)
+    wait_for_the_dead(volume)
     last = {"answered": 0, "begins": 0}
     for line in lines:
         what, _, which = line.partition(" ")

@@ -10,26 +10,20 @@ from tests.harness.drive import until
 from tests.harness.loop import run
 
 if TYPE_CHECKING:
-    from collections.abc import Set
-
     from wrkfs.config import VolumeConfig
 
 
-def backends(volume: VolumeConfig) -> set[int]:
-    """Pids of the volume's connections."""
-    return run(_backends(volume))
-
-
-def wait_for_the_dead(volume: VolumeConfig, living: Set[int] = frozenset()) -> None:
+def wait_for_the_dead(volume: VolumeConfig) -> None:
     """Returns when the database has done, and let go of, what killed processes asked for.
 
     A call that was on its way changes the volume when it ends, be it after the next look at it.
-    `living` are the connections of those that live.
+    Nobody else may use the volume.
     """
-    until(lambda: backends(volume) <= living)
+    until(lambda: not run(_backends(volume)))
 
 
 async def _backends(volume: VolumeConfig) -> set[int]:
+    """Pids of the volume's connections."""
     connection = await asyncpg.connect(volume.meta_dsn)
     try:
         rows = await connection.fetch(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(580)
 
+KILLS = 12
 SNAPSHOT, CHILD = "5" * 32, "c" * 32
 LONGEST = 1.5
 """Seconds after which a suspension or a resumption is over on a busy machine."""
@@ -125,12 +126,13 @@ async def test_a_killed_service_loses_no_box(
     guest = await sleepy.guest("memory=20")
     nonce, tick = guest.state()["nonce"], 0
     seen = set()
-    for number in figures(ci=12, long=400):
+    for number in figures(ci=KILLS, long=400):
         chance = random.Random(f"{act} {number}")
         if act == "resume":
             tick = (await sleepy.suspend(guest))["tick"]
-        # Early moments are likelier: the later ones are those of a busy machine.
-        await cut(sleepy, verdict, guest.box, act, LONGEST * chance.random() * chance.random())
+        # The first at once, and early moments are likelier: later ones are a busy machine's.
+        moment = LONGEST * (number % KILLS) / KILLS * chance.random()
+        await cut(sleepy, verdict, guest.box, act, moment)
         seen.add(await put_right(sleepy, verdict, guest))
         state = await guest.goes_on(tick)
         assert state["nonce"] == nonce
