@@ -117,9 +117,14 @@ class Truth:
         return self._run(self._numbers("SELECT session_id FROM sustained WHERE ino = $1", ino))
 
     async def _numbers(self, query: str, *args: object) -> list[int]:
-        """By a connection that is kept: what is asked for may pass while another is made."""
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(self._dsn)
+        """By a connection that is kept: what is asked for may pass while another is made. The
+        server may have been killed since the last question."""
+        if self._connection is not None:
+            try:
+                return [row[0] for row in await self._connection.fetch(query, *args)]
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                self._connection.terminate()
+        self._connection = await asyncpg.connect(self._dsn)
         return [row[0] for row in await self._connection.fetch(query, *args)]
 
     async def _path(self, path: str) -> Seen | None:
