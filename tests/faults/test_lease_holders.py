@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 import pytest
 
+from boxd.embedded.files import sync_directory
 from tests.harness.drive import MountProcess, until
 from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
@@ -284,6 +285,8 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
                     # Durable, whatever the end is like.
                     (here / name / "d/g").chmod(0o600)
                     (here / name / "d/f").write_bytes(bytes(10))
+                    # So are the access times that the looks have moved.
+                    sync_directory(there / name)
                     getattr(cluster, end)()
                     cluster.start()
                     (here / name / "d/f").write_bytes(bytes(77))
