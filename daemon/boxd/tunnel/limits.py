@@ -7,6 +7,7 @@ daemon time without any window are messages that carry no bytes, and connections
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -59,7 +60,7 @@ class Bucket:
         return True
 
 
-class Tap:
+class Tap(ABC):
     """Sees the messages of one connection before asyncssh handles them.
 
     It stands in front of where asyncssh hands messages to the connection and to its channels, by
@@ -78,8 +79,9 @@ class Tap:
         vars(connection)["add_channel"] = self._added
         vars(connection)["remove_channel"] = self._removed
 
+    @abstractmethod
     def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
-        raise NotImplementedError
+        """Looks at one message, before it is handled."""
 
     def _added(self, channel: asyncssh.channel.SSHChannel[bytes]) -> int:
         vars(channel)["process_packet"] = self._before(channel.process_packet)

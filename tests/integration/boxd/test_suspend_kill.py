@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(580)
 
-KILLS = 12
+KILLS = 40
 SNAPSHOT, CHILD = "5" * 32, "c" * 32
 LONGEST = 1.5
 """Seconds after which a suspension or a resumption is over on a busy machine."""

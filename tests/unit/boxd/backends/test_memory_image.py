@@ -108,6 +108,30 @@ def test_a_flipped_bit_in_the_pages_is_found(image: Path) -> None:
         memory_image.check_pages(image)
 
 
+@pytest.mark.parametrize("lasting", [False, True])
+def test_pages_that_were_summed_while_they_grew(tmp_path: Path, lasting: bool) -> None:
+    directory = tmp_path / "memory"
+    place = memory_image.new(directory)
+    pages, parts = memory_image.Pages(place, lasting=lasting), (b"a" * 700_001, b"b" * 900_000)
+    for part in parts:
+        with (place / "pages-1.img").open("ab") as file:
+            file.write(part)
+        pages.take()
+    with (place / "pages-1.img").open("ab") as file:
+        file.write(b"what came after the last look")
+    memory_image.publish(directory, FACTS, STATE, pages=pages, beside=[tmp_path])
+    memory_image.check_pages(directory)
+    for at in (0, 700_001, 1_600_005):
+        data = bytearray((directory / "pages-1.img").read_bytes())
+        data[at] ^= 1
+        (directory / "pages-1.img").write_bytes(data)
+        with pytest.raises(MemoryLost, match="is damaged"):
+            memory_image.check_pages(directory)
+        data[at] ^= 1
+        (directory / "pages-1.img").write_bytes(data)
+    memory_image.check_pages(directory)
+
+
 def test_pages_that_cannot_be_read_are_lost(image: Path) -> None:
     (image / "pages.img").unlink()
     (image / "pages.img").mkdir()
