@@ -15,12 +15,8 @@ from boxd.model.profile import Profile
 from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
 from boxd.secret import digest, random_hex
-from boxd.store.memory import MemoryStore
-from boxd.store.postgres import PostgresStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from boxd.store.interface import ControlStore
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -28,19 +24,10 @@ OWNER = "SHA256:alice"
 OTHER = "SHA256:bob"
 
 
-@pytest.fixture(params=["memory", "postgres"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[ControlStore]:
+@pytest.fixture
+def store(control_store: ControlStore) -> ControlStore:
     """A fresh store of each kind."""
-    made: ControlStore
-    if request.param == "memory":
-        made = MemoryStore()
-    else:
-        made = PostgresStore(request.getfixturevalue("pg_database"))
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.close()
+    return control_store
 
 
 def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER) -> Box:
@@ -76,6 +63,7 @@ def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER
         disk_mb=2048,
         pids=99,
         clamped=True,
+        relay_key="ssh-ed25519 BBBB",
     )
 
 

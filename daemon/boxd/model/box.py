@@ -122,6 +122,8 @@ class Box:
     """Cap of its processes and threads."""
     clamped: bool = False
     """Its deadline is shorter than was asked for."""
+    relay_key: str = ""
+    """The public key, one OpenSSH line, that the SSH server inside a confidential box takes."""
 
     @property
     def ref(self) -> str:

@@ -1,4 +1,4 @@
-"""Control-plane state: boxes, snapshots, profiles, API keys, workspaces, volumes, settings.
+"""Control-plane state: what the daemon remembers, a group of tables after the other.
 
 Implementations: `postgres` (real), `memory` (tests of the layers above); both pass
 tests/contract/test_control_store.py. Each method is atomic. Each is idempotent for the same
@@ -14,11 +14,16 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Unpack
 
+    from boxd.model.account import Account, Audit
+    from boxd.model.ask import Ask
     from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
     from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
+    from boxd.model.secret import Agent, StoredSecret, Tier
+    from boxd.model.share import Share
     from boxd.model.snapshot import Snapshot
     from boxd.model.volume import Volume
+    from boxd.model.workspace import Workspace
 
 
 class ControlStore(Protocol):
@@ -68,7 +73,7 @@ class ControlStore(Protocol):
         ...
 
     async def remove_box(self, box_id: str) -> None:
-        """Forgets a box. No error if it is gone."""
+        """Forgets a box and its shares. No error if it is gone."""
         ...
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
@@ -135,6 +140,18 @@ class ControlStore(Protocol):
         """Names of an owner's workspaces, sorted, without the default one."""
         ...
 
+    async def list_workspaces(self, owner: str) -> list[Workspace]:
+        """An owner's workspaces, by name, without the default one."""
+        ...
+
+    async def set_workspace_profile(self, owner: str, name: str, profile: str | None) -> None:
+        """Points a workspace at a profile; None: at none. No error if it is gone."""
+        ...
+
+    async def remove_workspace(self, owner: str, name: str) -> None:
+        """Forgets a workspace, and nothing of what is in it. No error if it is gone."""
+        ...
+
     async def add_volume(self, volume: Volume) -> None:
         """Records a volume; Conflict when (owner, workspace) has another one."""
         ...
@@ -157,4 +174,95 @@ class ControlStore(Protocol):
 
     async def put_setting(self, name: str, value: str) -> None:
         """Sets a setting of the instance."""
+        ...
+
+    async def add_share(self, share: Share, sha256: bytes) -> None:
+        """Records a share by the digest of its token; NotFound when its box is gone."""
+        ...
+
+    async def shares(self, owner: str) -> list[Share]:
+        """All shares of an owner, oldest first, expired ones included."""
+        ...
+
+    async def find_share(self, sha256: bytes) -> Share | None:
+        """The share with this digest, expired or not."""
+        ...
+
+    async def remove_share(self, share_id: str) -> None:
+        """Forgets a share. No error if it is gone."""
+        ...
+
+    async def touch_share(self, share_id: str, when: datetime) -> None:
+        """Records the last use of a share; never moves it back. No error if it is gone."""
+        ...
+
+    async def accounts(self) -> list[Account]:
+        """All owners on whom something is recorded, by fingerprint."""
+        ...
+
+    async def set_tier(self, owner: str, tier: str | None) -> None:
+        """Gives an owner the limits of a tier; None: of the default one."""
+        ...
+
+    async def set_blocked(self, owner: str, since: datetime | None) -> None:
+        """Blocks an owner; None: lets it in again."""
+        ...
+
+    async def touch_account(self, owner: str, when: datetime) -> None:
+        """Records when an owner was seen last; never moves it back."""
+        ...
+
+    async def add_audit(self, entry: Audit) -> None:
+        """Records what an administrator is about to do."""
+        ...
+
+    async def finish_audit(self, audit_id: str, status: int, owner: str | None = None) -> None:
+        """Records how it ended, and whom it was about. No error if it is not there."""
+        ...
+
+    async def audits(self, limit: int, owner: str | None = None) -> list[Audit]:
+        """The last `limit` entries, newest first: all, or those about an owner."""
+        ...
+
+    async def put_secret(self, secret: StoredSecret) -> None:
+        """Records a secret in the place of an older one of its name there."""
+        ...
+
+    async def secrets(self, owner: str) -> list[StoredSecret]:
+        """All secrets of an owner, by tier, workspace (the default one first) and name."""
+        ...
+
+    async def remove_secret(self, owner: str, tier: Tier, workspace: str | None, name: str) -> None:
+        """Forgets a secret. No error if it is gone."""
+        ...
+
+    async def put_agent(self, agent: Agent) -> None:
+        """Records an owner's agent in the place of an older one."""
+        ...
+
+    async def agent(self, owner: str) -> Agent | None:
+        """The agent of an owner."""
+        ...
+
+    async def remove_agent(self, owner: str) -> None:
+        """Forgets the agent of an owner. No error if there is none."""
+        ...
+
+    async def add_ask(self, ask: Ask) -> None:
+        """Records a question."""
+        ...
+
+    async def asks(self, owner: str) -> list[Ask]:
+        """All questions to an owner, oldest first, answered and expired ones included."""
+        ...
+
+    async def answer_ask(self, ask_id: str, answer: str, when: datetime) -> Ask:
+        """Records the answer to a question, and returns it.
+
+        NotFound when it is gone; Conflict when it has an answer, or had expired at `when`.
+        """
+        ...
+
+    async def remove_asks(self, before: datetime) -> None:
+        """Forgets all questions that had expired `before` then."""
         ...

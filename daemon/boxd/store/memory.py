@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 
 from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS
+from boxd.model.workspace import Workspace
+from boxd.store.memory_accounts import MemoryAccounts
+from boxd.store.memory_secrets import MemorySecrets
+from boxd.store.memory_shares import MemoryShares
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,15 +26,16 @@ if TYPE_CHECKING:
     from boxd.model.volume import Volume
 
 
-class MemoryStore:
+class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
     """Forgets everything with the process."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._boxes: dict[str, Box] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._profiles: dict[tuple[str, str], Profile] = {}
         self._keys: dict[str, tuple[ApiKey, bytes]] = {}
-        self._workspaces: set[tuple[str, str]] = set()
+        self._workspaces: dict[tuple[str, str], Workspace] = {}
         self._volumes: dict[str, Volume] = {}
         self._settings: dict[str, str] = {}
 
@@ -85,6 +90,7 @@ class MemoryStore:
     async def remove_box(self, box_id: str) -> None:
         """See ControlStore."""
         self._boxes.pop(box_id, None)
+        self._forget_shares_of(box_id)
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
         """See ControlStore."""
@@ -160,12 +166,27 @@ class MemoryStore:
     async def add_workspace(self, owner: str, name: str, created: datetime) -> bool:
         """See ControlStore."""
         new = (owner, name) not in self._workspaces
-        self._workspaces.add((owner, name))
+        self._workspaces.setdefault((owner, name), Workspace(owner, name, created))
         return new
 
     async def workspaces(self, owner: str) -> list[str]:
         """See ControlStore."""
-        return sorted(name for holder, name in self._workspaces if holder == owner)
+        return [one.name for one in await self.list_workspaces(owner)]
+
+    async def list_workspaces(self, owner: str) -> list[Workspace]:
+        """See ControlStore."""
+        mine = [one for one in self._workspaces.values() if one.owner == owner]
+        return sorted(mine, key=lambda one: one.name)
+
+    async def set_workspace_profile(self, owner: str, name: str, profile: str | None) -> None:
+        """See ControlStore."""
+        if (owner, name) in self._workspaces:
+            present = self._workspaces[owner, name]
+            self._workspaces[owner, name] = replace(present, profile=profile)
+
+    async def remove_workspace(self, owner: str, name: str) -> None:
+        """See ControlStore."""
+        self._workspaces.pop((owner, name), None)
 
     async def add_volume(self, volume: Volume) -> None:
         """See ControlStore."""

@@ -18,10 +18,7 @@ from boxd.store.migrate import migrate
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from boxd.model.box import Box
-    from boxd.model.key import ApiKey
-    from boxd.model.snapshot import Snapshot
-    from boxd.model.volume import Volume
+    from _typeshed import DataclassInstance
 
 _T = TypeVar("_T")
 
@@ -136,7 +133,7 @@ class PostgresPool:
             pause = min(pause * 2, 1.0)
 
 
-def insertion(table: str, record: type[Box | Snapshot]) -> str:
+def insertion(table: str, record: type[DataclassInstance]) -> str:
     """An INSERT of all fields of a record; one of a known id changes nothing."""
     names = [field.name for field in fields(record)]
     places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
@@ -146,6 +143,6 @@ def insertion(table: str, record: type[Box | Snapshot]) -> str:
     )
 
 
-def values_of(record: Box | Snapshot | ApiKey | Volume) -> list[object]:
+def values_of(record: DataclassInstance) -> list[object]:
     """The fields in the order of the columns."""
     return [getattr(record, field.name) for field in fields(record)]

@@ -8,6 +8,7 @@ import asyncpg
 
 from boxd.errors import Conflict
 from boxd.model.volume import Volume
+from boxd.model.workspace import Workspace
 from boxd.store.postgres_pool import PostgresPool, values_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,28 @@ class PostgresWorkspaces(PostgresPool):
             'SELECT name FROM boxd.workspace WHERE owner = $1 ORDER BY name COLLATE "C"', owner
         )
         return [row["name"] for row in rows]
+
+    async def list_workspaces(self, owner: str) -> list[Workspace]:
+        """See ControlStore."""
+        rows = await self._rows(
+            'SELECT * FROM boxd.workspace WHERE owner = $1 ORDER BY name COLLATE "C"', owner
+        )
+        return [Workspace(**row) for row in rows]
+
+    async def set_workspace_profile(self, owner: str, name: str, profile: str | None) -> None:
+        """See ControlStore."""
+        await self._execute(
+            "UPDATE boxd.workspace SET profile = $3 WHERE owner = $1 AND name = $2",
+            owner,
+            name,
+            profile,
+        )
+
+    async def remove_workspace(self, owner: str, name: str) -> None:
+        """See ControlStore."""
+        await self._execute(
+            "DELETE FROM boxd.workspace WHERE owner = $1 AND name = $2", owner, name
+        )
 
     async def add_volume(self, volume: Volume) -> None:
         """See ControlStore."""

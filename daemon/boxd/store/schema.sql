@@ -23,6 +23,7 @@ CREATE TABLE boxd.workspace (
     owner text NOT NULL,              -- fingerprint of an SSH key, 'SHA256:...'
     name text NOT NULL CHECK (name <> ''),
     created timestamptz NOT NULL,
+    profile text,                     -- of boxes whose spec names no image; NULL: none
     PRIMARY KEY (owner, name)
 );
 
@@ -60,7 +61,8 @@ CREATE TABLE boxd.box (
     egress text NOT NULL DEFAULT 'all',          -- 'all', 'none', or names and networks
     disk_mb integer NOT NULL DEFAULT 0 CHECK (disk_mb >= 0), -- cap of its layer; 0: none
     pids integer NOT NULL DEFAULT 512 CHECK (pids > 0),      -- cap of processes and threads
-    clamped boolean NOT NULL DEFAULT false       -- its deadline is shorter than was asked for
+    clamped boolean NOT NULL DEFAULT false,      -- its deadline is shorter than was asked for
+    relay_key text NOT NULL DEFAULT ''           -- OpenSSH public key its own SSH server takes
 );
 -- A name is unique in a workspace. '' stands for the default workspace, no workspace is called so.
 CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);
@@ -129,3 +131,73 @@ CREATE TABLE boxd.volume (
     created timestamptz NOT NULL
 );
 CREATE UNIQUE INDEX volume_workspace ON boxd.volume (owner, coalesce(workspace, ''));
+
+-- Links to one box for people without its owner's key. The token is never stored: 128 random bits
+-- need no salt. They go with their box.
+CREATE TABLE boxd.share (
+    id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
+    owner text NOT NULL,              -- of the box
+    box_id text NOT NULL REFERENCES boxd.box (id) ON DELETE CASCADE,
+    sha256 bytea NOT NULL UNIQUE CHECK (length(sha256) = 32),
+    created timestamptz NOT NULL,
+    expires timestamptz,              -- NULL: with the box
+    last_used timestamptz             -- NULL: never used; written at most once a minute
+);
+CREATE INDEX share_box ON boxd.share (box_id);
+
+-- What the operator decided on single owners. Who has no row has the default of everything.
+CREATE TABLE boxd.account (
+    owner text PRIMARY KEY,
+    tier text CHECK (tier <> ''),     -- name in tiers.toml; NULL: the default one
+    blocked timestamptz,              -- since when nobody gets in; NULL: not blocked
+    last_seen timestamptz             -- NULL: not known
+);
+
+-- What administrators did. A row is written before the act, and told its end afterwards.
+CREATE TABLE boxd.audit (
+    id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
+    at timestamptz NOT NULL,
+    admin text NOT NULL,              -- fingerprint of the key
+    line text NOT NULL,               -- the command line, escaped and cut
+    status integer,                   -- its exit status; NULL: it did not come to an end
+    owner text                        -- whom it was about; NULL: nobody alone
+);
+CREATE INDEX audit_at ON boxd.audit (at);
+
+-- What owners entrust to their sessions as environment. Values never stand here in clear.
+CREATE TABLE boxd.secret (
+    owner text NOT NULL,
+    tier text NOT NULL CHECK (tier IN ('account', 'workspace')), -- account: in all workspaces
+    workspace text CHECK (workspace <> ''),   -- NULL: the default workspace, or tier 'account'
+    name text NOT NULL,               -- of the environment variable
+    sealed bytea NOT NULL,            -- the value, encrypted with the state directory's key file
+    updated timestamptz NOT NULL,
+    CHECK (tier = 'workspace' OR workspace IS NULL)
+);
+CREATE UNIQUE INDEX secret_name ON boxd.secret (owner, tier, coalesce(workspace, ''), name);
+
+-- The agent that an owner has tasks done by.
+CREATE TABLE boxd.agent (
+    owner text PRIMARY KEY,
+    command text NOT NULL,
+    env text NOT NULL,                -- name of the variable in which it gets its token
+    format text NOT NULL CHECK (format IN ('text', 'jsonl')), -- of its stdout
+    sealed bytea NOT NULL,            -- the token, encrypted like a secret
+    updated timestamptz NOT NULL
+);
+
+-- Questions of programs to their owner. The first answer counts.
+CREATE TABLE boxd.ask (
+    id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
+    owner text NOT NULL,
+    workspace text CHECK (workspace <> ''),   -- NULL: the default workspace
+    box_id text,                      -- where it was asked, and may be gone; NULL: in no box
+    question text NOT NULL,
+    options text[] NOT NULL,          -- answers to choose from; empty: any
+    created timestamptz NOT NULL,
+    expires timestamptz NOT NULL,     -- no answer is taken from then on
+    answer text,                      -- NULL: none yet
+    answered timestamptz,
+    CHECK ((answer IS NULL) = (answered IS NULL))
+);
+CREATE INDEX ask_owner ON boxd.ask (owner);

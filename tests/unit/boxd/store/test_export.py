@@ -12,9 +12,13 @@ import asyncpg
 import pytest
 
 from boxd.errors import Conflict, Unavailable
+from boxd.model.account import Audit
+from boxd.model.ask import Ask
 from boxd.model.box import Box, BoxState
 from boxd.model.key import ApiKey
 from boxd.model.profile import Profile
+from boxd.model.secret import Agent, StoredSecret
+from boxd.model.share import Share
 from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
 from boxd.store.export import drop_service, importing, moment
@@ -93,6 +97,16 @@ async def fill(dsn: str) -> None:
         await store.add_key(ApiKey("k1", OWNER, "laptop", None, NOW, LATER, None), bytes(range(32)))
         sealed = bytes(range(256))
         await store.add_volume(Volume("v1", OWNER, None, "role", "schema", "p1", sealed, NOW))
+        await store.set_workspace_profile(OWNER, "ws1", "mine")
+        for number, one in enumerate(BOXES):
+            share = Share(f"{number:032x}", OWNER, one.id, NOW, LATER, None)
+            await store.add_share(share, bytes([number]) * 32)
+        await store.set_tier(OWNER, "default")
+        await store.add_audit(Audit("b" * 32, NOW, OWNER, "rm \\x1b", 0, OWNER))
+        await store.put_secret(StoredSecret(OWNER, "workspace", None, "TOKEN", sealed, NOW))
+        await store.put_agent(Agent(OWNER, "do 'it'", "TOKEN", "jsonl", sealed, NOW))
+        options = ('"yes", {really}', "no \\", "")
+        await store.add_ask(Ask("c" * 32, OWNER, None, None, "?", options, NOW, LATER))
         await store.add_snapshot(
             Snapshot(
                 id="a" * 32,
@@ -163,6 +177,13 @@ async def test_every_row_of_every_table_comes_back_the_same(pg: str, filled: str
             assert await new.profiles(OWNER) == await old.profiles(OWNER)
             assert await new.all_snapshots() == await old.all_snapshots()
             assert await new.list_volumes() == await old.list_volumes()
+            assert await new.list_workspaces(OWNER) == await old.list_workspaces(OWNER)
+            assert await new.shares(OWNER) == await old.shares(OWNER)
+            assert await new.accounts() == await old.accounts()
+            assert await new.audits(10) == await old.audits(10)
+            assert await new.secrets(OWNER) == await old.secrets(OWNER)
+            assert await new.agent(OWNER) == await old.agent(OWNER)
+            assert await new.asks(OWNER) == await old.asks(OWNER)
             key = await new.find_key(bytes(range(32)))
             assert key is not None
             assert (key.owner, key.expires) == (OWNER, LATER)
@@ -216,6 +237,9 @@ async def test_what_stood_on_the_lost_host_is_told_so(filled: str) -> None:
     async with opened(filled) as store:
         boxes = {one.name: one for one in await store.all_boxes()}
         assert set(boxes) == {"run", "slept", "broken"}
+        assert {one.box_id for one in await store.shares(OWNER)} == {
+            one.id for one in boxes.values()
+        }
         for one in boxes.values():
             assert (one.state, one.detail, one.since) == (BoxState.SUSPENDED, "lost", LATER)
             assert (one.memory, one.step, one.idle_since) == (False, 0, None)

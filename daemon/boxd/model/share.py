@@ -1,0 +1,24 @@
+"""Shares as stored: never the token itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A link to one box for people without its owner's key. It goes with the box.
+
+    `id` is 32 hex digits, `owner` the box's; `expires` None: never.
+    """
+
+    id: str
+    owner: str
+    box_id: str
+    created: datetime
+    expires: datetime | None
+    last_used: datetime | None

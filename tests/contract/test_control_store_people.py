@@ -1,0 +1,207 @@
+"""One suite for every ControlStore: shares, accounts, audit, workspaces, secrets, agents, asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.errors import Conflict, NotFound
+from boxd.model.account import Account, Audit
+from boxd.model.ask import Ask
+from boxd.model.secret import Agent, StoredSecret
+from boxd.model.share import Share
+from boxd.model.workspace import Workspace
+from boxd.secret import digest, random_hex
+from tests.contract.test_control_store import NOW, OTHER, OWNER, make_box
+
+if TYPE_CHECKING:
+    from boxd.model.box import Box
+    from boxd.store.interface import ControlStore
+
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def store(control_store: ControlStore) -> ControlStore:
+    """A fresh store of each kind."""
+    return control_store
+
+
+def make_share(box: Box) -> Share:
+    """A share that was never used."""
+    return Share(random_hex(16), box.owner, box.id, NOW, NOW + DAY, None)
+
+
+def make_ask() -> Ask:
+    """An open question with every field set."""
+    return Ask(random_hex(16), OWNER, "ws1", "b" * 32, "Go on?", ("yes", "no"), NOW, NOW + DAY)
+
+
+async def test_share_is_found_by_its_digest(store: ControlStore) -> None:
+    box, other = make_box(), make_box(owner=OTHER)
+    await store.add_box(box)
+    await store.add_box(other)
+    first, second = make_share(box), replace(make_share(box), created=NOW + SECOND, expires=None)
+    foreign = make_share(other)
+    for share, token in ((second, "b"), (first, "a"), (first, "a"), (foreign, "c")):
+        await store.add_share(share, digest(token))
+    assert await store.find_share(digest("a")) == first
+    assert await store.find_share(digest("d")) is None
+    assert await store.shares(OWNER) == [first, second]
+    assert await store.shares(OTHER) == [foreign]
+    await store.remove_share(first.id)
+    await store.remove_share(first.id)
+    assert await store.find_share(digest("a")) is None
+    assert await store.shares(OWNER) == [second]
+
+
+async def test_shares_go_with_their_box_and_need_one(store: ControlStore) -> None:
+    box, other = make_box(), make_box("db")
+    for one in (box, other):
+        await store.add_box(one)
+        await store.add_share(make_share(one), digest(one.name))
+    await store.remove_box(box.id)
+    assert await store.find_share(digest("web")) is None
+    assert [share.box_id for share in await store.shares(OWNER)] == [other.id]
+    with pytest.raises(NotFound, match="no such box"):
+        await store.add_share(make_share(box), digest("late"))
+
+
+async def test_last_use_of_a_share_never_goes_back(store: ControlStore) -> None:
+    box = make_box()
+    share = make_share(box)
+    await store.add_box(box)
+    await store.add_share(share, digest("a"))
+    await store.touch_share(share.id, NOW + 2 * SECOND)
+    await store.touch_share(share.id, NOW + SECOND)
+    await store.touch_share("f" * 32, NOW)
+    assert await store.shares(OWNER) == [replace(share, last_used=NOW + 2 * SECOND)]
+
+
+async def test_accounts_keep_each_of_their_facts(store: ControlStore) -> None:
+    assert await store.accounts() == []
+    await store.set_tier(OTHER, "large")
+    await store.touch_account(OWNER, NOW + SECOND)
+    await store.touch_account(OWNER, NOW)
+    await store.set_blocked(OWNER, NOW)
+    await store.set_tier(OWNER, "small")
+    assert await store.accounts() == [
+        Account(OWNER, "small", NOW, NOW + SECOND),
+        Account(OTHER, "large"),
+    ]
+    await store.set_blocked(OWNER, None)
+    await store.set_tier(OWNER, None)
+    await store.touch_account(OTHER, NOW)
+    assert await store.accounts() == [
+        Account(OWNER, None, None, NOW + SECOND),
+        Account(OTHER, "large", None, NOW),
+    ]
+
+
+async def test_audit_tells_the_newest_first_and_how_each_ended(store: ControlStore) -> None:
+    entries = [
+        Audit(random_hex(16), NOW + number * SECOND, "SHA256:admin", f"rm {number}")
+        for number in range(3)
+    ]
+    for entry in (*entries, entries[0]):
+        await store.add_audit(entry)
+    assert await store.audits(10) == entries[::-1]
+    assert await store.audits(2) == [entries[2], entries[1]]
+    await store.finish_audit(entries[0].id, 0, OWNER)
+    await store.finish_audit(entries[1].id, 2)
+    await store.finish_audit("f" * 32, 0)
+    ended = [replace(entries[0], status=0, owner=OWNER), replace(entries[1], status=2), entries[2]]
+    assert await store.audits(10) == ended[::-1]
+    assert await store.audits(10, OWNER) == [ended[0]]
+    assert await store.audits(10, OTHER) == []
+
+
+async def test_workspaces_have_a_profile_and_go(store: ControlStore) -> None:
+    for name, owner in (("b", OWNER), ("a", OWNER), ("a", OTHER)):
+        await store.add_workspace(owner, name, NOW)
+    await store.set_workspace_profile(OWNER, "a", "lab")
+    await store.set_workspace_profile(OWNER, "c", "lab")
+    await store.add_workspace(OWNER, "a", NOW + DAY)
+    assert await store.list_workspaces(OWNER) == [
+        Workspace(OWNER, "a", NOW, "lab"),
+        Workspace(OWNER, "b", NOW),
+    ]
+    assert await store.list_workspaces(OTHER) == [Workspace(OTHER, "a", NOW)]
+    await store.set_workspace_profile(OWNER, "a", None)
+    await store.remove_workspace(OWNER, "b")
+    await store.remove_workspace(OWNER, "b")
+    assert await store.list_workspaces(OWNER) == [Workspace(OWNER, "a", NOW)]
+
+
+async def test_secrets_are_named_by_tier_and_workspace(store: ControlStore) -> None:
+    account = StoredSecret(OWNER, "account", None, "TOKEN", b"\x00one", NOW)
+    default = replace(account, tier="workspace", sealed=b"two")
+    named = replace(default, workspace="ws1", sealed=b"three")
+    first = replace(named, name="KEY")
+    foreign = replace(account, owner=OTHER)
+    for secret in (named, default, foreign, first, account, account):
+        await store.put_secret(secret)
+    assert await store.secrets(OWNER) == [account, default, first, named]
+    newer = replace(default, sealed=b"newer", updated=NOW + SECOND)
+    await store.put_secret(newer)
+    await store.remove_secret(OWNER, "account", None, "TOKEN")
+    await store.remove_secret(OWNER, "account", None, "TOKEN")
+    await store.remove_secret(OWNER, "workspace", "ws1", "KEY")
+    assert await store.secrets(OWNER) == [newer, named]
+    assert await store.secrets(OTHER) == [foreign]
+
+
+async def test_an_owner_has_one_agent(store: ControlStore) -> None:
+    agent = Agent(OWNER, "do it", "TOKEN", "text", b"\x00sealed", NOW)
+    assert await store.agent(OWNER) is None
+    await store.put_agent(replace(agent, owner=OTHER))
+    await store.put_agent(agent)
+    newer = Agent(OWNER, "do more", "KEY", "jsonl", b"other", NOW + SECOND)
+    await store.put_agent(newer)
+    assert await store.agent(OWNER) == newer
+    await store.remove_agent(OWNER)
+    await store.remove_agent(OWNER)
+    assert await store.agent(OWNER) is None
+    assert await store.agent(OTHER) == replace(agent, owner=OTHER)
+
+
+async def test_what_is_sealed_is_not_shown(store: ControlStore) -> None:
+    for one in (
+        StoredSecret(OWNER, "account", None, "TOKEN", b"canary", NOW),
+        Agent(OWNER, "do it", "TOKEN", "text", b"canary", NOW),
+    ):
+        assert "canary" not in repr(one)
+
+
+async def test_asks_are_listed_oldest_first_and_forgotten(store: ControlStore) -> None:
+    bare = replace(make_ask(), workspace=None, box_id=None, options=(), created=NOW + SECOND)
+    full, foreign = replace(make_ask(), expires=NOW), replace(make_ask(), owner=OTHER)
+    for ask in (bare, full, foreign, full):
+        await store.add_ask(ask)
+    assert await store.asks(OWNER) == [full, bare]
+    await store.remove_asks(NOW)
+    assert await store.asks(OWNER) == [full, bare]
+    await store.remove_asks(NOW + SECOND)
+    assert await store.asks(OWNER) == [bare]
+    assert await store.asks(OTHER) == [foreign]
+
+
+async def test_the_first_answer_counts(store: ControlStore) -> None:
+    ask, late = make_ask(), replace(make_ask(), created=NOW + SECOND)
+    for one in (ask, late):
+        await store.add_ask(one)
+    answered = replace(ask, answer="yes", answered=NOW + SECOND)
+    assert await store.answer_ask(ask.id, "yes", NOW + SECOND) == answered
+    with pytest.raises(Conflict, match="answered already"):
+        await store.answer_ask(ask.id, "no", NOW + 2 * SECOND)
+    with pytest.raises(Conflict, match="expired already"):
+        await store.answer_ask(late.id, "yes", late.expires)
+    with pytest.raises(NotFound, match="no such question"):
+        await store.answer_ask("f" * 32, "yes", NOW)
+    assert await store.asks(OWNER) == [answered, late]
+    assert [one.state(late.expires) for one in (answered, late)] == ["answered", "expired"]
+    assert late.state(NOW) == "open"
