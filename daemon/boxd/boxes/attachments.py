@@ -10,22 +10,26 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from boxd.errors import BoxdError, Forbidden, InvalidKey
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 @dataclass(eq=False, slots=True)
 class Hold:
-    """One attachment, from the moment in which it is asked for. `end` is called when its credential
-    is revoked, also while its box is being made.
+    """One attachment, from the moment in which it is asked for; `owner` is who asked. `end` is
+    called with the reason when it may not go on, also while its box is being made.
 
-    `lost` tells, once it is known, what became of the box while it was held.
+    `box_id` is empty until the box is known. `lost` tells, once it is known, what became of the box
+    while it was held.
     """
 
+    owner: str
     box_id: str
     why: str
     key_id: str | None
-    end: Callable[[], None] | None = field(default=None)
+    end: Callable[[BoxdError], None] | None = field(default=None)
     lost: str = ""
 
 
@@ -76,10 +80,21 @@ class Attachments:
         self._revocable.discard(hold)
 
     def end_key(self, key_id: str) -> int:
-        """Ends everything that an API key started; returns how many that were."""
+        """Ends everything that an API key or share started; returns how many that were."""
+        return self._end(lambda hold: hold.key_id == key_id, InvalidKey)
+
+    def end_box(self, box_id: str, text: str) -> int:
+        """Ends everything that holds a box, which is told `text`; returns how many that were."""
+        return self._end(lambda hold: hold.box_id == box_id, lambda: Forbidden(text))
+
+    def end_owner(self, owner: str, text: str) -> int:
+        """Ends everything of an owner, which is told `text`; returns how many that were."""
+        return self._end(lambda hold: hold.owner == owner, lambda: Forbidden(text))
+
+    def _end(self, chosen: Callable[[Hold], bool], reason: Callable[[], BoxdError]) -> int:
         ended = 0
         for hold in list(self._revocable):
-            if hold.key_id == key_id and hold.end is not None:
-                hold.end()
+            if chosen(hold) and hold.end is not None:
+                hold.end(reason())
                 ended += 1
         return ended

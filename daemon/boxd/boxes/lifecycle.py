@@ -33,7 +33,7 @@ from boxd.boxes.suspend import Sleep
 from boxd.boxes.templates import Templates
 from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
-from boxd.errors import BoxdError, InvalidKey
+from boxd.errors import BoxdError
 from boxd.model.box import Box, BoxState
 from boxd.model.view import Use
 from boxd.secret import random_hex
@@ -307,7 +307,7 @@ class Lifecycle:
         default_ttl: timedelta | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds the box of a spec while the context lasts; see `up`."""
-        hold = Hold("", why, key_id)
+        hold = Hold(owner, "", why, key_id)
         async with self._revocable(hold):
             box = await self.up(
                 owner, workspace, spec, notes=notes, default_ttl=default_ttl, hold=hold
@@ -320,7 +320,7 @@ class Lifecycle:
         self, box: Box, *, why: str, key_id: str | None
     ) -> AsyncIterator[Attachment]:
         """Holds an existing box while the context lasts; see `wake`."""
-        hold = Hold("", why, key_id)
+        hold = Hold(box.owner, "", why, key_id)
         async with self._revocable(hold):
             box = await self.wake(box, hold=hold)
             async with self._held(box, hold) as attachment:
@@ -375,14 +375,14 @@ class Lifecycle:
 
     @asynccontextmanager
     async def _revocable(self, hold: Hold) -> AsyncIterator[None]:
-        """Who attaches, from the first wish on: InvalidKey as soon as its key is revoked."""
+        """Who attaches, from the first wish on: raises why it was ended as soon as it is."""
         task = asyncio.current_task()
-        revoked = False
+        reason: BoxdError | None = None
 
-        def end() -> None:
-            nonlocal revoked
-            if task is not None and not revoked:
-                revoked = True
+        def end(why: BoxdError) -> None:
+            nonlocal reason
+            if task is not None and reason is None:
+                reason = why
                 task.cancel()
 
         hold.end = end
@@ -390,8 +390,8 @@ class Lifecycle:
         try:
             yield
         except asyncio.CancelledError:
-            if revoked and task is not None and task.uncancel() == 0:
-                raise InvalidKey from None
+            if reason is not None and task is not None and task.uncancel() == 0:
+                raise reason from None
             raise
         finally:
             hold.end = None

@@ -145,7 +145,8 @@ class BoxOperations(Core):
         `run_box`: a box that is made here for one command has the tier's default deadline, unless
         its spec or its profile has one.
         `notes` gets lines for people. Raises InvalidKey inside the context when the key that
-        opened it is revoked; the context must be left by the task that entered it.
+        opened it is revoked, Forbidden when it is ended otherwise (`Attachments.end_box`); the
+        context must be left by the task that entered it.
         """
         require(p, Action.ATTACH_BOX)
         tell = notes or _ignore
@@ -162,8 +163,12 @@ class BoxOperations(Core):
             yield attachment
 
     async def _visible(self, p: Principal) -> list[Box]:
-        boxes = await self._store.boxes(p.owner)
-        return [box for box in boxes if p.scope is None or box.workspace == p.scope]
+        """The boxes that there are for the principal."""
+        return [
+            box
+            for box in await self._store.boxes(p.owner)
+            if (p.scope is None or box.workspace == p.scope) and p.box in (None, box.id)
+        ]
 
     async def _creatable(
         self, p: Principal, text: str, ws: str | None, *, anonymous: bool

@@ -69,4 +69,4 @@ class KeyOperations(Core):
         if key is None or (key.expires is not None and key.expires <= now):
             raise InvalidKey
         self._key_uses.touch(key)
-        return Principal(key.owner, key.scope, "api_key", key.id)
+        return Principal(key.owner, key.scope, "api_key", key.id, expires=key.expires)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes import timers
-from boxd.errors import InvalidKey, NotFound, UnknownImage
+from boxd.errors import Forbidden, InvalidKey, NotFound, UnknownImage
 from boxd.model.box import BoxState
 from tests.harness.wait import until
 from tests.harness.world import ALICE
@@ -158,6 +158,29 @@ async def test_revoked_key_ends_what_it_holds(world: World) -> None:
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other
+
+
+async def test_who_is_sent_away_is_told_why_once(world: World) -> None:
+    inside = asyncio.Event()
+
+    async def visit() -> None:
+        box = await world.lifecycle.up(OWNER, None, spec("web"))
+        async with world.lifecycle.attach_existing(box, why="session", key_id=None):
+            inside.set()
+            await asyncio.Event().wait()
+
+    visitor = asyncio.create_task(visit())
+    await inside.wait()
+    [box] = await rows(world)
+    attachments = world.lifecycle.attachments
+    assert attachments.end_owner("SHA256:other", "another") == 0
+    assert attachments.end_box(box.id, "sent away") == 1
+    assert attachments.end_owner(OWNER, "blocked") == 1
+    with pytest.raises(Forbidden, match="sent away"):
+        await visitor
+    assert attachments.count(box.id) == 0
+    [left] = await rows(world)
+    assert left.state is BoxState.RUNNING
 
 
 @pytest.mark.parametrize("step", ["backend.start", "tunnel.hello"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import Ambiguous, BadName, BadRequest, Forbidden, NotFound
+from boxd.principal import Principal
 from tests.harness.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
@@ -39,6 +40,21 @@ async def test_up_shows_the_box_in_its_json_form(world: World, ops: Operations) 
     assert (shown["age_s"], shown["cpus"], shown["mem_mb"]) == (3.0, 1.0, 512)
     assert shown["next"] == {"act": "removed", "at": shown["deadline"]}
     assert "workspace" not in (await ops.up(ALICE, "web")).to_json()
+
+
+async def test_for_who_has_one_box_there_is_no_other(ops: Operations) -> None:
+    mine, other = await ops.up(ALICE, "web"), await ops.up(ALICE, "db")
+    visitor = Principal(ALICE.owner, None, "share", "s1", box=mine.id)
+    assert (await ops.resolve(visitor, mine.id)).id == mine.id
+    for ref in ("db", other.id):
+        with pytest.raises(NotFound):
+            await ops.resolve(visitor, ref)
+    async with ops.attach(visitor, "web", kind="reference", why="session") as held:
+        assert held.box.id == mine.id
+    with pytest.raises(Forbidden):
+        await ops.list_boxes(visitor)
+    only = replace(ALICE, box=mine.id)
+    assert [box.id for box in await ops.list_boxes(only, everywhere=True)] == [mine.id]
 
 
 async def test_list_is_per_workspace_or_everywhere(ops: Operations) -> None:

@@ -41,7 +41,9 @@ async def test_key_works_and_is_stored_as_a_hash(world: World, ops: Operations) 
 async def test_failures_of_keys_are_one(world: World, ops: Operations) -> None:
     _, revoked = await ops.create_key(ALICE, "revoked", scope=None, ttl=None)
     _, expired = await ops.create_key(ALICE, "expired", scope=None, ttl=timedelta(hours=1))
-    await ops.principal_of_key(expired.reveal())
+    assert (await ops.principal_of_key(expired.reveal())).expires == world.clock.now() + timedelta(
+        hours=1
+    )
     await ops.remove_key(ALICE, "revoked")
     world.clock.turn(timedelta(hours=1))
     bad = [None, "", "svc_" + "0" * 40, "x" * 5000, "\udc80", revoked.reveal(), expired.reveal()]
