@@ -34,6 +34,7 @@ from boxd.boxes.hostlimits import check_floor, host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
 from boxd.boxes.quota import TIERS_FILE, load_tiers
+from boxd.boxes.tiers import DEFAULT_TIER, Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.embedded.files import write_private
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
 
 INSTANCE = "instance"
 """Setting in the control database, and file in the state directory: they belong together."""
-TIER = "default"
 BESIDE_S = 5.0
 """Seconds in which the database of a service that runs must answer."""
 QUICK_DRAIN = 1.0
@@ -98,7 +98,7 @@ class Service:
         self._progress = progress
         self._stack = AsyncExitStack()
         self._mode = StopMode.DAEMON
-        self._tier = load_tiers()[TIER]
+        self._known_tiers = load_tiers()
         self._door: FrontDoor | None = None
         self._drives: HostDrives | BoxDrives
         self.ssh_addr: Address | None = None
@@ -142,7 +142,7 @@ class Service:
         config, state = self._config, self._config.state_dir
         backups = _backups(config) if serve else None
         if serve:  # what only stops boxes asks for no limits
-            self._tier = load_tiers(state / TIERS_FILE)[TIER]
+            self._known_tiers = load_tiers(state / TIERS_FILE)
         make_private(state)
         if serve:
             check_floor(state, config.min_free)
@@ -219,7 +219,8 @@ class Service:
         *,
         serve: bool,
     ) -> Operations:
-        tier, clock = self._tier, SystemClock()
+        tiers, clock = Tiers(store, self._known_tiers), SystemClock()
+        await tiers.start()
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,
@@ -232,7 +233,7 @@ class Service:
             store=store,
             assembly=assembly,
             catalog=catalog,
-            tier=tier,
+            tier_of=tiers.of,
             clock=clock,
             default_image=self._config.default_image,
             automount=self._config.workspace_automount,
@@ -257,7 +258,12 @@ class Service:
         pool = DrivePool(volumes, clock)
         self._stack.push_async_callback(pool.close)
         operations = Operations(
-            store=store, lifecycle=lifecycle, catalog=catalog, drives=pool, tier=tier, clock=clock
+            store=store,
+            lifecycle=lifecycle,
+            catalog=catalog,
+            drives=pool,
+            tier_of=tiers.of,
+            clock=clock,
         )
         self._stack.push_async_callback(operations.close)
         return operations
@@ -299,7 +305,7 @@ class Service:
             issuer = prefixes = ExternalStore.from_file(config.store_file)
             target = issuer.target
             await issuer.check()
-        tier = self._tier
+        tier = self._known_tiers[DEFAULT_TIER]
         provisioner = Provisioner(
             dsn,
             trash_seconds=config.trash_seconds,

@@ -25,6 +25,7 @@ from boxd.backends.without_memory import WithoutMemory
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.quota import load_tiers
+from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.errors import Unavailable, UnknownImage, Unsupported
@@ -38,7 +39,6 @@ from tests.harness.openssh import Client
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-TIER = "default"
 STOP_S = 10.0
 
 
@@ -175,6 +175,7 @@ class Entrance:
     lifecycle: Lifecycle
     backend: ProcessBackend
     store: MemoryStore
+    tiers: Tiers
     client: Client
 
     def new_client(self, name: str) -> Client:
@@ -192,7 +193,8 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     (keys / "tunnel_ed25519").chmod(0o600)
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
-    catalog, tier = PlainCatalog(root), load_tiers()[TIER]
+    catalog = PlainCatalog(root)
+    tiers = Tiers(store, load_tiers())
     assembly = Assembly(
         backend=backend,
         tunnels=tunnels,
@@ -205,20 +207,25 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         store=store,
         assembly=assembly,
         catalog=catalog,
-        tier=tier,
+        tier_of=tiers.of,
         clock=clock,
         default_image="debian",
         automount=False,
     )
     operations = Operations(
-        store=store, lifecycle=lifecycle, catalog=catalog, drives=None, tier=tier, clock=clock
+        store=store,
+        lifecycle=lifecycle,
+        catalog=catalog,
+        drives=None,
+        tier_of=tiers.of,
+        clock=clock,
     )
     await lifecycle.start()
     door = FrontDoor(operations, Address("127.0.0.1", 0), keys)
     try:
         await door.start()
         client = Client(root / "client", door.port, door.host_key)
-        yield Entrance(door, operations, lifecycle, backend, store, client)
+        yield Entrance(door, operations, lifecycle, backend, store, tiers, client)
     finally:
         await door.close(drain_s=0)
         await lifecycle.close(stop_boxes=True)

@@ -21,6 +21,7 @@ from boxd.api.serve import ApiServer
 from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.quota import load_tiers
+from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address, Config
 from boxd.errors import Unavailable
@@ -28,7 +29,7 @@ from boxd.operations import Operations
 from boxd.principal import Principal
 from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
-from tests.harness.frontdoor import TIER, PlainCatalog, ProcessBackend
+from tests.harness.frontdoor import PlainCatalog, ProcessBackend
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta.memory import MemoryMeta
@@ -151,7 +152,8 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
     (keys / "tunnel_ed25519").chmod(0o600)
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
-    catalog, tier = PlainCatalog(root), load_tiers()[TIER]
+    catalog = PlainCatalog(root)
+    tiers = Tiers(store, load_tiers())
     assembly = Assembly(
         backend=backend,
         tunnels=tunnels,
@@ -164,7 +166,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         store=store,
         assembly=assembly,
         catalog=catalog,
-        tier=tier,
+        tier_of=tiers.of,
         clock=clock,
         default_image="debian",
         automount=False,
@@ -175,7 +177,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         lifecycle=lifecycle,
         catalog=catalog,
         drives=drives if with_drives else None,
-        tier=tier,
+        tier_of=tiers.of,
         clock=clock,
     )
     await lifecycle.start()

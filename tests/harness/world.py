@@ -325,6 +325,7 @@ class World:
         self.policy = policy
         self.catalog = FakeCatalog(root)
         self.tier = tier(load_tiers()["default"])
+        self.tiers: dict[str, Tier] = {}
         self.automount = automount
         self.open = False
         self.host = host
@@ -348,7 +349,7 @@ class World:
                 new_identity=self._new_identity,
             ),
             catalog=self.catalog,
-            tier=self.tier,
+            tier_of=self.tier_of,
             clock=self.clock,
             default_image="debian",
             automount=self.automount,
@@ -361,9 +362,13 @@ class World:
             lifecycle=self.lifecycle,
             catalog=self.catalog,
             drives=None,
-            tier=self.tier,
+            tier_of=self.tier_of,
             clock=self.clock,
         )
+
+    def tier_of(self, owner: str) -> Tier:
+        """The limits of an owner: the same for all who have none of their own in `tiers`."""
+        return self.tiers.get(owner, self.tier)
 
     def _new_identity(self) -> tuple[bytes, str]:
         """A key pair that opens nothing."""

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from boxd.boxes.hostlimits import HostLimits
     from boxd.boxes.locks import Locks
@@ -23,10 +23,15 @@ class Admission:
     """
 
     def __init__(
-        self, *, store: ControlStore, tier: Tier, host: HostLimits | None, locks: Locks
+        self,
+        *,
+        store: ControlStore,
+        tier_of: Callable[[str], Tier],
+        host: HostLimits | None,
+        locks: Locks,
     ) -> None:
         self._store = store
-        self._tier = tier
+        self._tier_of = tier_of
         self._host = host
         self._locks = locks
 
@@ -37,14 +42,15 @@ class Admission:
         `old` makes room for it. QuotaExceeded names the owner's limit, Unavailable the host's.
         """
         async with self._locks.sums():
+            tier = self._tier_of(box.owner)
             if new and box.workspace is not None:
                 present = await self._store.workspaces(box.owner)
                 if box.workspace not in present:
-                    self._tier.check_workspaces(len(present))
+                    tier.check_workspaces(len(present))
             leaving = {box.id} if old is None else {box.id, old.id}
             others = [one for one in await self._store.all_boxes() if one.id not in leaving]
             own = [one for one in others if one.owner == box.owner]
-            self._tier.check_box(own, box, new=new)
+            tier.check_box(own, box, new=new)
             if self._host is not None:
                 self._host.check(others, mem_mb=box.mem_mb)
             yield

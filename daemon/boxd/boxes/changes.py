@@ -64,7 +64,7 @@ class Changes:
         catalog: Catalog,
         admission: Admission,
         templates: Templates,
-        defaults: Defaults,
+        defaults_of: Callable[[str], Defaults],
     ) -> None:
         self._store = parts.store
         self._rows = parts.rows
@@ -74,7 +74,7 @@ class Changes:
         self._admission = admission
         self._templates = templates
         self._clock = parts.clock
-        self._defaults = defaults
+        self._defaults_of = defaults_of
         self._locks = parts.locks
         self._attachments = parts.attachments
         self._activity = parts.activity
@@ -152,7 +152,9 @@ class Changes:
     ) -> Decided:
         """What `create` makes. Changes nothing; raises what profile, catalog and image raise."""
         profile = await self._profile(owner, spec)
-        wish = wished(spec, self._defaults, self._catalog, profile=profile, default_ttl=default_ttl)
+        wish = wished(
+            spec, self._defaults_of(owner), self._catalog, profile=profile, default_ttl=default_ttl
+        )
         self._check_image(wish.image, profile)
         box = new_box(
             *(owner, workspace, spec.name, wish),
@@ -164,7 +166,7 @@ class Changes:
 
     def _decide_from(self, base: Snapshot, workspace: str | None, spec: BoxSpec) -> Decided:
         """What `create_from` makes; see `_decide`."""
-        wish = wished(spec, self._defaults, self._catalog)
+        wish = wished(spec, self._defaults_of(base.owner), self._catalog)
         self._check_image(base.image, None)
         box = new_box(
             *(base.owner, workspace, spec.name, wish), now=self._clock.now(), ephemeral=False
@@ -263,7 +265,7 @@ class Changes:
     ) -> Box:
         """Applies what a spec may change in an existing box; notes what it may not."""
         profile = await self._profile(box.owner, spec)
-        renewal = renewed(spec, box, self._defaults, profile=profile)
+        renewal = renewed(spec, box, self._defaults_of(box.owner), profile=profile)
         for note in renewal.notes:
             said(note)
         if renewal.grace is not None:

@@ -72,6 +72,7 @@ class Attachment:
 
 class Lifecycle:
     """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes.
+    `tier_of`: the limits of an owner, asked for each time.
     `host`: what all boxes may take together. `templates`: new boxes are copies where that works.
     """
 
@@ -81,7 +82,7 @@ class Lifecycle:
         store: ControlStore,
         assembly: Assembly,
         catalog: Catalog,
-        tier: Tier,
+        tier_of: Callable[[str], Tier],
         clock: HostClock,
         default_image: str,
         automount: bool,
@@ -94,27 +95,31 @@ class Lifecycle:
         self._parts = parts = Parts.made(store, clock, assembly, policy)
         self._sleep = Sleep(parts)
         self.templates = Templates(parts, on=templates)
-        defaults = Defaults(
-            image=default_image,
-            backend=assembly.backend.name,
-            drive=automount and assembly.drives is not None,
-            deadline_max=tier.deadline_max,
-            policy=policy,
-            disk_mb=tier.disk_mb,
-        )
+
+        def defaults_of(owner: str) -> Defaults:
+            tier = tier_of(owner)
+            return Defaults(
+                image=default_image,
+                backend=assembly.backend.name,
+                drive=automount and assembly.drives is not None,
+                deadline_max=tier.deadline_max,
+                policy=policy,
+                disk_mb=tier.disk_mb,
+            )
+
         self._changes = Changes(
             parts,
             sleep=self._sleep,
             catalog=catalog,
-            admission=Admission(store=store, tier=tier, host=host, locks=parts.locks),
+            admission=Admission(store=store, tier_of=tier_of, host=host, locks=parts.locks),
             templates=self.templates,
-            defaults=defaults,
+            defaults_of=defaults_of,
         )
         self._acts = DueActs(parts, sleep=self._sleep, changes=self._changes)
         self._adoption = Adoption(parts, sleep=self._sleep, changes=self._changes)
         self._pins = Pins(parts, self._changes)
         self._drives = BoxDrives(parts, self._changes)
-        self.snapshots = Snapshots(parts, sleep=self._sleep, changes=self._changes, tier=tier)
+        self.snapshots = Snapshots(parts, sleep=self._sleep, changes=self._changes, tier_of=tier_of)
         self._forks = Forks(parts, changes=self._changes, snapshots=self.snapshots)
         self._store, self._assembly, self._locks = store, assembly, parts.locks
         self._timers, self.activity, self.attachments = (

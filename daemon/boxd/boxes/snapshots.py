@@ -26,7 +26,7 @@ from boxd.names.words import shown
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from boxd.boxes.changes import Changes
     from boxd.boxes.parts import Parts
@@ -45,7 +45,9 @@ _log = logging.getLogger(__name__)
 class Snapshots:
     """See the module. Holds no state of its own; takes the locks that it needs."""
 
-    def __init__(self, parts: Parts, *, sleep: Sleep, changes: Changes, tier: Tier) -> None:
+    def __init__(
+        self, parts: Parts, *, sleep: Sleep, changes: Changes, tier_of: Callable[[str], Tier]
+    ) -> None:
         self._store = parts.store
         self._rows = parts.rows
         self._clock = parts.clock
@@ -55,7 +57,7 @@ class Snapshots:
         self._timers = parts.timers
         self._sleep = sleep
         self._changes = changes
-        self._tier = tier
+        self._tier_of = tier_of
 
     async def clean(self, keep: Collection[str]) -> None:
         """Removes what a crash left; `keep` are ids on the host that have no row. At the start."""
@@ -112,7 +114,7 @@ class Snapshots:
             older = await self._older(box)
             present = await self._store.snapshots(box.owner)
             try:
-                self._tier.check_snapshots(len(present) - (older is not None))
+                self._tier_of(box.owner).check_snapshots(len(present) - (older is not None))
             except QuotaExceeded as error:
                 raise QuotaExceeded(
                     f"{error}. One more: a restore keeps the present box as snapshot {PRE_RESTORE}"
@@ -181,7 +183,7 @@ class Snapshots:
         which are there still."""
         async with self._locks.sums():
             present = await self._store.snapshots(box.owner)
-            self._tier.check_snapshots(len(present) - leaving)
+            self._tier_of(box.owner).check_snapshots(len(present) - leaving)
             taken = {one.name for one in present if one.ref == box.ref}
             snapshot = snapshot_of(
                 box, random_hex(16), name or _free_name(taken, "s", 1), self._clock.now()

@@ -152,7 +152,7 @@ class BoxOperations(Core):
         tell = notes or _ignore
         if kind == "spec":
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
-            ttl = self._tier.deadline_exec if run_box else None
+            ttl = self._tier_of(p.owner).deadline_exec if run_box else None
             held = self._lifecycle.attach(
                 p.owner, workspace, spec, why=why, key_id=p.key_id, notes=tell, default_ttl=ttl
             )

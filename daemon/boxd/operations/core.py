@@ -10,6 +10,7 @@ from boxd.names.words import parse_workspace
 from boxd.operations.keyuse import KeyUses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.interface import Catalog
@@ -32,7 +33,8 @@ class Drives(Protocol):
 
 
 class Core:
-    """The base of every family. `drives` None means that drives are not enabled on this host.
+    """The base of every family. `drives` None means that drives are not enabled on this host;
+    `tier_of` gives the limits of an owner.
 
     Holds no state across awaits but what `KeyUses` holds; the families add none.
     """
@@ -44,14 +46,14 @@ class Core:
         lifecycle: Lifecycle,
         catalog: Catalog,
         drives: Drives | None,
-        tier: Tier,
+        tier_of: Callable[[str], Tier],
         clock: Clock,
     ) -> None:
         self._store = store
         self._lifecycle = lifecycle
         self._catalog = catalog
         self._drives = drives
-        self._tier = tier
+        self._tier_of = tier_of
         self._clock = clock
         self._key_uses = KeyUses(store, clock)
 
@@ -70,7 +72,7 @@ class Core:
         if name in present:
             return
         require(p, Action.CREATE_WORKSPACE)
-        self._tier.check_workspaces(len(present))
+        self._tier_of(p.owner).check_workspaces(len(present))
         await self._store.add_workspace(p.owner, name, self._clock.now())
 
 

@@ -28,7 +28,7 @@ class KeyOperations(Core):
         name = parse_key_name(name)
         if ttl is not None and ttl <= timedelta(0):
             raise BadRequest("the ttl of a key must be positive; for example --ttl 30d")
-        self._tier.check_keys(len(await self._store.keys(p.owner)))
+        self._tier_of(p.owner).check_keys(len(await self._store.keys(p.owner)))
         if scope is not None:
             scope = parse_workspace(scope)
             await self._ensure_workspace(p, scope)
