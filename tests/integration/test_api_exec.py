@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.harness.given import give
 from tests.harness.http import ALICE, BOB
 from tests.harness.wait import until
 from tests.integration.test_api_basics import error_of
@@ -170,6 +171,14 @@ async def test_environment_is_merged_over_that_of_the_session(web: Web) -> None:
     env = {"A_1": "x y\n$z 'q'", "LANG": "tlh", "EMPTY": ""}
     ran = await stream(web.client(), "web", header(command, env=env))
     assert ran.stdout == f"{env['A_1']}|{os.path.expanduser('~')}|tlh|".encode()
+
+
+async def test_what_an_attachment_brings_is_beneath_what_is_asked_for(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, web.operations, {"GIVEN": "x 'y'", "MINE": "theirs"})
+    command = header('printf "%s|%s" "$GIVEN" "$MINE"', env={"MINE": "mine"})
+    assert (await stream(web.client(), "web", command)).stdout == b"x 'y'|mine"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.given import give
 from tests.harness.openssh import HOST, end_input, run, running
 from tests.harness.wait import until
 
@@ -73,6 +74,15 @@ async def test_the_environment_is_passed_but_not_the_loaders(front_door: Entranc
     values = done.text.rstrip("\n").split("|")
     assert values[:4] == ["a", "C.UTF-8", "x\u00e9", ""]
     assert values[4] != "1"
+
+
+async def test_what_an_attachment_brings_is_beneath_what_the_client_sets(
+    front_door: Entrance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, front_door.operations, {"GIVEN": "x\n\udce9 'y'", "MINE": "theirs"})
+    done = await front_door.client.run("web", "-o", "SetEnv=MINE=mine", 'echo "$GIVEN|$MINE"')
+    assert done.stdout == b"x\n\xe9 'y'|mine\n"
+    assert "GIVEN" not in (await front_door.client.run("cli", "info web --json")).text
 
 
 async def test_a_session_is_told_that_it_came_by_ssh_and_not_from_where(

@@ -68,7 +68,7 @@ class ExecEndpoint:
         exchange = exchange_of(scope)
         serve = _stream if streamed else _buffer
         attach = self._operations.attach(principal, spec, ws, kind="spec", why="exec", run_box=True)
-        async with attach as attachment, running(attachment.tunnel, request) as run:
+        async with attach as held, running(held.tunnel, request, held.env) as run:
             await _while_connected(exchange, serve(run, body, exchange, send))
 
 

@@ -138,9 +138,11 @@ class ExecRun:
 
 
 @contextlib.asynccontextmanager
-async def running(tunnel: Tunnel, request: ExecRequest) -> AsyncIterator[ExecRun]:
-    """Starts the command; when the context is left, it has ended."""
-    channel = await tunnel.start(request.cmd, env=dict(request.env))
+async def running(
+    tunnel: Tunnel, request: ExecRequest, env: Mapping[str, str]
+) -> AsyncIterator[ExecRun]:
+    """Starts the command, with `env` beneath its own; when the context is left, it has ended."""
+    channel = await tunnel.start(request.cmd, env={**env, **request.env})
     run = ExecRun(channel, request.timeout_s)
     try:
         yield run

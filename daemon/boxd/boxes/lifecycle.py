@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from box_guest import protocol
@@ -39,7 +39,7 @@ from boxd.model.view import Use
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
     from datetime import timedelta
 
     from boxd.boxes.assembly import Assembly
@@ -58,11 +58,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A running box, held awake, and the connection to its agent."""
+    """A running box, held awake, and the connection to its agent. Sessions and commands that are
+    started through it get `env` beneath what their client sets."""
 
     box: Box
     tunnel: Tunnel
     hold: Hold
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def lost(self) -> str:

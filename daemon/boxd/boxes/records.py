@@ -23,8 +23,12 @@ def new_box(
     ephemeral: bool,
     durable: bool = False,
     host_key: str = "",
+    relay_key: str = "",
 ) -> Box:
-    """The record of a box about to be made; its deadline counts from `now`."""
+    """The record of a box about to be made; its deadline counts from `now`.
+
+    A `relay_key`, the public key that its own SSH server will take, makes it confidential.
+    """
     return Box(
         id=random_hex(16),
         owner=owner,
@@ -49,4 +53,6 @@ def new_box(
         disk_mb=wish.disk_mb,
         pids=wish.flavor.pids,
         clamped=any(one.sign == "^" for one in wish.shortened),
+        confidential=bool(relay_key),
+        relay_key=relay_key,
     )

@@ -9,6 +9,7 @@ stops reading on the other.
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, cast
 
 import asyncssh
@@ -20,7 +21,7 @@ from boxd.frontdoor.environment import SESSION, filtered
 from boxd.frontdoor.session import Exit, Session, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle import Attachment
@@ -201,7 +202,7 @@ class RelaySession(Session):
             tunnel = attachment.tunnel
             self._lost = lambda: attachment.lost
             async with forwarded_agent(tunnel, self.chan) as agent_env:
-                up = await self._open(tunnel.connection, agent_env)
+                up = await self._open(tunnel.connection, attachment.env, agent_env)
                 try:
                     self._connect(up)
                     await self._closed
@@ -220,10 +221,14 @@ class RelaySession(Session):
             self.finish(how or Exit())
 
     async def _open(
-        self, connection: asyncssh.SSHClientConnection, agent_env: dict[bytes, bytes]
+        self,
+        connection: asyncssh.SSHClientConnection,
+        given: Mapping[str, str],
+        agent_env: dict[bytes, bytes],
     ) -> BoxEnd:
         chan, up = self.chan, BoxEnd(self)
-        env = {**filtered(chan.get_environment_bytes()), **SESSION, **agent_env}
+        beneath = {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
+        env = {**beneath, **filtered(chan.get_environment_bytes()), **SESSION, **agent_env}
         try:
             await connection.create_session(
                 lambda: up,

@@ -230,6 +230,13 @@ def test_the_first_who_says_it_decides_within_bounds(
             assert bool(note.profile) is (sources[0] is None)
 
 
+def test_a_box_with_a_relay_key_is_confidential() -> None:
+    wish = wished(spec("web"), DEFAULTS, CATALOG)
+    for key in ("", "ssh-ed25519 AAAA"):
+        box = new_box("SHA256:alice", None, "web", wish, now=NOW, ephemeral=False, relay_key=key)
+        assert (box.relay_key, box.confidential) == (key, bool(key))
+
+
 @given(SPECS, defaults_of(), SPECS)
 def test_a_box_is_renewed_once_and_then_has_what_it_was_given(
     first: BoxSpec, defaults: Defaults, again: BoxSpec

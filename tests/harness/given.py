@@ -1,0 +1,27 @@
+"""Attachments that bring an environment, as those of owners with secrets do."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    import pytest
+
+    from boxd.boxes.lifecycle import Attachment
+    from boxd.operations import Operations
+
+
+def give(monkeypatch: pytest.MonkeyPatch, operations: Operations, env: Mapping[str, str]) -> None:
+    """From now on every attachment by these operations has this environment."""
+    attach = operations.attach
+
+    @asynccontextmanager
+    async def giving(*words: Any, **options: Any) -> AsyncIterator[Attachment]:  # noqa: ANN401
+        async with attach(*words, **options) as attachment:
+            yield replace(attachment, env=env)
+
+    monkeypatch.setattr(operations, "attach", giving)
