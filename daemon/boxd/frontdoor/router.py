@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
-from boxd.errors import BadName, BoxdError, Unsupported
+from boxd.errors import BadName, BoxdError
 from boxd.names.reference import parse_reference
 from boxd.names.spec import BoxSpec, parse_spec
 from boxd.names.words import fold
+from boxd.secret import Secret
 
 SESSION_PREFIX = "session-"
 SHARE_PREFIX = "svcs_"
@@ -40,13 +41,35 @@ class ToText:
 
 
 @dataclass(frozen=True, slots=True)
+class ToRelay:
+    """Connections to the SSH server inside a confidential box, and no sessions."""
+
+    user: ClassVar[str] = "jump"
+
+
+@dataclass(frozen=True, slots=True)
+class ToShare:
+    """Sessions and forwardings of the one box that `token` is for, if it is for any."""
+
+    user: ClassVar[str] = f"{SHARE_PREFIX}..."
+    token: Secret
+
+
+@dataclass(frozen=True, slots=True)
+class ToSudo:
+    """The commands of administrators."""
+
+    user: ClassVar[str] = "sudo"
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Nothing can be done for this username; `error` says why."""
 
     error: BoxdError
 
 
-Route: TypeAlias = ToBox | ToText | Refused
+Route: TypeAlias = ToBox | ToText | ToRelay | ToShare | ToSudo | Refused
 
 
 def route(username: str, flavors: frozenset[str]) -> Route:
@@ -58,9 +81,12 @@ def route(username: str, flavors: frozenset[str]) -> Route:
         return ToText("cli")
     if word == "help":
         return ToText("help")
-    if word in ("sudo", "jump") or word.startswith(SHARE_PREFIX):
-        name = "svcs_..." if word.startswith(SHARE_PREFIX) else word
-        return Refused(Unsupported(f"the user {name!r} is reserved and not served by this host"))
+    if word == ToRelay.user:
+        return ToRelay()
+    if word == ToSudo.user:
+        return ToSudo()
+    if word.startswith(SHARE_PREFIX):
+        return ToShare(Secret(word.removeprefix(SHARE_PREFIX)))
     try:
         if word.startswith(SESSION_PREFIX):
             reference = word.removeprefix(SESSION_PREFIX)

@@ -16,9 +16,10 @@ from boxd.clock import SystemClock
 from boxd.errors import Unavailable
 from boxd.frontdoor.auth import SIGNATURES
 from boxd.frontdoor.endofwriting import SERVER_VERSION
+from boxd.frontdoor.hall import Hall
 from boxd.frontdoor.hostkey import load_host_key
 from boxd.frontdoor.limits import Limits
-from boxd.frontdoor.visitor import Hall, Visitor
+from boxd.frontdoor.visitor import Visitor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,10 +5,8 @@ No box is created, woken or looked up before the client has proved its key.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -22,7 +20,7 @@ from asyncssh.constants import (
 from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
 from box_guest.wire import send_no_padding
-from boxd.errors import NotFound, Unavailable
+from boxd.errors import Unsupported
 from boxd.frontdoor.auth import Authentication
 from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
@@ -30,116 +28,27 @@ from boxd.frontdoor.commands.command import Door, Result
 from boxd.frontdoor.endofwriting import on_end_of_writing
 from boxd.frontdoor.floods import Environment
 from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
-from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Limits, Place
+from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Place
 from boxd.frontdoor.meter import Meter
 from boxd.frontdoor.relay import RelaySession
-from boxd.frontdoor.router import Refused, Route, ToBox, ToText, route
+from boxd.frontdoor.router import Refused, Route, ToBox, ToRelay, ToShare, ToSudo, ToText, route
 from boxd.frontdoor.session import Session, Tasks
+from boxd.frontdoor.target import BoxTarget
 from boxd.frontdoor.text import RefusalSession, TextSession
+from boxd.names.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from boxd.boxes.lifecycle import Attachment
-    from boxd.clock import Clock
-    from boxd.operations import Operations
+    from boxd.errors import BoxdError
+    from boxd.frontdoor.hall import Hall
     from boxd.principal import Principal
 
 SESSIONS_PER_CONNECTION = 10
 CHANNELS_PER_CONNECTION = 64
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Hall:
-    """What all connections of one listener share."""
-
-    operations: Operations
-    clock: Clock
-    limits: Limits
-    fingerprint: str
-    visitors: set[Visitor] = field(default_factory=set)
-    channels: int = 0
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the last channel closes."""
-    draining: bool = False
-
-    def opened(self) -> None:
-        """One more channel."""
-        self.channels += 1
-
-    def closed(self) -> None:
-        """One less: the client has said that it is closed, so it has all that was sent."""
-        self.channels -= 1
-        if not self.channels:
-            self.quiet.set()
-
-    async def drain(self, seconds: float) -> None:
-        """No new channels; open ones get `seconds`, then every connection is ended."""
-        self.draining = True
-        self.quiet.clear()
-        if self.channels and seconds > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self.quiet.wait()
-        for visitor in list(self.visitors):
-            await visitor.close()
-
-
-class BoxTarget:
-    """The box of one connection.
-
-    Critical section: `_lock` is held while a target that makes a new box each time is attached for
-    the first time, so that all channels of the connection share that one box.
-    """
-
-    def __init__(self, operations: Operations, principal: Principal, to: ToBox, door: Door) -> None:
-        """`door` is what errors name for further commands."""
-        self._operations = operations
-        self._door = door
-        self._principal = principal
-        self._to = to
-        self._lock = asyncio.Lock()
-        self._box_id: str | None = None
-
-    @contextlib.asynccontextmanager
-    async def attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
-        """The box, running and held, while the context lasts."""
-        async with contextlib.AsyncExitStack() as stack:
-            if self._to.once:
-                async with self._lock:
-                    attachment = await self._enter_once(stack, why, notes)
-            else:
-                attachment = await self._enter(stack, why, notes)
-            yield attachment
-
-    async def _enter_once(
-        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
-    ) -> Attachment:
-        if self._box_id is not None:
-            try:
-                return await stack.enter_async_context(
-                    self._operations.attach(
-                        self._principal, self._box_id, kind="reference", why=why, notes=notes
-                    )
-                )
-            except NotFound:
-                self._box_id = None  # removed meanwhile: the next one is new again
-        attachment = await self._enter(stack, why, notes)
-        self._box_id = attachment.box.id
-        return attachment
-
-    async def _enter(
-        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
-    ) -> Attachment:
-        held = self._operations.attach(
-            self._principal, self._to.target, kind=self._to.kind, why=why, notes=notes
-        )
-        try:
-            return await stack.enter_async_context(held)
-        except NotFound as error:
-            raise NotFound(self._door.spelled(str(error))) from error
 
 
 class Visitor(asyncssh.SSHServer):
@@ -238,8 +147,18 @@ class Visitor(asyncssh.SSHServer):
         if isinstance(self._route, ToText):
             answers = {"images": self._catalog, "cli": self._command, "help": self._help}
             return TextSession(self.tasks, released, answers[self._route.what])
-        error = self._route.error if isinstance(self._route, Refused) else Unavailable("no route")
-        return RefusalSession(self.tasks, released, error)
+        return RefusalSession(self.tasks, released, self._refusal())
+
+    def _refusal(self) -> BoxdError:
+        """Why there is nothing for this user."""
+        match self._route:
+            case Refused(error):
+                return error
+            case ToRelay() | ToShare() | ToSudo() as to:
+                text = f"the user {to.user!r} is reserved and not served by this release"
+                return Unsupported(text)
+            case _:
+                return Unsupported("this user has no box to forward to")
 
     async def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
@@ -260,7 +179,7 @@ class Visitor(asyncssh.SSHServer):
     async def _forward(self, dial: Dial) -> End:
         if self._target is None:
             raise asyncssh.ChannelOpenError(
-                OPEN_ADMINISTRATIVELY_PROHIBITED, "this user has no box to forward to"
+                OPEN_ADMINISTRATIVELY_PROHIBITED, escaped(str(self._refusal()))
             )
         released = self._count_channel(is_session=False)
         return await Forwarder(self.tasks, self._attach).open(dial, released)

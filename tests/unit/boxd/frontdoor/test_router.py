@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boxd.errors import BadName, Unsupported
-from boxd.frontdoor.router import Refused, ToBox, ToText, route
+from boxd.errors import BadName
+from boxd.frontdoor.router import Refused, Route, ToBox, ToRelay, ToShare, ToSudo, ToText, route
+from boxd.secret import Secret
 
 FLAVORS = frozenset({"small"})
 
@@ -40,12 +41,19 @@ def test_references_never_create(reference: str) -> None:
     assert (to.kind, to.once) == ("reference", False)
 
 
-@pytest.mark.parametrize("user", ["sudo", "JUMP", "svcs_" + "a" * 32])
-def test_users_of_later_versions_are_refused_without_their_secret(user: str) -> None:
-    to = route(user, FLAVORS)
-    assert isinstance(to, Refused)
-    assert isinstance(to.error, Unsupported)
-    assert "aaaa" not in str(to.error)
+@pytest.mark.parametrize(
+    ("user", "to"),
+    [
+        ("sudo", ToSudo()),
+        ("JUMP", ToRelay()),
+        ("svcs_" + "A" * 32, ToShare(Secret("a" * 32))),
+        ("svcs_", ToShare(Secret(""))),
+        ("svcs_no/token:at^all", ToShare(Secret("no/token:at^all"))),
+    ],
+)
+def test_users_of_other_kinds(user: str, to: Route) -> None:
+    assert route(user, FLAVORS) == to
+    assert "aaaa" not in repr(route(user, FLAVORS))
 
 
 @pytest.mark.parametrize("user", ["", "session-", "session-a b", "we_b", "web:", "session"])
@@ -60,4 +68,4 @@ def test_the_rest(user: str) -> None:
 
 @given(st.text(max_size=80))
 def test_any_username_has_a_route(user: str) -> None:
-    assert isinstance(route(user, FLAVORS), ToBox | ToText | Refused)
+    assert isinstance(route(user, FLAVORS), Route)

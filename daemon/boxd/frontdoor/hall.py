@@ -1,0 +1,50 @@
+"""What all connections of one listener share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from boxd.clock import Clock
+    from boxd.frontdoor.limits import Limits
+    from boxd.frontdoor.visitor import Visitor
+    from boxd.operations import Operations
+
+
+@dataclass(slots=True)
+class Hall:
+    """See the module. No method but `drain` awaits."""
+
+    operations: Operations
+    clock: Clock
+    limits: Limits
+    fingerprint: str
+    visitors: set[Visitor] = field(default_factory=set)
+    channels: int = 0
+    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the last channel closes."""
+    draining: bool = False
+
+    def opened(self) -> None:
+        """One more channel."""
+        self.channels += 1
+
+    def closed(self) -> None:
+        """One less: the client has said that it is closed, so it has all that was sent."""
+        self.channels -= 1
+        if not self.channels:
+            self.quiet.set()
+
+    async def drain(self, seconds: float) -> None:
+        """No new channels; open ones get `seconds`, then every connection is ended."""
+        self.draining = True
+        self.quiet.clear()
+        if self.channels and seconds > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.quiet.wait()
+        for visitor in list(self.visitors):
+            await visitor.close()

@@ -1,0 +1,73 @@
+"""The box that a connection came for: made, woken and held when a channel needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from boxd.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from boxd.boxes.lifecycle import Attachment
+    from boxd.frontdoor.commands.command import Door
+    from boxd.frontdoor.router import ToBox
+    from boxd.operations import Operations
+    from boxd.principal import Principal
+
+
+class BoxTarget:
+    """The box of one connection.
+
+    Critical section: `_lock` is held while a target that makes a new box each time is attached for
+    the first time, so that all channels of the connection share that one box.
+    """
+
+    def __init__(self, operations: Operations, principal: Principal, to: ToBox, door: Door) -> None:
+        """`door` is what errors name for further commands."""
+        self._operations = operations
+        self._door = door
+        self._principal = principal
+        self._to = to
+        self._lock = asyncio.Lock()
+        self._box_id: str | None = None
+
+    @contextlib.asynccontextmanager
+    async def attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
+        """The box, running and held, while the context lasts."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._to.once:
+                async with self._lock:
+                    attachment = await self._enter_once(stack, why, notes)
+            else:
+                attachment = await self._enter(stack, why, notes)
+            yield attachment
+
+    async def _enter_once(
+        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
+    ) -> Attachment:
+        if self._box_id is not None:
+            try:
+                return await stack.enter_async_context(
+                    self._operations.attach(
+                        self._principal, self._box_id, kind="reference", why=why, notes=notes
+                    )
+                )
+            except NotFound:
+                self._box_id = None  # removed meanwhile: the next one is new again
+        attachment = await self._enter(stack, why, notes)
+        self._box_id = attachment.box.id
+        return attachment
+
+    async def _enter(
+        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
+    ) -> Attachment:
+        held = self._operations.attach(
+            self._principal, self._to.target, kind=self._to.kind, why=why, notes=notes
+        )
+        try:
+            return await stack.enter_async_context(held)
+        except NotFound as error:
+            raise NotFound(self._door.spelled(str(error))) from error
