@@ -18,11 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import asyncssh
 import uvloop
 
 from tests.harness.frontdoor import open_entrance
-from tests.harness.openssh import HOST, Client
+from tests.harness.openssh import Client
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -54,27 +53,6 @@ class Door:
     async def use(self) -> Use:
         """What it uses now, after it has let go of what nobody holds."""
         return Use(**await _ask(self.process))
-
-    @asynccontextmanager
-    async def connected(
-        self, user: str, **options: object
-    ) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        """A connection of the test's own, for what OpenSSH's client would never do."""
-        settings: dict[str, Any] = {
-            "config": None,
-            "username": user,
-            "known_hosts": None,
-            "agent_path": None,
-            "client_keys": [str(self.client.key)],
-            "encoding": None,
-            **options,
-        }
-        connection = await asyncssh.connect(HOST, self.client.port, **settings)
-        try:
-            yield connection
-        finally:
-            connection.abort()
-            await connection.wait_closed()
 
 
 @asynccontextmanager

@@ -1,14 +1,18 @@
-"""The stock OpenSSH client tools with a key, configuration and known hosts of their own."""
+"""The stock OpenSSH client tools with a key, configuration and known hosts of their own; asyncssh
+with the same key as a second client."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import asyncssh
 
 from tests.harness.wait import until
 
@@ -94,6 +98,44 @@ class Client:
     async def shell(self, user: str, *options: str, stdin: bytes = b"") -> Done:
         """`ssh user@host` without a command, to its end."""
         return await run(["ssh", *self.options(), "-l", user, *options, HOST], stdin)
+
+    def jump(self, target: str, *words: str) -> list[str]:
+        """The command line of `ssh -J jump@... root@target`; words as of `ssh`.
+
+        The front door is the one that is known; whom the target's own server shows is taken over.
+        """
+        own = ["ssh", *self.options(), "-l", "jump", "-W", "[%h]:%p", HOST]
+        hop = [
+            *("-F", "none", "-o", f"ProxyCommand={shlex.join(own)}"),
+            *("-o", f"UserKnownHostsFile={self.directory / 'known_relays'}"),
+            *("-o", "StrictHostKeyChecking=accept-new", "-o", "IdentitiesOnly=yes"),
+            *("-o", "BatchMode=yes", "-o", f"LogLevel={self.log_level}", "-i", str(self.key)),
+        ]
+        return ["ssh", *hop, "-l", "root", *words[:-1], target, *words[-1:]]
+
+    @asynccontextmanager
+    async def second(
+        self, user: str, **options: object
+    ) -> AsyncIterator[asyncssh.SSHClientConnection]:
+        """A connection by another implementation, asyncssh, for what OpenSSH's would never do.
+
+        It is cut at the end. Nothing of the machine's own configuration is read.
+        """
+        settings: dict[str, Any] = {
+            "config": None,
+            "username": user,
+            "known_hosts": None,
+            "agent_path": None,
+            "client_keys": [str(self.key)],
+            "encoding": None,
+            **options,
+        }
+        connection = await asyncssh.connect(HOST, self.port, **settings)
+        try:
+            yield connection
+        finally:
+            connection.abort()
+            await connection.wait_closed()
 
     @asynccontextmanager
     async def master(self, user: str, *options: str) -> AsyncIterator[list[str]]:

@@ -53,7 +53,7 @@ async def door() -> AsyncIterator[Door]:
 async def test_a_giant_window_and_a_socket_that_nobody_reads(door: Door, tmp_path: Path) -> None:
     before = await door.use()
     progress = tmp_path / "progress"
-    async with door.connected("web") as connection:
+    async with door.client.second("web") as connection:
         _, sink = await run_unread(connection, counting(progress, OUTPUT))
         read_nothing(connection)
         await until_it_stands(progress, OUTPUT)
@@ -66,7 +66,7 @@ async def test_a_giant_window_and_a_socket_that_nobody_reads(door: Door, tmp_pat
 async def test_a_client_that_begins_new_keys_and_stops(door: Door, tmp_path: Path) -> None:
     before = await door.use()
     progress = tmp_path / "progress"
-    async with door.connected("web") as connection:
+    async with door.client.second("web") as connection:
         await run_unread(connection, counting(progress, OUTPUT))
         begin_keys_and_stop(connection)
         await until_it_stands(progress, OUTPUT)
@@ -87,7 +87,7 @@ async def test_a_forwarded_connection_that_nobody_reads(door: Door) -> None:
     before = await door.use()
     server = await asyncio.start_server(pour, HOST, 0)
     port = server.sockets[0].getsockname()[1]
-    async with server, door.connected("web") as connection:
+    async with server, door.client.second("web") as connection:
         reader, _ = await connection.open_connection(HOST, port, encoding=None, window=GIANT)
         read_nothing(connection)
         while not sent[0]:  # noqa: ASYNC110 - nothing tells
@@ -107,7 +107,7 @@ async def test_a_forwarded_connection_that_nobody_reads(door: Door) -> None:
 
 async def test_sessions_that_nobody_reads(door: Door, tmp_path: Path) -> None:
     before = await door.use()
-    async with door.connected("web") as connection:
+    async with door.client.second("web") as connection:
         places = [tmp_path / str(number) for number in range(SESSIONS)]
         for progress in places:
             await run_unread(connection, counting(progress, OUTPUT))

@@ -7,7 +7,9 @@ import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from tests.harness.openssh import HOST, end_input, running
+import pytest
+
+from tests.harness.openssh import HOST, end_input, run, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -194,12 +196,34 @@ async def test_a_forwarded_connection_holds_the_box(front_door: Entrance, tmp_pa
         await until(lambda: holds.why(box.id) == {"command": 1})
 
 
-async def test_users_of_text_forward_nothing(front_door: Entrance) -> None:
-    command = ["ssh", *front_door.client.options(), "-l", "cli", "-W", f"{HOST}:1", HOST]
+async def test_who_relays_nothing_yet_says_so(front_door: Entrance) -> None:
+    front_door.client.log_level = "INFO"
+    done = await run(front_door.client.jump("web", "true"))
+    assert (done.status, done.stdout) == (255, b"")
+    assert "'jump' is reserved and not served by this release" in done.errors
+
+
+@pytest.mark.parametrize(
+    ("user", "says"),
+    [
+        ("cli", b"this user has no box to forward to"),
+        ("jump", b"'jump' is reserved"),
+        ("sudo", b"'sudo' is reserved"),
+        ("svcs_" + "0" * 32, b"'svcs_...' is reserved"),
+        ("we_b", b"'we_b' is not valid"),
+    ],
+)
+async def test_users_without_a_box_forward_nothing(
+    front_door: Entrance, user: str, says: bytes
+) -> None:
+    front_door.client.log_level = "INFO"
+    command = ["ssh", *front_door.client.options(), "-l", user, "-W", f"{HOST}:1", HOST]
     async with running(command) as process, asyncio.timeout(30):
         _, stderr = await process.communicate()
         assert process.returncode == 255
+        assert says in stderr
         assert b"forwarding failed" in stderr
+    assert await front_door.store.all_boxes() == []
 
 
 async def _until_nothing_is_held(front_door: Entrance) -> None:

@@ -142,13 +142,4 @@ async def test_a_held_session_ends_with_its_client(front_door: Entrance) -> None
 
 def connected(front_door: Entrance) -> AbstractAsyncContextManager[asyncssh.SSHClientConnection]:
     """A connection of the test's own to box `web`."""
-    return asyncssh.connect(
-        HOST,
-        front_door.client.port,
-        config=None,
-        username="web",
-        known_hosts=None,
-        agent_path=None,
-        client_keys=[str(front_door.client.key)],
-        encoding=None,
-    )
+    return front_door.client.second("web")

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import asyncssh
 import pytest
 
 from boxd.config import Address
@@ -115,16 +114,8 @@ async def test_an_error_of_ours_ends_its_channel_only(
     front_door: Entrance,
 ) -> None:
     """The text gives a number that stands in the log, and nothing of the error."""
-    connection = await asyncssh.connect(
-        HOST,
-        front_door.door.port,
-        config=None,
-        username="cli",
-        known_hosts=None,
-        agent_path=None,
-        client_keys=[front_door.client.key],
-    )
-    async with connection:
+    client = front_door.client.second("cli", encoding="utf-8")
+    async with client as connection:
 
         async def broken(*_args: object, **_options: object) -> None:
             raise ZeroDivisionError("secret detail")
@@ -174,17 +165,9 @@ async def talk_to_nothing(client: Client, shared: list[str]) -> Done:
 
 async def test_signals_and_breaks_reach_the_command(front_door: Entrance) -> None:
     """OpenSSH's client sends neither to a command, so the second client does."""
-    connection = await asyncssh.connect(
-        HOST,
-        front_door.door.port,
-        config=None,
-        username="web",
-        known_hosts=None,
-        agent_path=None,
-        client_keys=[front_door.client.key],
-    )
+    client = front_door.client.second("web", encoding="utf-8")
     loop = "while :; do sleep 0.02; done"
-    async with connection, asyncio.timeout(60):
+    async with client as connection, asyncio.timeout(60):
         process = await connection.create_process(f"trap 'echo got; exit 8' USR1; echo up; {loop}")
         assert await process.stdout.readline() == "up\n"
         process.send_signal("USR1")
