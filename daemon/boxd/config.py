@@ -42,6 +42,9 @@ class Config:
 
     Addresses in `trusted_sources` are no strangers to the SSH listener, as loopback is none.
 
+    `ssh_host` is what users type to reach `ssh_addr`, behind NAT or by a name; None: that address;
+    its port 0: the one of `ssh_addr`.
+
     `backend` makes the boxes: `runc`, or `docker` by the engine at `docker_socket`. `boxes_size`
     bytes hold the writable layers of all boxes (None: chosen by free space; 0: no limits on disks).
     `templates`: boxes are made from the memory of one that has just started, where that works.
@@ -56,6 +59,7 @@ class Config:
 
     state_dir: Path = DEFAULT_STATE_DIR
     ssh_addr: Address = Address("127.0.0.1", 2222)
+    ssh_host: Address | None = None
     api_addr: Address | None = None
     trusted_sources: tuple[IPv4Network | IPv6Network, ...] = ()
     meta_dsn: str | None = field(default=None, repr=False)

@@ -125,6 +125,8 @@ class Service:
         if self._door is None or self.ssh_addr is None:
             raise RuntimeError("not serving")
         host, port = _reachable(self.ssh_addr.host), self.ssh_addr.port
+        if (typed := self._config.ssh_host) is not None:
+            host, port = typed.host, typed.port or port
         lines = [
             "",
             f"boxd serves; its state is in {self._config.state_dir}",
@@ -270,7 +272,11 @@ class Service:
 
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
         self._door = FrontDoor(
-            operations, self._config.ssh_addr, keys, trusted=self._config.trusted_sources
+            operations,
+            self._config.ssh_addr,
+            keys,
+            trusted=self._config.trusted_sources,
+            shown_as=self._config.ssh_host,
         )
         await self._door.start()
         self._stack.push_async_callback(self._close_door)

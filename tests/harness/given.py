@@ -20,7 +20,7 @@ def give(monkeypatch: pytest.MonkeyPatch, operations: Operations, env: Mapping[s
     attach = operations.attach
 
     @asynccontextmanager
-    async def giving(*words: Any, **options: Any) -> AsyncIterator[Attachment]:  # noqa: ANN401
+    async def giving(*words: Any, **options: Any) -> AsyncIterator[Attachment]:  # noqa: ANN401 - those of attach
         async with attach(*words, **options) as attachment:
             yield replace(attachment, env=env)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.frontdoor.commands.registry import COMMANDS
+from boxd.frontdoor.commands.registry import CLI
 from boxd.secret import digest
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ async def test_help_is_the_default_and_lists_every_command(front_door: Entrance)
     examples = overview.splitlines()[1:5]
     starts = {line.rindex("  ") for line in examples}
     assert len(starts) == 1, examples
-    for command in COMMANDS:
+    for command in CLI.commands:
         assert f"  {command.name} " in overview
         page = await client.run("cli", f"help {command.name}")
         assert command.synopsis in page.text
     assert {entry["command"] for entry in await as_json(client, "help")} == {
-        command.name for command in COMMANDS
+        command.name for command in CLI.commands
     }
 
 

@@ -19,6 +19,7 @@ DEFAULTS = {
     "verbose": False,
     "ssh_addr": SSH_ADDR,
     "api_addr": None,
+    "ssh_host": None,
     "trusted_sources": "",
     "meta_dsn": None,
     "meta_dsn_file": None,
@@ -128,6 +129,7 @@ def _serving() -> argparse.ArgumentParser:
     add("--cache-dir", type=Path, metavar="DIR", help="blocks of drives; default: in the state")
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
     add("--trash", metavar="DURATION", help="removed files come back so long; 0: never (24h)")
+    add("--ssh-host", metavar="NAME[:PORT]", help="what users type for SSH; default: the address")
     add("--trusted-sources", metavar="NET,...", help="networks without limits of strangers at SSH")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
     add("--backup-url", metavar="DIR|s3://BUCKET/PREFIX", help="backs the control plane up there")

@@ -21,6 +21,10 @@ CACHE_SIZE = 4 << 30
 """Bytes of blocks that each mounted drive keeps on the disk before an external store. The embedded
 one stands on the same disk: keeping its blocks twice is not worth it by default."""
 _SIZE = re.compile(r"([0-9]{1,12})([KMGT]?)")
+_HOST = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9.-]{0,252})|\[(?P<six>[0-9A-Fa-f:.]{2,45})\])"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -30,6 +34,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
         state_dir=arguments.state_dir.absolute(),
         ssh_addr=_address(arguments.ssh_addr, "--ssh-addr"),
         api_addr=_address(arguments.api_addr, "--api-addr") if arguments.api_addr else None,
+        ssh_host=_host(arguments.ssh_host, "--ssh-host"),
         trusted_sources=_networks(arguments.trusted_sources, "--trusted-sources"),
         meta_dsn=_meta_dsn(arguments.meta_dsn, arguments.meta_dsn_file),
         store_file=arguments.store_file,
@@ -74,6 +79,17 @@ def _networks(text: str, flag: str) -> tuple[IPv4Network | IPv6Network, ...]:
         return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
     except ValueError as error:
         raise BadRequest(f"{flag}: {error}; give networks, for example 192.0.2.0/24") from None
+
+
+def _host(text: str | None, flag: str) -> Address | None:
+    """A name or address with or without a port; 0: without."""
+    if text is None:
+        return None
+    match = _HOST.fullmatch(text)
+    port = int(match["port"] or 0) if match else -1
+    if match is None or not 0 <= port <= 65535 or (match["port"] and not port):
+        raise BadRequest(f"{flag}: {text!r} is not NAME or NAME:PORT, for example box.example.net")
+    return Address(match["name"] or match["six"], port)
 
 
 def _maybe_size(text: str | None, flag: str) -> int | None:

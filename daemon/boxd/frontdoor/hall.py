@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from boxd.clock import Clock
+    from boxd.config import Address
+    from boxd.frontdoor.commands.command import Console
     from boxd.frontdoor.limits import Limits
     from boxd.frontdoor.visitor import Visitor
     from boxd.operations import Operations
@@ -22,6 +24,10 @@ class Hall:
     clock: Clock
     limits: Limits
     fingerprint: str
+    console: Console
+    """The commands for user `cli`."""
+    shown_as: Address | None = None
+    """What clients are told to type; None: the address that they reached, as at port 0."""
     visitors: set[Visitor] = field(default_factory=set)
     channels: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)

@@ -15,6 +15,7 @@ import asyncssh
 from boxd.clock import SystemClock
 from boxd.errors import Unavailable
 from boxd.frontdoor.auth import SIGNATURES
+from boxd.frontdoor.commands.registry import CLI
 from boxd.frontdoor.endofwriting import SERVER_VERSION
 from boxd.frontdoor.hall import Hall
 from boxd.frontdoor.hostkey import load_host_key
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from boxd.clock import Clock
     from boxd.config import Address
+    from boxd.frontdoor.commands.command import Console
     from boxd.frontdoor.limits import Network
     from boxd.operations import Operations
 
@@ -68,13 +70,18 @@ class FrontDoor:
         keys_dir: Path,
         clock: Clock | None = None,
         trusted: Iterable[Network] = (),
+        console: Console = CLI,
+        shown_as: Address | None = None,
     ) -> None:
-        """Who comes from a network of `trusted` is no stranger."""
+        """Who comes from a network of `trusted` is no stranger. `console`: what user `cli` may
+        type. `shown_as`: what clients are told to type; None: the address that they reached.
+        """
         self._address = address
         self._key = load_host_key(keys_dir)
         self._clock = clock if clock is not None else SystemClock()
         limits = Limits(self._clock, trusted=trusted)
-        self._hall = Hall(operations, self._clock, limits, self._key.get_fingerprint("sha256"))
+        fingerprint = self._key.get_fingerprint("sha256")
+        self._hall = Hall(operations, self._clock, limits, fingerprint, console, shown_as)
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @property

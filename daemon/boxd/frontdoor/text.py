@@ -6,24 +6,26 @@ from typing import TYPE_CHECKING
 
 from box_guest.commandbytes import is_text
 from boxd.errors import BadRequest, Unsupported
-from boxd.frontdoor.session import Exit, Session, Tasks
+from boxd.frontdoor.session import Exit, Session, Tasks, guarded
+from boxd.frontdoor.stdio import ChannelStdio
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from boxd.errors import BoxdError
-    from boxd.frontdoor.commands.command import Result
+    from boxd.frontdoor.commands.command import Result, Stdio
 
-    Answer = Callable[[str | None, bool], Awaitable[Result]]
-    """From the remote command (None: no command) and whether there is a terminal."""
+    Answer = Callable[[str | None, Stdio], Awaitable[Result]]
+    """From the remote command (None: no command), and its input and output."""
 
 
 class TextSession(Session):
-    """Runs one command of ours. Input is read and dropped."""
+    """Runs one command of ours."""
 
     def __init__(self, tasks: Tasks, released: Callable[[], None], answer: Answer) -> None:
         super().__init__(tasks, released)
         self._answer = answer
+        self._stdio = ChannelStdio()
         self._command: str | None = None
         self._files = False
 
@@ -37,13 +39,42 @@ class TextSession(Session):
         self._files = True
         return super().subsystem_requested(subsystem)
 
+    @guarded(None)
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        """Input."""
+        self._stdio.came(data, self.chan)
+
+    @guarded(True)
+    def eof_received(self) -> bool:
+        """Input has ended; output goes on."""
+        self._stdio.ended()
+        return True
+
+    @guarded(None)
+    def pause_writing(self) -> None:
+        """The client does not read fast enough."""
+        self._stdio.full()
+
+    @guarded(None)
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._stdio.empty()
+        super().resume_writing()
+
     async def run(self) -> Exit:
         """The answer, on stdout and stderr."""
+        self._stdio.start(self.chan, terminal=self.pty)
+        try:
+            return await self._run()
+        finally:
+            self._stdio.end()
+
+    async def _run(self) -> Exit:
         if self._files:
             raise Unsupported("this user has no files; transfer them with the name of a box")
         if self._command is not None and not is_text(self._command):
             raise BadRequest("the command is not UTF-8; type it in a terminal that is")
-        result = await self._answer(self._command, self.pty)
+        result = await self._answer(self._command, self._stdio)
         self._write(result.stdout, None)
         self._write(result.stderr, 1)
         return Exit(status=result.status)

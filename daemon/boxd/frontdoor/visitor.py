@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from boxd.boxes.lifecycle import Attachment
     from boxd.errors import BoxdError
+    from boxd.frontdoor.commands.command import Stdio
     from boxd.frontdoor.hall import Hall
     from boxd.principal import Principal
 
@@ -232,20 +233,28 @@ class Visitor(asyncssh.SSHServer):
 
     # --- text ----------------------------------------------------------------------------
 
-    async def _catalog(self, line: str | None, pty: bool) -> Result:
+    async def _catalog(self, line: str | None, stdio: Stdio) -> Result:
         return Result(images_table(self._hall.operations.images()))
 
-    async def _command(self, line: str | None, pty: bool) -> Result:
+    async def _command(self, line: str | None, stdio: Stdio) -> Result:
         return await registry.execute(
-            line, self._principal, self._hall.operations, self._door(), self._hall.clock.now()
+            self._hall.console,
+            line,
+            principal=self._principal,
+            operations=self._hall.operations,
+            door=self._door(),
+            now=self._hall.clock.now(),
+            stdio=stdio,
         )
 
-    async def _help(self, line: str | None, pty: bool) -> Result:
-        return await self._command("help", pty)
+    async def _help(self, line: str | None, stdio: Stdio) -> Result:
+        return await self._command("help", stdio)
 
     def _door(self) -> Door:
         name = self._conn.get_extra_info("sockname")
         host, port = (str(name[0]), int(name[1])) if name else ("localhost", 22)
+        if (shown := self._hall.shown_as) is not None:
+            host, port = shown.host, shown.port or port
         return Door(host, port, self._hall.fingerprint)
 
     @property

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from boxd.errors import BadRequest
+from boxd.names.words import shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from boxd.operations import Operations
     from boxd.principal import Principal
 
+MAX_STDIN = 64 * 1024
+"""Bytes of input that a command takes as a whole."""
 USAGE = 2
 """Exit status of a command line that makes no sense."""
 
@@ -48,6 +51,28 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Ended:
+    """Of a command that wrote its output itself, through `Call.stdio`: its exit status."""
+
+    status: int = 0
+
+
+class Stdio(Protocol):
+    """Input and output of one call, as bytes. Both ends wait for each other."""
+
+    terminal: bool
+    """A person types and reads."""
+
+    async def read(self) -> bytes:
+        """What has come, and at least one byte; b"" at the end of input."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Sends output, when the client has read what was sent before. Dropped once it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Door:
     """Where the client reached us: what goes into examples."""
 
@@ -76,8 +101,23 @@ class Call:
     operations: Operations
     door: Door
     now: datetime
-    commands: tuple[Command, ...]
+    stdio: Stdio
+    console: Console
     args: argparse.Namespace
+
+    async def stdin(self) -> bytes:
+        """All of the input, for values that must not stand in a command line.
+
+        UsageError on a terminal, which would show it, and beyond MAX_STDIN bytes.
+        """
+        if self.stdio.terminal:
+            raise UsageError("this is read from standard input: use a pipe or a file, without -t")
+        whole = bytearray()
+        while data := await self.stdio.read():
+            whole += data
+            if len(whole) > MAX_STDIN:
+                raise UsageError(f"standard input is longer than {MAX_STDIN} bytes")
+        return bytes(whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +127,7 @@ class Command:
     words: tuple[str, ...]
     about: str
     example: str
-    run: Callable[[Call], Awaitable[Reply]]
+    run: Callable[[Call], Awaitable[Reply | Ended]]
     arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
 
     @property
@@ -106,6 +146,27 @@ class Command:
     def synopsis(self) -> str:
         """`name ARGUMENT [--option]`."""
         return self.parser().format_usage().removeprefix("usage: ").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """All commands that there are for one user name, in the order in which help shows them."""
+
+    user: str
+    commands: tuple[Command, ...]
+
+    def find(self, words: Sequence[str]) -> tuple[Command, Sequence[str]]:
+        """The command that words begin with, the longest one, and what follows. UsageError."""
+        if words[0] in ("--help", "-h"):
+            words = ["help", *words[1:]]
+        fitting = [one for one in self.commands if tuple(words[: len(one.words)]) == one.words]
+        if fitting:
+            command = max(fitting, key=lambda one: len(one.words))
+            return command, words[len(command.words) :]
+        family = [one.name for one in self.commands if one.words[0] == words[0]]
+        if family:
+            raise UsageError(f"{words[0]} needs one of: {', '.join(family)}")
+        raise UsageError(f"there is no command {shown(words[0])}; see: help")
 
 
 class _Parser(argparse.ArgumentParser):

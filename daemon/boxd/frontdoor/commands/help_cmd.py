@@ -35,7 +35,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 async def _run(call: Call) -> Reply:
     asked = tuple(call.args.command)
-    commands = [command for command in call.commands if command.words[: len(asked)] == asked]
+    commands = [
+        command for command in call.console.commands if command.words[: len(asked)] == asked
+    ]
     if not commands:
         raise UsageError(f"there is no command {shown(' '.join(asked))}; see: help")
     document = [
@@ -48,7 +50,7 @@ async def _run(call: Call) -> Reply:
 
 
 def _page(call: Call, command: Command) -> str:
-    example = call.door.ssh("cli", command.example)
+    example = call.door.ssh(call.console.user, command.example)
     return f"{command.synopsis}\n    {command.about}\n    {example}\n"
 
 

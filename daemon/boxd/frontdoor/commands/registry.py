@@ -1,4 +1,4 @@
-"""All commands of the management CLI, and how a command line is run."""
+"""All commands of the management CLI, and how a command line of a console is run."""
 
 from __future__ import annotations
 
@@ -23,55 +23,68 @@ from boxd.frontdoor.commands import (
     up_cmd,
     whoami_cmd,
 )
-from boxd.frontdoor.commands.command import Call, Command, Reply, Result, UsageError
-from boxd.names.words import escaped, shown
+from boxd.frontdoor.commands.command import Call, Console, Ended, Reply, Result, UsageError
+from boxd.names.words import escaped
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from boxd.frontdoor.commands.command import Door
+    from boxd.frontdoor.commands.command import Door, Stdio
     from boxd.operations import Operations
     from boxd.principal import Principal
 
 MAX_LINE = 64 * 1024
 """Characters of a command line."""
 
-COMMANDS: tuple[Command, ...] = (
-    *ls_cmd.COMMANDS,
-    *up_cmd.COMMANDS,
-    *rm_cmd.COMMANDS,
-    *info_cmd.COMMANDS,
-    *power_cmd.COMMANDS,
-    *pin_cmd.COMMANDS,
-    *snapshot_cmd.COMMANDS,
-    *profiles_cmd.COMMANDS,
-    *apikeys_cmd.COMMANDS,
-    *catalog_cmd.COMMANDS,
-    *whoami_cmd.COMMANDS,
-    *help_cmd.COMMANDS,
+CLI = Console(
+    "cli",
+    (
+        *ls_cmd.COMMANDS,
+        *up_cmd.COMMANDS,
+        *rm_cmd.COMMANDS,
+        *info_cmd.COMMANDS,
+        *power_cmd.COMMANDS,
+        *pin_cmd.COMMANDS,
+        *snapshot_cmd.COMMANDS,
+        *profiles_cmd.COMMANDS,
+        *apikeys_cmd.COMMANDS,
+        *catalog_cmd.COMMANDS,
+        *whoami_cmd.COMMANDS,
+        *help_cmd.COMMANDS,
+    ),
 )
 
 _log = logging.getLogger(__name__)
 
 
 async def execute(
-    line: str | None, principal: Principal, operations: Operations, door: Door, now: datetime
+    console: Console,
+    line: str | None,
+    *,
+    principal: Principal,
+    operations: Operations,
+    door: Door,
+    now: datetime,
+    stdio: Stdio,
 ) -> Result:
-    """Runs one command line; None and a blank one mean `help`. Raises nothing but cancellation."""
+    """Runs one command line; None and a blank one mean `help`. Raises nothing but cancellation.
+
+    What a command wrote to `stdio` itself is not in the result.
+    """
     as_json = False
     try:
         words = _split(line)
         as_json = "--json" in words
-        command, rest = _find(words)
+        command, rest = console.find(words)
         args = command.parser().parse_args(rest)
-        reply = await command.run(Call(principal, operations, door, now, COMMANDS, args))
+        reply = await command.run(Call(principal, operations, door, now, stdio, console, args))
     except BoxdError as error:
         return Result("", _failure(str(error), as_json), error.exit_status)
     except Exception:
         number = secrets.token_hex(4)
         _log.exception("internal error %s", number)
         return Result("", _failure(f"internal error ({number})", as_json), BoxdError.exit_status)
-    return _result(reply, as_json)
+    return Result(status=reply.status) if isinstance(reply, Ended) else _result(reply, as_json)
 
 
 def _split(line: str | None) -> list[str]:
@@ -81,19 +94,6 @@ def _split(line: str | None) -> list[str]:
         return shlex.split(line or "") or ["help"]
     except ValueError as error:
         raise UsageError(f"the command line cannot be read: {str(error).lower()}") from error
-
-
-def _find(words: list[str]) -> tuple[Command, list[str]]:
-    if words[0] in ("--help", "-h"):
-        words = ["help", *words[1:]]
-    for command in COMMANDS:
-        size = len(command.words)
-        if tuple(words[:size]) == command.words:
-            return command, words[size:]
-    family = [command.name for command in COMMANDS if command.words[0] == words[0]]
-    if family:
-        raise UsageError(f"{words[0]} needs one of: {', '.join(family)}")
-    raise UsageError(f"there is no command {shown(words[0])}; see: help")
 
 
 def _result(reply: Reply, as_json: bool) -> Result:

@@ -49,6 +49,28 @@ def test_bad_networks_name_the_flag(text: str) -> None:
         parsed("--trusted-sources", text)
 
 
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [
+        ("box.example.net", Address("box.example.net", 0)),
+        ("10.0.0.1:22", Address("10.0.0.1", 22)),
+        ("[2001:db8::1]", Address("2001:db8::1", 0)),
+        ("[2001:db8::1]:2222", Address("2001:db8::1", 2222)),
+    ],
+)
+def test_what_users_type_for_ssh(text: str, typed: Address) -> None:
+    assert parsed("--ssh-host", text).ssh_host == typed
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":22", "box:", "box:0", "box:65536", "a b", "-oProxy", "2001:db8::1", "box;id", "[]"],
+)
+def test_what_nobody_can_type_for_ssh_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"--ssh-host.*box\.example\.net"):
+        parsed(f"--ssh-host={text}")
+
+
 @pytest.mark.parametrize("number", ["0", "-5"])
 def test_a_limit_that_lets_no_box_run_is_refused(number: str) -> None:
     assert parsed("--max-running=1").max_running == 1
@@ -85,6 +107,7 @@ def test_every_flag_arrives(tmp_path: Path) -> None:
         *("--state-dir", str(tmp_path), "--ssh-addr", "[::1]:22", "--api-addr", ":8080"),
         *("--meta-dsn", "postgresql://boxd@db/boxd", "--store-file", "store.json"),
         *("--default-image", "python", "--workspace-automount", "--trusted-proxy", "10.0.0.1"),
+        *("--ssh-host", "box.example.net:22"),
         *("--cache-dir", str(tmp_path / "cache"), "--cache-size", "1M"),
         "--verbose",
     )
@@ -94,6 +117,7 @@ def test_every_flag_arrives(tmp_path: Path) -> None:
     assert config.meta_dsn == "postgresql://boxd@db/boxd"
     assert str(config.store_file) == "store.json"
     assert config.default_image == "python"
+    assert config.ssh_host == Address("box.example.net", 22)
     assert config.workspace_automount
     assert config.trusted_proxy == "10.0.0.1"
     assert (config.cache_dir, config.cache_size) == (tmp_path / "cache", 1 << 20)

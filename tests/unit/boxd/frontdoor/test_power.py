@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.frontdoor.commands.command import Door
-from boxd.frontdoor.commands.registry import execute
 from boxd.model.box import BoxState
 from boxd.model.profile import Profile
 from boxd.principal import Principal
+from tests.harness.console import run
 from tests.harness.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
-    from boxd.frontdoor.commands.command import Result
     from tests.harness.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 RUNNING, SUSPENDING = BoxState.RUNNING, BoxState.SUSPENDING
-DOOR = Door("host", 22, "SHA256:x")
-
-
-async def run(world: World, line: str, principal: Principal = ALICE) -> Result:
-    """One command line of Alice."""
-    return await execute(line, principal, world.operations, DOOR, world.clock.now())
 
 
 async def document(world: World, line: str) -> dict[str, Any]:

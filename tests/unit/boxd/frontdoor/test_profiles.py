@@ -5,21 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from boxd.frontdoor.commands.command import Door
-from boxd.frontdoor.commands.registry import execute
-from tests.harness.world import ALICE
+from tests.harness.console import run
 
 if TYPE_CHECKING:
-    from boxd.frontdoor.commands.command import Result
     from tests.harness.world import World
 
-DOOR = Door("host", 22, "SHA256:x")
 SET = "profiles set py --image debian --flavor large --lifetime 5m --deadline 2h --egress none"
-
-
-async def run(world: World, line: str) -> Result:
-    """One command line of Alice."""
-    return await execute(line, ALICE, world.operations, DOOR, world.clock.now())
 
 
 async def document(world: World, line: str) -> dict[str, Any]:

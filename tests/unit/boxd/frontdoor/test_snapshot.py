@@ -7,21 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.frontdoor.commands.command import Door
-from boxd.frontdoor.commands.registry import execute
 from boxd.principal import Principal
+from tests.harness.console import run
 from tests.harness.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
-    from boxd.frontdoor.commands.command import Result
     from tests.harness.world import World
-
-DOOR = Door("host", 22, "SHA256:x")
-
-
-async def run(world: World, line: str, principal: Principal = ALICE) -> Result:
-    """One command line."""
-    return await execute(line, principal, world.operations, DOOR, world.clock.now())
 
 
 async def good(world: World, line: str, principal: Principal = ALICE) -> str:

@@ -1,0 +1,53 @@
+"""Command lines of the management CLI on fakes, without a front door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from boxd.frontdoor.commands.command import Door
+from boxd.frontdoor.commands.registry import CLI, execute
+from tests.harness.world import ALICE
+
+if TYPE_CHECKING:
+    from boxd.frontdoor.commands.command import Console, Result
+    from boxd.principal import Principal
+    from tests.harness.world import World
+
+DOOR = Door("host", 22, "SHA256:x")
+
+
+@dataclass
+class Typed:
+    """Input that is there from the beginning, in pieces, and what was written."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    terminal: bool = False
+    written: bytes = b""
+
+    async def read(self) -> bytes:
+        """The next piece."""
+        return self.pieces.pop(0) if self.pieces else b""
+
+    async def write(self, data: bytes) -> None:
+        """Keeps it."""
+        self.written += data
+
+
+async def run(
+    world: World,
+    line: str | None,
+    principal: Principal = ALICE,
+    stdio: Typed | None = None,
+    console: Console = CLI,
+) -> Result:
+    """One command line, of Alice if nobody else is named."""
+    return await execute(
+        console,
+        line,
+        principal=principal,
+        operations=world.operations,
+        door=DOOR,
+        now=world.clock.now(),
+        stdio=stdio or Typed(),
+    )
