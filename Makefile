@@ -12,7 +12,7 @@ MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
 # Two at a time, each worker in a network of its own; whoever takes long begins first.
-TESTS := $(addprefix tests/,isolation security soak crash integration faults mount model contract unit)
+TESTS := $(addprefix tests/,isolation security soak crash integration frontdoor faults mount model contract unit)
 IN_ROOMS := --tx '2*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
 # What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
 ONLINE := tests/e2e

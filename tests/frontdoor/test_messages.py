@@ -11,9 +11,9 @@ import asyncssh
 import pytest
 
 from boxd.tunnel.registry import TunnelRegistry
+from tests.frontdoor.test_forward import _shout, check_intact, free_port, talk
 from tests.harness.openssh import HOST, end_input, run, running
 from tests.harness.wait import until
-from tests.integration.test_frontdoor_forward import _shout, check_intact, free_port, talk
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager

@@ -11,10 +11,10 @@ import pytest
 from boxd.config import Address
 from boxd.errors import Unavailable
 from boxd.frontdoor.server import CIPHERS, KEX, MACS, FrontDoor
+from tests.frontdoor.test_forward import check_intact
 from tests.harness.logs import provoked
 from tests.harness.openssh import HOST, Client, Done, end_input, run, running
 from tests.harness.wait import until
-from tests.integration.test_frontdoor_forward import check_intact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
