@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 
+from boxd.frontdoor.visitor import Visitor
 from boxd.tunnel.registry import TunnelRegistry
 from tests.frontdoor.test_forward import _shout, check_intact, free_port, talk
 from tests.harness.openssh import HOST, end_input, run, running
@@ -52,6 +53,7 @@ async def test_door_and_agent_make_new_keys_while_bytes_go_both_ways(front_door:
     async with running(front_door.client.ssh("web", "cat")) as process:
         await check_intact(process)
         (visitor,) = front_door.door._hall.visitors
+        assert isinstance(visitor, Visitor)
         counted(visitor._conn)
         (box,) = await front_door.store.all_boxes()
         tunnels = front_door.lifecycle._assembly.tunnels

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from boxd.clock import Clock
     from boxd.config import Address
     from boxd.frontdoor.commands.command import Console
     from boxd.frontdoor.limits import Limits
-    from boxd.frontdoor.visitor import Visitor
     from boxd.operations import Operations
+
+
+class Guest(Protocol):
+    """A connection."""
+
+    async def close(self) -> None:
+        """Ends it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -28,7 +35,7 @@ class Hall:
     """The commands for user `cli`."""
     shown_as: Address | None = None
     """What clients are told to type; None: the address that they reached, as at port 0."""
-    visitors: set[Visitor] = field(default_factory=set)
+    visitors: set[Guest] = field(default_factory=set)
     channels: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the last channel closes."""
@@ -52,5 +59,5 @@ class Hall:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self.quiet.wait()
-        for visitor in list(self.visitors):
-            await visitor.close()
+        for guest in list(self.visitors):
+            await guest.close()
