@@ -15,6 +15,7 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as _Client
 
+from wrkfs.data import ending
 from wrkfs.data.flow import Flow
 from wrkfs.data.refusals import Meaning, meaning
 from wrkfs.data.retry import DEADLINE, retrying
@@ -65,6 +66,7 @@ class S3Blocks:
         self, config: StoreConfig, *, deadline: float = DEADLINE, attempt: float = ATTEMPT
     ) -> None:
         """`deadline`: seconds without success after which a call ends; `attempt`: see ATTEMPT."""
+        ending.wait_at_end()
         self._prefix = config.prefix + "/"
         self._bound = attempt
         self._flow = Flow(deadline)

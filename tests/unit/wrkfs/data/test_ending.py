@@ -1,0 +1,85 @@
+"""A process whose last act was a request ends with its own exit status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from wrkfs.data import ending
+
+PROCESSES = 12
+"""Without the wait one of 12 to 20 dies of SIGABRT; the next test has no luck in it."""
+
+SCRIPT = """
+import asyncio
+from wrkfs.config import StoreConfig
+from wrkfs.data.s3 import S3Blocks
+from wrkfs.errors import WrkfsError
+
+async def main():
+    store = S3Blocks(StoreConfig("http://127.0.0.1:1", "b", "x", "y", "key", "none"), deadline=0)
+    try:
+        await store.put("x/object", b"x")
+    except WrkfsError as error:
+        print("refused")
+
+asyncio.run(main())
+"""
+
+
+def test_no_thread_of_the_store_ends_the_process() -> None:
+    def ended(_: int) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(ended, range(PROCESSES))) == {(0, "refused\n", "")}
+
+
+def test_a_thread_that_works_is_waited_for() -> None:
+    began, done, ends = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(ending.THREADS)
+        began.set()
+        until = time.monotonic() + 20 * ending.LOOK
+        while time.monotonic() < until:
+            pass
+        done.set()
+        ends.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        began.wait()
+        assert ending.threads()
+        ending.rest()
+        assert done.is_set()
+    finally:
+        ends.set()
+        thread.join()
+
+
+def test_one_that_never_sleeps_is_not_waited_for_for_ever() -> None:
+    ends, began = threading.Event(), threading.Event()
+
+    def work() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(ending.THREADS)
+        began.set()
+        while not ends.is_set():
+            pass
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        began.wait()
+        ending.rest()
+    finally:
+        ends.set()
+        thread.join()
