@@ -89,13 +89,8 @@ def watching(path: Path, log: Path) -> Iterator[Watch]:
 
 
 @contextmanager
-def looking(
-    rooms: Sequence[Path], name: str, truth: Truth, first: int, *, undone: bool = False
-) -> Iterator[Windows]:
-    """Windows on one room, by the mounts from the `first` on, all of which have leased it.
-
-    `undone`: a crash of the database may undo access times that the looks have moved.
-    """
+def looking(rooms: Sequence[Path], name: str, truth: Truth, first: int) -> Iterator[Windows]:
+    """Windows on one room, by the mounts from the `first` on, all of which have leased it."""
     sessions = truth.mounts()[first:]
     windows = [
         MountWindow(room / name, name, truth, session)
@@ -106,7 +101,7 @@ def looking(
         yield windows
     finally:
         for one in windows:
-            one.close(undone=undone)
+            one.close()
 
 
 def change_more(room: Path) -> None:
@@ -285,7 +280,7 @@ def test_after_a_restart_of_the_database_nothing_is_stale(
                 name = f"r{number}"
                 furnish(here / name, random.Random(number))
                 os.sync()
-                with looking([here, there], name, truth, 0, undone=True) as windows:
+                with looking([here, there], name, truth, 0) as windows:
                     # Durable, whatever the end is like.
                     (here / name / "d/g").chmod(0o600)
                     (here / name / "d/f").write_bytes(bytes(10))

@@ -238,15 +238,10 @@ class MountWindow:
         """Whether the database knows that a file is open that is held here."""
         return self._session in self._truth.sustainers(self._held[path][1])
 
-    def close(self, *, undone: bool = False) -> None:
-        """Lets go of what is held. `undone`: a crash of the database may have undone something of
-        the session, which every file that was open then tells once, by EIO."""
+    def close(self) -> None:
+        """Lets go of what is held."""
         for descriptor, _, _ in self._held.values():
-            try:
-                os.close(descriptor)
-            except OSError as error:
-                if not undone or error.errno != errno.EIO:
-                    raise
+            os.close(descriptor)
         for descriptor, _ in self._places.values():
             os.close(descriptor)
 

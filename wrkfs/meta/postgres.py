@@ -314,7 +314,9 @@ class PostgresMeta(PostgresFiles):
         # The name is gone: what a fence leaves of the tree is reclaimed with the session.
         with suppress(Fenced, Doubtful), self._doubting(self._files):
             while more:
-                more = (await self._session.mutate("purge", self._session.id, PURGE_LIMIT))[1]
+                more = (
+                    await self._session.mutate("purge", self._session.id, PURGE_LIMIT, minded=False)
+                )[1]
 
     async def rename(
         self,

@@ -129,7 +129,7 @@ class PostgresFiles(PostgresUpkeep):
         try:
             await files.settled(ino)
             with self._doubting(files):
-                row = await self._session.mutate("open", ino, truncate)
+                row = await self._session.mutate("open", ino, truncate, minded=truncate)
         except BaseException:
             files.drop(ino)
             raise
@@ -147,7 +147,7 @@ class PostgresFiles(PostgresUpkeep):
                 added.append(ino)
             unknown = [ino for ino in inos if not files.registered(ino)]
             if unknown:
-                await self._session.mutate("sustain_all", unknown)
+                await self._session.mutate("sustain_all", unknown, minded=False)
         except BaseException:
             for ino in added:
                 files.drop(ino)
@@ -188,7 +188,7 @@ class PostgresFiles(PostgresUpkeep):
 
         async def send() -> None:
             with suppress(WrkfsError), self._doubting(files):
-                await self._session.mutate("release", inos)
+                await self._session.mutate("release", inos, minded=False)
 
         def ended(task: asyncio.Task[None]) -> None:
             files.end_release(inos, pending)
@@ -211,7 +211,7 @@ class PostgresFiles(PostgresUpkeep):
         pending = files.begin_release(inos)
         try:
             with self._doubting(files):
-                await self._session.mutate("release", inos)
+                await self._session.mutate("release", inos, minded=False)
         finally:
             files.end_release(inos, pending)
 
@@ -254,7 +254,9 @@ class PostgresFiles(PostgresUpkeep):
                     await self._send_release(files, [Ino(number)])
             more = found[0]["doomed"]
             while more and files is self._files:
-                more = (await self._session.mutate("purge", self._session.id, PURGE_LIMIT))[1]
+                more = (
+                    await self._session.mutate("purge", self._session.id, PURGE_LIMIT, minded=False)
+                )[1]
 
     @contextmanager
     def _doubting(self, files: OpenFiles) -> Iterator[None]:

@@ -91,6 +91,8 @@ class MountSession:
         self._held = held
         self._on_crash = on_crash
         self._answered: dict[int, int] = {}
+        self._minded: dict[int, int] = {}
+        """Of the answered calls of each slot the last whose loss users would notice."""
         self._failed: dict[int, int] = {}
         self._run: datetime | None = None
         self._survey_lock = asyncio.Lock()
@@ -168,7 +170,7 @@ class MountSession:
         self._epoch += 1
         # Slots and numbers of calls that still run for the old session are never mixed in: the
         # queue is a new one and each call puts its slot back where it took it.
-        self._answered, self._failed = {}, {}
+        self._answered, self._minded, self._failed = {}, {}, {}
         self._slots = asyncio.Queue()
         for slot in range(1, SLOTS + 1):
             self._slots.put_nowait(slot)
@@ -201,8 +203,11 @@ class MountSession:
             if self._witness is not None:
                 self._witness.close()
 
-    async def mutate(self, name: str, *args: object) -> asyncpg.Record:
+    async def mutate(self, name: str, *args: object, minded: bool = True) -> asyncpg.Record:
         """The answer of a mutating function, applied exactly once.
+
+        Not `minded`: it is the sessions' own book-keeping, done anew after a crash of the database
+        that undid it (`_survey`); no user is told of a loss.
 
         Raises Fenced when it was not applied, Doubtful when that is unknown, the WrkfsError of the
         errno it answers, and what `Links.call` raises.
@@ -211,7 +216,7 @@ class MountSession:
         until = 0.0
         while True:
             try:
-                return await self._mutate(name, args)
+                return await self._mutate(name, args, minded)
             except _RecalledError:
                 now = time.monotonic()
                 until = until or now + RECALL_WAIT
@@ -221,17 +226,19 @@ class MountSession:
             await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
             waits += 1
 
-    async def _mutate(self, name: str, args: tuple[object, ...]) -> asyncpg.Record:
+    async def _mutate(self, name: str, args: tuple[object, ...], minded: bool) -> asyncpg.Record:
         self.check()
         # The slots of a session are its own: who waited for one while the session was replaced
         # still calls for the old one.
         session, epoch, slots, answered = self._id, self._epoch, self._slots, self._answered
-        failed = self._failed
+        noticed, failed = self._minded, self._failed
         slot = await slots.get() if slots.empty() else slots.get_nowait()
         head = (session, epoch, slot, self.next_sequence())
         try:
             row = await self._apply(name, head, args)
             answered[slot] = head[-1]
+            if minded:
+                noticed[slot] = head[-1]
             return row
         except _RecalledError:
             raise  # no sending of it is on its way
@@ -313,15 +320,15 @@ class MountSession:
 
     async def reclaim(self, owner: SessionId) -> None:
         """Lets go of all that a session (this one, or a fenced one) holds."""
-        while (await self.mutate("reclaim", owner, RECLAIM_LIMIT))[1]:
+        while (await self.mutate("reclaim", owner, RECLAIM_LIMIT, minded=False))[1]:
             pass
 
     async def _survey(self, link: Link) -> None:
         """Before a new connection carries calls: has the database crashed, and what is lost?"""
         async with self._survey_lock:
-            answered, known = self._answered, self._run
+            answered, minded, known = self._answered, self._minded, self._run
             # Taken before the question: calls that are answered meanwhile are no loss.
-            expected = dict(answered)
+            expected, noticed = dict(answered), dict(minded)
             args = (self._id, self._epoch, known, self._held())
             row = (await link.fetch("survey", args))[0]
             # Of a session that has been fenced nobody can say what a crash before that undid.
@@ -329,12 +336,15 @@ class MountSession:
             undone = [slot for slot, seq in expected.items() if there.get(slot, 0) < seq]
             if known in (None, row["run"]):
                 undone = []
+            # Commits of one slot become durable in their order.
+            lost = any(there.get(slot, 0) < noticed.get(slot, 0) for slot in undone)
             for slot in undone:
                 answered[slot] = there.get(slot, 0)
-            if undone:
+                minded[slot] = min(minded.get(slot, 0), there.get(slot, 0))
+            if lost:
                 log.error("the database crashed and has lost changes that no fsync had covered")
             if known not in (None, row["run"]):
-                self._on_crash(bool(undone))
+                self._on_crash(lost)
                 if self.forget is not None:
                     await self.forget()
                     # Others need not wait for this session to notice.
