@@ -49,7 +49,7 @@ class RuncSnapshots:
             raise Conflict("the box runs; freeze it first")
         if not found.memory:
             await self._memory.discard(record)  # what is there cannot be used
-        self._origins.put(snapshot_id, record)
+        await asyncio.to_thread(self._origins.put, snapshot_id, record)  # waits for the disk
         if not found.frozen or found.memory:
             await layers.snapshot(paths, snapshot_id)
             return

@@ -146,6 +146,7 @@ class TunnelRegistry:
         except BaseException:
             if self._entries.get(box_id) is entry:
                 del self._entries[box_id]
+            await _end(entry)  # who waits for it is told
             raise
 
     def peek(self, box_id: str) -> Tunnel | None:
