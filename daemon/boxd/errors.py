@@ -7,9 +7,10 @@
     │   ├── BadName            a spec, reference, name or duration that does not parse
     │   ├── UnknownImage       no such image or flavor
     │   └── Unsupported        the backend cannot do it
-    ├── InvalidKey 401         always the same text
+    ├── InvalidKey 401         one text for whatever is wrong with a key that is shown
     ├── Forbidden 403
     ├── NotFound 404
+    │   └── InvalidShare       always the same text
     ├── Conflict 409
     │   └── Ambiguous          names the candidates
     ├── PreconditionFailed 412 ├── TooLarge 413          ├── BadRange 416
@@ -54,12 +55,15 @@ class Unsupported(BadRequest):
 
 
 class InvalidKey(BoxdError):
-    """Missing, unknown, revoked or expired API key; they are not told apart."""
+    """Missing, unknown, revoked or expired API key; they are not told apart.
+
+    What a key or share has opened, and may not go on, is told why in a text of its own.
+    """
 
     http_status = 401
 
-    def __init__(self) -> None:
-        super().__init__("invalid API key")
+    def __init__(self, text: str = "invalid API key") -> None:
+        super().__init__(text)
 
 
 class Forbidden(BoxdError):
@@ -72,6 +76,15 @@ class NotFound(BoxdError):
     """Nothing of the caller's matches. Foreign things are not found either."""
 
     http_status = 404
+
+
+class InvalidShare(NotFound):
+    """Unknown, revoked or expired share, or its box is gone; they are not told apart."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this share link is not valid (any more); ask who gave it to you for another"
+        )
 
 
 class Conflict(BoxdError):

@@ -6,7 +6,7 @@ lock when it decides.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,9 @@ from boxd.errors import BoxdError, Forbidden, InvalidKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+ENDED_KEPT = 10_000
+"""Ids of ended keys that are remembered, for who had looked one up just before it was revoked."""
 
 
 @dataclass(eq=False, slots=True)
@@ -39,6 +42,7 @@ class Attachments:
     def __init__(self) -> None:
         self._holds: dict[str, set[Hold]] = {}
         self._revocable: set[Hold] = set()
+        self._ended: OrderedDict[str, str] = OrderedDict()
 
     def add(self, hold: Hold) -> None:
         """Counts one more."""
@@ -72,16 +76,23 @@ class Attachments:
             hold.lost = why
 
     def expect(self, hold: Hold) -> None:
-        """Its credential may be revoked from now on; it may not hold a box yet."""
+        """It may be ended from now on; it may not hold a box yet. InvalidKey when its key has been
+        revoked since it was looked up."""
+        if hold.key_id is not None and hold.key_id in self._ended:
+            raise InvalidKey(self._ended[hold.key_id])
         self._revocable.add(hold)
 
     def finish(self, hold: Hold) -> None:
         """It is over. No error if it was not expected."""
         self._revocable.discard(hold)
 
-    def end_key(self, key_id: str) -> int:
-        """Ends everything that an API key or share started; returns how many that were."""
-        return self._end(lambda hold: hold.key_id == key_id, InvalidKey)
+    def end_key(self, key_id: str, text: str) -> int:
+        """Ends everything that an API key or share started, which is told `text`, and what it would
+        start from now on; returns how many that were."""
+        self._ended[key_id] = text
+        while len(self._ended) > ENDED_KEPT:
+            self._ended.popitem(last=False)
+        return self._end(lambda hold: hold.key_id == key_id, lambda: InvalidKey(text))
 
     def end_box(self, box_id: str, text: str) -> int:
         """Ends everything that holds a box, which is told `text`; returns how many that were."""

@@ -24,6 +24,7 @@ from boxd.boxes.attachments import Hold
 from boxd.boxes.changes import Changes
 from boxd.boxes.dooms import Doomed
 from boxd.boxes.drives import BoxDrives
+from boxd.boxes.expiry import ending
 from boxd.boxes.fork import Forks
 from boxd.boxes.parts import Parts
 from boxd.boxes.pins import Pins
@@ -33,7 +34,7 @@ from boxd.boxes.suspend import Sleep
 from boxd.boxes.templates import Templates
 from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
-from boxd.errors import BoxdError
+from boxd.errors import BoxdError, InvalidKey
 from boxd.model.box import Box, BoxState
 from boxd.model.view import Use
 from boxd.secret import random_hex
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from boxd.boxes.assembly import Assembly
+    from boxd.boxes.expiry import Expiry
     from boxd.boxes.hostlimits import HostLimits
     from boxd.boxes.interface import Catalog
     from boxd.boxes.quota import Tier
@@ -310,12 +312,13 @@ class Lifecycle:
         *,
         why: str,
         key_id: str | None,
+        expiry: Expiry | None = None,
         notes: Callable[[str], None] | None = None,
         default_ttl: timedelta | None = None,
     ) -> AsyncIterator[Attachment]:
-        """Holds the box of a spec while the context lasts; see `up`."""
+        """Holds the box of a spec while the context lasts; see `up`. `expiry`: of the key."""
         hold = Hold(owner, "", why, key_id)
-        async with self._revocable(hold):
+        async with self._revocable(hold, expiry):
             box = await self.up(
                 owner, workspace, spec, notes=notes, default_ttl=default_ttl, hold=hold
             )
@@ -324,11 +327,11 @@ class Lifecycle:
 
     @asynccontextmanager
     async def attach_existing(
-        self, box: Box, *, why: str, key_id: str | None
+        self, box: Box, *, why: str, key_id: str | None, expiry: Expiry | None = None
     ) -> AsyncIterator[Attachment]:
-        """Holds an existing box while the context lasts; see `wake`."""
+        """Holds an existing box while the context lasts; see `wake`. `expiry`: of the key."""
         hold = Hold(box.owner, "", why, key_id)
-        async with self._revocable(hold):
+        async with self._revocable(hold, expiry):
             box = await self.wake(box, hold=hold)
             async with self._held(box, hold) as attachment:
                 yield attachment
@@ -381,7 +384,7 @@ class Lifecycle:
         return box
 
     @asynccontextmanager
-    async def _revocable(self, hold: Hold) -> AsyncIterator[None]:
+    async def _revocable(self, hold: Hold, expiry: Expiry | None) -> AsyncIterator[None]:
         """Who attaches, from the first wish on: raises why it was ended as soon as it is."""
         task = asyncio.current_task()
         reason: BoxdError | None = None
@@ -395,7 +398,8 @@ class Lifecycle:
         hold.end = end
         self.attachments.expect(hold)
         try:
-            yield
+            with ending(expiry, self._parts.clock, lambda text: end(InvalidKey(text))):
+                yield
         except asyncio.CancelledError:
             if reason is not None and task is not None and task.uncancel() == 0:
                 raise reason from None

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
 from boxd.authz import Action, Target, require
+from boxd.boxes.expiry import Expiry
 from boxd.errors import Ambiguous, NotFound
 from boxd.model.view import BoxView, view_box
 from boxd.names.reference import parse_reference
@@ -144,9 +145,9 @@ class BoxOperations(Core):
         A `spec` creates the box when it is not there, a `reference` never does; both wake it.
         `run_box`: a box that is made here for one command has the tier's default deadline, unless
         its spec or its profile has one.
-        `notes` gets lines for people. Raises InvalidKey inside the context when the key that
-        opened it is revoked, Forbidden when it is ended otherwise (`Attachments.end_box`); the
-        context must be left by the task that entered it.
+        `notes` gets lines for people. Raises InvalidKey inside the context when the key or share
+        that opened it is revoked or expires, Forbidden when it is ended otherwise
+        (`Attachments.end_box`); the context must be left by the task that entered it.
         """
         require(p, Action.ATTACH_BOX)
         tell = notes or _ignore
@@ -154,11 +155,16 @@ class BoxOperations(Core):
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
             ttl = self._tier_of(p.owner).deadline_exec if run_box else None
             held = self._lifecycle.attach(
-                p.owner, workspace, spec, why=why, key_id=p.key_id, notes=tell, default_ttl=ttl
+                *(p.owner, workspace, spec),
+                why=why,
+                key_id=p.key_id,
+                expiry=_expiry(p),
+                notes=tell,
+                default_ttl=ttl,
             )
         else:
             box = await self.resolve(p, target, ws)
-            held = self._lifecycle.attach_existing(box, why=why, key_id=p.key_id)
+            held = self._lifecycle.attach_existing(box, why=why, key_id=p.key_id, expiry=_expiry(p))
         async with held as attachment:
             yield attachment
 
@@ -184,6 +190,11 @@ class BoxOperations(Core):
 
     def _view(self, box: Box) -> BoxView:
         return view_box(box, self._clock.now(), self._lifecycle.use(box))
+
+
+def _expiry(p: Principal) -> Expiry | None:
+    what = {"api_key": "API key", "share": "share link"}.get(p.via, "credential")
+    return None if p.expires is None else Expiry(p.expires, f"this {what} has expired")
 
 
 def _ignore(_line: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from boxd.authz import Action, require, workspace_of
 from boxd.errors import BadRequest
 from boxd.names.words import parse_workspace
-from boxd.operations.keyuse import KeyUses
+from boxd.operations.keyuse import LastUses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,8 @@ class Core:
     """The base of every family. `drives` None means that drives are not enabled on this host;
     `tier_of` gives the limits of an owner.
 
-    Holds no state across awaits but what `KeyUses` holds; the families add none.
+    Holds no state across awaits but what `LastUses` holds; the families add none. Critical section:
+    `_minting` is held between counting an owner's keys or shares and adding one.
     """
 
     def __init__(
@@ -55,11 +57,14 @@ class Core:
         self._drives = drives
         self._tier_of = tier_of
         self._clock = clock
-        self._key_uses = KeyUses(store, clock)
+        self._key_uses = LastUses(store.touch_key, clock)
+        self._share_uses = LastUses(store.touch_share, clock)
+        self._minting = asyncio.Lock()
 
     async def close(self) -> None:
         """Waits for what goes on behind requests (bounded by the store's own deadline)."""
         await self._key_uses.close()
+        await self._share_uses.close()
 
     async def _check_enters(self, p: Principal, name: str) -> None:
         """Forbidden when the workspace is not there and the principal may make none."""

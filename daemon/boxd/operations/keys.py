@@ -28,15 +28,16 @@ class KeyOperations(Core):
         name = parse_key_name(name)
         if ttl is not None and ttl <= timedelta(0):
             raise BadRequest("the ttl of a key must be positive; for example --ttl 30d")
-        self._tier_of(p.owner).check_keys(len(await self._store.keys(p.owner)))
-        if scope is not None:
-            scope = parse_workspace(scope)
-            await self._ensure_workspace(p, scope)
-        now = self._clock.now()
-        secret = Secret(KEY_PREFIX + random_hex(20))
-        expires = None if ttl is None else now + ttl
-        key = ApiKey(random_hex(16), p.owner, name, scope, now, expires, None)
-        await self._store.add_key(key, digest(secret.reveal()))
+        async with self._minting:
+            self._tier_of(p.owner).check_keys(len(await self._store.keys(p.owner)))
+            if scope is not None:
+                scope = parse_workspace(scope)
+                await self._ensure_workspace(p, scope)
+            now = self._clock.now()
+            secret = Secret(KEY_PREFIX + random_hex(20))
+            expires = None if ttl is None else now + ttl
+            key = ApiKey(random_hex(16), p.owner, name, scope, now, expires, None)
+            await self._store.add_key(key, digest(secret.reveal()))
         return key, secret
 
     async def list_keys(self, p: Principal) -> list[ApiKey]:
@@ -57,8 +58,7 @@ class KeyOperations(Core):
             try:
                 await self._store.remove_key(key.id)
             finally:
-                self._key_uses.forget(key.id)
-                self._lifecycle.attachments.end_key(key.id)
+                self._lifecycle.attachments.end_key(key.id, f"API key {key.name} was revoked")
 
     async def principal_of_key(self, presented: str | None) -> Principal:
         """The principal of a presented API key. Every failure is the same InvalidKey."""
@@ -68,5 +68,5 @@ class KeyOperations(Core):
         now = self._clock.now()
         if key is None or (key.expires is not None and key.expires <= now):
             raise InvalidKey
-        self._key_uses.touch(key)
+        self._key_uses.touch(key.id)
         return Principal(key.owner, key.scope, "api_key", key.id, expires=key.expires)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from boxd.boxes import attachments as attachments_module
 from boxd.boxes.attachments import Attachments, Hold
 from boxd.errors import Forbidden, InvalidKey
 
@@ -47,9 +50,22 @@ def expected(attachments: Attachments) -> dict[str, BoxdError]:
 def test_only_holds_of_the_key_are_ended() -> None:
     attachments = Attachments()
     ended = expected(attachments)
-    assert attachments.end_key("k1") == 1
-    assert [type(why) for why in ended.values()] == [InvalidKey]
+    assert attachments.end_key("k1", "revoked") == 1
+    assert [(type(why), str(why)) for why in ended.values()] == [(InvalidKey, "revoked")]
     assert list(ended) == ["one"]
+
+
+def test_a_key_that_was_ended_starts_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments_module, "ENDED_KEPT", 2)
+    attachments = Attachments()
+    for number in range(3):
+        assert attachments.end_key(f"k{number}", f"revoked {number}") == 0
+    with pytest.raises(InvalidKey, match="revoked 2"):
+        attachments.expect(Hold(ALICE, "", "exec", "k2"))
+    for other in ("k9", None):
+        attachments.expect(Hold(ALICE, "", "exec", other))
+    # Only so many are remembered.
+    attachments.expect(Hold(ALICE, "", "exec", "k0"))
 
 
 def test_holds_of_a_box_and_of_an_owner_are_ended_with_a_text() -> None:
@@ -72,5 +88,5 @@ def test_what_is_over_is_not_ended() -> None:
     hold = Hold(ALICE, "a", "exec", "k1", end=lambda _why: None)
     attachments.expect(hold)
     attachments.finish(hold)
-    assert attachments.end_key("k1") == 0
+    assert attachments.end_key("k1", "") == 0
     assert attachments.end_box("a", "") == attachments.end_owner(ALICE, "") == 0

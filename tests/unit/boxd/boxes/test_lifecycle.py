@@ -151,13 +151,21 @@ async def test_revoked_key_ends_what_it_holds(world: World) -> None:
     await entered.wait()
     await until(lambda: sum(len(h) for h in world.lifecycle.attachments._holds.values()) == 2)
     await asyncio.sleep(0)
-    assert world.lifecycle.attachments.end_key("k1") == 1
-    with pytest.raises(InvalidKey):
+    assert world.lifecycle.attachments.end_key("k1", "it was revoked") == 1
+    with pytest.raises(InvalidKey, match="it was revoked"):
         await revoked
     assert not other.done()
     other.cancel()
     with pytest.raises(asyncio.CancelledError):
         await other
+
+
+async def test_a_key_that_was_revoked_a_moment_ago_makes_no_box(world: World) -> None:
+    world.lifecycle.attachments.end_key("k1", "it was revoked")
+    with pytest.raises(InvalidKey, match="it was revoked"):
+        async with world.lifecycle.attach(OWNER, None, spec("web"), why="exec", key_id="k1"):
+            pytest.fail("nobody may come in")
+    assert await rows(world) == []
 
 
 async def test_who_is_sent_away_is_told_why_once(world: World) -> None:
@@ -195,7 +203,7 @@ async def test_a_key_that_is_revoked_while_the_box_is_made_attaches_nobody(
 
     visitor = asyncio.create_task(visit())
     await until(lambda: step in world.steps.done)
-    assert world.lifecycle.attachments.end_key("k1") == 1
+    assert world.lifecycle.attachments.end_key("k1", "revoked") == 1
     with pytest.raises(InvalidKey):
         await visitor
     held.set()

@@ -1,11 +1,13 @@
-"""When the last use of an API key is written."""
+"""When the last use of an API key or a share is written."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tests.harness.world import ALICE
+from boxd.errors import Unavailable
+from boxd.operations.keyuse import LastUses
+from tests.harness.world import ALICE, TurnedClock
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
@@ -25,3 +27,33 @@ async def test_last_use_is_written_at_most_once_a_minute(world: World, ops: Oper
     assert first == world.clock.now()
     assert await use(timedelta(seconds=59)) == first
     assert await use(timedelta(seconds=1)) == world.clock.now()
+
+
+async def test_of_each_kind_and_again_when_it_could_not_be_written() -> None:
+    clock, written, broken = TurnedClock(), list[tuple[str, datetime]](), [True]
+
+    async def write(key_id: str, when: datetime) -> None:
+        if broken:
+            broken.clear()
+            raise Unavailable("the database does not answer")
+        written.append((key_id, when))
+
+    uses = LastUses(write, clock)
+    for key_id in ("a", "a", "b", "b"):
+        uses.touch(key_id)
+        await uses.close()
+    assert written == [("a", clock.now()), ("b", clock.now())]
+
+
+async def test_what_is_not_used_any_more_is_not_remembered() -> None:
+    clock = TurnedClock()
+
+    async def write(key_id: str, when: datetime) -> None:
+        pass
+
+    uses = LastUses(write, clock)
+    for number in range(100):
+        uses.touch(str(number))
+        clock.turn(timedelta(seconds=2))
+    await uses.close()
+    assert len(uses._touched) == 30
