@@ -38,6 +38,7 @@ class Tier:
     drive_files: int
     snapshots: int
     keys: int
+    shares: int
     workspaces: int
     deadline_max: timedelta
     deadline_exec: timedelta
@@ -76,6 +77,10 @@ class Tier:
     def check_keys(self, present: int) -> None:
         """Refuses one more API key."""
         _check("API keys per owner", present + 1, self.keys, "remove one: apikeys rm NAME")
+
+    def check_shares(self, present: int) -> None:
+        """Refuses one more share."""
+        _check("shares per owner", present + 1, self.shares, "remove one: share rm ID")
 
     def check_workspaces(self, present: int) -> None:
         """Refuses one more workspace."""

@@ -12,7 +12,9 @@ MAX_KEY_NAME = 64
 ANONYMOUS = "_"
 """The word for a throwaway box without a stable name."""
 RESERVED = frozenset({"images", "image", "cli", "help", "sudo", "jump", ANONYMOUS})
-RESERVED_PREFIXES = ("session-", "svcs_")
+SHARE_PREFIX = "svcs_"
+"""Of the user name and token of a share."""
+RESERVED_PREFIXES = ("session-", SHARE_PREFIX)
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,55}[a-z0-9])?")
 _KEY_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")

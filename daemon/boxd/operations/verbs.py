@@ -6,10 +6,16 @@ from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.keys import KeyOperations
 from boxd.operations.profiles import ProfileOperations
+from boxd.operations.shares import ShareOperations
 from boxd.operations.snapshots import SnapshotOperations
 
 
 class Operations(
-    SnapshotOperations, CatalogOperations, DriveOperations, KeyOperations, ProfileOperations
+    SnapshotOperations,
+    ShareOperations,
+    CatalogOperations,
+    DriveOperations,
+    KeyOperations,
+    ProfileOperations,
 ):
     """What every surface calls. Made of the parts that `Core` names."""
