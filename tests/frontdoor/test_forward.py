@@ -209,7 +209,7 @@ async def test_who_relays_nothing_yet_says_so(front_door: Entrance) -> None:
         ("cli", b"this user has no box to forward to"),
         ("jump", b"'jump' is reserved"),
         ("sudo", b"'sudo' is reserved"),
-        ("svcs_" + "0" * 32, b"'svcs_...' is reserved"),
+        ("svcs_" + "0" * 32, b"this share link is not valid (any more)"),
         ("we_b", b"'we_b' is not valid"),
     ],
 )

@@ -40,7 +40,7 @@ async def as_json(client: Client, line: str) -> Any:  # noqa: ANN401 - JSON of a
         ("session-nothing", "no box 'nothing'; see: ssh -p "),
         ("jump", "'jump' is reserved"),
         ("sudo", "'sudo' is reserved"),
-        ("svcs_" + "0" * 32, "'svcs_...' is reserved"),
+        ("svcs_" + "0" * 32, "this share link is not valid (any more)"),
         ("we b\u00e9", "'we b\u00e9'"),
         ("x" * 600, "600 characters"),
     ],

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Tunnel
 
 
+def forward_no_agent(conn: asyncssh.SSHServerConnection) -> None:
+    """Refuses the client's agent on this connection: no socket for it is made anywhere."""
+
+    async def refuse() -> bool:
+        return False
+
+    vars(conn)["create_agent_listener"] = refuse
+
+
 @asynccontextmanager
 async def forwarded_agent(
     tunnel: Tunnel, chan: asyncssh.SSHServerChannel[bytes]

@@ -8,11 +8,10 @@ from typing import ClassVar, Literal, TypeAlias
 from boxd.errors import BadName, BoxdError
 from boxd.names.reference import parse_reference
 from boxd.names.spec import BoxSpec, parse_spec
-from boxd.names.words import fold
+from boxd.names.words import SHARE_PREFIX, fold
 from boxd.secret import Secret
 
 SESSION_PREFIX = "session-"
-SHARE_PREFIX = "svcs_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,6 @@ class ToRelay:
 class ToShare:
     """Sessions and forwardings of the one box that `token` is for, if it is for any."""
 
-    user: ClassVar[str] = f"{SHARE_PREFIX}..."
     token: Secret
 
 
@@ -86,7 +84,7 @@ def route(username: str, flavors: frozenset[str]) -> Route:
     if word == ToSudo.user:
         return ToSudo()
     if word.startswith(SHARE_PREFIX):
-        return ToShare(Secret(word.removeprefix(SHARE_PREFIX)))
+        return ToShare(Secret(word))
     try:
         if word.startswith(SESSION_PREFIX):
             reference = word.removeprefix(SESSION_PREFIX)

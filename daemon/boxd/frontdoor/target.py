@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from boxd.errors import NotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle import Attachment
     from boxd.frontdoor.commands.command import Door
@@ -18,12 +19,27 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 
+class Target(Protocol):
+    """The box of one connection."""
+
+    forwards_agent: bool
+    """Whether sessions in it may ask the client's SSH agent, if the client wants that."""
+
+    def attach(
+        self, why: str, notes: Callable[[str], None]
+    ) -> AbstractAsyncContextManager[Attachment]:
+        """The box, running and held, while the context lasts. `notes` gets lines for people."""
+        ...
+
+
 class BoxTarget:
-    """The box of one connection.
+    """The box that a user name asks for.
 
     Critical section: `_lock` is held while a target that makes a new box each time is attached for
     the first time, so that all channels of the connection share that one box.
     """
+
+    forwards_agent = True
 
     def __init__(self, operations: Operations, principal: Principal, to: ToBox, door: Door) -> None:
         """`door` is what errors name for further commands."""

@@ -21,6 +21,7 @@ from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
 from box_guest.wire import send_no_padding
 from boxd.errors import Unsupported
+from boxd.frontdoor.agentforward import forward_no_agent
 from boxd.frontdoor.auth import Authentication
 from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
@@ -33,6 +34,7 @@ from boxd.frontdoor.meter import Meter
 from boxd.frontdoor.relay import RelaySession
 from boxd.frontdoor.router import Refused, Route, ToBox, ToRelay, ToShare, ToSudo, ToText, route
 from boxd.frontdoor.session import Session, Tasks
+from boxd.frontdoor.sharetarget import ShareTarget
 from boxd.frontdoor.target import BoxTarget
 from boxd.frontdoor.text import RefusalSession, TextSession
 from boxd.names.words import escaped
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from boxd.errors import BoxdError
     from boxd.frontdoor.commands.command import Stdio
     from boxd.frontdoor.hall import Hall
+    from boxd.frontdoor.target import Target
     from boxd.principal import Principal
 
 SESSIONS_PER_CONNECTION = 10
@@ -64,7 +67,7 @@ class Visitor(asyncssh.SSHServer):
         self._sessions = 0
         self._channels = 0
         self._route: Route | None = None
-        self._target: BoxTarget | None = None
+        self._target: Target | None = None
         self._conn: asyncssh.SSHServerConnection
         self._meter: Meter
 
@@ -122,8 +125,19 @@ class Visitor(asyncssh.SSHServer):
             return
         flavors = frozenset(flavor.name for flavor in self._hall.operations.flavors())
         self._route = route(self._auth.username, flavors)
-        if isinstance(self._route, ToBox):
-            self._target = BoxTarget(self._hall.operations, principal, self._route, self._door())
+        self._target = self._target_of(self._route, principal)
+        if self._target is not None and not self._target.forwards_agent:
+            forward_no_agent(self._conn)
+
+    def _target_of(self, to: Route, principal: Principal) -> Target | None:
+        operations = self._hall.operations
+        match to:
+            case ToBox():
+                return BoxTarget(operations, principal, to, self._door())
+            case ToShare(token):
+                return ShareTarget(operations, token, self._hall.limits)
+            case _:
+                return None
 
     # --- channels ------------------------------------------------------------------------
 
@@ -155,7 +169,7 @@ class Visitor(asyncssh.SSHServer):
         match self._route:
             case Refused(error):
                 return error
-            case ToRelay() | ToShare() | ToSudo() as to:
+            case ToRelay() | ToSudo() as to:
                 text = f"the user {to.user!r} is reserved and not served by this release"
                 return Unsupported(text)
             case _:

@@ -46,9 +46,9 @@ def test_references_never_create(reference: str) -> None:
     [
         ("sudo", ToSudo()),
         ("JUMP", ToRelay()),
-        ("svcs_" + "A" * 32, ToShare(Secret("a" * 32))),
-        ("svcs_", ToShare(Secret(""))),
-        ("svcs_no/token:at^all", ToShare(Secret("no/token:at^all"))),
+        ("svcs_" + "A" * 32, ToShare(Secret("svcs_" + "a" * 32))),
+        ("svcs_", ToShare(Secret("svcs_"))),
+        ("svcs_no/token:at^all", ToShare(Secret("svcs_no/token:at^all"))),
     ],
 )
 def test_users_of_other_kinds(user: str, to: Route) -> None:
