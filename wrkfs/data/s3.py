@@ -69,6 +69,7 @@ class S3Blocks:
         ending.wait_at_end()
         self._prefix = config.prefix + "/"
         self._bound = attempt
+        self._one_try = min(deadline, CONNECT_TIMEOUT.total_seconds())
         self._flow = Flow(deadline)
         self._attempts: dict[asyncio.Timeout, float] = {}
         self._watch: asyncio.TimerHandle | None = None
@@ -155,7 +156,7 @@ class S3Blocks:
             for _ in range(LATE_TRIES):
                 async with self._flow.turn(began, what):
                     # Also who had to wait tries once, and is told what the store says.
-                    left = max(self._flow.left(began), CONNECT_TIMEOUT.total_seconds())
+                    left = max(self._flow.left(began), self._one_try)
                     with suppress(_Late):
                         return await retrying(
                             lambda: self._attempt(call), _transient, what, deadline=left
