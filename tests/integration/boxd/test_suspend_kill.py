@@ -73,7 +73,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def cut(sleepy: Sleepy, verdict: criu.Verdict, box: str, act: str, after: float) -> None:
-    """Has a process do it and kills it after some seconds."""
+    """Has a process do it and kills it after some seconds, unless it is done before."""
     assert verdict.program is not None
     words = (str(sleepy.host.config.state_dir), box, act, str(verdict.program.path))
     process = await asyncio.create_subprocess_exec(
@@ -89,10 +89,12 @@ async def cut(sleepy: Sleepy, verdict: criu.Verdict, box: str, act: str, after: 
     assert await process.stdout.readline() == b"ready\n"
     process.stdin.write(b"go\n")
     await process.stdin.drain()
-    await asyncio.sleep(after)
-    with suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    await process.wait()
+    try:
+        await asyncio.wait_for(process.wait(), after)
+    except TimeoutError:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 async def put_right(sleepy: Sleepy, verdict: criu.Verdict, guest: Guest) -> str:
