@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+# Compiled code is kept: thousands of processes of a run would compile it all again.
+unexport PYTHONDONTWRITEBYTECODE
 
 STATE_DIR ?= /var/lib/boxd
 SSH_ADDR ?= 127.0.0.1:2222
@@ -20,10 +22,13 @@ IMAGES := tests/integration/test_images.py
 # What compares a neighbour's times before and during an attack must not have other neighbours.
 ALONE := $(addprefix tests/isolation/test_exhaustion,.py _io.py)
 
+# Targets that run beside each other, each with its output in one piece.
+BESIDE = $(MAKE) --no-print-directory -j 2 -O
+
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check format test test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget clean
+.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -45,9 +50,14 @@ setup-bench: ## the same, and who the drive is measured beside
 	@scripts/setup bench
 
 check: setup-dev ## format, lint, types, import contracts, file sizes
+	@$(BESIDE) check-types check-code
+
+check-types:
+	$(BIN)/mypy
+
+check-code:
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q tests/checks
 
@@ -55,10 +65,13 @@ format: ## rewrite the code in the house format
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-test: check ## set up, check, and run all tests
-	$(BIN)/pytest -q $(IMAGES)
+test: setup-dev ## set up, check, and run all tests
+	@$(BESIDE) check-types check-code test-images
 	tests/room -m pytest -q $(ALONE)
-	@$(MAKE) --no-print-directory -j 2 -O test-rooms test-online
+	@$(BESIDE) test-rooms test-online
+
+test-images:
+	$(BIN)/pytest -q $(IMAGES)
 
 test-rooms:
 	$(BIN)/pytest -q $(IN_ROOMS) $(TESTS) $(addprefix --ignore=,$(IMAGES) $(ALONE))
