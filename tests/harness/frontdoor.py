@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
 STOP_S = 10.0
+PR_SET_CHILD_SUBREAPER = 36
+AS_INIT = (
+    "import ctypes, os, sys;"
+    f"ctypes.CDLL(None).prctl({PR_SET_CHILD_SUBREAPER}, 1, 0, 0, 0);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Orphans of a box belong to its agent, as they do where that is the box's init."""
 
 
 class ProcessBackend(WithoutMemory):
@@ -85,7 +92,8 @@ class ProcessBackend(WithoutMemory):
         places.mkdir(exist_ok=True)
         plan = self._plans[box_id]
         _leave_out_bashrc(plan.run_dir / protocol.AGENT_CONFIG)
-        command = [sys.executable, "-m", "box_guest", "--run-dir", str(plan.run_dir)]
+        command = [sys.executable, "-I", "-S", "-c", AS_INIT]
+        command += [sys.executable, "-m", "box_guest", "--run-dir", str(plan.run_dir)]
         command += ["--guest-socket", str(places / "guest.sock")]
         command += ["--forward-dir", str(places / "forward")]
         self._running[box_id] = await asyncio.create_subprocess_exec(
