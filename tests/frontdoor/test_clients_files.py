@@ -155,3 +155,47 @@ async def test_names_of_any_bytes_arrive_as_they_are(front_door: Entrance, tmp_p
     done = await sftp(client, tmp_path, f"get -r {tmp_path / 'up'} {tmp_path / 'sftp'}")
     assert (done.status, done.errors) == (0, "")
     assert tree_of(os.fsencode(tmp_path / "sftp")) == sent
+
+
+async def test_sftp_copies_links_and_syncs_where_the_files_are(
+    front_door: Entrance, tmp_path: Path
+) -> None:
+    """OpenSSH's extensions of the protocol."""
+    data = os.urandom(MIB + 1)
+    (tmp_path / "a").write_bytes(data)
+    (tmp_path / "old").write_text("old")
+    done = await sftp(
+        front_door.client,
+        tmp_path,
+        f"cp {tmp_path / 'a'} {tmp_path / 'copy'}",
+        f"ln {tmp_path / 'a'} {tmp_path / 'linked'}",
+        f"ln -s a {tmp_path / 'symbolic'}",
+        f"put -fp {tmp_path / 'a'} {tmp_path / 'synced'}",
+        f"rename {tmp_path / 'copy'} {tmp_path / 'old'}",
+        f"ls -lan {tmp_path}",
+    )
+    assert (done.status, done.errors) == (0, "")
+    assert (tmp_path / "old").read_bytes() == data
+    assert (tmp_path / "linked").stat().st_nlink == 2
+    assert os.readlink(tmp_path / "symbolic") == "a"
+    assert (tmp_path / "synced").stat().st_mtime == int((tmp_path / "a").stat().st_mtime)
+
+
+async def test_git_pushes_and_clones(front_door: Entrance, tmp_path: Path) -> None:
+    ssh = shlex.join(["ssh", *front_door.client.options(), "-C"])
+    own = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    there = f"web@{HOST}:{tmp_path / 'there'}"
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "data").write_bytes(os.urandom(MIB))
+    script = f"""
+        set -e
+        git init -q --bare {tmp_path / "there"}
+        cd {tmp_path / "work"}
+        git init -q; git add data; git {shlex.join(own)} commit -q -m data
+        git push -q {there} HEAD:refs/heads/main
+        git clone -q -b main {there} {tmp_path / "clone"}
+    """
+    done = await run(["env", f"GIT_SSH_COMMAND={ssh}", "bash", "-c", script])
+    assert (done.status, done.errors) == (0, "")
+    sent, cloned = tmp_path / "work" / "data", tmp_path / "clone" / "data"
+    assert cloned.read_bytes() == sent.read_bytes()

@@ -48,7 +48,9 @@ def detour(front_door: Entrance) -> Iterator[FaultProxy]:
 
 
 @asynccontextmanager
-async def mounted(client: Client, there: Path, work: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def mounted(
+    client: Client, there: Path, work: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """A script that works in the mount of `there`; ends with status 0 when the mount is gone."""
     there.mkdir()
     place = client.directory / "mount"
