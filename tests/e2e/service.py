@@ -14,7 +14,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import psutil
 
@@ -211,10 +211,19 @@ class Service:
             return Answer(answer.status, dict(answer.headers), answer.read())
 
 
+class Served(Protocol):
+    """What a person needs of a service."""
+
+    @property
+    def ssh_port(self) -> int:
+        """Of its front door, on loopback."""
+        ...
+
+
 class Person:
     """Somebody with an SSH key and OpenSSH's clients."""
 
-    def __init__(self, service: Service, home: Path) -> None:
+    def __init__(self, service: Served, home: Path) -> None:
         self.service = service
         self.key = home / "id_ed25519"
         self._known_hosts = home / "known_hosts"

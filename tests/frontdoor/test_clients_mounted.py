@@ -1,14 +1,10 @@
-"""A directory of a box, mounted on the user's machine by sshfs.
-
-The mount is in a mount namespace of its own, which ends with the script that works in it.
-"""
+"""A directory of a box, mounted on the user's machine by sshfs."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import os
-import shlex
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -16,6 +12,7 @@ import pytest
 
 from tests.harness.fault_proxy import FaultProxy
 from tests.harness.openssh import HOST, Client, running
+from tests.harness.sshfs import working_in
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -25,18 +22,6 @@ if TYPE_CHECKING:
     from tests.harness.frontdoor import Entrance
 
 MIB = 1 << 20
-MOUNTED = """
-set -eu
-mount=$1; shift
-"$@" &
-until mountpoint -q "$mount"; do kill -0 $!; sleep 0.05; done
-cd "$mount"
-{work}
-cd /
-umount "$mount"
-wait
-"""
-"""`bash -c MOUNTED name MOUNTPOINT SSHFS...`: what is done while it is mounted, and the end."""
 
 
 @pytest.fixture
@@ -53,12 +38,9 @@ async def mounted(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A script that works in the mount of `there`; ends with status 0 when the mount is gone."""
     there.mkdir()
-    place = client.directory / "mount"
-    place.mkdir()
-    ssh = shlex.join(["ssh", *client.options(), "-o", "ServerAliveInterval=2"])
-    sshfs = ["sshfs", "-f", "-o", f"ssh_command={ssh},reconnect", f"web@{HOST}:{there}", str(place)]
-    script = ["bash", "-c", MOUNTED.format(work=work), "mounted", str(place), *sshfs]
-    async with running(["unshare", "--mount", "--propagation", "private", *script]) as process:
+    ssh = ["ssh", *client.options(), "-o", "ServerAliveInterval=2"]
+    command = working_in(f"web@{HOST}:{there}", ssh, client.directory / "mount", work)
+    async with running(command) as process:
         yield process
 
 

@@ -1,0 +1,33 @@
+"""sshfs in a mount namespace of its own, which ends with the script that works in the mount."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = """
+set -eu
+mount=$1; shift
+"$@" &
+until mountpoint -q "$mount"; do kill -0 $!; sleep 0.05; done
+cd "$mount"
+{work}
+cd /
+umount "$mount"
+wait
+"""
+
+
+def working_in(source: str, ssh: list[str], place: Path, work: str) -> list[str]:
+    """The command line that mounts `user@host:path` on the directory `place`, which it makes, runs
+    `work` there as a script, and takes the mount off. `ssh` is told how to get to the host."""
+    place.mkdir()
+    options = f"ssh_command={shlex.join(ssh)},reconnect"
+    script = SCRIPT.format(work=work)
+    return [
+        *("unshare", "--mount", "--propagation", "private", "bash", "-c", script, "mounted"),
+        *(str(place), "sshfs", "-f", "-o", options, source, str(place)),
+    ]
