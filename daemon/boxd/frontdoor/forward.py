@@ -145,7 +145,13 @@ class Forwarder:
         """
         opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         task = self._tasks.start(self._hold(dial, opened))
-        task.add_done_callback(lambda _task: released())
+
+        def ended(_task: asyncio.Task[None]) -> None:
+            # Here and not in the task: one that is cancelled before it begins runs no line of it.
+            _refuse(opened, OPEN_CONNECT_FAILED, "the front door is closing")
+            released()
+
+        task.add_done_callback(ended)
         try:
             return await opened
         except asyncio.CancelledError:
@@ -175,8 +181,6 @@ class Forwarder:
         except Exception:
             _log.exception("a forwarded connection failed")
             _refuse(opened, OPEN_CONNECT_FAILED, "internal error")
-        finally:
-            _refuse(opened, OPEN_CONNECT_FAILED, "the front door is closing")
 
 
 def to_port(host: str, port: int) -> Dial:
