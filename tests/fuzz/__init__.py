@@ -1,0 +1,1 @@
+"""Nonsense, packet by packet, for whoever takes packets from strangers."""
