@@ -1,0 +1,127 @@
+"""The front door beside Debian's sshd: `python -m benchmarks.ssh [--quick]`.
+
+On a service of its own, the same client does the same with both, by turns. Writes into
+`benchmarks/results` `ssh.json` (quantiles of `connect_ms`, medians of the rest, each with sshd's
+and the ratio ours / sshd beside it) and `ssh.md`, which has more rows, and what the servers'
+processes take. Nothing else should run on the machine; it takes six minutes.
+
+==============  ================================================================================
+connect_ms      `ssh HOST 'echo x'`, from its start to the first byte of output
+download_MBps   `scp` of a file from the box, where it is in the page cache
+upload_MBps     the same to the box
+sftp_get_MBps   `sftp`, `get`
+parallel_100_s  100 `ssh HOST 'echo NUMBER'` started at once, until the last has ended
+==============  ================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarks.boxes import CALM, complain
+from benchmarks.report import RESULTS, machine
+from benchmarks.ssh_report import report
+from benchmarks.ssh_works import FULL, QUICK, Limit, Side, Size, measure
+from benchmarks.sshd import sshd
+from tests.e2e.service import Person, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+BOX = "live"
+PLACE = "/tmp/bench"
+LIMIT_S = 360.0
+"""For all that is measured: rows get no more runs afterwards."""
+IN_MEMORY = Path("/dev/shm")
+
+
+def main() -> None:
+    """Measures and reports."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ssh")
+    parser.add_argument("--quick", action="store_true", help="little of each, kept elsewhere")
+    parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
+    facts = machine()
+    size = QUICK if given.quick else FULL
+    to = given.to
+    if given.quick and to == RESULTS:
+        to = Path(tempfile.mkdtemp(prefix="bench-"))
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="boxd-bench-")))
+        local = stack.enter_context(tempfile.TemporaryDirectory(dir=_roomy(size)))
+        ours, person = stack.enter_context(_boxd(directory))
+        beside = directory / "beside"
+        server = stack.enter_context(sshd(beside, person.key.with_suffix(".pub")))
+        (beside / "files").mkdir()
+        meters = {"sshd": server.cpu_s}
+        place = str(beside / "files")
+        theirs = Side("sshd", server.port, "root", place, person.options, meters)
+        found = measure((ours, theirs), size, Path(local), Limit(LIMIT_S))
+    report(found, size, facts, to)
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    """Ends as Ctrl-C does, so that nothing of the service stays."""
+    raise KeyboardInterrupt
+
+
+def _roomy(size: Size) -> Path | None:
+    """Where the client's files are: in memory if there is room, so that no disk is measured."""
+    if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 3 * size.bytes:
+        return IN_MEMORY
+    return None
+
+
+@contextmanager
+def _boxd(directory: Path) -> Iterator[tuple[Side, Person]]:
+    """A service with one user and one box, and nothing of it afterwards."""
+    # Without templates there is no other box.
+    service = Service(directory / "state", f"{CALM} --no-templates")
+    try:
+        service.start()
+        person = Person(service, directory / "home")
+        person.run(BOX, f"mkdir {PLACE}")
+        meters = {"daemon": _cpu(service.daemon_pid()), "agent": _cpu(_agent(person))}
+        yield Side("boxd", service.ssh_port, BOX, PLACE, person.options, meters), person
+    finally:
+        service.close()
+        complain(service)
+
+
+def _cpu(pid: int) -> Callable[[], float]:
+    """Seconds of processor time of a process, without its children."""
+    process = psutil.Process(pid)
+
+    def spent() -> float:
+        times = process.cpu_times()
+        return times.user + times.system
+
+    return spent
+
+
+def _agent(person: Person) -> int:
+    """The agent of the only box, as this machine sees it."""
+    (box,) = json.loads(person.run("cli", "ls --json"))
+    for process in psutil.process_iter():
+        try:
+            cgroup = Path(f"/proc/{process.pid}/cgroup").read_text()
+            if box["id"] in cgroup and "box_guest" in " ".join(process.cmdline()):
+                return process.pid
+        except (OSError, psutil.NoSuchProcess):
+            continue  # it has ended meanwhile
+    raise RuntimeError("the box has no agent")
+
+
+if __name__ == "__main__":
+    main()
