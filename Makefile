@@ -14,7 +14,7 @@ MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
 # Two at a time, each worker in a network of its own; whoever takes long begins first.
-TESTS := $(addprefix tests/,isolation security soak crash integration frontdoor faults mount model contract unit)
+TESTS := $(addprefix tests/,isolation security soak crash integration frontdoor fuzz faults mount model contract unit)
 IN_ROOMS := --tx '2*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
 # What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
 ONLINE := tests/e2e
@@ -28,7 +28,7 @@ BESIDE = $(MAKE) --no-print-directory -j 2 -O
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget clean
+.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-ssh clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -88,7 +88,7 @@ long: setup-dev ## the long figures of the reliability catalogue (PART="CR-1 VI-
 long-status: ## what the long runs have reached
 	@$(BIN)/python -m tests.plugins.figures
 
-bench: bench-drive bench-growth bench-boxes ## all benchmarks (nothing else should run on the machine)
+bench: bench-drive bench-growth bench-boxes bench-ssh ## all benchmarks (nothing else should run on the machine)
 
 bench-drive: setup-bench ## drive beside JuiceFS and others on the same stores -> benchmarks/results/drive.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.drive $(FLAGS)
@@ -102,6 +102,9 @@ bench-budget: setup-dev ## what an operation of our mount is made of -> benchmar
 bench-boxes: setup-dev ## boxes made, asleep, woken, forked, and many of them -> benchmarks/results/boxes* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.boxes $(FLAGS)
 	$(BIN)/python -m benchmarks.boxes_fleet $(FLAGS)
+
+bench-ssh: setup-dev ## the front door beside Debian's sshd: connections, files, 100 at once -> benchmarks/results/ssh.* (FLAGS=--quick)
+	$(BIN)/python -m benchmarks.ssh $(FLAGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
