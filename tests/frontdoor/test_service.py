@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from box_guest.algorithms import CIPHERS, KEX, MACS
 from boxd.config import Address
 from boxd.errors import Unavailable
-from boxd.frontdoor.server import CIPHERS, KEX, MACS, FrontDoor
+from boxd.frontdoor.server import FrontDoor
 from tests.frontdoor.test_forward import check_intact
 from tests.harness.logs import provoked
 from tests.harness.openssh import HOST, Client, Done, end_input, run, running

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from box_guest.algorithms import SAFE_SIGNATURES, SIGNATURES
 from boxd.principal import Principal
 
 if TYPE_CHECKING:
@@ -20,22 +21,9 @@ MAX_TRIES = 32
 """Keys offered or proved on one connection; bounds what an endless prober costs."""
 RSA_MIN_BITS = 2048
 
-SIGNATURES = (
-    "ssh-ed25519",
-    "sk-ssh-ed25519@openssh.com",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "sk-ecdsa-sha2-nistp256@openssh.com",
-)
-"""How users' keys may sign; no SHA-1."""
-
 _KINDS = frozenset(name.encode() for name in SIGNATURES if not name.startswith("rsa-")) | {
     b"ssh-rsa"
 }
-_ALLOWED = frozenset(name.encode() for name in SIGNATURES)
 
 
 def accept(key: asyncssh.SSHKey) -> str | None:
@@ -48,7 +36,7 @@ def accept(key: asyncssh.SSHKey) -> str | None:
         return None
     if key.algorithm == b"ssh-rsa" and _modulus_bits(key) < RSA_MIN_BITS:
         return None
-    key.all_sig_algorithms = {name for name in key.all_sig_algorithms if name in _ALLOWED}
+    key.all_sig_algorithms = {name for name in key.all_sig_algorithms if name in SAFE_SIGNATURES}
     return key.get_fingerprint("sha256")
 
 
@@ -75,14 +63,23 @@ class Authentication:
     username: str = ""
     principal: Principal | None = None
     _owner: str | None = field(default=None, repr=False)
+    _key: asyncssh.SSHKey | None = field(default=None, repr=False)
 
     def offer(self, username: str, key: asyncssh.SSHKey) -> bool:
         """Whether the key may be used. Called for the probe and again for the signed request."""
         self.tries += 1
-        self.username, self._owner = username, accept(key)
+        self.username, self._owner, self._key = username, accept(key), key
         if self._owner is None:
             self.rejected += 1
         return self._owner is not None
+
+    @property
+    def public_key(self) -> str:
+        """The key that was proved, one line in OpenSSH form without a comment."""
+        if self._key is None or self.principal is None:
+            raise RuntimeError("no key is proved")
+        kind, blob, *_ = self._key.export_public_key().decode().split()
+        return f"{kind} {blob}"
 
     @property
     def exhausted(self) -> bool:

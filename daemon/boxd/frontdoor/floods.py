@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from boxd.frontdoor.environment import MAX_VARIABLES
+from box_guest.environment import MAX_VARIABLES
 
 if TYPE_CHECKING:
     from asyncssh.packet import SSHPacket

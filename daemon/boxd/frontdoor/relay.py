@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, cast
 import asyncssh
 
 from box_guest.commandbytes import encoded
+from box_guest.environment import SESSION, filtered
 from boxd.errors import Unavailable
 from boxd.frontdoor.agentforward import forwarded_agent
-from boxd.frontdoor.environment import SESSION, filtered
 from boxd.frontdoor.session import Exit, Session, guarded
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
+from box_guest.algorithms import CIPHERS, KEX, MACS, SIGNATURES
+from box_guest.endofwriting import SERVER_VERSION
 from boxd.clock import SystemClock
 from boxd.errors import Unavailable
-from boxd.frontdoor.auth import SIGNATURES
 from boxd.frontdoor.commands.registry import CLI
-from boxd.frontdoor.endofwriting import SERVER_VERSION
 from boxd.frontdoor.hall import Hall
 from boxd.frontdoor.hostkey import load_host_key
 from boxd.frontdoor.limits import Limits
@@ -40,22 +40,6 @@ PACKET = 32 * 1024
 BACKLOG = 512
 DRAIN_S = 10.0
 """What open channels get after the door has closed."""
-
-KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org", "mlkem768x25519-sha256")
-"""The client's order decides. Ours begins as Dropbear's: it sends its first message before it knows
-the choice, and takes that for wrong unless both lists begin alike."""
-CIPHERS = (
-    "chacha20-poly1305@openssh.com",
-    "aes256-gcm@openssh.com",
-    "aes128-gcm@openssh.com",
-    "aes256-ctr",
-    "aes128-ctr",
-)
-MACS = (
-    "hmac-sha2-256-etm@openssh.com",
-    "hmac-sha2-512-etm@openssh.com",
-    "umac-128-etm@openssh.com",
-)
 
 _log = logging.getLogger(__name__)
 

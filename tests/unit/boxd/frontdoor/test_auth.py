@@ -55,6 +55,7 @@ def test_the_last_offered_pair_is_bound() -> None:
     assert principal == auth.principal
     assert (principal.owner, principal.scope, principal.via) == (accept(own), None, "ssh_key")
     assert auth.username == "cli"
+    assert auth.public_key == own.export_public_key().decode().strip()
 
 
 def test_nothing_is_bound_to_a_rejected_key() -> None:
@@ -64,6 +65,8 @@ def test_nothing_is_bound_to_a_rejected_key() -> None:
     with pytest.raises(RuntimeError):
         auth.complete()
     assert auth.principal is None
+    with pytest.raises(RuntimeError):
+        _ = auth.public_key
 
 
 def test_tries_run_out() -> None:

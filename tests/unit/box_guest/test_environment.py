@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from boxd.frontdoor.environment import MAX_VALUE, MAX_VARIABLES, filtered
+from box_guest.environment import MAX_VALUE, MAX_VARIABLES, filtered
 
 
 def test_the_users_own_pass_and_the_loaders_do_not() -> None:

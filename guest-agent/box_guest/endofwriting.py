@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncssh.packet import SSHPacket
 
 SERVER_VERSION = "OpenSSH_boxd"
-"""What the front door calls itself; shows neither a library nor a number."""
+"""What both SSH servers call themselves; shows neither a library nor a number."""
 
 _HANDLER = "_process_eow_at_openssh_dot_com_request"
 

@@ -1,0 +1,31 @@
+"""What both SSH servers that clients speak with offer: the front door, and that of a box's own.
+
+Tests compare them with the committed policy of ssh-audit.
+"""
+
+KEX = ("curve25519-sha256", "curve25519-sha256@libssh.org", "mlkem768x25519-sha256")
+"""The client's order decides. Ours begins as Dropbear's: it sends its first message before it knows
+the choice, and takes that for wrong unless both lists begin alike."""
+CIPHERS = (
+    "chacha20-poly1305@openssh.com",
+    "aes256-gcm@openssh.com",
+    "aes128-gcm@openssh.com",
+    "aes256-ctr",
+    "aes128-ctr",
+)
+RELAY_MACS = ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com")
+"""Those of a box: the third one needs a library that the guest runtime does without."""
+MACS = (*RELAY_MACS, "umac-128-etm@openssh.com")
+SIGNATURES = (
+    "ssh-ed25519",
+    "sk-ssh-ed25519@openssh.com",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+)
+"""How users' keys may sign; no SHA-1. The list that a server announces does not bind a client:
+`SAFE_SIGNATURES` is what an accepted key is left to verify."""
+SAFE_SIGNATURES = frozenset(name.encode() for name in SIGNATURES)
