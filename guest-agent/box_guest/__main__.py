@@ -31,12 +31,13 @@ def main() -> int:
     parser.add_argument("--run-dir", type=Path, default=Path(protocol.RUN_DIR))
     parser.add_argument("--guest-socket", type=Path, default=Path(protocol.GUEST_SOCKET))
     parser.add_argument("--forward-dir", type=Path, default=Path(protocol.FORWARD_DIR))
+    parser.add_argument("--state-dir", type=Path, default=Path(protocol.STATE_DIR))
     parser.add_argument("--verbose", action="store_true")
     parsed = parser.parse_args()
     logging.basicConfig(level=logging.INFO if parsed.verbose else logging.WARNING)
     prepare_box()
     name_process()
-    places = Places(parsed.run_dir, parsed.guest_socket, parsed.forward_dir)
+    places = Places(parsed.run_dir, parsed.guest_socket, parsed.forward_dir, parsed.state_dir)
     try:
         while _serve(places):
             pass

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from box_guest.activity import Watch
     from box_guest.config import AgentConfig, Places
     from box_guest.identity import Identity
-    from box_guest.sshd import Services
+    from box_guest.relayd import Relay
+    from box_guest.sessions import Services
     from box_guest.tunnel import Dialler
     from box_guest.workspace import BoxDrive
 
@@ -80,7 +81,7 @@ class Agent:
     async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> bool:
         from box_guest.activity import Watch
         from box_guest.forward import DriveGate, ForwardDir
-        from box_guest.sshd import Services
+        from box_guest.sessions import Services
         from box_guest.tunnel import Dialler
         from box_guest.workspace import BoxDrive
 
@@ -88,7 +89,8 @@ class Agent:
         forwards.prepare()
         services = Services(self._config, self._link, reaper, forwards, gate, self._background)
         drive = BoxDrive(gate, reaper, self._background)
-        dialler = Dialler(self._places.tunnel_socket, services, self._identity.changed)
+        relay = self._relay(services)
+        dialler = Dialler(self._places.tunnel_socket, services, relay, self._identity.changed)
         watch = Watch(self._link, lambda: {command.pid for command in services.commands})
         self._link.follower = _Duties(self._link, dialler, watch, drive, self._background)
         gc.freeze()
@@ -110,6 +112,14 @@ class Agent:
             watch.end()
             await self._settle()
         return not stopped.is_set()
+
+    def _relay(self, services: Services) -> Relay | None:
+        """The SSH server of its own that a confidential box has."""
+        if not self._config.relay_key:
+            return None
+        from box_guest.relayd import Relay
+
+        return Relay(services, self._places.state_dir)
 
     def _renew(self, services: Services) -> None:
         """The box has become another one.

@@ -22,6 +22,7 @@ class Places:
     run_dir: Path = Path(protocol.RUN_DIR)
     guest_socket: Path = Path(protocol.GUEST_SOCKET)
     forward_dir: Path = Path(protocol.FORWARD_DIR)
+    state_dir: Path = Path(protocol.STATE_DIR)
 
     @property
     def tunnel_socket(self) -> Path:
@@ -34,7 +35,8 @@ class AgentConfig:
     """One box's identity and environment.
 
     `daemon_key` is the only public key that may log in, `host_key` the agent's private key
-    (OpenSSH format). `env` is the image's environment; sessions start from it.
+    (OpenSSH format). `env` is the image's environment; sessions start from it. `relay_key` is the
+    public key that the SSH server of a confidential box takes; other boxes have none.
     """
 
     box_id: str
@@ -44,6 +46,7 @@ class AgentConfig:
     host_key: bytes = field(repr=False)
     env: dict[str, str]
     user: str
+    relay_key: str | None = None
 
 
 def load(run_dir: Path) -> AgentConfig:
@@ -70,6 +73,7 @@ def load(run_dir: Path) -> AgentConfig:
         host_key=host_key,
         env=_env(path, data.get("env", {})),
         user=_text(path, data, "user") if "user" in data else DEFAULT_USER,
+        relay_key=_text(path, data, "relay_key") if "relay_key" in data else None,
     )
 
 

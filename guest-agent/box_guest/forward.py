@@ -39,7 +39,7 @@ async def dial(host: str, port: int) -> asyncssh.SSHForwarder:
     Raises ChannelOpenError whose reason names the target.
     """
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    if not 0 < port < 65536 or not host or "\0" in host:
+    if not 0 < port < 65536 or not host or "\0" in host or host == protocol.RELAY_HOST:
         raise _refused(target, "no such address")
     return await _forward(target, _connect_host(host, port))
 

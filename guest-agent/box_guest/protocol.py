@@ -81,11 +81,19 @@ become modules of the agent."""
 TUNNEL_SOCKET = "tunnel.sock"
 AGENT_CONFIG = "config.json"
 """JSON: `box_id`, `name`, `hostname`, `daemon_key` (OpenSSH public key), `env` (object), `user`
-(optional: whose login shell sessions get; `root` when absent). Other fields mean nothing, but an
-agent that finds this file or the host key changed begins anew, so that one with another value tells
-a box from the one whose memory it has."""
+(optional: whose login shell sessions get; `root` when absent), `relay_key` (optional: OpenSSH
+public key; the box is confidential, see `RELAY_HOST`). Other fields mean nothing, but an agent that
+finds this file or the host key changed begins anew, so that one with another value tells a box from
+the one whose memory it has."""
 HOST_KEY = "host_key"
 """The agent's private key, OpenSSH format, 0600."""
+RELAY_HOST = "box-relay"
+"""Where connections to a confidential box's own SSH server are forwarded to, at any port. Nothing
+listens there: the agent knows the name before it dials anything, and no other box is dialled so."""
+STATE_DIR = PurePosixPath("/var/lib/box-guest")
+"""What the agent keeps on the box's own disk, 0700."""
+RELAY_HOST_KEY = "relay_key"
+"""There: the host key of that server, made in the box, which nobody outside ever has."""
 GUEST_SOCKET = PurePosixPath("/run/box-guest.sock")
 """Where `box-guest` inside the box talks to the agent."""
 FORWARD_DIR = PurePosixPath("/run/box-forward")

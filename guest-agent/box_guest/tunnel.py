@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from box_guest.sshd import Services
+    from box_guest.relayd import Relay
+    from box_guest.sessions import Services
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +42,21 @@ asyncssh.set_log_level(logging.WARNING)
 class Dialler:
     """Keeps one tunnel up. The only state across awaits is the present connection."""
 
-    def __init__(self, socket_path: Path, services: Services, renewed: Callable[[], bool]) -> None:
-        """`renewed` says before each dial whether the box has become another one. Raises
-        asyncssh.KeyImportError when a key of the configuration cannot be read."""
+    def __init__(
+        self,
+        socket_path: Path,
+        services: Services,
+        relay: Relay | None,
+        renewed: Callable[[], bool],
+    ) -> None:
+        """`relay` makes the box confidential; `renewed` says before each dial whether it has become
+        another one. Raises asyncssh.KeyImportError when a key of the configuration cannot be read.
+        """
         self._path = socket_path
         self._renewed = renewed
         config = services.config
         self._options = asyncssh.SSHServerConnectionOptions(
-            server_factory=lambda: BoxServer(services),
+            server_factory=lambda: BoxServer(services, relay),
             server_host_keys=[asyncssh.import_private_key(config.host_key)],
             authorized_client_keys=asyncssh.import_authorized_keys(config.daemon_key),
             public_key_auth=True,

@@ -89,6 +89,7 @@ class LocalBox:
         self.process = await asyncio.create_subprocess_exec(
             *arguments,
             *("--forward-dir", str(self.root / "forward")),
+            *("--state-dir", str(self.root / "state")),
             stdin=asyncio.subprocess.DEVNULL,
             env={"PATH": os.environ["PATH"], **(env or {})},
         )

@@ -27,7 +27,12 @@ def test_all_fields_are_read(run_dir: Path) -> None:
     found = config.load(run_dir)
     assert (found.box_id, found.name, found.hostname) == ("1", "n", "h")
     assert (found.daemon_key, found.host_key) == ("k", b"private")
-    assert (found.env, found.user) == ({"A": "b"}, "root")
+    assert (found.env, found.user, found.relay_key) == ({"A": "b"}, "root", None)
+
+
+def test_a_relay_key_makes_it_confidential(run_dir: Path) -> None:
+    (run_dir / "config.json").write_text(json.dumps({**GOOD, "relay_key": "ssh-ed25519 A"}))
+    assert config.load(run_dir).relay_key == "ssh-ed25519 A"
 
 
 def test_the_host_key_is_not_shown(run_dir: Path) -> None:
@@ -40,6 +45,7 @@ def test_the_host_key_is_not_shown(run_dir: Path) -> None:
         {"box_id": None},
         {"name": 1},
         {"user": 0},
+        {"relay_key": None},
         {"env": []},
         {"env": {"A": 1}},
         {"env": {"": "x"}},
