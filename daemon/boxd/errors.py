@@ -9,6 +9,7 @@
     │   └── Unsupported        the backend cannot do it
     ├── InvalidKey 401         one text for whatever is wrong with a key that is shown
     ├── Forbidden 403
+    │   └── Confidential       a box that only its own SSH server opens
     ├── NotFound 404
     │   └── InvalidShare       always the same text
     ├── Conflict 409
@@ -70,6 +71,10 @@ class Forbidden(BoxdError):
     """Known, but not allowed."""
 
     http_status = 403
+
+
+class Confidential(Forbidden):
+    """The box is reached through the relay alone; the text names the command for it."""
 
 
 class NotFound(BoxdError):

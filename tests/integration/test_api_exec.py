@@ -512,6 +512,18 @@ async def test_names_are_per_owner(web: Web) -> None:
     assert mine.id != theirs.id
 
 
+async def test_a_confidential_box_is_reached_by_its_own_server_alone(web: Web) -> None:
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHtRwsqnqZqTtHFUUd1VbzwXlyfdIVJO5OWC4Ft44yVS"
+    async with web.operations.attach(ALICE, "web", kind="spec", why="relay", relay=key):
+        pass
+    for query in ("", "?stream=false"):
+        answer = await web.client().post(f"/v1/exec/web{query}", content=b"id", headers=PLAIN)
+        assert answer.status_code == 403
+        assert "ssh -J jump@HOST root@web" in error_of(answer)
+    (box,) = (await web.client().get("/v1/boxes")).json()
+    assert (box["confidential"], box["attached"]) == (True, 0)
+
+
 async def test_a_throwaway_box_goes_with_its_command(web: Web) -> None:
     assert (await stream(web.client(), "_", header("echo ok"))).stdout == b"ok\n"
     await until(lambda: not web.store._boxes)

@@ -129,13 +129,15 @@ class Assembly:
         return host_key
 
     async def _write_identity(self, box: Box, private_key: bytes) -> None:
-        config = {
+        config: dict[str, object] = {
             "box_id": box.id,
             "name": box.name,
             "hostname": box.name,
             "daemon_key": self._places.daemon_key,
             "env": {},
         }
+        if box.relay_key:
+            config["relay_key"] = box.relay_key
         run_dir = self._places.run_dir(box.id)
         await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
 

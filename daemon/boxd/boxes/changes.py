@@ -105,10 +105,14 @@ class Changes:
         default_ttl: timedelta | None,
         ephemeral: bool,
         durable: bool = False,
+        relay_key: str = "",
         old: Box | None = None,
         begun: Callable[[Box], None] = _ignore,
     ) -> Box:
         """A new running box of a spec; notes what was clamped. What fails leaves nothing.
+
+        With a `relay_key` it is confidential for life, and no copy of a template, whose memory
+        others have too.
 
         `begun` is told of the box when nothing speaks against it any more and its row stands.
         `old` is the box of that name whose place it takes: it is removed when nothing stands
@@ -116,11 +120,15 @@ class Changes:
         raise.
         """
         decided = await self._decide(
-            owner, workspace, spec, default_ttl=default_ttl, ephemeral=ephemeral, durable=durable
+            *(owner, workspace, spec),
+            default_ttl=default_ttl,
+            ephemeral=ephemeral,
+            durable=durable,
+            relay_key=relay_key,
         )
-        template = self._templates.find(decided.box)
+        template = None if relay_key else self._templates.find(decided.box)
         box = await self._make(decided, said, old=old, template=template, begun=begun)
-        if template is None:
+        if template is None and not relay_key:
             self._templates.wanted(box)
         return box
 
@@ -149,6 +157,7 @@ class Changes:
         default_ttl: timedelta | None,
         ephemeral: bool,
         durable: bool,
+        relay_key: str,
     ) -> Decided:
         """What `create` makes. Changes nothing; raises what profile, catalog and image raise."""
         profile = await self._profile(owner, spec)
@@ -161,6 +170,7 @@ class Changes:
             now=self._clock.now(),
             ephemeral=ephemeral,
             durable=durable,
+            relay_key=relay_key,
         )
         return Decided(box, wish.shortened)
 

@@ -34,7 +34,7 @@ from boxd.boxes.suspend import Sleep
 from boxd.boxes.templates import Templates
 from boxd.boxes.usage import UsageSampler
 from boxd.boxes.wish import Defaults
-from boxd.errors import BoxdError, InvalidKey
+from boxd.errors import BoxdError, Confidential, Conflict, InvalidKey
 from boxd.model.box import Box, BoxState
 from boxd.model.view import Use
 from boxd.secret import random_hex
@@ -185,12 +185,14 @@ class Lifecycle:
         default_ttl: timedelta | None = None,
         durable: bool | None = None,
         hold: Hold | None = None,
+        relay: str | None = None,
         wait: bool = True,
     ) -> Box:
         """The running box of a spec: made when it is not there, started when it does not run.
 
         `default_ttl` is the deadline of a new box whose spec and profile have none; `durable` None
-        leaves it as it is. `hold`, if given, is counted for the box under its lock. Without `wait`
+        leaves it as it is. `hold`, if given, is counted for the box under its lock. `relay` is the
+        public key of who comes by the relay: a new box is confidential then. Without `wait`
         it is returned as soon as nothing speaks against it and its row tells that it is on its way.
         Raises what `Assembly.start` and the quota raise.
         """
@@ -219,10 +221,12 @@ class Lifecycle:
                         default_ttl=default_ttl,
                         ephemeral=spec.anonymous,
                         durable=bool(durable),
+                        relay_key=relay or "",
                         old=box,
                         begun=begin,
                     )
                 else:
+                    _check_way(box, hold, relay)
                     box = await self._changes.renew(box, spec, said, durable=durable)
                     box = await self._changes.wake(box, begun=begin)
                 return self._counted(box, hold)
@@ -235,12 +239,13 @@ class Lifecycle:
         """Raises UnknownImage for what boxes can never start from, Unavailable for not yet."""
         self._assembly.root(name)
 
-    async def wake(self, box: Box, *, hold: Hold | None = None) -> Box:
-        """Has an existing box run; NotFound when it was removed meanwhile."""
+    async def wake(self, box: Box, *, hold: Hold | None = None, relay: str | None = None) -> Box:
+        """Has an existing box run; NotFound when it was removed meanwhile. See `up`."""
 
         async def change() -> Box:
             async with self._locks.box(box):
                 present = await self._changes.present(box)
+                _check_way(present, hold, relay)
                 return self._counted(await self._changes.wake(present), hold)
 
         return await self._shielded(change(), hold)
@@ -315,24 +320,38 @@ class Lifecycle:
         expiry: Expiry | None = None,
         notes: Callable[[str], None] | None = None,
         default_ttl: timedelta | None = None,
+        relay: str | None = None,
     ) -> AsyncIterator[Attachment]:
-        """Holds the box of a spec while the context lasts; see `up`. `expiry`: of the key."""
+        """Holds the box of a spec while the context lasts; see `up`. `expiry`: of the key.
+
+        Confidential when only the relay leads there, Conflict when the relay does not.
+        """
         hold = Hold(owner, "", why, key_id)
         async with self._revocable(hold, expiry):
             box = await self.up(
-                owner, workspace, spec, notes=notes, default_ttl=default_ttl, hold=hold
+                *(owner, workspace, spec),
+                notes=notes,
+                default_ttl=default_ttl,
+                hold=hold,
+                relay=relay,
             )
             async with self._held(box, hold) as attachment:
                 yield attachment
 
     @asynccontextmanager
     async def attach_existing(
-        self, box: Box, *, why: str, key_id: str | None, expiry: Expiry | None = None
+        self,
+        box: Box,
+        *,
+        why: str,
+        key_id: str | None,
+        expiry: Expiry | None = None,
+        relay: str | None = None,
     ) -> AsyncIterator[Attachment]:
-        """Holds an existing box while the context lasts; see `wake`. `expiry`: of the key."""
+        """Holds an existing box while the context lasts; see `wake` and `attach`."""
         hold = Hold(box.owner, "", why, key_id)
         async with self._revocable(hold, expiry):
-            box = await self.wake(box, hold=hold)
+            box = await self.wake(box, hold=hold, relay=relay)
             async with self._held(box, hold) as attachment:
                 yield attachment
 
@@ -458,6 +477,19 @@ class Lifecycle:
         if done.cancelled() or done.exception() is not None:
             return
         self._released(done.result(), hold)
+
+
+def _check_way(box: Box, hold: Hold | None, relay: str | None) -> None:
+    """Who attaches comes by the one way that leads into the box: a confidential one is never looked
+    into, and another one cannot become confidential any more."""
+    if hold is None:
+        return
+    if box.confidential and relay is None:
+        raise Confidential(
+            f"box {box.ref} is confidential: only its own SSH server lets in; use {box.relayed}"
+        )
+    if relay is not None and not box.confidential:
+        raise Conflict(f"box {box.ref} is not confidential; use a new name")
 
 
 def _log_failure(done: asyncio.Task[Box], *, unseen: bool) -> None:

@@ -140,7 +140,10 @@ class Snapshots:
     def check(self, box: Box) -> None:
         """Refuses a box whose state cannot be taken now: one in use, or confidential."""
         if box.confidential:
-            raise Conflict(f"box {box.ref} is confidential: its state is never copied")
+            raise Conflict(
+                f"box {box.ref} is confidential: its state is never copied; "
+                f"it is reached by {box.relayed}"
+            )
         if box.state is BoxState.RUNNING:
             self._sleep.check_able()
             self._sleep.check(box)

@@ -86,7 +86,10 @@ class Sleep:
     def check(self, box: Box) -> None:
         """Refuses a box that is in use, naming by what, or whose memory must not be written."""
         if box.confidential:
-            raise Conflict(f"box {box.ref} is confidential: its memory is never written to a disk")
+            raise Conflict(
+                f"box {box.ref} is confidential: its memory is never written to a disk; "
+                f"it is reached by {box.relayed}"
+            )
         self._check_drive(box)
         holders = ", ".join(
             f"{count} {why}" for why, count in self._attachments.why(box.id).items()

@@ -59,6 +59,7 @@ class BoxView:
     disk_mb: int = 0
     pids: int = PIDS
     drive: bool = False
+    confidential: bool = False
     usage: Usage | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -91,6 +92,7 @@ class BoxView:
             "disk_mb": self.disk_mb,
             "pids": self.pids,
             "drive": self.drive,
+            "confidential": self.confidential,
             "usage": self.usage.to_json() if self.usage else None,
         }
         return shown
@@ -137,5 +139,6 @@ def view_box(box: Box, now: datetime, use: Use) -> BoxView:
         disk_mb=box.disk_mb,
         pids=box.pids,
         drive=box.drive,
+        confidential=box.confidential,
         usage=use.usage,
     )

@@ -138,18 +138,21 @@ class BoxOperations(Core):
         kind: Literal["spec", "reference"],
         why: str,
         run_box: bool = False,
+        relay: str | None = None,
         notes: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds a running box, with its drive in it, while the context lasts.
 
         A `spec` creates the box when it is not there, a `reference` never does; both wake it.
         `run_box`: a box that is made here for one command has the tier's default deadline, unless
-        its spec or its profile has one.
+        its spec or its profile has one. `relay`: the caller's public key, for who comes to the SSH
+        server inside; what is made then is confidential.
         `notes` gets lines for people. Raises InvalidKey inside the context when the key or share
         that opened it is revoked or expires, Forbidden when it is ended otherwise
-        (`Attachments.end_box`); the context must be left by the task that entered it.
+        (`Attachments.end_box`), Confidential without `relay` and Conflict with it where the other
+        way leads to the box; the context must be left by the task that entered it.
         """
-        require(p, Action.ATTACH_BOX)
+        require(p, Action.ATTACH_BOX if relay is None else Action.RELAY_BOX)
         tell = notes or _ignore
         if kind == "spec":
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
@@ -161,10 +164,13 @@ class BoxOperations(Core):
                 expiry=_expiry(p),
                 notes=tell,
                 default_ttl=ttl,
+                relay=relay,
             )
         else:
             box = await self.resolve(p, target, ws)
-            held = self._lifecycle.attach_existing(box, why=why, key_id=p.key_id, expiry=_expiry(p))
+            held = self._lifecycle.attach_existing(
+                box, why=why, key_id=p.key_id, expiry=_expiry(p), relay=relay
+            )
         async with held as attachment:
             yield attachment
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.errors import Ambiguous, BadRequest, Forbidden, InvalidShare, NotFound
+from boxd.errors import Ambiguous, BadRequest, Confidential, InvalidShare, NotFound
 from boxd.model.share import Share
 from boxd.names.words import SHARE_PREFIX, shown
 from boxd.operations.boxes import BoxOperations
@@ -47,7 +47,7 @@ class ShareOperations(BoxOperations):
     ) -> tuple[SharedBox, Secret]:
         """Makes a share of a box; the Secret, the user name to connect as, is seen only now.
 
-        NotFound, Ambiguous; Forbidden for a confidential box; QuotaExceeded. Shares of the owner
+        NotFound, Ambiguous, Confidential, QuotaExceeded. Shares of the owner
         that have expired are forgotten.
         """
         require(p, Action.SHARE_BOX)
@@ -55,7 +55,9 @@ class ShareOperations(BoxOperations):
             raise BadRequest("the ttl of a share must be positive; for example --ttl 1d")
         box = await self.resolve(p, ref, ws)
         if box.confidential:
-            raise Forbidden(f"box {box.ref} is confidential: only its owner's key opens it")
+            raise Confidential(
+                f"box {box.ref} is confidential: only its owner's key opens it; use {box.relayed}"
+            )
         async with self._minting:
             now = self._clock.now()
             self._tier_of(p.owner).check_shares(await self._living_shares(p.owner, now))

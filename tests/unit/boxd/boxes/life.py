@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.harness.world import World
 
 OWNER = ALICE.owner
+RELAY_KEY = "ssh-ed25519 CLIENT"
 
 
 def spec(text: str) -> BoxSpec:
@@ -24,6 +25,16 @@ async def up(world: World, text: str = "web") -> Box:
     """The box of a spec, running."""
     wanted = spec(text)
     return await world.lifecycle.up(OWNER, wanted.workspace, wanted)
+
+
+async def relayed(world: World, text: str = "web") -> Box:
+    """The same after somebody has come by the relay, and left."""
+    wanted = spec(text)
+    held = world.lifecycle.attach(
+        OWNER, wanted.workspace, wanted, why="relay", key_id=None, relay=RELAY_KEY
+    )
+    async with held as attachment:
+        return attachment.box
 
 
 async def rows(world: World) -> list[Box]:

@@ -92,7 +92,7 @@ async def test_a_box_in_use_is_not_suspended_and_says_by_whom(sleepy: World) -> 
 async def test_a_confidential_box_is_not_suspended(sleepy: World) -> None:
     box = await up(sleepy)
     await sleepy.store.change_box(box.id, confidential=True)
-    with pytest.raises(Conflict, match="confidential"):
+    with pytest.raises(Conflict, match=r"is confidential.*ssh -J jump@HOST root@web"):
         await sleepy.lifecycle.suspend(box)
     assert await sleepy.backend.lives(box.id)
 

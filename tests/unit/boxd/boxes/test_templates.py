@@ -12,7 +12,7 @@ from boxd.errors import QuotaExceeded
 from boxd.model.box import BoxState
 from tests.harness.mortal import Died
 from tests.harness.world import World
-from tests.unit.boxd.boxes.life import rows, up
+from tests.unit.boxd.boxes.life import relayed, rows, up
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -66,6 +66,17 @@ async def test_the_second_box_is_a_copy_and_another_one(copying: World) -> None:
     assert copying.steps.done.count("identity") == 3
     await clean(copying, templates=1)
     assert (await copying.lifecycle.suspend(second)).memory
+
+
+async def test_a_confidential_box_is_no_copy_and_is_not_copied(copying: World) -> None:
+    first = await relayed(copying, "first")
+    await copying.quiet()
+    await clean(copying, templates=0)
+    await booted(copying, "usual")
+    second = await relayed(copying, "second")
+    assert [copying.backend.resumes(box.id) for box in (first, second)] == [0, 0]
+    assert copying.backend.resumes((await up(copying, "copy")).id) == 1
+    await clean(copying, templates=1)
 
 
 async def test_what_is_templated_shows_nowhere(copying: World) -> None:

@@ -15,6 +15,7 @@ from boxd.errors import (
     Ambiguous,
     BadRequest,
     BoxdError,
+    Confidential,
     Forbidden,
     InvalidKey,
     InvalidShare,
@@ -234,7 +235,7 @@ async def test_bad_shares_are_refused(world: World, ops: Operations) -> None:
             await ops.remove_share(ALICE, id_)
     box = await ops.resolve(ALICE, "web")
     await world.store.change_box(box.id, confidential=True)
-    with pytest.raises(Forbidden, match="confidential"):
+    with pytest.raises(Confidential, match="ssh -J jump@HOST root@"):
         await ops.create_share(ALICE, "web", ttl=None)
 
 
