@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.openssh import HOST, end_input, run, running
+from tests.harness.openssh import HOST, end_input, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -196,18 +196,10 @@ async def test_a_forwarded_connection_holds_the_box(front_door: Entrance, tmp_pa
         await until(lambda: holds.why(box.id) == {"command": 1})
 
 
-async def test_who_relays_nothing_yet_says_so(front_door: Entrance) -> None:
-    front_door.client.log_level = "INFO"
-    done = await run(front_door.client.jump("web", "true"))
-    assert (done.status, done.stdout) == (255, b"")
-    assert "'jump' is reserved and not served by this release" in done.errors
-
-
 @pytest.mark.parametrize(
     ("user", "says"),
     [
         ("cli", b"this user has no box to forward to"),
-        ("jump", b"'jump' is reserved"),
         ("sudo", b"'sudo' is reserved"),
         ("svcs_" + "0" * 32, b"this share link is not valid (any more)"),
         ("we_b", b"'we_b' is not valid"),

@@ -96,6 +96,7 @@ class ProcessBackend(WithoutMemory):
         command += [sys.executable, "-m", "box_guest", "--run-dir", str(plan.run_dir)]
         command += ["--guest-socket", str(places / "guest.sock")]
         command += ["--forward-dir", str(places / "forward")]
+        command += ["--state-dir", str(places / "state")]
         self._running[box_id] = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, cwd="/"
         )
@@ -134,6 +135,10 @@ class ProcessBackend(WithoutMemory):
     async def stats(self, box_id: str) -> BoxStats:
         """Its agent alone is counted."""
         return BoxStats(0.0, 0, 0, pids=int(self._alive(box_id)))
+
+    def pid(self, box_id: str) -> int:
+        """Its agent."""
+        return self._running[box_id].pid
 
     def kill(self, box_id: str) -> None:
         """The box dies without a word."""

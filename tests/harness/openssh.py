@@ -99,19 +99,34 @@ class Client:
         """`ssh user@host` without a command, to its end."""
         return await run(["ssh", *self.options(), "-l", user, *options, HOST], stdin)
 
-    def jump(self, target: str, *words: str) -> list[str]:
-        """The command line of `ssh -J jump@... root@target`; words as of `ssh`.
+    def hop(self, key: Path | None = None) -> list[str]:
+        """Options by which any tool goes through `-J jump@...`; `key` is for the target alone.
 
         The front door is the one that is known; whom the target's own server shows is taken over.
         """
         own = ["ssh", *self.options(), "-l", "jump", "-W", "[%h]:%p", HOST]
-        hop = [
-            *("-F", "none", "-o", f"ProxyCommand={shlex.join(own)}"),
-            *("-o", f"UserKnownHostsFile={self.directory / 'known_relays'}"),
-            *("-o", "StrictHostKeyChecking=accept-new", "-o", "IdentitiesOnly=yes"),
-            *("-o", "BatchMode=yes", "-o", f"LogLevel={self.log_level}", "-i", str(self.key)),
+        settings = [
+            f"ProxyCommand={shlex.join(own)}",
+            f"UserKnownHostsFile={self.relays}",
+            "GlobalKnownHostsFile=/dev/null",
+            "StrictHostKeyChecking=accept-new",
+            "IdentitiesOnly=yes",
+            "IdentityAgent=none",
+            f"IdentityFile={key or self.key}",
+            "BatchMode=yes",
+            f"LogLevel={self.log_level}",
+            "User=root",
         ]
-        return ["ssh", *hop, "-l", "root", *words[:-1], target, *words[-1:]]
+        return ["-F", "none", *(word for setting in settings for word in ("-o", setting))]
+
+    @property
+    def relays(self) -> Path:
+        """The host keys that targets of `-J` have shown."""
+        return self.directory / "known_relays"
+
+    def jump(self, target: str, *words: str, key: Path | None = None) -> list[str]:
+        """The command line of `ssh -J jump@... root@target`; words as of `ssh`, `key` of `hop`."""
+        return ["ssh", *self.hop(key), *words[:-1], target, *words[-1:]]
 
     @asynccontextmanager
     async def second(

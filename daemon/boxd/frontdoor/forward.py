@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from boxd.frontdoor.session import Tasks
 
     Channel = asyncssh.SSHTCPChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
-    Attach = Callable[[str, Callable[[str], None]], AbstractAsyncContextManager[Attachment]]
 
 FLUSH_S = 30.0
 """How long bytes of a client that has gone may take to reach their target."""
@@ -34,6 +33,10 @@ PACKET = 128 * 1024
 
 _log = logging.getLogger(__name__)
 
+Attach: TypeAlias = (
+    "Callable[[str, Callable[[str], None]], AbstractAsyncContextManager[Attachment]]"
+)
+"""Attaches to the box: (why, where notes for people go)."""
 Dial: TypeAlias = "Callable[[asyncssh.SSHClientConnection, End], Awaitable[object]]"
 """Opens the box's end of a forwarding: (connection of the tunnel, session of that end)."""
 
@@ -134,9 +137,11 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
 class Forwarder:
     """Opens forwarded connections to one box."""
 
-    def __init__(self, tasks: Tasks, attach: Attach) -> None:
+    def __init__(self, tasks: Tasks, attach: Attach, why: str) -> None:
+        """`why` is what holds the box awake, as its owner is told."""
         self._tasks = tasks
         self._attach = attach
+        self._why = why
 
     async def open(self, dial: Dial, released: Callable[[], None]) -> End:
         """The client's end of a new forwarded connection; `released` is called at its end.
@@ -161,7 +166,7 @@ class Forwarder:
     async def _hold(self, dial: Dial, opened: asyncio.Future[End]) -> None:
         """Keeps the box attached until both ends are closed."""
         try:
-            async with self._attach("forward", _ignore) as attachment:
+            async with self._attach(self._why, _ignore) as attachment:
                 box_end = End()
                 await dial(attachment.tunnel.connection, box_end)
                 client_end = End(box_end)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
-from boxd.errors import NotFound
+from boxd.errors import Confidential, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,12 +41,21 @@ class BoxTarget:
 
     forwards_agent = True
 
-    def __init__(self, operations: Operations, principal: Principal, to: ToBox, door: Door) -> None:
-        """`door` is what errors name for further commands."""
+    def __init__(
+        self,
+        operations: Operations,
+        principal: Principal,
+        to: ToBox,
+        door: Door,
+        relay: str | None = None,
+    ) -> None:
+        """`door` is what errors name for further commands. `relay`: the public key of a client that
+        comes for the box's own SSH server; the box is confidential then."""
         self._operations = operations
         self._door = door
         self._principal = principal
         self._to = to
+        self._relay = relay
         self._lock = asyncio.Lock()
         self._box_id: str | None = None
 
@@ -68,7 +77,11 @@ class BoxTarget:
             try:
                 return await stack.enter_async_context(
                     self._operations.attach(
-                        self._principal, self._box_id, kind="reference", why=why, notes=notes
+                        *(self._principal, self._box_id),
+                        kind="reference",
+                        why=why,
+                        relay=self._relay,
+                        notes=notes,
                     )
                 )
             except NotFound:
@@ -81,9 +94,15 @@ class BoxTarget:
         self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
     ) -> Attachment:
         held = self._operations.attach(
-            self._principal, self._to.target, kind=self._to.kind, why=why, notes=notes
+            *(self._principal, self._to.target),
+            kind=self._to.kind,
+            why=why,
+            relay=self._relay,
+            notes=notes,
         )
         try:
             return await stack.enter_async_context(held)
         except NotFound as error:
             raise NotFound(self._door.spelled(str(error))) from error
+        except Confidential as error:
+            raise Confidential(self._door.named(str(error))) from error

@@ -19,6 +19,7 @@ from asyncssh.constants import (
 
 from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
+from box_guest.endofwriting import on_end_of_writing
 from box_guest.wire import send_no_padding
 from boxd.errors import Unsupported
 from boxd.frontdoor.agentforward import forward_no_agent
@@ -26,9 +27,9 @@ from boxd.frontdoor.auth import Authentication
 from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
 from boxd.frontdoor.commands.command import Door, Result
-from boxd.frontdoor.endofwriting import on_end_of_writing
 from boxd.frontdoor.floods import Environment
-from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
+from boxd.frontdoor.forward import Attach, Dial, End, Forwarder, to_port, to_socket
+from boxd.frontdoor.jump import ONLY_RELAYS, Jumps, dial_relay
 from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Place
 from boxd.frontdoor.meter import Meter
 from boxd.frontdoor.relay import RelaySession
@@ -68,6 +69,7 @@ class Visitor(asyncssh.SSHServer):
         self._channels = 0
         self._route: Route | None = None
         self._target: Target | None = None
+        self._jumps: Jumps[Target] | None = None
         self._conn: asyncssh.SSHServerConnection
         self._meter: Meter
 
@@ -128,6 +130,8 @@ class Visitor(asyncssh.SSHServer):
         self._target = self._target_of(self._route, principal)
         if self._target is not None and not self._target.forwards_agent:
             forward_no_agent(self._conn)
+        if isinstance(self._route, ToRelay):
+            self._jumps = Jumps(flavors, self._relayed(principal))
 
     def _target_of(self, to: Route, principal: Principal) -> Target | None:
         operations = self._hall.operations
@@ -138,6 +142,11 @@ class Visitor(asyncssh.SSHServer):
                 return ShareTarget(operations, token, self._hall.limits)
             case _:
                 return None
+
+    def _relayed(self, principal: Principal) -> Callable[[ToBox], Target]:
+        """What leads to the SSH servers inside of boxes."""
+        operations, door, key = self._hall.operations, self._door(), self._auth.public_key
+        return lambda to: BoxTarget(operations, principal, to, door, key)
 
     # --- channels ------------------------------------------------------------------------
 
@@ -153,7 +162,7 @@ class Visitor(asyncssh.SSHServer):
         Environment(chan)
         take_any_command(chan)
         if self._target is not None:
-            relay = RelaySession(self.tasks, released, self._attach)
+            relay = RelaySession(self.tasks, released, self._attach_to(self._target))
             on_end_of_writing(chan, relay.output_unwanted)
             return chan, relay
         return chan, self._text_session(released)
@@ -169,7 +178,9 @@ class Visitor(asyncssh.SSHServer):
         match self._route:
             case Refused(error):
                 return error
-            case ToRelay() | ToSudo() as to:
+            case ToRelay():
+                return Unsupported(self._door().named(ONLY_RELAYS))
+            case ToSudo() as to:
                 text = f"the user {to.user!r} is reserved and not served by this release"
                 return Unsupported(text)
             case _:
@@ -178,12 +189,14 @@ class Visitor(asyncssh.SSHServer):
     async def connection_requested(
         self, dest_host: str, dest_port: int, orig_host: str, orig_port: int
     ) -> End:
-        """`-L`, `-W`, `-D`: the box dials a port."""
-        return await self._forward(to_port(dest_host, dest_port))
+        """`-L`, `-W`, `-D`: the box dials a port; `-J` by the relay: its own SSH server."""
+        if self._jumps is not None:
+            return await self._forward(dial_relay, self._jumps.target(dest_host), "relay")
+        return await self._forward(to_port(dest_host, dest_port), self._target)
 
     async def unix_connection_requested(self, dest_path: str) -> End:
         """`-L` to a Unix socket of the box."""
-        return await self._forward(to_socket(dest_path))
+        return await self._forward(to_socket(dest_path), self._target)
 
     async def close(self) -> None:
         """Ends the connection and waits for its tasks."""
@@ -191,22 +204,24 @@ class Visitor(asyncssh.SSHServer):
         await self.tasks.close()
         await self._conn.wait_closed()
 
-    async def _forward(self, dial: Dial) -> End:
-        if self._target is None:
+    async def _forward(self, dial: Dial, target: Target | None, why: str = "forward") -> End:
+        if target is None:
             raise asyncssh.ChannelOpenError(
                 OPEN_ADMINISTRATIVELY_PROHIBITED, escaped(str(self._refusal()))
             )
         released = self._count_channel(is_session=False)
-        return await Forwarder(self.tasks, self._attach).open(dial, released)
+        return await Forwarder(self.tasks, self._attach_to(target), why).open(dial, released)
 
-    @contextlib.asynccontextmanager
-    async def _attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
-        """The box of the connection, which keeps its place while it holds one."""
-        if self._target is None:
-            raise RuntimeError("a connection without a box")
-        async with self._target.attach(why, notes) as attachment:
-            with self._hall.limits.holding_box(self._held_place):
-                yield attachment
+    def _attach_to(self, target: Target) -> Attach:
+        """Attaches to a box; the connection keeps its place while it holds one."""
+
+        @contextlib.asynccontextmanager
+        async def attach(why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
+            async with target.attach(why, notes) as attachment:
+                with self._hall.limits.holding_box(self._held_place):
+                    yield attachment
+
+        return attach
 
     def _lose_place(self) -> None:
         """Somebody else needs it more."""

@@ -26,7 +26,12 @@ def boxes_table(call: Call, boxes: Sequence[BoxView], *, wide: bool = False) -> 
 
 def box_json(call: Call, box: BoxView) -> dict[str, Any]:
     """The one JSON form of a box, and where `ssh` reaches it."""
-    return box.to_json() | {"ssh_dest": call.door.ssh(box.ref)}
+    return box.to_json() | {"ssh_dest": way_in(call, box)}
+
+
+def way_in(call: Call, box: BoxView) -> str:
+    """The command that leads into it."""
+    return call.door.box(box.ref, confidential=box.confidential)
 
 
 def why(box: BoxView) -> str | None:
@@ -88,7 +93,7 @@ def _row(call: Call, box: BoxView) -> tuple[object, ...]:
 
 
 def _wide(call: Call, box: BoxView) -> tuple[object, ...]:
-    return box.cpus, box.mem_mb, *_usage(box), why(box), call.door.ssh(box.ref), box.detail
+    return box.cpus, box.mem_mb, *_usage(box), why(box), way_in(call, box), box.detail
 
 
 def _usage(box: BoxView) -> tuple[object, ...]:

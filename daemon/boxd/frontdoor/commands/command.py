@@ -87,6 +87,17 @@ class Door:
         port = "" if self.port == 22 else f"-p {self.port} "
         return " ".join([f"ssh {port}{quoted}@{self.host}", *words])
 
+    def box(self, ref: str, *, confidential: bool) -> str:
+        """A command line that leads into a box."""
+        return self.named(f"ssh -J jump@HOST root@{ref}") if confidential else self.ssh(ref)
+
+    def named(self, text: str) -> str:
+        """An error text that shows the way into a confidential box (`Box.relayed`), with this front
+        door in it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == 22 else f":{self.port}"
+        return text.replace("jump@HOST", f"jump@{host}{port}")
+
     def spelled(self, text: str) -> str:
         """An error text that ends in a command of the CLI, for who is not in the CLI."""
         head, see, command = text.rpartition("; see: ")

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.frontdoor.commands.boxrow import box_json, deadline, next_act, pinned, usage_pairs, why
+from boxd.frontdoor.commands.boxrow import (
+    box_json,
+    deadline,
+    next_act,
+    pinned,
+    usage_pairs,
+    way_in,
+    why,
+)
 from boxd.frontdoor.commands.command import Call, Command, Reply, workspace_option
 from boxd.frontdoor.commands.table import listing, moment, span
 from boxd.names.duration import format_duration
@@ -33,6 +41,7 @@ async def _run(call: Call) -> Reply:
         ("process limit", box.pids),
         ("egress", box.egress),
         ("drive", "yes" if box.drive else "no"),
+        ("confidential", "yes" if box.confidential else "no"),
         ("created", moment(box.created)),
         ("age", span(box.age_s)),
         ("deadline", deadline(box)),
@@ -45,7 +54,7 @@ async def _run(call: Call) -> Reply:
         ("attached", box.attached),
         ("why", why(box)),
         *usage_pairs(box),
-        ("ssh", call.door.ssh(box.ref)),
+        ("ssh", way_in(call, box)),
     ]
     return Reply(box_json(call, box), listing(pairs))
 

@@ -81,7 +81,7 @@ async def execute(
         args = command.parser().parse_args(rest)
         reply = await command.run(Call(principal, operations, door, now, stdio, console, args))
     except BoxdError as error:
-        return Result("", _failure(str(error), as_json), error.exit_status)
+        return Result("", _failure(door.named(str(error)), as_json), error.exit_status)
     except Exception:
         number = secrets.token_hex(4)
         _log.exception("internal error %s", number)
