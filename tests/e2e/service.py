@@ -262,6 +262,16 @@ class Person:
             check=False,
         )
 
+    def hop(self) -> list[str]:
+        """Options that ssh, scp and sftp share to come by the relay: `-J`, as people type it.
+
+        The hop has no options but those of the configuration file.
+        """
+        lines = [option.removeprefix("-o").replace("=", " ", 1) for option in self.options[2:]]
+        config = self.key.with_name("config")
+        config.write_text("\n".join(lines) + "\n")
+        return ["-F", str(config), "-J", f"jump@127.0.0.1:{self.service.ssh_port}"]
+
     def forward(
         self, user: str, target: str, stdin: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:

@@ -120,6 +120,28 @@ def _fetch(person: Person) -> bytes:
     return person.forward("dev", "127.0.0.1:8000", b"GET /page HTTP/1.0\r\n\r\n").stdout
 
 
+def test_a_confidential_box_speaks_with_its_owner_alone(person: Person, tmp_path: Path) -> None:
+    via = ["ssh", *person.hop(), "root@hidden:debian"]
+    show = "id -un; hostname; df /wrk | tail -1; stat -c %a /var/lib/box-guest/relay_key; exit 3"
+    done = subprocess.run([*via, show], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (3, "")
+    user, name, drive, mode = done.stdout.splitlines()
+    assert (user, name, mode) == ("root", "hidden", "600")
+    assert drive.endswith("/wrk")
+    data = os.urandom(9_000_001)
+    (tmp_path / "up").write_bytes(data)
+    for old in ("-O", "-s"):
+        person.tool(["scp", "-q", old, *person.hop(), str(tmp_path / "up"), "root@hidden:x"])
+        person.tool(["scp", "-q", old, *person.hop(), "root@hidden:x", str(tmp_path / "down")])
+        assert (tmp_path / "down").read_bytes() == data
+    refused = person.ssh("hidden", "id")
+    assert refused.returncode == 255
+    pointer = f"ssh -J jump@127.0.0.1:{person.service.ssh_port} root@hidden"
+    assert pointer in refused.stderr.decode()
+    asked = person.ssh("cli", "snapshot create hidden")
+    assert (asked.returncode, b"is confidential" in asked.stderr) == (1, True), asked.stderr
+
+
 def test_the_drive_over_http(person: Person, stranger: Person, service: Service) -> None:
     key = person.new_key("laptop")
     person.run("dev", "printf 'from the box' > /wrk/hello.txt")
@@ -352,6 +374,8 @@ def test_interrupt_stops_everything_and_the_next_start_has_it_all(
 ) -> None:
     key = person.new_key("keeper")
     person.run("dev", "echo kept > /root/disk; echo kept > /wrk/kept; sync")
+    hidden = ["ssh", *person.hop(), "root@hidden", "cat /root/x /proc/sys/kernel/hostname"]
+    before = subprocess.run(hidden, capture_output=True, timeout=60, check=True).stdout
     names = _names(person.run("cli", "ls --json"))
     assert service.interrupt() in {0, 2, -signal.SIGINT}, "".join(service.output)
     assert service.output[-1].strip() == "Stopped.", service.output[-5:]
@@ -361,6 +385,9 @@ def test_interrupt_stops_everything_and_the_next_start_has_it_all(
     assert _names(person.run("cli", "ls --json")) == names
     assert person.run("dev", "cat /root/disk /wrk/kept") == "kept\nkept\n"
     assert service.http("GET", "/v1/wrk/kept", key=key).body == b"kept\n"
+    # It started from its disk, and its own server is the one that was known.
+    again = subprocess.run(hidden, capture_output=True, timeout=60, check=True)
+    assert (again.stdout, again.stderr) == (before, b"")
 
 
 def test_no_secret_shows(person: Person, service: Service) -> None:
