@@ -26,7 +26,7 @@ async def test_who_waits_for_a_forwarding_that_never_began_is_told() -> None:
     """The client is gone before the task that dials for it has run: asyncssh's own waits for it."""
     tasks = Tasks()
     released: list[bool] = []
-    forwarder = Forwarder(tasks, unattached)
+    forwarder = Forwarder(tasks, unattached, "forward")
     opening = asyncio.create_task(
         forwarder.open(to_port("127.0.0.1", 9), lambda: released.append(True))
     )
