@@ -37,6 +37,9 @@ from hypothesis import settings
 settings.load_profile("ci")
 
 pytest_plugins: list[str] = [
+    # Who is imported by others comes before them.
+    "tests.plugins.no_leaks",
+    "tests.harness.nursery",
     "tests.harness.agent",
     "tests.harness.backend",
     "tests.harness.daemon",
@@ -52,6 +55,5 @@ pytest_plugins: list[str] = [
     "tests.harness.pg",
     "tests.harness.suspending",
     "tests.plugins.figures",
-    "tests.plugins.no_leaks",
     "tests.plugins.strict_logs",
 ]

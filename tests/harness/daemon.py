@@ -22,11 +22,16 @@ import pytest
 
 from boxd.config import Config
 from tests.harness.backend import IMAGES_DIR, tell_verdict
+from tests.harness.nursery import nursery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tests.harness.nursery import Started
+
 BOXD = (sys.executable, "-m", "boxd")
+SERVICE = "boxd.service"
+"""What `boxd serve` loads when it is started."""
 START_S = 120.0
 STOP_S = 90.0
 _SSH = re.compile(r"ssh -p (\d+) dev@")
@@ -38,14 +43,14 @@ class Daemon:
     """One state directory and, while it runs, its daemon."""
 
     state: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Started | None = None
     ssh_port: int = 0
     api_port: int = 0
     flags: list[str] = field(default_factory=lambda: ["--workspace-automount"])
     backend: list[str] = field(default_factory=list)
     """Flags that name the backend; every command gets them."""
-    program: tuple[str, ...] = BOXD
-    """What serves."""
+    program: tuple[str, ...] = ("boxd",)
+    """What serves: a module, and arguments before the command."""
 
     @property
     def _here(self) -> list[str]:
@@ -67,12 +72,11 @@ class Daemon:
         addresses = ["--ssh-addr", "127.0.0.1:0", "--api-addr", "127.0.0.1:0"]
         addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*self.program, "serve", *self._here, *addresses, *self.flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            module, *first = self.program
+            self.process = nursery(module, SERVICE).start(
+                [*first, "serve", *self._here, *addresses, *self.flags],
+                log=log.fileno(),
+                new_session=True,
             )
         while (text := self.log.read_text()).find("Ctrl-C stops everything") < 0:
             assert self.process.poll() is None, f"the daemon ended:\n{text}"
@@ -96,13 +100,17 @@ class Daemon:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another `boxd` command on the same state directory."""
         command, *rest = arguments
-        return subprocess.run(
-            [*BOXD, command, *rest, *self._here],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=STOP_S,
-        )
+        words = [command, *rest, *self._here]
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+            started = nursery("boxd", SERVICE).start(words, log=errors.fileno(), out=out.fileno())
+            try:
+                status = started.wait(STOP_S)
+            finally:
+                started.kill()
+                started.wait()
+            out.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(words, status, out.read(), errors.read())
 
     def processes(self) -> list[str]:
         """Command lines of living processes that belong to the state directory."""

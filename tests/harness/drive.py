@@ -17,6 +17,7 @@ import pytest
 from box_guest.mount import mountpoint as mounting
 from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
+from tests.harness.nursery import nursery
 from wrkfs.config import VolumeConfig
 from wrkfs.meta.migrate import create_volume_schema, install_functions
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.harness.nursery import Started
     from tests.harness.objectserver import ObjectServer
 
 START_TIMEOUT = 60.0
@@ -44,7 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 class MountProcess:
     """A mount process of a test."""
 
-    PROGRAM: tuple[str, ...] = ("-m", "box_guest.mount")
+    PROGRAM: ClassVar[str] = "box_guest.mount"
+
+    LOADED: ClassVar[bool] = True
+    """Starts are forks of the loaded program; off: each is a process of its own from the start."""
 
     ALWAYS: ClassVar[tuple[str, ...]] = ()
     """Options of every mount of this run."""
@@ -54,7 +59,7 @@ class MountProcess:
         self._options = (*self.ALWAYS, *options)
         self.path = directory / "mnt"
         self.log = directory / "log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | subprocess.Popen[bytes] | None = None
         self.start()
 
     @property
@@ -66,15 +71,20 @@ class MountProcess:
     def start(self) -> None:
         """Mounts; replaces a mount whose process was killed."""
         reader, writer = os.pipe()
-        command = [sys.executable, *self.PROGRAM, "--credentials-fd", str(reader)]
+        arguments = ["--credentials-fd", str(reader), *self._options, str(self.path)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *self._options, str(self.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=(reader,),
-            )
+            if self.LOADED:
+                self._process = nursery(self.PROGRAM).start(
+                    arguments, log=log.fileno(), out=subprocess.PIPE, pass_fds=(reader,)
+                )
+            else:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", self.PROGRAM, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    pass_fds=(reader,),
+                )
         os.close(reader)
         os.write(writer, self.config.to_json().encode())
         os.close(writer)

@@ -44,7 +44,7 @@ LONGEST_HOLD = 3000
 class FailingMount(MountProcess):
     """Such a process, and its trap."""
 
-    PROGRAM = ("-m", "tests.harness.failing_mount")
+    PROGRAM = "tests.harness.failing_mount"
 
     @property
     def trap(self) -> Path:

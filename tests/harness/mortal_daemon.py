@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-import sys
 import tempfile
 import time
 from contextlib import contextmanager
@@ -110,7 +109,7 @@ def open_mortal(image_rootfs: Path, flags: Sequence[str] = ()) -> Iterator[Morta
         tempfile.TemporaryDirectory(prefix="hand-") as directory,
         installation(image_rootfs, flags=flags) as daemon,
     ):
-        daemon.program = (sys.executable, "-m", "tests.harness.mortal_main", directory)
+        daemon.program = ("tests.harness.mortal_main", directory)
         daemon.start()
         yield Mortal(daemon, Path(directory))
 

@@ -71,7 +71,7 @@ class Told:
 class WatchedMount(MountProcess):
     """Such a process, and what it tells."""
 
-    PROGRAM = ("-m", "tests.harness.watched_mount")
+    PROGRAM = "tests.harness.watched_mount"
 
     def __init__(self, config: VolumeConfig, directory: Path, *options: str) -> None:
         """`options`: of `box_guest.mount`, and those of the module."""

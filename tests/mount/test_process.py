@@ -14,13 +14,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box_guest.mount import mountpoint as mounting
-from tests.harness.drive import until
+from tests.harness.drive import MountProcess, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.harness.drive import MountProcess
     from wrkfs.config import VolumeConfig
+
+
+@pytest.fixture(autouse=True)
+def from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about the process itself: it is no fork of one that has loaded it."""
+    monkeypatch.setattr(MountProcess, "LOADED", False)
 
 
 def test_options_and_tuning(mount: Callable[[], MountProcess]) -> None:

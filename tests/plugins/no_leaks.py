@@ -62,6 +62,10 @@ class Opened:
 
 OF_THE_HOST = frozenset({"loops", "cgroups"})
 """Kinds of which the workers see each other's, also from rooms of their own."""
+STAYS: set[int] = set()
+"""Child processes that serve the whole run, from the first test that needs them on."""
+STAYS_OPEN: set[int] = set()
+"""Descriptors of that kind."""
 NAMESPACES_MOUNT = "/run/netns"
 """Made once on a machine by the first `ip netns add`, where namespaces stay."""
 
@@ -160,6 +164,8 @@ def _descriptors() -> Counter[str]:
     """How many of each kind: a number that is used again, or a pipe made anew, is no leak."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
+        if int(name) in STAYS_OPEN:
+            continue
         # The descriptor of this very listing is gone by now.
         with contextlib.suppress(FileNotFoundError):
             found[re.sub(r"\[\d+\]", "", os.readlink(f"/proc/self/fd/{name}"))] += 1
@@ -176,7 +182,7 @@ def _children() -> set[int]:
     while unseen:
         unseen = [child for pid in unseen for child in _children_of(pid)]
         found.update(pid for pid in unseen if not _is_zombie(pid))
-    return found
+    return found - STAYS
 
 
 def _children_of(pid: int) -> list[int]:
