@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def pg() -> Iterator[str]:
     """Superuser's DSN of database `boxd` in a cluster of this worker's own.
 
-    Roles may log in to every database here, so that tests can have fresh ones.
+    Roles may log in to every database here, so that tests can have fresh ones. Nothing waits for
+    the disk: what this server keeps ends with the run. Tests that kill one have a `cluster`.
     """
     with tempfile.TemporaryDirectory(prefix="boxd-pg-") as name:
         directory = Path(name) / "postgres"
@@ -58,6 +59,7 @@ async def _start(directory: Path) -> str:
         "local all all scram-sha-256\n" + host_based_access(), encoding="utf-8"
     )
     await server.detach()
+    await _execute(dsn, "ALTER SYSTEM SET fsync = off")
     await _execute(dsn, "SELECT pg_reload_conf()")
     return dsn
 
