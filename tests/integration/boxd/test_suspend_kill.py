@@ -7,12 +7,10 @@ does: whatever it finds is made a running box with its memory, or a sleeping one
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
-import signal
-import sys
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +20,7 @@ import pytest
 from boxd.backends import trees
 from boxd.backends.runc import RuncBackend
 from tests.harness.backend import STAND_IN
+from tests.harness.nursery import nursery
 from tests.harness.suspending import Guest, judging
 
 if TYPE_CHECKING:
@@ -36,65 +35,30 @@ KILLS = 40
 SNAPSHOT, CHILD = "5" * 32, "c" * 32
 LONGEST = 1.5
 """Seconds after which a suspension or a resumption is over on a busy machine."""
-REPO = Path(__file__).parents[3]
-DRIVER = """
-import asyncio, json, sys
-from pathlib import Path
-from boxd.backends import criu
-from boxd.backends.runc import RuncBackend
-from boxd.config import Config
-from tests.harness.backend import STAND_IN, BoxHost
-from tests.harness.suspending import judging
-
-async def main(state, box, act, program, version, tools, rootfs, snapshot, child):
-    version = tuple(json.loads(version))
-    verdict = criu.Verdict(criu.Program(Path(program), version), "", suspends=True, tools=tools)
-    backend = RuncBackend(Config(state_dir=Path(state)), init=STAND_IN, judge=judging(verdict))
-    await backend.setup()
-    print("ready", flush=True)
-    sys.stdin.readline()
-    if act == "suspend":
-        await backend.freeze(box)
-        await backend.save_memory(box)
-        await backend.stop(box)
-    elif act == "resume":
-        await backend.resume(box, None)
-    elif act == "snapshot":
-        await backend.freeze(box)
-        await backend.snapshot(box, snapshot)
-        await backend.thaw(box)
-    else:
-        host = BoxHost(backend, Config(state_dir=Path(state)), Path(rootfs))
-        await backend.clone(host.plan(box_id=child, hostname="child"), snapshot)
-        await backend.resume(child, None)
-
-asyncio.run(main(*sys.argv[1:]))
-"""
+PROGRAM = "tests.harness.suspending_main"
 
 
 async def cut(sleepy: Sleepy, verdict: criu.Verdict, box: str, act: str, after: float) -> None:
     """Has a process do it and kills it after some seconds, unless it is done before."""
     assert verdict.program is not None
-    words = (str(sleepy.host.config.state_dir), box, act, str(verdict.program.path))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", DRIVER, *words),
-        *(json.dumps(verdict.program.version), verdict.tools),
-        *(str(sleepy.host.rootfs), SNAPSHOT, CHILD),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=REPO,
+    # Two services at once would take each other's changes of the network for a stranger's.
+    await sleepy.host.backend.close()
+    reader, writer = os.pipe()
+    words = (str(reader), str(sleepy.host.config.state_dir), box, act, str(verdict.program.path))
+    more = (json.dumps(verdict.program.version), verdict.tools, str(sleepy.host.rootfs))
+    process = nursery(PROGRAM).start(
+        [*words, *more, SNAPSHOT, CHILD], log=2, out=subprocess.PIPE, pass_fds=(reader,)
     )
-    assert process.stdin is not None
+    os.close(reader)
     assert process.stdout is not None
-    assert await process.stdout.readline() == b"ready\n"
-    process.stdin.write(b"go\n")
-    await process.stdin.drain()
-    try:
-        await asyncio.wait_for(process.wait(), after)
-    except TimeoutError:
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
-        await process.wait()
+    with process.stdout as out:
+        assert out.readline() == b"ready\n"
+        os.write(writer, b"!")
+        os.close(writer)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(after)
+        process.kill()
+        process.wait()
 
 
 async def put_right(sleepy: Sleepy, verdict: criu.Verdict, guest: Guest) -> str:
