@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import asyncpg
 
-from tests.harness.drive import until
 from tests.harness.loop import run
 
 if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
+
+LONGEST = 30.0
+PAUSE = 0.005
 
 
 def wait_for_the_dead(volume: VolumeConfig) -> None:
@@ -19,17 +22,18 @@ def wait_for_the_dead(volume: VolumeConfig) -> None:
     A call that was on its way changes the volume when it ends, be it after the next look at it.
     Nobody else may use the volume.
     """
-    until(lambda: not run(_backends(volume)))
+    run(_wait(volume))
 
 
-async def _backends(volume: VolumeConfig) -> set[int]:
-    """Pids of the volume's connections."""
+async def _wait(volume: VolumeConfig) -> None:
+    """Looks at the volume's connections until there is none."""
     connection = await asyncpg.connect(volume.meta_dsn)
+    query = "SELECT pid FROM pg_stat_activity WHERE usename = $1 AND pid <> pg_backend_pid()"
     try:
-        rows = await connection.fetch(
-            "SELECT pid FROM pg_stat_activity WHERE usename = $1 AND pid <> pg_backend_pid()",
-            volume.schema,
-        )
-        return {row[0] for row in rows}
+        async with asyncio.timeout(LONGEST):
+            while True:
+                if not await connection.fetch(query, volume.schema):
+                    return
+                await asyncio.sleep(PAUSE)
     finally:
         await connection.close()
