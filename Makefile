@@ -13,9 +13,10 @@ PART ?=
 MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
-# Two at a time, each worker in a network of its own; whoever takes long begins first.
+# Three at a time, as half of their time they wait; each worker in a network of its own; whoever
+# takes long begins first.
 TESTS := $(addprefix tests/,isolation security soak crash integration frontdoor fuzz faults mount model contract unit)
-IN_ROOMS := --tx '2*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
+IN_ROOMS := --tx '3*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
 # What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
 ONLINE := tests/e2e
 IMAGES := tests/integration/test_images.py
