@@ -64,7 +64,7 @@ class Mortal:
         try:
             until(lambda: self._dead() or asking.poll() is not None, STOP_S)
             # Some steps are done behind the answer.
-            until(self._dead, 10)
+            until(self._dead, STOP_S)
         except TimeoutError:
             asking.kill()
             pytest.fail(f"it did not come to {step}: {asking.communicate()[0].decode()}")

@@ -34,7 +34,7 @@ from obstore.store import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator
 
-SETTLE_S = 5.0
+SETTLE_S = 15.0
 """How long what a test ended may take to be gone."""
 POLL_S = 0.05
 OUR_WORDS = ("boxd", "box_guest", "wrkfs", "unix_socket_directories=", "-boxd-")
