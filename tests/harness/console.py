@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
     from tests.harness.world import World
 
-DOOR = Door("host", 22, "SHA256:x")
+DOOR = Door("host", 22, "SHA256:x", "ssh-ed25519 AAAA")
 
 
 @dataclass

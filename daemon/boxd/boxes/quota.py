@@ -27,8 +27,9 @@ AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxSt
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Limits of one owner; tiers.toml explains each."""
+    """Limits of one owner; tiers.toml explains each, and `name` is what it is called there."""
 
+    name: str
     boxes: int
     running: int
     cpus: float
@@ -112,14 +113,14 @@ def parse_tiers(shipped: str, own: str = "") -> dict[str, Tier]:
 
 
 def _tier(name: str, limits: dict[str, object]) -> Tier:
-    wanted = {field.name for field in fields(Tier)}
+    wanted = {field.name for field in fields(Tier)} - {"name"}
     if limits.keys() != wanted:
         unknown = sorted(limits.keys() - wanted) or sorted(wanted - limits.keys())
         raise ValueError(
             f"tier {name}: {unknown[0]!r} is not a limit; limits: {', '.join(sorted(wanted))}"
         )
     values: dict[str, Any] = {key: _limit(f"{name}.{key}", limits[key]) for key in wanted}
-    return Tier(**values)
+    return Tier(name=name, **values)
 
 
 def _limit(name: str, value: object) -> float | timedelta:

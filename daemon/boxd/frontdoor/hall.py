@@ -31,6 +31,8 @@ class Hall:
     clock: Clock
     limits: Limits
     fingerprint: str
+    host_key: str
+    """The public key of the server, one line in OpenSSH form."""
     console: Console
     """The commands for user `cli`."""
     shown_as: Address | None = None

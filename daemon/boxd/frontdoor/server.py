@@ -65,7 +65,9 @@ class FrontDoor:
         self._clock = clock if clock is not None else SystemClock()
         limits = Limits(self._clock, trusted=trusted)
         fingerprint = self._key.get_fingerprint("sha256")
-        self._hall = Hall(operations, self._clock, limits, fingerprint, console, shown_as)
+        self._hall = Hall(
+            operations, self._clock, limits, fingerprint, self.host_key, console, shown_as
+        )
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @property

@@ -284,7 +284,7 @@ class Visitor(asyncssh.SSHServer):
         host, port = (str(name[0]), int(name[1])) if name else ("localhost", 22)
         if (shown := self._hall.shown_as) is not None:
             host, port = shown.host, shown.port or port
-        return Door(host, port, self._hall.fingerprint)
+        return Door(host, port, self._hall.fingerprint, self._hall.host_key)
 
     @property
     def _held_place(self) -> Place:

@@ -74,11 +74,15 @@ class Stdio(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where the client reached us: what goes into examples."""
+    """Where the client reached us: what goes into examples and configurations.
+
+    `host_key` is the public key of the server, one line in OpenSSH form, `fingerprint` its own.
+    """
 
     host: str
     port: int
     fingerprint: str
+    host_key: str
 
     def ssh(self, user: str, *words: str) -> str:
         """A command line for this front door; `^`, `+` and the like are quoted for the shell."""
@@ -156,7 +160,7 @@ class Command:
     @property
     def synopsis(self) -> str:
         """`name ARGUMENT [--option]`."""
-        return self.parser().format_usage().removeprefix("usage: ").strip()
+        return " ".join(self.parser().format_usage().removeprefix("usage: ").split())
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ def test_shipped_tiers_are_complete_and_positive() -> None:
     for tier in tiers.values():
         for field in fields(Tier):
             value = getattr(tier, field.name)
-            if field.name.startswith("deadline"):
+            if field.name == "name":
+                assert tiers[value] is tier
+            elif field.name.startswith("deadline"):
                 assert isinstance(value, timedelta)
                 assert value > timedelta(0)
             else:

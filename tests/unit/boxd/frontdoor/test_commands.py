@@ -79,13 +79,13 @@ def test_cells() -> None:
 
 
 def test_door_quotes_what_a_shell_would_read() -> None:
-    door = Door("host", 22, "SHA256:x")
+    door = Door("host", 22, "SHA256:x", "")
     assert door.ssh("my-web", "ls") == "ssh my-web@host ls"
-    assert Door("host", 2222, "").ssh("web+^1h") == "ssh -p 2222 'web+^1h'@host"
+    assert Door("host", 2222, "", "").ssh("web+^1h") == "ssh -p 2222 'web+^1h'@host"
 
 
 def test_door_spells_out_the_command_that_an_error_names() -> None:
-    door = Door("host", 2222, "")
+    door = Door("host", 2222, "", "")
     assert door.spelled("no box 'x'; see: ls") == "no box 'x'; see: ssh -p 2222 cli@host ls"
     assert door.spelled("busy") == "busy"
 
