@@ -51,6 +51,8 @@ LOOK = 0.5
 """Seconds between two looks at requests that wait."""
 TRIES = 4
 """Attempts to get an object that is not there yet, or came torn: a store may lag behind itself."""
+CLEARED = 1000
+"""Objects that are listed and removed at a time."""
 LAG = 0.05
 """Seconds until the second of them; each further pause is twice as long."""
 
@@ -134,6 +136,19 @@ class S3Blocks:
         await self._run(
             lambda: obstore.delete_async(store, list(keys)), f"DELETE of {len(keys)} objects"
         )
+
+    async def clear(self) -> None:
+        """Removes every object of the volume, whatever it is. Nobody may write meanwhile."""
+        store = self._client(self._prefix)
+
+        async def some() -> list[str]:
+            pages = obstore.list(store, self._prefix, chunk_size=CLEARED)
+            async for page in pages:
+                return [one["path"] for one in page]
+            return []
+
+        while keys := await self._run(some, f"LIST {self._prefix}"):
+            await self.delete(keys)
 
     async def close(self) -> None:
         """Drops the connection pool."""

@@ -1,4 +1,4 @@
-"""What a box used of its host, as it was measured last."""
+"""What a box used of its host, as it was measured last, and what drives hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DriveUse:
+    """What a drive holds, and may hold at most (None: no limit)."""
+
+    bytes: int
+    bytes_limit: int | None
+    files: int
+    """Files and directories."""
+    files_limit: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from boxd.errors import BoxdError
+from boxd.errors import BoxdError, Conflict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,6 +125,19 @@ class HostDrives:
         for volume_id in self._mounts.present():
             if volume_id not in kept:
                 await self._end(volume_id)
+
+    async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
+        """Ends the mount of a volume on this host. Conflict while a box uses it."""
+        place = (owner, workspace)
+        if self._users.get(place):
+            raise Conflict("a box still uses the drive; try again")
+        timer = self._lingering.pop(place, None)
+        if timer is not None:
+            timer.cancel()
+            await asyncio.gather(timer, return_exceptions=True)
+        if volume_id in self._mounts.present():
+            await self._mounts.release(volume_id)
+        self._workspaces.pop(volume_id, None)
 
     async def info(self, box: Box) -> dict[str, object]:
         """What `box-guest workspace info` shows."""

@@ -212,6 +212,10 @@ class BoxDrives:
         """The box's grant is over, with every connection that it opened. No error without one."""
         await self._end(box.id)
 
+    async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
+        """The host has no mount of a volume: those in boxes end with the boxes."""
+        del owner, workspace, volume_id
+
     async def release_unused(self, wanted: set[Workspace]) -> None:
         """Ends the grants of boxes that this daemon has not found running. After adoption."""
         del wanted

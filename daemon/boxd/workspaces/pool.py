@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
-from boxd.errors import QuotaExceeded, Unavailable
+from boxd.errors import Conflict, QuotaExceeded, Unavailable
 from wrkfs import errors as drive_errors
 from wrkfs import upkeep
 from wrkfs.config import MIB, Limits
@@ -117,6 +117,17 @@ class DrivePool:
         finally:
             opened.users -= 1
             opened.used = self._clock.monotonic()
+
+    async def drop(self, owner: str, workspace: str | None) -> None:
+        """Closes the Filesystem of a drive; no error if it is not open. Conflict while in use."""
+        place = (owner, workspace)
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            opened = self._open.get(place)
+            if opened is not None and opened.users:
+                raise Conflict("the drive is in use over HTTP; try again")
+            if opened is not None:
+                del self._open[place]
+                await _end(opened)
 
     async def close_idle(self) -> None:
         """Closes what nobody has used for the time that is allowed."""

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import asyncpg
 
 from boxd.errors import Unavailable
+from boxd.model.usage import DriveUse
 from boxd.secret import Secret
 from wrkfs.meta.migrate import (
     TRASH_SECONDS,
@@ -190,6 +191,31 @@ class Provisioner:
         async with self._connection() as connection:
             query = f"SELECT count(*) FROM (SELECT 1 FROM {name}.inode LIMIT 2) AS found"  # noqa: S608 checked name
             return int(await connection.fetchval(query)) < 2
+
+    async def is_empty(self, name: str) -> bool:
+        """Whether no name stands in a volume, or there is no such schema. Raises Unavailable."""
+        async with self._connection() as connection:
+            if name not in await _names(connection):
+                return True
+            await connection.execute("SELECT set_config('search_path', $1, false)", name)
+            return bool(await connection.fetchval("SELECT NOT EXISTS (SELECT 1 FROM dentry)"))
+
+    async def usage(self, names: list[str]) -> dict[str, DriveUse]:
+        """What each of these volumes holds; those that are not there are missing. Unavailable."""
+        found = {}
+        async with self._connection() as connection:
+            there = set(await _names(connection))
+            for name in names:
+                if name in there:
+                    await connection.execute("SELECT set_config('search_path', $1, false)", name)
+                    (use,) = await connection.fetch("SELECT * FROM wrkfs.statfs()")
+                    found[name] = DriveUse(
+                        bytes=use["bytes_used"],
+                        bytes_limit=use["bytes_limit"],
+                        files=use["inodes_used"],
+                        files_limit=use["inodes_limit"],
+                    )
+        return found
 
     async def wasteful(self, names: list[str]) -> list[str]:
         """Which of these volumes have no live session, and something that upkeep would free.

@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from boxd.clock import SystemClock
-from boxd.errors import Conflict
+from boxd.errors import Conflict, Unavailable
 from boxd.model.volume import Volume
 from boxd.secret import Secret, random_hex
 from boxd.workspaces.credentials import OWN_PREFIX, RandomPrefixes
 from wrkfs.config import StoreConfig, VolumeConfig
+from wrkfs.data.s3 import S3Blocks
+from wrkfs.errors import WrkfsError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from boxd.clock import Clock
+    from boxd.model.usage import DriveUse
     from boxd.workspaces.credentials import CredentialIssuer, PrefixChooser, StoreTarget
     from boxd.workspaces.provision import Provisioner
     from boxd.workspaces.seal import Sealer
@@ -43,6 +48,10 @@ class VolumeStore(Protocol):
 
     async def list_volumes(self, owner: str | None = None) -> list[Volume]:
         """The volumes of an owner, or of all."""
+        ...
+
+    async def remove_volume(self, volume_id: str) -> None:
+        """Forgets a volume. No error if it is gone."""
         ...
 
 
@@ -71,9 +80,14 @@ class Volumes:
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = (
             WeakValueDictionary()
         )
+        self._closing: set[tuple[str, str | None]] = set()
 
     async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
-        """The volume of a workspace, None when there is none. Raises Unavailable."""
+        """The volume of a workspace, None when there is none.
+
+        Raises Unavailable; Conflict within `closing`.
+        """
+        self._check_open(owner, workspace)
         volume = await self._store.find_volume(owner, workspace)
         return None if volume is None else self._config(volume)
 
@@ -89,6 +103,48 @@ class Volumes:
         async with lock:
             found = await self.find(owner, workspace)
             return found or await self._make(owner, workspace)
+
+    @contextmanager
+    def closing(self, owner: str, workspace: str | None) -> Iterator[None]:
+        """Nobody finds the volume while the context lasts: Conflict, also for a second one here."""
+        self._check_open(owner, workspace)
+        self._closing.add((owner, workspace))
+        try:
+            yield
+        finally:
+            self._closing.discard((owner, workspace))
+
+    async def id_of(self, owner: str, workspace: str | None) -> str | None:
+        """The id of a workspace's volume, None when there is none. Raises Unavailable."""
+        volume = await self._store.find_volume(owner, workspace)
+        return None if volume is None else volume.id
+
+    async def is_empty(self, owner: str, workspace: str | None) -> bool:
+        """Whether no name stands in the volume, or there is none. Raises Unavailable."""
+        volume = await self._store.find_volume(owner, workspace)
+        return volume is None or await self._provisioner.is_empty(volume.schema)
+
+    async def usage(self, owner: str) -> dict[str | None, DriveUse]:
+        """What each volume of an owner holds, by workspace. Raises Unavailable."""
+        volumes = {one.schema: one for one in await self._store.list_volumes(owner)}
+        found = await self._provisioner.usage(list(volumes))
+        return {volumes[name].workspace: use for name, use in found.items()}
+
+    async def remove(self, owner: str, workspace: str | None) -> None:
+        """Destroys a volume: names, objects, credential, and its row last, so that what was cut off
+        can be done again. No error when there is none. Nobody may use it: within `closing`.
+        """
+        volume = await self._store.find_volume(owner, workspace)
+        if volume is None:
+            return
+        lock = self._locks.setdefault((owner, workspace), asyncio.Lock())
+        async with lock:
+            store = self._config(volume).store
+            await self._provisioner.drop(volume.role)
+            await _clear(store)
+            # A credential that volumes share is the operator's, and no end of it is meant here.
+            await self._issuer.revoke(store.access_key)
+            await self._store.remove_volume(volume.id)
 
     async def all(self) -> list[VolumeConfig]:
         """Every volume of the installation. Raises Unavailable."""
@@ -123,6 +179,10 @@ class Volumes:
                 await self._issuer.revoke(access_key)
                 removed += 1
         return removed
+
+    def _check_open(self, owner: str, workspace: str | None) -> None:
+        if (owner, workspace) in self._closing:
+            raise Conflict(f"workspace {workspace} is being removed")
 
     async def _make(self, owner: str, workspace: str | None) -> VolumeConfig:
         """Credential, role and schema, row; undone in reverse when a step fails."""
@@ -172,3 +232,14 @@ class Volumes:
         )
         meta_dsn = self._provisioner.dsn(volume.role, password)
         return replace(config, meta_dsn=meta_dsn, store=store)
+
+
+async def _clear(store: StoreConfig) -> None:
+    """Removes every object of a volume. Raises Unavailable."""
+    blocks = S3Blocks(store)
+    try:
+        await blocks.clear()
+    except WrkfsError as error:
+        raise Unavailable(f"the object store: {error}; try again") from error
+    finally:
+        await blocks.close()

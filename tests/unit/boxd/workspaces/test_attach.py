@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.fake import FakeBackend
-from boxd.errors import Unavailable
+from boxd.errors import Conflict, Unavailable
 from boxd.workspaces import attach
 from boxd.workspaces.attach import HostDrives
 from tests.harness.wait import until
@@ -107,4 +107,25 @@ async def test_adopted_mounts_without_boxes_end(box: Box) -> None:
     drives = HostDrives(Volumes(), mounts, Broken())
     await drives.release_unused({(box.owner, box.workspace)})
     assert mounts.standing == ["ws"]
+    await drives.close()
+
+
+async def test_a_mount_is_retired_at_once_and_never_below_a_box(box: Box) -> None:
+    mounts, backend = Mounts(), Broken()
+    backend.broken = False
+    drives = HostDrives(Volumes(), mounts, backend)
+    await drives.attach(box)
+    place = (box.owner, box.workspace)
+    with pytest.raises(Conflict, match="still uses"):
+        await drives.retire(*place, "ws")
+    assert mounts.standing == ["ws"]
+    await drives.forget(box)
+    await drives.retire(*place, "ws")
+    assert mounts.standing == []
+    assert not drives._lingering
+    assert drives.workspace_of("ws") is None
+    mounts.standing = ["adopted"]
+    await drives.retire(*place, "adopted")
+    await drives.retire(*place, "adopted")
+    assert mounts.standing == []
     await drives.close()

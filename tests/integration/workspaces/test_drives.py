@@ -1,0 +1,187 @@
+"""Drives of workspaces on the real database and the real object server: measured, and removed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.backends.fake import FakeBackend
+from boxd.clock import SystemClock
+from boxd.errors import Conflict, Unavailable
+from boxd.workspaces.attach import HostDrives
+from boxd.workspaces.drives import WorkspaceDrives
+from boxd.workspaces.mounts import Mounts
+from boxd.workspaces.pool import DrivePool
+from tests.harness.leaks import listed
+from tests.integration.workspaces.test_volumes import World, world
+from wrkfs.data.s3 import CLEARED, S3Blocks
+from wrkfs.types import ROOT_INO, Caller
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from boxd.workspaces.volumes import Volumes
+    from tests.harness.objectserver import ObjectServer
+    from wrkfs.config import StoreConfig
+    from wrkfs.fs import Filesystem
+
+__all__ = ["world"]
+
+OWNER = "SHA256:owner"
+SIZE = 300_000
+"""Bytes of a file; more than what the database keeps itself."""
+
+
+class Parts:
+    """The drives and what they are made of."""
+
+    def __init__(self, world: World, server: ObjectServer, root: Path) -> None:
+        self.server = server
+        self.volumes: Volumes = world.volumes()
+        self.pool = DrivePool(self.volumes, SystemClock())
+        mounts = Mounts(root / "mounts", on_restart=_nothing, cache=root / "cache")
+        self.attacher = HostDrives(self.volumes, mounts, FakeBackend())
+        self.drives = WorkspaceDrives(self.volumes, self.pool, self.attacher)
+
+    async def write(self, workspace: str | None, name: bytes = b"file") -> None:
+        """A file in a drive, which is made for it."""
+        async with self.drives.use(OWNER, workspace, create=True) as fs:
+            assert fs is not None
+            await write(fs, name)
+
+    async def store(self, workspace: str | None) -> StoreConfig:
+        """Where its objects are, with the administrator's credential."""
+        config = await self.volumes.ensure(OWNER, workspace)
+        admin = self.server.endpoint
+        return replace(config.store, access_key=admin.access_key, secret_key=admin.secret.reveal())
+
+
+async def _nothing(volume_id: str, path: Path) -> None:
+    """No mount of these tests is replaced."""
+
+
+async def write(fs: Filesystem, name: bytes) -> None:
+    _, handle = await fs.create(ROOT_INO, name, 0o644, os.O_RDWR, Caller(0, 0))
+    await handle.write(0, bytes(SIZE))
+    await handle.close()
+
+
+@pytest.fixture
+async def parts(world: World, objectserver: ObjectServer, tmp_path: Path) -> AsyncIterator[Parts]:
+    """See Parts."""
+    made = Parts(world, objectserver, tmp_path)
+    yield made
+    await made.pool.close()
+    await made.attacher.close()
+
+
+async def test_each_drive_is_measured_and_one_that_was_never_used_is_missing(parts: Parts) -> None:
+    assert await parts.drives.usage(OWNER) == {}
+    assert await parts.drives.is_empty(OWNER, "ws1")
+    await parts.write(None)
+    await parts.write("ws1", b"one")
+    await parts.write("ws1", b"two")
+    await parts.volumes.ensure(OWNER, "empty")
+    found = await parts.drives.usage(OWNER)
+    assert {name: (use.bytes, use.files) for name, use in found.items()} == {
+        None: (SIZE, 1),
+        "ws1": (2 * SIZE, 2),
+        "empty": (0, 0),
+    }
+    assert await parts.drives.is_empty(OWNER, "empty")
+    assert not await parts.drives.is_empty(OWNER, "ws1")
+    assert await parts.drives.usage("SHA256:other") == {}
+
+
+async def test_a_removed_drive_leaves_nothing_and_no_other_one_is_touched(
+    parts: Parts, world: World
+) -> None:
+    await parts.write(None)
+    before = await world.traces()
+    await parts.write("ws1")
+    store = await parts.store("ws1")
+    assert listed(store)
+    with parts.drives.closing(OWNER, "ws1"):
+        await parts.drives.remove(OWNER, "ws1")
+        await parts.drives.remove(OWNER, "ws1")
+    assert await world.traces() == before
+    assert not listed(store)
+    async with parts.drives.use(OWNER, None, create=False) as fs:
+        assert fs is not None
+        assert (await fs.lookup(ROOT_INO, b"file")).size == SIZE
+    await parts.write("ws1", b"new")
+    assert list(await parts.drives.usage(OWNER)) == [None, "ws1"]
+
+
+async def test_what_was_cut_off_can_be_done_again(
+    parts: Parts, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = await world.traces()
+    await parts.write("ws1")
+
+    async def failing(self: S3Blocks) -> None:
+        raise OSError("the store is away")
+
+    with parts.drives.closing(OWNER, "ws1"):
+        with monkeypatch.context() as patch:
+            patch.setattr(S3Blocks, "clear", failing)
+            with pytest.raises(OSError, match="away"):
+                await parts.drives.remove(OWNER, "ws1")
+        assert await parts.drives.is_empty(OWNER, "ws1")
+        assert "ws1" not in await parts.drives.usage(OWNER)
+        await parts.drives.remove(OWNER, "ws1")
+    assert await world.traces() == before
+
+
+async def test_nobody_gets_a_drive_that_is_being_removed(parts: Parts) -> None:
+    await parts.write("ws1")
+    with parts.drives.closing(OWNER, "ws1"):
+        with pytest.raises(Conflict, match="ws1 is being removed"):
+            await parts.attacher.prepare(OWNER, "ws1")
+        with (
+            pytest.raises(Conflict, match="ws1 is being removed"),
+            parts.drives.closing(OWNER, "ws1"),
+        ):
+            pass
+        await parts.pool.drop(OWNER, "ws1")
+        with pytest.raises(Conflict):
+            async with parts.drives.use(OWNER, "ws1", create=True):
+                pass
+    async with parts.drives.use(OWNER, "ws1", create=False) as fs:
+        assert fs is not None
+
+
+async def test_a_drive_in_use_is_not_removed(parts: Parts) -> None:
+    await parts.write("ws1")
+    async with parts.drives.use(OWNER, "ws1", create=False):
+        with parts.drives.closing(OWNER, "ws1"), pytest.raises(Conflict, match="in use"):
+            await parts.drives.remove(OWNER, "ws1")
+    assert (await parts.drives.usage(OWNER))["ws1"].files == 1
+
+
+async def test_more_objects_than_are_listed_at_a_time_are_cleared(parts: Parts) -> None:
+    config = await parts.volumes.ensure(OWNER, "many")
+    blocks = S3Blocks(config.store)
+    try:
+        keys = [f"{config.store.prefix}/{number}/0" for number in range(CLEARED + 5)]
+        for start in range(0, len(keys), 50):
+            await asyncio.gather(*(blocks.put(key, b"x") for key in keys[start : start + 50]))
+        store = await parts.store("many")
+        assert len(listed(store)) == len(keys)
+        await blocks.clear()
+        assert not listed(store)
+    finally:
+        await blocks.close()
+
+
+async def test_a_database_that_is_out_is_told(parts: Parts, world: World) -> None:
+    await parts.write("ws1")
+    await parts.pool.drop(OWNER, "ws1")
+    world.provisioner._admin_dsn = "postgresql://nobody@127.0.0.1:1/none"
+    with parts.drives.closing(OWNER, "ws1"), pytest.raises(Unavailable):
+        await parts.drives.remove(OWNER, "ws1")
