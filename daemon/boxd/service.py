@@ -52,6 +52,7 @@ from boxd.store.postgres import PostgresStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
+from boxd.workspaces.drives import WorkspaceDrives
 from boxd.workspaces.handout import credentials_text, listing
 from boxd.workspaces.inbox import BoxDrives
 from boxd.workspaces.keeper import Keeper
@@ -263,9 +264,10 @@ class Service:
             store=store,
             lifecycle=lifecycle,
             catalog=catalog,
-            drives=pool,
+            drives=WorkspaceDrives(volumes, pool, self._drives),
             tier_of=tiers.of,
             clock=clock,
+            sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
         )
         self._stack.push_async_callback(operations.close)
         return operations

@@ -34,6 +34,7 @@ from boxd.model.catalog import Flavor, Image
 from boxd.operations import Operations
 from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
+from boxd.workspaces.seal import Sealer
 from tests.harness.openssh import Client
 
 if TYPE_CHECKING:
@@ -232,6 +233,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         drives=None,
         tier_of=tiers.of,
         clock=clock,
+        sealer=Sealer(keys / "master.key"),
     )
     await lifecycle.start()
     door = FrontDoor(operations, Address("127.0.0.1", 0), keys)

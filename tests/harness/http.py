@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,10 +25,12 @@ from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address, Config
 from boxd.errors import Unavailable
+from boxd.model.usage import DriveUse
 from boxd.operations import Operations
 from boxd.principal import Principal
 from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
+from boxd.workspaces.seal import Sealer
 from tests.harness.frontdoor import PlainCatalog, ProcessBackend
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
@@ -37,6 +39,7 @@ from wrkfs.meta.memory_volume import MemoryVolume
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from boxd.secret import Secret
@@ -84,6 +87,30 @@ class MemoryDrives:
             await meta.start()
             self.volumes.setdefault(place, Volume(volume, blocks, Filesystem(meta, blocks)))
         return self.volumes[place]
+
+    async def usage(self, owner: str) -> dict[str | None, DriveUse]:
+        """What they hold."""
+        found = {}
+        for (whose, workspace), volume in self.volumes.items():
+            if whose == owner:
+                use = await volume.fs.statfs()
+                found[workspace] = DriveUse(use.bytes_used, None, use.inodes_used, None)
+        return found
+
+    def closing(self, owner: str, workspace: str) -> AbstractContextManager[None]:
+        """Nobody else is there."""
+        return nullcontext()
+
+    async def is_empty(self, owner: str, workspace: str) -> bool:
+        """Whether it has no files."""
+        use = (await self.usage(owner)).get(workspace)
+        return use is None or use.files == 0
+
+    async def remove(self, owner: str, workspace: str) -> None:
+        """Forgets it."""
+        volume = self.volumes.pop((owner, workspace), None)
+        if volume is not None:
+            await volume.fs.close()
 
     async def close(self) -> None:
         """Closes all."""
@@ -179,6 +206,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         drives=drives if with_drives else None,
         tier_of=tiers.of,
         clock=clock,
+        sealer=Sealer(keys / "master.key"),
     )
     await lifecycle.start()
     config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))

@@ -22,6 +22,7 @@ from boxd.model.catalog import Flavor, Image
 from boxd.operations import Operations
 from boxd.principal import Principal
 from boxd.store.memory import MemoryStore
+from boxd.workspaces.seal import Sealer
 from tests.harness.mortal import Life, mortal
 
 if TYPE_CHECKING:
@@ -364,6 +365,7 @@ class World:
             drives=None,
             tier_of=self.tier_of,
             clock=self.clock,
+            sealer=Sealer(self.root / "master.key"),
         )
 
     def tier_of(self, owner: str) -> Tier:

@@ -160,7 +160,7 @@ class Changes:
         relay_key: str,
     ) -> Decided:
         """What `create` makes. Changes nothing; raises what profile, catalog and image raise."""
-        profile = await self._profile(owner, spec)
+        profile = await self._profile(owner, spec) or await self._usual(owner, workspace, spec)
         wish = wished(
             spec, self._defaults_of(owner), self._catalog, profile=profile, default_ttl=default_ttl
         )
@@ -287,7 +287,16 @@ class Changes:
     async def _profile(self, owner: str, spec: BoxSpec) -> Profile | None:
         if spec.image is None:
             return None
-        return profile_of(spec, await self._store.profiles(owner))
+        return profile_of(spec.image, await self._store.profiles(owner))
+
+    async def _usual(self, owner: str, workspace: str | None, spec: BoxSpec) -> Profile | None:
+        """The profile of a workspace, for a new box whose spec names no image."""
+        if spec.image is not None or workspace is None:
+            return None
+        for place in await self._store.list_workspaces(owner):
+            if place.name == workspace and place.profile is not None:
+                return profile_of(place.profile, await self._store.profiles(owner))
+        return None
 
     def _check_image(self, image: str, profile: Profile | None) -> None:
         """Before a row is made. A profile's image can have gone since the profile was made."""

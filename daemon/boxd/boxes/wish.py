@@ -2,7 +2,8 @@
 
 Who says it first decides (product spec, section 2.3)::
 
-    image     the profile that the spec names, the spec, the service (`--default-image`)
+    image     the profile that the spec names, the spec, the workspace's profile, the service
+              (`--default-image`)
     flavor    the spec, the profile, the catalog's default
     deadline  the spec (^ttl), the profile, the verb (boxes that exec makes: the tier's);
               at most the tier's ceiling
@@ -111,7 +112,8 @@ def wished(
 ) -> Wish:
     """What the box of a spec is made with. UnknownImage names the known flavors.
 
-    `profile` is the one that the spec's image names; it wins over a catalog image of its name.
+    `profile` is the one that the spec's image names, which wins over a catalog image of its name,
+    or that of the workspace where the spec names no image.
     `default_ttl` is the deadline that the verb gives when neither spec nor profile has one; that it
     is clamped too is nobody's news.
     """
@@ -154,10 +156,9 @@ def renewed(
     return Renewal(None if grace == box.grace else grace, tuple(notes))
 
 
-def profile_of(spec: BoxSpec, profiles: Sequence[Profile]) -> Profile | None:
-    """The profile that the spec names in the place of an image, in upper or lower case."""
-    name = None if spec.image is None else fold(spec.image)
-    return next((profile for profile in profiles if profile.name == name), None)
+def profile_of(name: str, profiles: Sequence[Profile]) -> Profile | None:
+    """The profile of a name that stands in the place of an image, in upper or lower case."""
+    return next((profile for profile in profiles if profile.name == fold(name)), None)
 
 
 def _ignored(spec: BoxSpec, box: Box, profile: Profile | None) -> list[str]:

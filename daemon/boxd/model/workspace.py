@@ -1,12 +1,14 @@
-"""Named workspaces as stored."""
+"""Named workspaces: as stored, and what is shown of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+    from boxd.model.usage import DriveUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +22,29 @@ class Workspace:
     name: str
     created: datetime
     profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceView:
+    """A workspace as its owner sees it. `name` None: the default one, which was never `created`.
+
+    `drive` None: it was never used.
+    """
+
+    name: str | None
+    boxes: int
+    drive: DriveUse | None
+    profile: str | None
+    created: datetime | None
+
+    def to_json(self) -> dict[str, Any]:
+        """`bytes` and `files` are what the drive holds."""
+        return {
+            "name": self.name,
+            "default": self.name is None,
+            "boxes": self.boxes,
+            "bytes": self.drive.bytes if self.drive else 0,
+            "files": self.drive.files if self.drive else 0,
+            "profile": self.profile,
+            "created": self.created.isoformat() if self.created else None,
+        }

@@ -9,6 +9,8 @@ from boxd.errors import BadName
 MAX_NAME = 57
 """Characters of a name; with a hyphen and a port it fits one DNS label (63)."""
 MAX_KEY_NAME = 64
+DEFAULT_WORKSPACE = "(default)"
+"""How the workspace is shown that has no name."""
 ANONYMOUS = "_"
 """The word for a throwaway box without a stable name."""
 RESERVED = frozenset({"images", "image", "cli", "help", "sudo", "jump", ANONYMOUS})

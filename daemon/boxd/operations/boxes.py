@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from boxd.authz import Action, Target, require
@@ -144,6 +145,8 @@ class BoxOperations(Core):
         """Holds a running box, with its drive in it, while the context lasts.
 
         A `spec` creates the box when it is not there, a `reference` never does; both wake it.
+        What is started through it gets the owner's secrets in its environment: not through a share,
+        nor in a confidential box.
         `run_box`: a box that is made here for one command has the tier's default deadline, unless
         its spec or its profile has one. `relay`: the caller's public key, for who comes to the SSH
         server inside; what is made then is confidential.
@@ -172,7 +175,16 @@ class BoxOperations(Core):
                 box, why=why, key_id=p.key_id, expiry=_expiry(p), relay=relay
             )
         async with held as attachment:
-            yield attachment
+            yield replace(attachment, env=await self._environment(p, attachment.box))
+
+    async def _environment(self, p: Principal, box: Box) -> dict[str, str]:
+        """What a principal's sessions in a box get; a confined one has no secrets of the account.
+
+        A confidential box gets none: they would stand in what this host sees.
+        """
+        if p.via == "share" or box.confidential:
+            return {}
+        return await self._vault.environment(p.owner, box.workspace, account=p.scope is None)
 
     async def _visible(self, p: Principal) -> list[Box]:
         """The boxes that there are for the principal."""

@@ -9,22 +9,25 @@ from boxd.authz import Action, require, workspace_of
 from boxd.errors import BadRequest
 from boxd.names.words import parse_workspace
 from boxd.operations.keyuse import LastUses
+from boxd.operations.vault import Vault
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractAsyncContextManager
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
     from boxd.boxes.interface import Catalog
     from boxd.boxes.lifecycle import Lifecycle
     from boxd.boxes.quota import Tier
     from boxd.clock import Clock
+    from boxd.model.usage import DriveUse
     from boxd.principal import Principal
     from boxd.store.interface import ControlStore
     from boxd.workspaces.drive import Filesystem
+    from boxd.workspaces.seal import Sealer
 
 
 class Drives(Protocol):
-    """Filesystems of volumes for use in this process; see boxd.workspaces.pool."""
+    """The drives of all workspaces, for use in this process; see boxd.workspaces.drives."""
 
     def use(
         self, owner: str, workspace: str | None, *, create: bool
@@ -32,10 +35,29 @@ class Drives(Protocol):
         """The volume's Filesystem while the context lasts; None: not there and not to be made."""
         ...
 
+    async def usage(self, owner: str) -> dict[str | None, DriveUse]:
+        """What each drive of an owner holds; one that was never used is missing. Unavailable."""
+        ...
+
+    def closing(self, owner: str, workspace: str) -> AbstractContextManager[None]:
+        """Nobody begins to use the drive while the context lasts: Conflict for who wants to."""
+        ...
+
+    async def is_empty(self, owner: str, workspace: str) -> bool:
+        """Whether no name stands in the drive, or there is none. Unavailable."""
+        ...
+
+    async def remove(self, owner: str, workspace: str) -> None:
+        """Destroys the drive and all that is in it; no error if there is none. Within `closing`.
+
+        Conflict while it is used; Unavailable: then it can be done again.
+        """
+        ...
+
 
 class Core:
     """The base of every family. `drives` None means that drives are not enabled on this host;
-    `tier_of` gives the limits of an owner.
+    `tier_of` gives the limits of an owner; `sealer` encrypts what owners entrust to the service.
 
     Holds no state across awaits but what `LastUses` holds; the families add none. Critical section:
     `_minting` is held between counting an owner's keys or shares and adding one.
@@ -50,6 +72,7 @@ class Core:
         drives: Drives | None,
         tier_of: Callable[[str], Tier],
         clock: Clock,
+        sealer: Sealer,
     ) -> None:
         self._store = store
         self._lifecycle = lifecycle
@@ -60,6 +83,7 @@ class Core:
         self._key_uses = LastUses(store.touch_key, clock)
         self._share_uses = LastUses(store.touch_share, clock)
         self._minting = asyncio.Lock()
+        self._vault = Vault(store, sealer)
 
     async def close(self) -> None:
         """Waits for what goes on behind requests (bounded by the store's own deadline)."""

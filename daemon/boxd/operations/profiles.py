@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
 from boxd.backends.egress import parse_egress
-from boxd.errors import BadName, BadRequest, NotFound, QuotaExceeded, Unavailable, UnknownImage
+from boxd.errors import (
+    BadName,
+    BadRequest,
+    Conflict,
+    NotFound,
+    QuotaExceeded,
+    Unavailable,
+    UnknownImage,
+)
 from boxd.model.profile import Profile
 from boxd.names.spec import parse_spec
 from boxd.names.words import fold, parse_name, shown
@@ -76,9 +84,18 @@ class ProfileOperations(Core):
         return await self._profile(p, name)
 
     async def remove_profile(self, p: Principal, name: str) -> Profile:
-        """Forgets a profile; boxes made with it stay as they are. Returns what it was. NotFound."""
+        """Forgets a profile; boxes made with it stay as they are. Returns what it was.
+
+        NotFound; Conflict naming a workspace whose boxes are made with it.
+        """
         require(p, Action.CHANGE_PROFILE)
         profile = await self._profile(p, name)
+        for workspace in await self._store.list_workspaces(p.owner):
+            if workspace.profile == profile.name:
+                raise Conflict(
+                    f"profile {profile.name} is that of workspace {workspace.name}; "
+                    f"first: ws profile {workspace.name} -"
+                )
         await self._store.remove_profile(p.owner, profile.name)
         return profile
 

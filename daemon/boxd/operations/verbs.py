@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from boxd.operations.agents import AgentOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.keys import KeyOperations
 from boxd.operations.profiles import ProfileOperations
+from boxd.operations.secrets import SecretOperations
 from boxd.operations.shares import ShareOperations
 from boxd.operations.snapshots import SnapshotOperations
+from boxd.operations.stats import StatOperations
+from boxd.operations.workspaces import WorkspaceOperations
 
 
 class Operations(
     SnapshotOperations,
     ShareOperations,
+    StatOperations,
+    WorkspaceOperations,
     CatalogOperations,
     DriveOperations,
     KeyOperations,
     ProfileOperations,
+    SecretOperations,
+    AgentOperations,
 ):
     """What every surface calls. Made of the parts that `Core` names."""

@@ -1,7 +1,7 @@
-"""Credentials at rest: encrypted with the key file of the state directory.
+"""Credentials and secrets at rest: encrypted with the key file of the state directory.
 
-AES-256-GCM; the volume's id is authenticated with the text, so that a sealed credential cannot be
-moved to another volume's row. The database never sees a credential in clear.
+AES-256-GCM; what a text is for (a volume's id, the place of a secret) is authenticated with it, so
+that what is sealed cannot be moved to another row. The database never sees any of it in clear.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class Sealer:
         self._key_file = key_file
         self._cipher = AESGCM(_load(key_file))
 
-    def seal(self, volume_id: str, text: str) -> bytes:
-        """The encrypted form of `text`, bound to the volume."""
+    def seal(self, purpose: str, text: str) -> bytes:
+        """The encrypted form of `text`, bound to its purpose."""
         nonce = os.urandom(NONCE_SIZE)
-        sealed = self._cipher.encrypt(nonce, text.encode("utf-8"), volume_id.encode("utf-8"))
+        sealed = self._cipher.encrypt(nonce, text.encode("utf-8"), purpose.encode("utf-8"))
         return VERSION + nonce + sealed
 
-    def unseal(self, volume_id: str, sealed: bytes) -> str:
-        """The text that was sealed for the volume. Raises Unavailable for anything else."""
+    def unseal(self, purpose: str, sealed: bytes) -> str:
+        """The text that was sealed for the purpose. Raises Unavailable for anything else."""
         nonce, rest = sealed[1 : 1 + NONCE_SIZE], sealed[1 + NONCE_SIZE :]
         if sealed[:1] != VERSION or len(nonce) != NONCE_SIZE:
-            raise Unavailable(f"the credentials of volume {volume_id} have an unknown form")
+            raise Unavailable(f"what was sealed for {purpose} has an unknown form")
         try:
-            text = self._cipher.decrypt(nonce, rest, volume_id.encode("utf-8"))
+            text = self._cipher.decrypt(nonce, rest, purpose.encode("utf-8"))
         except InvalidTag:
             raise Unavailable(
-                f"the credentials of volume {volume_id} were not sealed with {self._key_file}; "
+                f"what is kept for {purpose} was not sealed with {self._key_file}; "
                 "restore that file from a backup"
             ) from None
         return text.decode("utf-8")

@@ -119,11 +119,10 @@ def test_the_disk_is_the_flavor_s_or_the_tier_s() -> None:
     assert (box.disk_mb, box.pids) == (9, 33)
 
 
-def test_the_profile_of_a_spec() -> None:
+def test_a_profile_in_the_place_of_an_image() -> None:
     other = Profile("other", "debian")
-    assert profile_of(spec("web:PY"), [other, PROFILE]) is PROFILE
-    assert profile_of(spec("web:python"), [other, PROFILE]) is None
-    assert profile_of(spec("web"), [other, PROFILE]) is None
+    assert profile_of("PY", [other, PROFILE]) is PROFILE
+    assert profile_of("python", [other, PROFILE]) is None
 
 
 def test_the_record_is_the_wish() -> None:

@@ -1,0 +1,59 @@
+"""The agent of an owner: the program that does tasks in boxes, and the token that it gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
+from boxd.authz import Action, require
+from boxd.errors import BadRequest, NotFound
+from boxd.model.secret import Agent, Format
+from boxd.names.variable import check_value, parse_variable
+from boxd.names.words import shown
+from boxd.operations.core import Core
+
+if TYPE_CHECKING:
+    from boxd.principal import Principal
+    from boxd.secret import Secret
+
+MAX_COMMAND = 4096
+"""Bytes of the command."""
+
+
+class AgentOperations(Core):
+    """See the module."""
+
+    async def set_agent(
+        self, p: Principal, *, command: str, env: str, output: str, token: Secret
+    ) -> Agent:
+        """Records the agent in the place of an older one; `env` is the variable for its token.
+
+        `output` is the format of its stdout: `text` or `jsonl`. BadRequest, TooLarge.
+        """
+        require(p, Action.CONFIGURE_AGENT)
+        if not command.strip() or "\0" in command:
+            raise BadRequest("the command of the agent is missing; for example --cmd 'my-agent -p'")
+        if len(command.encode("utf-8", "surrogatepass")) > MAX_COMMAND:
+            raise BadRequest(f"the command of the agent is longer than {MAX_COMMAND} bytes")
+        formats: dict[str, Format] = {one: one for one in get_args(Format)}
+        if output not in formats:
+            raise BadRequest(f"no format {shown(output)}; known: {', '.join(formats)}")
+        env = parse_variable(env, "variable")
+        check_value(token, "token")
+        sealed = self._vault.seal_token(p.owner, token)
+        agent = Agent(p.owner, command, env, formats[output], sealed, self._clock.now())
+        await self._store.put_agent(agent)
+        return agent
+
+    async def show_agent(self, p: Principal) -> Agent:
+        """The agent, without its token. NotFound."""
+        require(p, Action.CONFIGURE_AGENT)
+        agent = await self._store.agent(p.owner)
+        if agent is None:
+            raise NotFound("no agent is set; see: help agent set")
+        return agent
+
+    async def remove_agent(self, p: Principal) -> Agent:
+        """Forgets the agent and its token. Returns what it was. NotFound."""
+        agent = await self.show_agent(p)
+        await self._store.remove_agent(p.owner)
+        return agent

@@ -1,0 +1,55 @@
+"""What owners entrust to the service: sealed before it is stored, and opened for its one use.
+
+What is sealed is bound to its place, so that nobody who can write to the database can have another
+owner, workspace or variable get it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from boxd.model.secret import Tier
+    from boxd.secret import Secret
+    from boxd.store.interface import ControlStore
+    from boxd.workspaces.seal import Sealer
+
+
+class Vault:
+    """See the module. Stateless."""
+
+    def __init__(self, store: ControlStore, sealer: Sealer) -> None:
+        self._store = store
+        self._sealer = sealer
+
+    def seal_secret(
+        self, owner: str, tier: Tier, workspace: str | None, name: str, value: Secret
+    ) -> bytes:
+        """The stored form of a secret of that place."""
+        return self._sealer.seal(_secret_place(owner, tier, workspace, name), value.reveal())
+
+    def seal_token(self, owner: str, token: Secret) -> bytes:
+        """The stored form of the token of an owner's agent."""
+        return self._sealer.seal(f"agent/{owner}", token.reveal())
+
+    async def environment(
+        self, owner: str, workspace: str | None, *, account: bool
+    ) -> dict[str, str]:
+        """The secrets for what an owner starts in a workspace; the workspace's own win.
+
+        `account` off: without those of the whole account. Unavailable, also when one cannot be
+        opened.
+        """
+        found: dict[str, str] = {}
+        stored = await self._store.secrets(owner)  # tier `account` comes first
+        for one in stored:
+            if (account and one.tier == "account") or (
+                one.tier == "workspace" and one.workspace == workspace
+            ):
+                place = _secret_place(owner, one.tier, one.workspace, one.name)
+                found[one.name] = self._sealer.unseal(place, one.sealed)
+        return found
+
+
+def _secret_place(owner: str, tier: Tier, workspace: str | None, name: str) -> str:
+    return f"secret/{owner}/{tier}/{workspace or ''}/{name}"
