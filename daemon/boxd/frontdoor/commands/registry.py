@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING
 
 from boxd.errors import BoxdError
 from boxd.frontdoor.commands import (
+    agent_cmd,
     apikeys_cmd,
     catalog_cmd,
     help_cmd,
     info_cmd,
     ls_cmd,
+    mcp_cmd,
     pin_cmd,
     power_cmd,
     profiles_cmd,
     rm_cmd,
+    secrets_cmd,
     share_cmd,
     snapshot_cmd,
+    sshconfig_cmd,
+    stat_cmd,
     up_cmd,
     whoami_cmd,
+    workspaces_cmd,
 )
 from boxd.frontdoor.commands.command import Call, Console, Ended, Reply, Result, UsageError
 from boxd.names.words import escaped
@@ -44,14 +50,20 @@ CLI = Console(
         *up_cmd.COMMANDS,
         *rm_cmd.COMMANDS,
         *info_cmd.COMMANDS,
+        *stat_cmd.COMMANDS,
         *power_cmd.COMMANDS,
         *pin_cmd.COMMANDS,
         *snapshot_cmd.COMMANDS,
         *share_cmd.COMMANDS,
         *profiles_cmd.COMMANDS,
+        *workspaces_cmd.COMMANDS,
+        *secrets_cmd.COMMANDS,
+        *agent_cmd.COMMANDS,
         *apikeys_cmd.COMMANDS,
         *catalog_cmd.COMMANDS,
+        *sshconfig_cmd.COMMANDS,
         *whoami_cmd.COMMANDS,
+        *mcp_cmd.COMMANDS,
         *help_cmd.COMMANDS,
     ),
 )

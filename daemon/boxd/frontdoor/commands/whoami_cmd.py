@@ -13,22 +13,15 @@ _NOTES = (
 
 
 async def _run(call: Call) -> Reply:
-    boxes = await call.operations.list_boxes(call.principal, everywhere=True)
-    keys = await call.operations.list_keys(call.principal)
-    workspaces = sorted({box.workspace for box in boxes if box.workspace is not None})
-    document = {
-        "fingerprint": call.principal.owner,
-        "boxes": len(boxes),
-        "workspaces_with_boxes": workspaces,
-        "api_keys": len(keys),
-    }
+    who = await call.operations.whoami(call.principal)
     pairs = [
-        ("fingerprint", call.principal.owner),
-        ("boxes", len(boxes)),
-        ("workspaces with boxes", ", ".join(workspaces)),
-        ("api keys", len(keys)),
+        ("fingerprint", who.fingerprint),
+        ("tier", who.tier),
+        ("boxes", who.boxes),
+        ("workspaces", ", ".join(who.workspaces)),
+        ("api keys", who.api_keys),
     ]
-    return Reply(document, listing(pairs), _NOTES)
+    return Reply(who.to_json(), listing(pairs), _NOTES)
 
 
 COMMANDS = (Command(("whoami",), "show the identity you connected with", "whoami", _run),)
