@@ -60,7 +60,7 @@ class Core:
     `tier_of` gives the limits of an owner; `sealer` encrypts what owners entrust to the service.
 
     Holds no state across awaits but what `LastUses` holds; the families add none. Critical section:
-    `_minting` is held between counting an owner's keys or shares and adding one.
+    `_minting` is held between counting an owner's keys, shares or secrets and adding one.
     """
 
     def __init__(

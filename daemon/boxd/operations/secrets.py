@@ -44,16 +44,21 @@ class SecretOperations(Core):
             await self._ensure_workspace(p, workspace)
         sealed = self._vault.seal_secret(p.owner, tier, workspace, name, value)
         secret = StoredSecret(p.owner, tier, workspace, name, sealed, self._clock.now())
-        present = await self._store.secrets(p.owner)
+        async with self._minting:
+            return secret, await self._put(secret)
+
+    async def _put(self, secret: StoredSecret) -> bool:
+        """Records a secret if the limits allow it; whether it is new."""
+        present = await self._store.secrets(secret.owner)
         others = [one for one in present if not _same(one, secret)]
         if len(others) + 1 > MAX_SECRETS:
             raise QuotaExceeded(f"limit reached: {MAX_SECRETS} secrets per owner; {_REMEDY}")
-        if sum(len(one.sealed) for one in others) + len(sealed) > MAX_SEALED:
+        if sum(len(one.sealed) for one in (*others, secret)) > MAX_SEALED:
             raise QuotaExceeded(
                 f"limit reached: {MAX_SEALED // 1024} KiB of secrets per owner; {_REMEDY}"
             )
         await self._store.put_secret(secret)
-        return secret, len(others) == len(present)
+        return len(others) == len(present)
 
     async def list_secrets(self, p: Principal, ws: str | None = None) -> list[StoredSecret]:
         """The secrets that are the caller's to see, or those of one workspace. Never a value."""

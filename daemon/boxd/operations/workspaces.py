@@ -161,8 +161,8 @@ class WorkspaceOperations(ProfileOperations):
                 try:
                     await self._store.remove_key(key.id)
                 finally:
-                    self._key_uses.forget(key.id)
-                    self._lifecycle.attachments.end_key(key.id)
+                    text = f"API key {key.name} was revoked with workspace {name}"
+                    self._lifecycle.attachments.end_key(key.id, text)
                 if notes is not None:
                     notes(f"revoked API key {key.name}, which was confined to workspace {name}")
 
