@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from boxd.errors import BadName, QuotaExceeded, Unavailable
 from boxd.model.box import BoxState
 from boxd.names.duration import parse_duration
+from boxd.names.words import is_name, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 TIERS_FILE = "tiers.toml"
 """Shipped with the package; the operator's stands in the state directory."""
+DEFAULT_TIER = "default"
+"""What owners have who were given no other one; its limits hold wherever another gives none."""
+_OF_DRIVES = frozenset({"drive_mb", "drive_files"})
 _MIB = 1024 * 1024
 AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
 """States in which a box takes processors and memory of its host."""
@@ -101,15 +105,21 @@ def load_tiers(own: Path | None = None) -> dict[str, Tier]:
 
 
 def parse_tiers(shipped: str, own: str = "") -> dict[str, Tier]:
-    """Reads tiers.toml, and the operator's over it. Raises ValueError or BadName (a duration)."""
+    """Reads tiers.toml, and the operator's over it, which may add tiers.
+
+    Raises ValueError or BadName (a duration).
+    """
     tiers = tomllib.loads(shipped)
     for name, limits in tomllib.loads(own).items():
         if not isinstance(limits, dict):
             raise ValueError(f"{name!r} stands outside of a tier; put it under [default]")
-        if name not in tiers:
-            raise ValueError(f"there is no tier {name!r}; known: {', '.join(sorted(tiers))}")
-        tiers[name] |= limits
-    return {name: _tier(name, limits) for name, limits in tiers.items()}
+        if not is_name(name):
+            raise ValueError(f"{shown(name)} cannot be a tier: use a-z, 0-9 and '-'")
+        tiers[name] = tiers.get(name, {}) | limits
+    for name, limits in tiers.items():
+        if name != DEFAULT_TIER and (drive := sorted(limits.keys() & _OF_DRIVES)):
+            raise ValueError(f"{name}.{drive[0]}: all drives have the limits of [{DEFAULT_TIER}]")
+    return {name: _tier(name, tiers[DEFAULT_TIER] | limits) for name, limits in tiers.items()}
 
 
 def _tier(name: str, limits: dict[str, object]) -> Tier:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
+from boxd.boxes.quota import DEFAULT_TIER
 from boxd.errors import BadRequest
 from boxd.names.words import shown
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 
     from boxd.boxes.quota import Tier
     from boxd.store.interface import ControlStore
-
-DEFAULT_TIER = "default"
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class Tiers:
                 self._given[account.owner] = account.tier
         for tier in sorted(set(self._given.values()) - self._known.keys()):
             _log.warning("there is no tier %s any more: its owners have the default one", tier)
+
+    def listed(self) -> list[tuple[str, Tier, int]]:
+        """The tiers by name, their limits, and how many owners were given each."""
+        given = Counter(map(self.name_of, self._given))
+        return [(name, self._known[name], given[name]) for name in self.names]
 
     def name_of(self, owner: str) -> str:
         """The tier of an owner."""

@@ -96,14 +96,38 @@ def test_the_operators_limits_stand_over_the_shipped_ones(tmp_path: Path) -> Non
     shipped = load_tiers(own)["default"]
     own.write_text('[default]\nboxes = 3\ncpus = 1.5\ndrive_mb = 0\ndeadline_max = "2h"\n')
     wanted = replace(shipped, boxes=3, cpus=1.5, drive_mb=0, deadline_max=timedelta(hours=2))
-    assert load_tiers(own) == {"default": wanted}
+    assert load_tiers(own)["default"] == wanted
+
+
+def test_a_tier_has_the_default_limits_but_for_those_that_it_gives(tmp_path: Path) -> None:
+    own = tmp_path / "tiers.toml"
+    shipped = load_tiers()
+    assert sorted(shipped) == ["default", "large", "small"]
+    assert shipped["small"].boxes < shipped["default"].boxes < shipped["large"].boxes
+    assert shipped["large"].deadline_max == shipped["default"].deadline_max
+    own.write_text(
+        '[default]\nkeys = 7\ndeadline_max = "1h"\n[golden]\nboxes = 3\n[small]\nkeys = 1'
+    )
+    tiers = load_tiers(own)
+    hour = timedelta(hours=1)
+    default = replace(shipped["default"], keys=7, deadline_max=hour)
+    assert tiers == {
+        "default": default,
+        "golden": replace(default, boxes=3),
+        "small": replace(shipped["small"], keys=1, deadline_max=hour),
+        "large": replace(shipped["large"], deadline_max=hour),
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("boxes = 3", "'boxes' stands outside of a tier"),
-        ("[golden]\nboxes = 3", "no tier 'golden'; known: default"),
+        ("[Golden]\nboxes = 3", "'Golden' cannot be a tier"),
+        ('["a.b"]\nboxes = 3', "'a.b' cannot be a tier"),
+        ("[golden]\nboxen = 3", "tier golden: 'boxen' is not a limit"),
+        ("[golden]\nboxes = 0", "golden.boxes: 0 is not a number of 1 or more"),
+        ("[golden]\ndrive_mb = 3", "golden.drive_mb: all drives have the limits of [default]"),
         ("[default]\nboxen = 3", "'boxen' is not a limit; limits: boxes, cpus"),
         ("[default]\nboxes = 0", "default.boxes: 0 is not a number of 1 or more"),
         ("[default]\nboxes = true", "default.boxes: True is not a number"),
