@@ -33,8 +33,8 @@ from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.hostlimits import check_floor, host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
-from boxd.boxes.quota import TIERS_FILE, load_tiers
-from boxd.boxes.tiers import DEFAULT_TIER, Tiers
+from boxd.boxes.quota import DEFAULT_TIER, TIERS_FILE, load_tiers
+from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.embedded.files import write_private

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.harness.openssh import HOST
+from tests.harness.openssh import HOST, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -29,6 +29,8 @@ class Screen:
     descriptor: int
     process: asyncio.subprocess.Process
     seen: bytes = b""
+    before: bytes = b""
+    """What stood before what was expected last."""
 
     def type(self, text: str) -> None:
         """Keys."""
@@ -44,7 +46,7 @@ class Screen:
         async with asyncio.timeout(DEADLINE_S):
             while wanted not in self.seen:
                 self.seen += await asyncio.to_thread(os.read, self.descriptor, 65536)
-        self.seen = self.seen.partition(wanted)[2]
+        self.before, _, self.seen = self.seen.partition(wanted)
 
     async def status(self) -> int:
         """Exit status of `ssh`, after all it shows."""
@@ -141,3 +143,29 @@ async def test_refusals_and_text_have_whole_lines_on_a_terminal(front_door: Entr
         await screen.expect("NAME")
         await screen.expect("\r\ndebian")
         assert await screen.status() == 0
+
+
+async def test_who_waits_at_a_terminal_is_told_for_what(front_door: Entrance) -> None:
+    async with terminal(front_door, "web", "echo one") as screen:
+        await screen.expect("creating web ...\r\none\r\n")
+        assert await screen.status() == 0
+    async with terminal(front_door, "web", "echo two") as screen:
+        await screen.expect("two\r\n")
+        assert screen.before == b"", "nobody waits for a box that runs"
+    (box,) = await front_door.store.all_boxes()
+    front_door.backend.kill(box.id)
+    async with terminal(front_door, "session-web", "echo three") as screen:
+        await screen.expect("starting web ...\r\nthree\r\n")
+        assert await screen.status() == 0
+
+
+async def test_who_waits_without_a_terminal_is_told_nothing(front_door: Entrance) -> None:
+    client = front_door.client
+    command = await client.run("one", "echo ok")
+    shell = await client.shell("two", "-T", stdin=b"echo ok\n")
+    for done in (command, shell):
+        assert (done.status, done.text, done.errors) == (0, "ok\n", "")
+    listing = ["sftp", *client.options(), "-q", "-b", "-", "-o", "User=three", HOST]
+    files = await run(listing, b"pwd\n")
+    assert (files.status, files.errors) == (0, "")
+    assert len(await front_door.store.all_boxes()) == 3

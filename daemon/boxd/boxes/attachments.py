@@ -15,6 +15,8 @@ from boxd.errors import BoxdError, Forbidden, InvalidKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from boxd.model.box import Box
+
 ENDED_KEPT = 10_000
 """Ids of ended keys that are remembered, for who had looked one up just before it was revoked."""
 
@@ -22,7 +24,8 @@ ENDED_KEPT = 10_000
 @dataclass(eq=False, slots=True)
 class Hold:
     """One attachment, from the moment in which it is asked for; `owner` is who asked. `end` is
-    called with the reason when it may not go on, also while its box is being made.
+    called with the reason when it may not go on, also while its box is being made. `begun` is
+    called with the box when it is being made or woken for it.
 
     `box_id` is empty until the box is known. `lost` tells, once it is known, what became of the box
     while it was held.
@@ -34,6 +37,7 @@ class Hold:
     key_id: str | None
     end: Callable[[BoxdError], None] | None = field(default=None)
     lost: str = ""
+    begun: Callable[[Box], None] | None = field(default=None)
 
 
 class Attachments:

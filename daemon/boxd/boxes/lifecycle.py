@@ -14,6 +14,7 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from box_guest import protocol
@@ -203,6 +204,7 @@ class Lifecycle:
 
         def begin(box: Box) -> None:
             begun.set_result(box)
+            _tell_begun(hold, box)
 
         async def change() -> Box:
             async with self._locks.name(owner, workspace, name):
@@ -246,7 +248,8 @@ class Lifecycle:
             async with self._locks.box(box):
                 present = await self._changes.present(box)
                 _check_way(present, hold, relay)
-                return self._counted(await self._changes.wake(present), hold)
+                begin = partial(_tell_begun, hold)
+                return self._counted(await self._changes.wake(present, begun=begin), hold)
 
         return await self._shielded(change(), hold)
 
@@ -319,14 +322,16 @@ class Lifecycle:
         key_id: str | None,
         expiry: Expiry | None = None,
         notes: Callable[[str], None] | None = None,
+        begun: Callable[[Box], None] | None = None,
         default_ttl: timedelta | None = None,
         relay: str | None = None,
     ) -> AsyncIterator[Attachment]:
-        """Holds the box of a spec while the context lasts; see `up`. `expiry`: of the key.
+        """Holds the box of a spec while the context lasts; see `up`. `expiry`: of the key. `begun`
+        is told of the box if it is made or woken for it.
 
         Confidential when only the relay leads there, Conflict when the relay does not.
         """
-        hold = Hold(owner, "", why, key_id)
+        hold = Hold(owner, "", why, key_id, begun=begun)
         async with self._revocable(hold, expiry):
             box = await self.up(
                 *(owner, workspace, spec),
@@ -346,10 +351,11 @@ class Lifecycle:
         why: str,
         key_id: str | None,
         expiry: Expiry | None = None,
+        begun: Callable[[Box], None] | None = None,
         relay: str | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds an existing box while the context lasts; see `wake` and `attach`."""
-        hold = Hold(box.owner, "", why, key_id)
+        hold = Hold(box.owner, "", why, key_id, begun=begun)
         async with self._revocable(hold, expiry):
             box = await self.wake(box, hold=hold, relay=relay)
             async with self._held(box, hold) as attachment:
@@ -490,6 +496,11 @@ def _check_way(box: Box, hold: Hold | None, relay: str | None) -> None:
         )
     if relay is not None and not box.confidential:
         raise Conflict(f"box {box.ref} is not confidential; use a new name")
+
+
+def _tell_begun(hold: Hold | None, box: Box) -> None:
+    if hold is not None and hold.begun is not None:
+        hold.begun(box)
 
 
 def _log_failure(done: asyncio.Task[Box], *, unseen: bool) -> None:

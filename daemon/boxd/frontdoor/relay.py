@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from boxd.boxes.lifecycle import Attachment
     from boxd.frontdoor.session import Tasks
 
-    Attach = Callable[[str, Callable[[str], None]], AbstractAsyncContextManager[Attachment]]
+    Tell = Callable[[str], None]
+    Attach = Callable[[str, Tell, Tell], AbstractAsyncContextManager[Attachment]]
 
 UPSTREAM_WINDOW = 512 * 1024
 UPSTREAM_PACKET = 128 * 1024
@@ -198,7 +199,7 @@ class RelaySession(Session):
 
     async def run(self) -> Exit:
         """Attaches, opens the box's channel and holds the attachment until it has closed."""
-        async with self._attach(self._why(), self._note) as attachment:
+        async with self._attach(self._why(), self._note, self._progress) as attachment:
             tunnel = attachment.tunnel
             self._lost = lambda: attachment.lost
             async with forwarded_agent(tunnel, self.chan) as agent_env:
@@ -276,3 +277,8 @@ class RelaySession(Session):
         """For people, on stderr; a file transfer has nobody who reads it."""
         if self._subsystem is None:
             self.tell(line)
+
+    def _progress(self, line: str) -> None:
+        """What a person at a terminal waits for; a program would take it for an error."""
+        if self.pty:
+            self._note(line)

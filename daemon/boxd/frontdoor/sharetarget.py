@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from boxd.operations import Operations
     from boxd.secret import Secret
 
+    Tell = Callable[[str], None]
+
 
 class ShareTarget:
     """See the module. Holders see no agent of theirs in the box: it is somebody else's."""
@@ -31,7 +33,9 @@ class ShareTarget:
         self._limits = limits
 
     @contextlib.asynccontextmanager
-    async def attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
+    async def attach(
+        self, why: str, notes: Tell, progress: Tell | None = None
+    ) -> AsyncIterator[Attachment]:
         """The box, running and held, while the context lasts. InvalidShare, QuotaExceeded."""
         holder = await self._operations.principal_of_share(self._token)
         # Not the owner's own channels: holders must not be able to keep the owner out.
@@ -42,7 +46,8 @@ class ShareTarget:
                 " try again later"
             )
         try:
-            async with self._operations.attach_shared(holder, why=why, notes=notes) as attachment:
+            held = self._operations.attach_shared(holder, why=why, notes=notes, progress=progress)
+            async with held as attachment:
                 yield attachment
         finally:
             self._limits.close_channel(name)

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from boxd.operations import Operations
     from boxd.principal import Principal
 
+    Tell = Callable[[str], None]
+
+
+class Attach(Protocol):
+    """How channels come to the box; see `Target.attach`."""
+
+    def __call__(
+        self, why: str, notes: Tell, progress: Tell | None = None
+    ) -> AbstractAsyncContextManager[Attachment]: ...
+
 
 class Target(Protocol):
     """The box of one connection."""
@@ -26,9 +36,10 @@ class Target(Protocol):
     """Whether sessions in it may ask the client's SSH agent, if the client wants that."""
 
     def attach(
-        self, why: str, notes: Callable[[str], None]
+        self, why: str, notes: Tell, progress: Tell | None = None
     ) -> AbstractAsyncContextManager[Attachment]:
-        """The box, running and held, while the context lasts. `notes` gets lines for people."""
+        """The box, running and held, while the context lasts. `notes` gets lines for people,
+        `progress` what they wait for."""
         ...
 
 
@@ -60,18 +71,20 @@ class BoxTarget:
         self._box_id: str | None = None
 
     @contextlib.asynccontextmanager
-    async def attach(self, why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
+    async def attach(
+        self, why: str, notes: Tell, progress: Tell | None = None
+    ) -> AsyncIterator[Attachment]:
         """The box, running and held, while the context lasts."""
         async with contextlib.AsyncExitStack() as stack:
             if self._to.once:
                 async with self._lock:
-                    attachment = await self._enter_once(stack, why, notes)
+                    attachment = await self._enter_once(stack, why, notes, progress)
             else:
-                attachment = await self._enter(stack, why, notes)
+                attachment = await self._enter(stack, why, notes, progress)
             yield attachment
 
     async def _enter_once(
-        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
+        self, stack: contextlib.AsyncExitStack, why: str, notes: Tell, progress: Tell | None
     ) -> Attachment:
         if self._box_id is not None:
             try:
@@ -82,16 +95,17 @@ class BoxTarget:
                         why=why,
                         relay=self._relay,
                         notes=notes,
+                        progress=progress,
                     )
                 )
             except NotFound:
                 self._box_id = None  # removed meanwhile: the next one is new again
-        attachment = await self._enter(stack, why, notes)
+        attachment = await self._enter(stack, why, notes, progress)
         self._box_id = attachment.box.id
         return attachment
 
     async def _enter(
-        self, stack: contextlib.AsyncExitStack, why: str, notes: Callable[[str], None]
+        self, stack: contextlib.AsyncExitStack, why: str, notes: Tell, progress: Tell | None
     ) -> Attachment:
         held = self._operations.attach(
             *(self._principal, self._to.target),
@@ -99,6 +113,7 @@ class BoxTarget:
             why=why,
             relay=self._relay,
             notes=notes,
+            progress=progress,
         )
         try:
             return await stack.enter_async_context(held)

@@ -28,7 +28,7 @@ from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
 from boxd.frontdoor.commands.command import Door, Result
 from boxd.frontdoor.floods import Environment
-from boxd.frontdoor.forward import Attach, Dial, End, Forwarder, to_port, to_socket
+from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
 from boxd.frontdoor.jump import ONLY_RELAYS, Jumps, dial_relay
 from boxd.frontdoor.limits import CHANNELS_PER_OWNER, Ending, Place
 from boxd.frontdoor.meter import Meter
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from boxd.errors import BoxdError
     from boxd.frontdoor.commands.command import Stdio
     from boxd.frontdoor.hall import Hall
-    from boxd.frontdoor.target import Target
+    from boxd.frontdoor.target import Attach, Target, Tell
     from boxd.principal import Principal
 
 SESSIONS_PER_CONNECTION = 10
@@ -216,8 +216,10 @@ class Visitor(asyncssh.SSHServer):
         """Attaches to a box; the connection keeps its place while it holds one."""
 
         @contextlib.asynccontextmanager
-        async def attach(why: str, notes: Callable[[str], None]) -> AsyncIterator[Attachment]:
-            async with target.attach(why, notes) as attachment:
+        async def attach(
+            why: str, notes: Tell, progress: Tell | None = None
+        ) -> AsyncIterator[Attachment]:
+            async with target.attach(why, notes, progress) as attachment:
                 with self._hall.limits.holding_box(self._held_place):
                     yield attachment
 

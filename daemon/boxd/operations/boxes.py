@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from boxd.authz import Action, Target, require
 from boxd.boxes.expiry import Expiry
 from boxd.errors import Ambiguous, NotFound
+from boxd.model.box import BoxState
 from boxd.model.view import BoxView, view_box
 from boxd.names.reference import parse_reference
 from boxd.names.spec import parse_spec
@@ -141,6 +142,7 @@ class BoxOperations(Core):
         run_box: bool = False,
         relay: str | None = None,
         notes: Callable[[str], None] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds a running box, with its drive in it, while the context lasts.
 
@@ -150,13 +152,17 @@ class BoxOperations(Core):
         `run_box`: a box that is made here for one command has the tier's default deadline, unless
         its spec or its profile has one. `relay`: the caller's public key, for who comes to the SSH
         server inside; what is made then is confidential.
-        `notes` gets lines for people. Raises InvalidKey inside the context when the key or share
-        that opened it is revoked or expires, Forbidden when it is ended otherwise
-        (`Attachments.end_box`), Confidential without `relay` and Conflict with it where the other
-        way leads to the box; the context must be left by the task that entered it.
+        `notes` gets lines for people, `progress` what they wait for. Raises InvalidKey inside the
+        context when the key or share that opened it is revoked or expires, Forbidden when it is
+        ended otherwise (`Attachments.end_box`), Confidential without `relay` and Conflict with it
+        where the other way leads to the box; the context must be left by the task that entered it.
         """
         require(p, Action.ATTACH_BOX if relay is None else Action.RELAY_BOX)
-        tell = notes or _ignore
+        tell, shown_to = notes or _ignore, progress or _ignore
+
+        def begun(box: Box) -> None:
+            shown_to(_begun_text(box))
+
         if kind == "spec":
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
             ttl = self._tier_of(p.owner).deadline_exec if run_box else None
@@ -166,13 +172,19 @@ class BoxOperations(Core):
                 key_id=p.key_id,
                 expiry=_expiry(p),
                 notes=tell,
+                begun=begun,
                 default_ttl=ttl,
                 relay=relay,
             )
         else:
             box = await self.resolve(p, target, ws)
             held = self._lifecycle.attach_existing(
-                box, why=why, key_id=p.key_id, expiry=_expiry(p), relay=relay
+                box,
+                why=why,
+                key_id=p.key_id,
+                expiry=_expiry(p),
+                begun=begun,
+                relay=relay,
             )
         async with held as attachment:
             yield replace(attachment, env=await self._environment(p, attachment.box))
@@ -208,6 +220,13 @@ class BoxOperations(Core):
 
     def _view(self, box: Box) -> BoxView:
         return view_box(box, self._clock.now(), self._lifecycle.use(box))
+
+
+def _begun_text(box: Box) -> str:
+    """What happens to a box that somebody waits for."""
+    if box.state is BoxState.CREATING:
+        return f"creating {box.ref} ..."
+    return f"{'resuming' if box.memory else 'starting'} {box.ref} ..."
 
 
 def _expiry(p: Principal) -> Expiry | None:

@@ -123,6 +123,7 @@ class ShareOperations(BoxOperations):
         *,
         why: str,
         notes: Callable[[str], None] | None = None,
+        progress: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds the box of a share, without what its owner has put into its environment.
 
@@ -130,7 +131,11 @@ class ShareOperations(BoxOperations):
         """
         async with AsyncExitStack() as stack:
             held = self.attach(
-                holder, holder.box or "", kind="reference", why=f"shared {why}", notes=notes
+                *(holder, holder.box or ""),
+                kind="reference",
+                why=f"shared {why}",
+                notes=notes,
+                progress=progress,
             )
             try:
                 attachment = await stack.enter_async_context(held)

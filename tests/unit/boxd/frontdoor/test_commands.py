@@ -91,11 +91,11 @@ def test_door_spells_out_the_command_that_an_error_names() -> None:
 
 
 def test_door_shows_the_way_into_a_box() -> None:
-    door = Door("host", 2222, "")
+    door = Door("host", 2222, "", "")
     assert door.box("ws1/web", confidential=True) == "ssh -J jump@host:2222 root@ws1/web"
     assert door.box("ws1/web", confidential=False) == "ssh -p 2222 'ws1/web'@host"
-    assert Door("h", 22, "").box("web", confidential=True) == "ssh -J jump@h root@web"
-    assert Door("::1", 22, "").named("use ssh -J jump@HOST root@web") == (
+    assert Door("h", 22, "", "").box("web", confidential=True) == "ssh -J jump@h root@web"
+    assert Door("::1", 22, "", "").named("use ssh -J jump@HOST root@web") == (
         "use ssh -J jump@[::1] root@web"
     )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from boxd.errors import Ambiguous, BadName, BadRequest, Forbidden, NotFound
+from boxd.model.box import BoxState
 from boxd.principal import Principal
 from tests.harness.world import ALICE, BOB, SCOPED
 
@@ -192,3 +193,24 @@ async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Op
         assert held.box.ephemeral
     await world.close()
     assert await world.left_overs() == {}
+
+
+async def test_who_waits_for_a_box_is_told_what_happens_to_it(sleepy: World) -> None:
+    async def attached(target: str, kind: Literal["spec", "reference"]) -> list[str]:
+        told: list[str] = []
+        attach = sleepy.operations.attach
+        async with attach(ALICE, target, kind=kind, why="shell", progress=told.append):
+            pass
+        return told
+
+    assert await attached("ws1/web", "spec") == ["creating ws1/web ..."]
+    kinds: list[Literal["spec", "reference"]] = ["spec", "reference"]
+    for kind in kinds:
+        assert await attached("ws1/web", kind) == []
+        await sleepy.operations.suspend(ALICE, "ws1/web")
+        assert await attached("ws1/web", kind) == ["resuming ws1/web ..."]
+        box = await sleepy.operations.resolve(ALICE, "ws1/web")
+        await sleepy.store.change_state(box.id, BoxState.RUNNING, BoxState.FAILED)
+        assert await attached("ws1/web", kind) == ["starting ws1/web ..."]
+    [text] = await attached("_", "spec")
+    assert text.startswith("creating tmp-")
