@@ -34,6 +34,7 @@ from boxd.boxes.hostlimits import check_floor, host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
 from boxd.boxes.quota import DEFAULT_TIER, TIERS_FILE, load_tiers
+from boxd.boxes.sources import Sources
 from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
@@ -246,6 +247,7 @@ class Service:
                 grace=self._config.grace,
             ),
             templates=self._config.templates,
+            sources=Sources(self._config.trusted_sources),
             host=host_limits(
                 self._config.state_dir,
                 running=self._config.max_running,

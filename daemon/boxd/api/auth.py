@@ -33,5 +33,7 @@ def presented_key(lines: Iterable[tuple[bytes, bytes]]) -> str | None:
 async def authenticate(scope: Scope, operations: Operations) -> Principal:
     """Who asks. Raises InvalidKey for a missing, malformed, unknown, revoked or expired key."""
     principal = await operations.principal_of_key(presented_key(scope["headers"]))
+    client = scope.get("client")
+    operations.came(principal, client[0] if client else "")
     exchange_of(scope).principal = principal.key_id or "-"
     return principal

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from boxd.boxes.hostlimits import HostLimits
     from boxd.boxes.locks import Locks
     from boxd.boxes.quota import Tier
+    from boxd.boxes.sources import Sources
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore
 
@@ -28,18 +29,21 @@ class Admission:
         store: ControlStore,
         tier_of: Callable[[str], Tier],
         host: HostLimits | None,
+        sources: Sources,
         locks: Locks,
     ) -> None:
         self._store = store
         self._tier_of = tier_of
         self._host = host
+        self._sources = sources
         self._locks = locks
 
     @asynccontextmanager
     async def room(self, box: Box, *, new: bool, old: Box | None = None) -> AsyncIterator[None]:
         """Nobody else takes room while the context lasts; `new`: the box has no row yet.
 
-        `old` makes room for it. QuotaExceeded names the owner's limit, Unavailable the host's.
+        `old` makes room for it. QuotaExceeded names the limit of its owner, or of where that one
+        came from, Unavailable the host's.
         """
         async with self._locks.sums():
             tier = self._tier_of(box.owner)
@@ -53,4 +57,5 @@ class Admission:
             tier.check_box(own, box, new=new)
             if self._host is not None:
                 self._host.check(others, mem_mb=box.mem_mb)
+            self._sources.start(box, others, tier)
             yield

@@ -31,6 +31,7 @@ from boxd.boxes.parts import Parts
 from boxd.boxes.pins import Pins
 from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.snapshots import Snapshots
+from boxd.boxes.sources import Sources
 from boxd.boxes.suspend import Sleep
 from boxd.boxes.templates import Templates
 from boxd.boxes.usage import UsageSampler
@@ -79,6 +80,7 @@ class Lifecycle:
     """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes.
     `tier_of`: the limits of an owner, asked for each time.
     `host`: what all boxes may take together. `templates`: new boxes are copies where that works.
+    `sources`: from where owners come; None: only loopback is no source.
     """
 
     def __init__(
@@ -94,8 +96,10 @@ class Lifecycle:
         policy: Policy = SHIPPED,
         host: HostLimits | None = None,
         templates: bool = False,
+        sources: Sources | None = None,
     ) -> None:
         self.usage = UsageSampler(assembly.backend, clock)
+        self.sources = Sources() if sources is None else sources
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = parts = Parts.made(store, clock, assembly, policy)
         self._sleep = Sleep(parts)
@@ -116,7 +120,13 @@ class Lifecycle:
             parts,
             sleep=self._sleep,
             catalog=catalog,
-            admission=Admission(store=store, tier_of=tier_of, host=host, locks=parts.locks),
+            admission=Admission(
+                store=store,
+                tier_of=tier_of,
+                host=host,
+                sources=self.sources,
+                locks=parts.locks,
+            ),
             templates=self.templates,
             defaults_of=defaults_of,
         )

@@ -25,6 +25,8 @@ DEFAULT_TIER = "default"
 """What owners have who were given no other one; its limits hold wherever another gives none."""
 _OF_DRIVES = frozenset({"drive_mb", "drive_files"})
 _MIB = 1024 * 1024
+RUNNING_PER_SOURCE = 50
+"""Running boxes that were started from one address, whoever owns them."""
 AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
 """States in which a box takes processors and memory of its host."""
 
@@ -143,6 +145,12 @@ def _limit(name: str, value: object) -> float | timedelta:
     if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
         raise ValueError(f"{name}: {value!r} is not a number of {least} or more")
     return value
+
+
+def check_source(present: int, tier: Tier) -> None:
+    """Refuses one more running box from a source; an owner may always have what its tier gives."""
+    allowed = max(RUNNING_PER_SOURCE, tier.running)
+    _check("running boxes from your address", present + 1, allowed, "remove one: rm NAME")
 
 
 def _check(limit: str, wanted: float, allowed: float, remedy: str) -> None:

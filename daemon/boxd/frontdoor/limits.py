@@ -21,15 +21,15 @@ import random
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING
+
+from boxd.names.source import is_exempt, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from boxd.clock import Clock
-
-Network = IPv4Network | IPv6Network
+    from boxd.names.source import Network
 
 START, RATE, FULL = 10, 0.30, 100
 """Places for strangers. Above START a share of RATE, growing to all at FULL, of the connections is
@@ -241,8 +241,7 @@ class Limits:
         return source
 
     def _is_exempt(self, address: str) -> bool:
-        ip = _ip(address)
-        return ip is not None and (ip.is_loopback or any(ip in net for net in self._trusted))
+        return is_exempt(address, self._trusted)
 
 
 def _oldest_of_the_fullest(places: Iterable[Place]) -> Place:
@@ -250,19 +249,3 @@ def _oldest_of_the_fullest(places: Iterable[Place]) -> Place:
     places = list(places)
     held = Counter(place.source for place in places)
     return max(places, key=lambda place: held[place.source])
-
-
-def source_of(address: str) -> str:
-    """What counts as one source: an IPv4 address, or the /64 of an IPv6 address."""
-    ip = _ip(address)
-    if ip is None:
-        return address
-    return str(ip if ip.version == 4 else ip_network((ip, 64), strict=False))
-
-
-def _ip(address: str) -> IPv4Address | IPv6Address | None:
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
-        return None  # a Unix socket has none
-    return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from boxd.clock import Clock
     from boxd.config import Address
     from boxd.frontdoor.commands.command import Console
-    from boxd.frontdoor.limits import Network
+    from boxd.names.source import Network
     from boxd.operations import Operations
 
 LOGIN_GRACE_S = 30

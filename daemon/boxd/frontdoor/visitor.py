@@ -70,6 +70,7 @@ class Visitor(asyncssh.SSHServer):
         self._route: Route | None = None
         self._target: Target | None = None
         self._jumps: Jumps[Target] | None = None
+        self._address = ""
         self._conn: asyncssh.SSHServerConnection
         self._meter: Meter
 
@@ -79,7 +80,7 @@ class Visitor(asyncssh.SSHServer):
         """Counts the stranger, or turns it away before the key exchange."""
         self._conn = conn
         peer = conn.get_extra_info("peername")
-        address = str(peer[0]) if peer else ""
+        self._address = address = str(peer[0]) if peer else ""
         if not self._hall.draining:
             self._place = self._hall.limits.admit(address, self._lose_place)
         if self._place is not None:
@@ -125,6 +126,7 @@ class Visitor(asyncssh.SSHServer):
         if refusal := self._hall.limits.authenticated(self._held_place, principal.owner):
             self._conn.disconnect(DISC_TOO_MANY_CONNECTIONS, refusal)
             return
+        self._hall.operations.came(principal, self._address)
         flavors = frozenset(flavor.name for flavor in self._hall.operations.flavors())
         self._route = route(self._auth.username, flavors)
         self._target = self._target_of(self._route, principal)

@@ -90,6 +90,10 @@ class Core:
         await self._key_uses.close()
         await self._share_uses.close()
 
+    def came(self, p: Principal, address: str) -> None:
+        """Where a principal came from, as soon as it has authenticated; empty: no address."""
+        self._lifecycle.sources.came(p.owner, address)
+
     async def _check_enters(self, p: Principal, name: str) -> None:
         """Forbidden when the workspace is not there and the principal may make none."""
         if name not in await self._store.workspaces(p.owner):

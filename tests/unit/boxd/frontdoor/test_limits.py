@@ -22,7 +22,6 @@ from boxd.frontdoor.limits import (
     Ending,
     Limits,
     Place,
-    source_of,
 )
 
 STRANGER = "203.0.113.9"
@@ -264,21 +263,6 @@ def test_sources_that_are_forgotten_are_the_oldest_without_connections() -> None
     door.place(STRANGER)
     for _ in range(FULL + 1):
         door.place(staying)
-
-
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("203.0.113.9", "203.0.113.9"),
-        ("::ffff:203.0.113.9", "203.0.113.9"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", ""),
-        ("not an address", "not an address"),
-    ],
-)
-def test_sources(text: str, source: str) -> None:
-    assert source_of(text) == source
 
 
 def test_channels_of_an_owner() -> None:
