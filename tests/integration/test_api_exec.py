@@ -10,12 +10,15 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import httpx
 import psutil
 import pytest
 
+from boxd.boxes import expiry, quota, sources
+from boxd.clock import SystemClock
 from tests.harness.given import give
 from tests.harness.http import ALICE, BOB
 from tests.harness.wait import until
@@ -476,21 +479,42 @@ async def test_a_box_that_dies_ends_the_stream_with_255(web: Web) -> None:
     assert error_of(answer)
 
 
-async def test_a_revoked_key_ends_its_commands(web: Web) -> None:
-    client = web.client(await web.new_key(name="short"))
+@pytest.mark.parametrize("how", ["revoked", "expired"])
+async def test_a_key_that_is_over_ends_its_commands(
+    web: Web, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(expiry, "LOOK_EVERY_S", 0.05)
+    client = web.client(await web.new_key(name="short", ttl=timedelta(hours=1)))
     await stream(client, "web", header("true"))
     (box,) = await web.operations.list_boxes(ALICE)
-    body = header(BEGIN, env={"EXEC_MARK": "revoked"})
+    body = header(BEGIN, env={"EXEC_MARK": how})
     running = client.stream("POST", "/v1/exec/web", content=body, headers=STREAM)
     async with running as answer, asyncio.timeout(30):
         events = answer.aiter_raw()
         await begun(events)
-        assert marked("revoked")
-        await web.operations.remove_key(ALICE, "short")
+        assert marked(how)
+        if how == "revoked":
+            await web.operations.remove_key(ALICE, "short")
+        else:
+            later = datetime.now(UTC) + timedelta(hours=1)
+            monkeypatch.setattr(SystemClock, "now", lambda _: later)
         with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
             [piece async for piece in events]
-    await until(lambda: not marked("revoked"))
+    await until(lambda: not marked(how))
     assert web.lifecycle.attachments.count(box.id) == 0
+
+
+async def test_boxes_count_for_the_address_that_starts_them(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "is_exempt", lambda *_: False)
+    monkeypatch.setattr(quota.Tier, "running", 1)
+    monkeypatch.setattr(quota, "RUNNING_PER_SOURCE", 1)
+    assert (await stream(web.client(), "web", header("true"))).code == 0
+    other = web.client(await web.new_key(BOB))
+    answer = await other.post("/v1/exec/web", content=header("true"), headers=STREAM)
+    assert answer.status_code == 429
+    assert "1 running boxes from your address" in error_of(answer)
 
 
 async def test_a_scoped_key_runs_in_its_workspace(web: Web) -> None:
