@@ -19,6 +19,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from box_guest import protocol
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.backends.choose import choose
@@ -102,6 +103,7 @@ class Service:
         self._mode = StopMode.DAEMON
         self._known_tiers = load_tiers()
         self._door: FrontDoor | None = None
+        self._operations: Operations | None = None
         self._drives: HostDrives | BoxDrives
         self.ssh_addr: Address | None = None
         self.api_addr: Address | None = None
@@ -271,6 +273,7 @@ class Service:
             clock=clock,
             sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
         )
+        self._operations = operations
         self._stack.push_async_callback(operations.close)
         return operations
 
@@ -357,6 +360,10 @@ class Service:
 
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there is a lifecycle."""
+        if verb in protocol.ASKS:
+            if self._operations is None:
+                raise Unavailable("the service is starting; try again")
+            return await self._operations.request_of_box(box_id, verb, params)
         return await self._lifecycle.request(box_id, verb, params)
 
     def _on_activity(self, box_id: str, shells: int) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from box_guest.errors import AgentDown, GuestError, RequestFailed
 
 TIMEOUT_S = 90.0
 """Longer than the agent waits for the daemon, so that its error text arrives."""
+ASK_PAUSE_S = 2.0
+"""Between two looks whether a question has been answered."""
+ASK_FAILURES = 60
+"""Looks in a row that may fail."""
 SOCKET_VARIABLE = "BOX_GUEST_SOCKET"
 _SIZES = (86_400, 3_600, 60, 1)
 _DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", re.ASCII)
@@ -35,11 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
     request: dict[str, Any] = {"type": parsed.request, "id": 1, **parsed.fields(parsed)}
     try:
         result = ask(Path(path), request)
+        if parsed.request == protocol.ASK:
+            result = wait_for_answer(Path(path), str(result.get("ask")))
     except GuestError as error:
         print(f"box-guest: {error}", file=sys.stderr)
         return 1
     if parsed.json:
         print(json.dumps(result))
+    elif parsed.request == protocol.ASK:
+        print(result.get("answer"))
     else:
         for key, value in result.items():
             print(f"{key}: {_shown(key, value)}")
@@ -90,6 +99,29 @@ def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
+def wait_for_answer(path: Path, number: str) -> dict[str, Any]:
+    """The answer to a question, when it comes. Raises RequestFailed when nobody gave one.
+
+    The tunnel may go meanwhile, with the daemon or because the box sleeps.
+    """
+    request = {"type": protocol.ASK_STATE, "id": 1, "ask": number}
+    failures = 0
+    while True:
+        time.sleep(ASK_PAUSE_S)
+        try:
+            told = ask(path, request)
+        except GuestError:
+            failures += 1
+            if failures == ASK_FAILURES:
+                raise
+            continue
+        failures = 0
+        if told.get("state") == "answered":
+            return {"answer": told.get("answer")}
+        if told.get("state") != "open":
+            raise RequestFailed("nobody has answered the question in its time")
+
+
 def _duration(text: str) -> int:
     """Seconds. The text has the form that box specs have: `90s`, `1h30m`, `2d`."""
     match = _DURATION.fullmatch(text)
@@ -133,6 +165,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     auto.add_argument("on", choices=("on", "off"))
     auto.set_defaults(request=protocol.AUTO_SUSPEND, fields=lambda said: {"on": said.on == "on"})
+    question = commands.add_parser(
+        "ask", parents=[late], help="ask the owner something, wait, print the answer"
+    )
+    question.add_argument("question")
+    question.add_argument(
+        "--option", action="append", default=[], metavar="TEXT", help="an answer to choose from"
+    )
+    question.set_defaults(
+        request=protocol.ASK,
+        fields=lambda said: {"question": said.question, "options": said.option},
+    )
     workspace = commands.add_parser(
         "workspace", parents=[late], help=f"the drive at {protocol.DRIVE_DIR}"
     )

@@ -51,6 +51,9 @@ PIN = "pin"
 UNPIN = "unpin"
 AUTO_SUSPEND = "auto_suspend"
 LIFE = "life"
+ASK = "ask"
+ASK_STATE = "ask_state"
+ASKS = (ASK, ASK_STATE)
 DRIVE_MOUNT = "drive_mount"
 DRIVE_UMOUNT = "drive_umount"
 DRIVE_INFO = "drive_info"
@@ -60,6 +63,12 @@ PIN_DEFAULT_S = 2 * 3600
 PIN_MAX_S = 7 * 24 * 3600
 MAX_WHY = 200
 """Characters that tell why a box is pinned."""
+
+MAX_QUESTION = 2000
+"""Characters of a question."""
+MAX_OPTIONS = 20
+MAX_OPTION = 200
+"""Characters of one answer to choose from."""
 
 PROCESS_NAME = "box-guest"
 RUNTIME_DIR = PurePosixPath("/.box")
@@ -234,6 +243,34 @@ def _auto_suspend(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"on": on}
 
 
+def _ask(message: Mapping[str, Any]) -> dict[str, Any]:
+    question, options = message.get("question"), message.get("options")
+    if not isinstance(question, str) or not 1 <= len(question) <= MAX_QUESTION:
+        raise ProtocolError(f"a question has from 1 to {MAX_QUESTION} characters")
+    if (
+        not isinstance(options, list)
+        or len(options) > MAX_OPTIONS
+        or not all(isinstance(one, str) and 1 <= len(one) <= MAX_OPTION for one in options)
+    ):
+        raise ProtocolError(
+            f"at most {MAX_OPTIONS} options of 1 to {MAX_OPTION} characters each are allowed"
+        )
+    if not all(_storable(text) for text in (question, *options)):
+        raise ProtocolError("a question is text without NUL characters")
+    return {"question": question, "options": options}
+
+
+def _storable(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+
+
+def _ask_state(message: Mapping[str, Any]) -> dict[str, Any]:
+    ask = message.get("ask")
+    if not isinstance(ask, str) or len(ask) > 64:
+        raise ProtocolError("ask_state needs the id of a question")
+    return {"ask": ask}
+
+
 def _nothing(message: Mapping[str, Any]) -> dict[str, Any]:
     del message
     return {}
@@ -245,7 +282,11 @@ REQUESTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     UNPIN: _nothing,
     AUTO_SUSPEND: _auto_suspend,
     LIFE: _nothing,
+    ASK: _ask,
+    ASK_STATE: _ask_state,
 }
 """What a box may ask of the daemon, and the check of its parameters: `workspace {verb:
 mount|umount|info}`; `pin {for_s, why}`, `unpin`, `auto_suspend {on}`, each answered like `life`,
-which tells what keeps the box awake (`pinned_until`, `pin_why`, `auto_suspend`)."""
+which tells what keeps the box awake (`pinned_until`, `pin_why`, `auto_suspend`); `ask {question,
+options}`, a question to the owner, answered with `{ask}`, its id, and `ask_state {ask}` with
+`{state, answer}`."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.names.variable import MAX_VALUE
-from tests.harness.openssh import HOST, run
+from tests.harness.openssh import HOST, run, running
+from tests.harness.wait import DEADLINE
 
 if TYPE_CHECKING:
     import pytest
@@ -165,6 +168,31 @@ async def test_with_a_terminal_there_is_no_colour_and_no_cursor_is_moved(
         done = await client.run("cli", "-tt", line)
         assert done.status == 0
         assert not re.search(rb"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f]", done.stdout), line
+
+
+async def test_a_program_in_a_box_asks_and_goes_on_with_the_answer(front_door: Entrance) -> None:
+    client = front_door.client
+    up = json.loads((await client.run("cli", "up web --json")).text)
+    agent = str(front_door.backend.guest_socket(up["id"]))
+    program = [sys.executable, "-m", "box_guest.cli", "--socket", agent, "ask", "Deploy\x1b[2J?"]
+    async with running([*program, "--option", "yes", "--option", "not yet"]) as process:
+        async with asyncio.timeout(DEADLINE):
+            while "Deploy" not in (listed := (await client.run("cli", "asks ls")).text):
+                assert process.returncode is None
+        header, row = listed.splitlines()
+        assert header.split() == ["ID", "BOX", "AGE", "QUESTION", "OPTIONS"]
+        assert "web" in row
+        assert row.endswith("Deploy\\x1b[2J?  yes | not yet")
+        number = row.split()[0]
+        refused = await client.run("cli", f"asks answer {number} maybe")
+        assert (refused.status, "options: 'yes', 'not yet'" in refused.errors) == (1, True)
+        stranger = front_door.new_client("stranger")
+        assert (await stranger.run("cli", f"asks answer {number} yes")).status == 1
+        done = await client.run("cli", f"asks answer {number} not yet")
+        assert (done.status, done.text) == (0, f"answered {number}\n")
+        stdout, stderr = await process.communicate()
+        assert (process.returncode, stdout, stderr) == (0, b"not yet\n", b"")
+    assert len((await client.run("cli", "asks ls")).text.splitlines()) == 1
 
 
 async def test_mcp_keeps_its_place(front_door: Entrance) -> None:

@@ -15,7 +15,7 @@ import tempfile
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
@@ -141,6 +141,10 @@ class ProcessBackend(WithoutMemory):
         """Its agent."""
         return self._running[box_id].pid
 
+    def guest_socket(self, box_id: str) -> Path:
+        """Where programs in the box reach its agent."""
+        return self._root / box_id[:8] / "guest.sock"
+
     def kill(self, box_id: str) -> None:
         """The box dies without a word."""
         self._running[box_id].send_signal(signal.SIGKILL)
@@ -205,7 +209,14 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     private_key, _ = new_identity()
     (keys / "tunnel_ed25519").write_bytes(private_key)
     (keys / "tunnel_ed25519").chmod(0o600)
-    tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
+
+    async def asked(box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Agents ask when their box runs, and then there are operations."""
+        if verb in protocol.ASKS:
+            return await operations.request_of_box(box_id, verb, params)
+        raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
+
+    tunnels = TunnelRegistry(keys / "tunnel_ed25519", asked)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
     tiers = Tiers(store, load_tiers())
@@ -246,10 +257,6 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         await lifecycle.close(stop_boxes=True)
         await operations.close()
         await backend.close()
-
-
-async def _no_requests(box_id: str, verb: str, params: dict[str, object]) -> dict[str, object]:
-    raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
 
 
 @pytest_asyncio.fixture

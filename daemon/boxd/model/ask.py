@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from datetime import datetime
+
+State: TypeAlias = Literal["open", "answered", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +30,29 @@ class Ask:
     answer: str | None = None
     answered: datetime | None = None
 
-    def state(self, now: datetime) -> Literal["open", "answered", "expired"]:
+    def state(self, now: datetime) -> State:
         """What `now` can be done with it."""
         if self.answer is not None:
             return "answered"
         return "open" if now < self.expires else "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class AskView:
+    """A question as its owner sees it; `box` is the reference of the box, None when it is gone."""
+
+    ask: Ask
+    box: str | None
+    state: State
+
+    def to_json(self) -> dict[str, Any]:
+        """The one JSON form."""
+        return {
+            "id": self.ask.id,
+            "box": self.box,
+            "workspace": self.ask.workspace,
+            "question": self.ask.question,
+            "options": list(self.ask.options),
+            "state": self.state,
+            "created": self.ask.created.isoformat(),
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from boxd.operations.agents import AgentOperations
+from boxd.operations.asks import AskOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.keys import KeyOperations
@@ -25,5 +26,6 @@ class Operations(
     ProfileOperations,
     SecretOperations,
     AgentOperations,
+    AskOperations,
 ):
     """What every surface calls. Made of the parts that `Core` names."""

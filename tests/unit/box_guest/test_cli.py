@@ -84,6 +84,40 @@ def test_answers_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert err == "box-guest: no more pins\n"
 
 
+def test_a_question_waits_for_its_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "ASK_PAUSE_S", 0)
+    path = tmp_path / "s"
+    answers: list[dict[str, Any]] = [
+        {"ok": True, "result": {"ask": "0f3a"}},
+        {"ok": True, "result": {"state": "open", "answer": None}},
+        {"ok": False, "error": "there is no tunnel"},
+        {"ok": True, "result": {"state": "answered", "answer": "yes"}},
+    ]
+    with agent(path, answers) as asked:
+        assert cli.main(["--socket", str(path), "ask", "Go on?", "--option", "yes"]) == 0
+    question = {"type": "ask", "id": 1, "question": "Go on?", "options": ["yes"]}
+    assert asked == [question, *[{"type": "ask_state", "id": 1, "ask": "0f3a"}] * 3]
+    assert capsys.readouterr().out == "yes\n"
+
+
+def test_a_question_that_nobody_answers_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "ASK_PAUSE_S", 0)
+    monkeypatch.setattr(cli, "ASK_FAILURES", 2)
+    path = tmp_path / "s"
+    asked = {"ok": True, "result": {"ask": "0f3a"}}
+    expired = {"ok": True, "result": {"state": "expired", "answer": None}}
+    failed = {"ok": False, "error": "there is no tunnel"}
+    for answers, text in (([asked, expired], "nobody has"), ([asked, failed, failed], "no tunnel")):
+        with agent(path, answers):
+            assert cli.main(["--socket", str(path), "ask", "Go on?"]) == 1
+        path.unlink()
+        assert text in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -93,6 +127,8 @@ def test_answers_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ["auto-suspend"],
         ["auto-suspend", "maybe"],
         ["unpin", "all"],
+        ["ask"],
+        ["ask", "one", "two"],
     ],
     ids=" ".join,
 )

@@ -51,6 +51,11 @@ def test_deep_nesting_is_an_error() -> None:
         ({"type": "workspace", "verb": "info", "more": 1}, {"verb": "info"}),
         ({"type": "pin", "for_s": 1, "why": ""}, {"for_s": 1, "why": ""}),
         (
+            {"type": "ask", "question": "q" * 2000, "options": ["o" * 200] * 20},
+            {"question": "q" * 2000, "options": ["o" * 200] * 20},
+        ),
+        ({"type": "ask_state", "ask": "0f3a"}, {"ask": "0f3a"}),
+        (
             {"type": "pin", "for_s": 604800, "why": "ü" * 200, "id": 4},
             {"for_s": 604800, "why": "ü" * 200},
         ),
@@ -69,6 +74,13 @@ def test_parameters_of_requests(message: dict[str, object], parameters: dict[str
     [
         {"type": "workspace"},
         {"type": "workspace", "verb": "format"},
+        *({"type": "ask", "question": wrong, "options": []} for wrong in (None, "", "q" * 2001)),
+        *({"type": "ask", "question": wrong, "options": []} for wrong in ("a\0b", "\ud800")),
+        *(
+            {"type": "ask", "question": "q", "options": wrong}
+            for wrong in (None, "yes", [""], [1], ["o" * 201], ["o"] * 21, ["\0"])
+        ),
+        *({"type": "ask_state", "ask": wrong} for wrong in (None, 7, "0" * 65)),
         {"type": "workspace", "verb": ["mount"]},
         *({"type": "pin", "for_s": wrong, "why": ""} for wrong in (0, -1, 604801, True, "2h", 2.5)),
         {"type": "pin", "why": ""},

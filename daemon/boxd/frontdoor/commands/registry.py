@@ -12,6 +12,7 @@ from boxd.errors import BoxdError
 from boxd.frontdoor.commands import (
     agent_cmd,
     apikeys_cmd,
+    asks_cmd,
     catalog_cmd,
     help_cmd,
     info_cmd,
@@ -59,6 +60,7 @@ CLI = Console(
         *workspaces_cmd.COMMANDS,
         *secrets_cmd.COMMANDS,
         *agent_cmd.COMMANDS,
+        *asks_cmd.COMMANDS,
         *apikeys_cmd.COMMANDS,
         *catalog_cmd.COMMANDS,
         *sshconfig_cmd.COMMANDS,

@@ -52,6 +52,7 @@ LINES = {
     "ws rm": "ws rm api",
     "secret set": "secret set TOKEN",
     "secret rm": "secret rm KEPT",
+    "asks answer": "asks answer {ask} yes",
     "agent set": "agent set --cmd run --env TOKEN",
     "apikeys create": "apikeys create laptop",
     "apikeys rm": "apikeys rm kept",
@@ -70,7 +71,10 @@ async def prepared(world: World, name: str) -> str:
     await run(world, "apikeys create kept")
     await run(world, "share web")
     (share,) = await world.store.shares(ALICE.owner)
-    return LINES.get(name, name).format(share=share.id)
+    (box, *_) = await world.store.boxes(ALICE.owner)
+    asked = {"question": "Go on?", "options": ["yes", "no"]}
+    told = await world.operations.request_of_box(box.id, "ask", asked)
+    return LINES.get(name, name).format(share=share.id, ask=told["ask"])
 
 
 def names() -> list[str]:
