@@ -64,19 +64,42 @@ async def test_ssh_understands_the_configuration(front_door: Entrance) -> None:
 
 
 async def test_a_confidential_box_is_reached_through_the_relay(front_door: Entrance) -> None:
-    client, store = front_door.client, front_door.store
-    up = json.loads((await client.run("cli", "up ws1/vault --json")).text)
+    client = front_door.client
+    await client.run("cli", "secret set TOKEN", stdin=CANARY.encode())
+    made = await run(client.jump("ws1/vault", "true"))
+    assert (made.status, made.errors) == (0, "")
     await client.run("cli", "up web")
-    await store.change_box(up["id"], confidential=True)
-    config = await written(client)
+    config = await written(client, "-i", str(client.key))
+    (box,) = [one for one in await front_door.store.all_boxes() if one.confidential]
     vault = resolved(config, "vault.ws1.box")
     assert (vault["hostname"], vault["user"]) == ("ws1/vault", "root")
     assert vault["proxyjump"] == "jump.box"
-    assert vault["hostkeyalias"] == f"box-{up['id'][:12]}"
+    assert vault["hostkeyalias"] == f"box-{box.id[:12]}"
     jump = resolved(config, "jump.box")
     assert (jump["hostname"], jump["port"], jump["user"]) == (HOST, str(client.port), "jump")
     assert "proxyjump" not in resolved(config, "web.box")
+    done = await run(["ssh", *plain(client, config), "vault.ws1.box", 'echo "[$TOKEN]"'])
+    assert (done.status, done.text) == (0, "[]\n")
+    known = (client.directory / "known_aliases").read_text()
+    assert {line.split()[0] for line in known.splitlines()} == {
+        f"[{HOST}]:{client.port}",
+        vault["hostkeyalias"],
+    }
     assert "Host jump.box" not in (await written(client, "web")).read_text()
+
+
+def plain(client: Client, config: Path) -> list[str]:
+    """Options for a configuration, also of the jump: nothing of this machine's, no master."""
+    text = config.read_text().replace("ControlMaster auto", "ControlMaster no")
+    more = {
+        "UserKnownHostsFile": str(client.directory / "known_aliases"),
+        "StrictHostKeyChecking": "accept-new",
+        "IdentityAgent": "none",
+        "BatchMode": "yes",
+        "LogLevel": "ERROR",
+    }
+    config.write_text("".join(f"{key} {value}\n" for key, value in more.items()) + text)
+    return ["-F", str(config)]
 
 
 async def test_plain_names_connect_share_and_copy_by_it(front_door: Entrance) -> None:
