@@ -91,7 +91,12 @@ class Tier:
 
     def check_workspaces(self, present: int) -> None:
         """Refuses one more workspace."""
-        _check("workspaces per owner", present + 1, self.workspaces, "use an existing one")
+        _check(
+            "workspaces per owner",
+            present + 1,
+            self.workspaces,
+            "use one of them, or remove one: ws rm NAME",
+        )
 
 
 def load_tiers(own: Path | None = None) -> dict[str, Tier]:

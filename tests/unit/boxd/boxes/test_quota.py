@@ -113,7 +113,7 @@ def test_a_tier_has_the_default_limits_but_for_those_that_it_gives(tmp_path: Pat
     default = replace(shipped["default"], keys=7, deadline_max=hour)
     assert tiers == {
         "default": default,
-        "golden": replace(default, boxes=3),
+        "golden": replace(default, name="golden", boxes=3),
         "small": replace(shipped["small"], keys=1, deadline_max=hour),
         "large": replace(shipped["large"], deadline_max=hour),
     }

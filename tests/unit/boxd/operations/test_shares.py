@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from boxd.boxes.attachments import Hold
-    from boxd.boxes.lifecycle import Attachment
-    from boxd.model.box import Box
     from boxd.model.share import Share
     from boxd.operations import Operations
 
@@ -148,19 +144,9 @@ async def test_a_share_wakes_its_box(sleepy: World) -> None:
         assert (await ops.resolve(ALICE, "web")).state is BoxState.RUNNING
 
 
-async def test_the_environment_of_an_owner_is_not_for_holders(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ops = world.operations
+async def test_the_environment_of_an_owner_is_not_for_holders(ops: Operations) -> None:
     _, token = await minted(ops)
-    held = world.lifecycle._held
-
-    @asynccontextmanager
-    async def with_env(box: Box, hold: Hold) -> AsyncIterator[Attachment]:
-        async with held(box, hold) as attachment:
-            yield replace(attachment, env={"TOKEN": "of the owner"})
-
-    monkeypatch.setattr(world.lifecycle, "_held", with_env)
+    await ops.set_secret(ALICE, "TOKEN", Secret("of the owner"), tier="account")
     async with ops.attach(ALICE, "web", kind="reference", why="shell") as own:
         assert own.env == {"TOKEN": "of the owner"}
     async with ops.attach_shared(await ops.principal_of_share(token), why="shell") as shared:

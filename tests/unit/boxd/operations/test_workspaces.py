@@ -89,6 +89,13 @@ async def test_making_one_twice_and_too_many_are_refused(world: World) -> None:
     await ops.create_workspace(ALICE, "two")
     with pytest.raises(QuotaExceeded, match="2 workspaces"):
         await ops.create_workspace(ALICE, "three")
+    with pytest.raises(QuotaExceeded, match="ws rm NAME"):
+        await ops.up(ALICE, "three/web")
+    with pytest.raises(QuotaExceeded):
+        async with ops.attach(ALICE, "three/web", kind="spec", why="shell"):
+            pass
+    await ops.up(ALICE, "two/web")
+    assert await world.store.workspaces(ALICE.owner) == ["one", "two"]
     with pytest.raises(Forbidden):
         await ops.create_workspace(SCOPED, "other")
 
