@@ -6,12 +6,13 @@ import secrets
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-import asyncssh
-
 from boxd.errors import Unavailable
+from boxd.tunnel.channel import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import asyncssh
 
     from boxd.tunnel.channel import Tunnel
 
@@ -40,7 +41,7 @@ async def forwarded_agent(
     path = f"{tunnel.hello.forward_dir}/agent.{secrets.token_hex(8)}"
     try:
         listener = await tunnel.connection.forward_remote_path(path, agent)
-    except (asyncssh.Error, OSError) as error:
+    except FAULTS as error:
         raise Unavailable(f"the box does not forward the SSH agent: {error}") from error
     try:
         yield {b"SSH_AUTH_SOCK": path.encode()}

@@ -16,6 +16,7 @@ from asyncssh.constants import OPEN_CONNECT_FAILED
 from boxd.errors import BoxdError
 from boxd.frontdoor.session import guarded
 from boxd.names.words import escaped
+from boxd.tunnel.channel import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -181,7 +182,7 @@ class Forwarder:
                     box_end.abort()
         except asyncssh.ChannelOpenError as error:
             _refuse(opened, error.code, error.reason)
-        except (BoxdError, asyncssh.Error, OSError) as error:
+        except (BoxdError, *FAULTS) as error:
             _refuse(opened, OPEN_CONNECT_FAILED, str(error))
         except Exception:
             _log.exception("a forwarded connection failed")

@@ -19,6 +19,7 @@ from box_guest.environment import SESSION, filtered
 from boxd.errors import Unavailable
 from boxd.frontdoor.agentforward import forwarded_agent
 from boxd.frontdoor.session import Exit, Session, guarded
+from boxd.tunnel.channel import FAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -245,7 +246,7 @@ class RelaySession(Session):
                 window=UPSTREAM_WINDOW,
                 max_pktsize=UPSTREAM_PACKET,
             )
-        except (asyncssh.Error, OSError) as error:
+        except FAULTS as error:
             raise Unavailable(f"the box did not open a session: {error}; try again") from error
         return up
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import asyncssh
+from asyncssh.packet import PacketDecodeError
 
 from box_guest import protocol
 from boxd.errors import DialTimeout, NothingListening, Unavailable
@@ -29,6 +30,8 @@ OPEN_S = 30.0
 WRITE_BUFFER = 256 * 1024
 CLOSE_S = 10.0
 """Longer than an agent takes to end a stubborn process group."""
+FAULTS = (asyncssh.Error, PacketDecodeError, OSError, TimeoutError)
+"""How the opening of a channel fails. An agent may say yes in a way that cannot be read."""
 
 Stream = Literal["stdout", "stderr"]
 Taken: TypeAlias = "Coroutine[Any, Any, None]"
@@ -135,7 +138,7 @@ class Tunnel:
                     term_type=terminal.term if terminal else None,
                     term_size=terminal.size if terminal else None,
                 )
-        except (asyncssh.Error, OSError, TimeoutError) as error:
+        except FAULTS as error:
             raise _unavailable(error) from None
         if not isinstance(session, Exec):
             raise Unavailable("the box's agent opened something else")
@@ -157,7 +160,7 @@ class Tunnel:
             if error.reason.endswith(protocol.DIAL_TIMED_OUT):
                 raise DialTimeout(error.reason) from None
             raise NothingListening(error.reason) from None
-        except (asyncssh.Error, OSError, TimeoutError) as error:
+        except FAULTS as error:
             raise _unavailable(error) from None
 
     async def ask(self, kind: str, **fields: object) -> dict[str, Any]:
@@ -173,7 +176,7 @@ class Tunnel:
                 return await self.connection.start_unix_server(
                     lambda: taken, path, encoding=None, window=WINDOW, max_pktsize=PACKET
                 )
-        except (asyncssh.Error, OSError, TimeoutError) as error:
+        except FAULTS as error:
             raise _unavailable(error) from None
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import Unavailable
-from boxd.tunnel.channel import PACKET, WINDOW, Tunnel
+from boxd.tunnel.channel import FAULTS, PACKET, WINDOW, Tunnel
 from boxd.tunnel.control import ControlChannel
 from boxd.tunnel.listener import BoxListener
 
@@ -226,7 +226,7 @@ class TunnelRegistry:
                     request_pty=False,
                 )
                 hello = await control.hello
-        except (asyncssh.Error, OSError, TimeoutError, Unavailable) as error:
+        except (*FAULTS, Unavailable) as error:
             logger.info("box %s: no hello: %s", box_id, error)
             connection.abort()
             return
