@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.fuzz.harmless import BOX, TEXT_ONLY
 from tests.fuzz.messages import auth_requests, connection, in_between, on_channel, session
 from tests.fuzz.mutations import WORDS, bent, cut, flipped, pieces, spoilt
-from tests.fuzz.wire import NEWKEYS, VERSION, GoneError, Wire, framed, kexinit, string
+from tests.fuzz.wire import NEWKEYS, PATIENCE_S, VERSION, GoneError, Wire, framed, kexinit, string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -130,7 +131,7 @@ def key_of(number: int) -> Ed25519PrivateKey:
 def run_round(kind: Round, seed: int, port: int) -> None:
     """A connection. Raises TimeoutError when the other side does not end it when we do."""
     random = Random(f"{kind.__name__} {seed}")
-    wire = Wire(port, key_of(seed + 1))
+    wire = Wire(socket.create_connection(("127.0.0.1", port), PATIENCE_S), key_of(seed + 1))
     try:
         try:
             kind(random, wire)

@@ -64,18 +64,18 @@ def framed(payload: bytes, block: int = 8, beside: int = 4) -> bytes:
 
 
 class Wire:
-    """A client's connection to a server that listens on `port` of this host."""
+    """The client's end of a connection."""
 
-    def __init__(self, port: int, key: Ed25519PrivateKey) -> None:
+    def __init__(self, connected: socket.socket, key: Ed25519PrivateKey) -> None:
         self.key = key
         self.user = ""
         """As whom the other side knows us; "": it does not."""
-        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+        self._socket = connected
         self._input = b""
-        self._seal: _Direction | None = None
-        self._unseal: _Direction | None = None
+        self.sealing: Direction | None = None
+        self.unsealing: Direction | None = None
         self._session = b""
-        self._ours = kexinit(bytes(16))
+        self.offer = kexinit(bytes(16))
 
     # --- bytes ---------------------------------------------------------------------------
 
@@ -96,16 +96,16 @@ class Wire:
 
     def sealed(self, payload: bytes) -> bytes:
         """What `send` writes for a packet: it must be written next."""
-        return framed(payload) if self._seal is None else self._seal.seal(payload)
+        return framed(payload) if self.sealing is None else self.sealing.seal(payload)
 
     def receive(self) -> bytes:
         """The next packet. Raises GoneError."""
-        if self._unseal is None:
+        if self.unsealing is None:
             size = struct.unpack(">I", self._read(4))[0]
             packet = self._read(size)
             return packet[1 : size - packet[0]]
         head = self._read(4)
-        return self._unseal.open(head, self._read(struct.unpack(">I", head)[0] + _BLOCK))
+        return self.unsealing.open(head, self._read(struct.unpack(">I", head)[0] + _BLOCK))
 
     def receive_any(self, *kinds: int) -> bytes:
         """The next packet of these kinds. Raises GoneError, and TimeoutError when none comes."""
@@ -115,6 +115,10 @@ class Wire:
             if time.monotonic() > end:
                 raise TimeoutError(f"no packet of {kinds}")
         return packet
+
+    def patience(self, seconds: float) -> None:
+        """How long reading and writing wait from now on; then they raise TimeoutError."""
+        self._socket.settimeout(seconds)
 
     def end_writing(self) -> None:
         """Nothing comes any more."""
@@ -146,19 +150,20 @@ class Wire:
         """From the first byte to keys. Raises GoneError."""
         secret = X25519PrivateKey.generate()
         ours = secret.public_key().public_bytes_raw()
-        hello = VERSION + b"\r\n" + framed(self._ours)
+        hello = VERSION + b"\r\n" + framed(self.offer)
         self.write(hello + framed(bytes([ECDH_INIT]) + string(ours)))
-        version = self._read_line()
+        version = self.read_line()
         theirs = self.receive_any(KEXINIT)
         reply = self.receive_any(ECDH_REPLY)
         self.receive_any(NEWKEYS)
         host_key, point = strings(reply[1:])[:2]
         shared = mpint(secret.exchange(X25519PublicKey.from_public_bytes(point)))
-        said = (VERSION, version, self._ours, theirs, host_key, ours, point)
-        self._session = hashlib.sha256(b"".join(map(string, said)) + shared).digest()
+        self._session = digest(
+            (VERSION, version, self.offer, theirs, host_key, ours, point), shared
+        )
         self.write(framed(bytes([NEWKEYS])))
-        self._seal = _Direction(shared, self._session, b"AC")
-        self._unseal = _Direction(shared, self._session, b"BD")
+        self.sealing = Direction(shared, self._session, b"AC")
+        self.unsealing = Direction(shared, self._session, b"BD")
 
     def signed(self, user: str) -> bytes:
         """A request to be let in that proves the key."""
@@ -179,7 +184,7 @@ class Wire:
         """Whether a channel was asked for and opened. Raises GoneError."""
         return self.send(request) and self.receive_any(OPENED, NOT_OPENED)[0] == OPENED
 
-    def _read_line(self) -> bytes:
+    def read_line(self) -> bytes:
         while b"\n" not in self._input:
             self._more()
         line, _, self._input = self._input.partition(b"\n")
@@ -201,7 +206,12 @@ class Wire:
         self._input += data
 
 
-class _Direction:
+def digest(said: Sequence[bytes], shared: bytes) -> bytes:
+    """What a key exchange has come to: what both have said, client first, and the secret."""
+    return hashlib.sha256(b"".join(map(string, said)) + shared).digest()
+
+
+class Direction:
     """Keys and count of one way."""
 
     def __init__(self, shared: bytes, session: bytes, letters: bytes) -> None:

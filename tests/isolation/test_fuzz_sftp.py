@@ -105,7 +105,7 @@ def run(user: User, seed: int) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.figure("FZ-2")
+@pytest.mark.figure("FZ-3")
 def test_nonsense_for_file_transfers(daemon: Daemon, tmp_path: Path, figures: Figures) -> None:
     user = User(daemon, tmp_path)
     user.ssh("web", f"mkdir {DIRECTORY}")
