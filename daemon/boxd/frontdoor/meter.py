@@ -96,6 +96,9 @@ class Meter(Tap):
         self._finish(kind, number, task, is_async)
 
     def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
+        if self._connection._transport is None:
+            # It has ended, and asyncssh goes on with what had come: there is nobody to answer.
+            raise asyncssh.ConnectionLost("the connection has ended")
         last, self._last = self._last, kind
         if kind == MSG_KEXINIT:
             self._exchange()
