@@ -128,10 +128,15 @@ def key_of(number: int) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(number.to_bytes(32, "big"))
 
 
+def connected(port: int, key: Ed25519PrivateKey) -> Wire:
+    """A connection to a front door of this machine, before its first byte."""
+    return Wire(socket.create_connection(("127.0.0.1", port), PATIENCE_S), key)
+
+
 def run_round(kind: Round, seed: int, port: int) -> None:
     """A connection. Raises TimeoutError when the other side does not end it when we do."""
     random = Random(f"{kind.__name__} {seed}")
-    wire = Wire(socket.create_connection(("127.0.0.1", port), PATIENCE_S), key_of(seed + 1))
+    wire = connected(port, key_of(seed + 1))
     try:
         try:
             kind(random, wire)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,11 @@ from tests.fuzz.harmless import BOX, TEXT_ONLY, harmless
 from tests.fuzz.judged import judged_door
 from tests.fuzz.messages import connection, on_channel, session
 from tests.fuzz.mutations import spoilt
-from tests.fuzz.rounds import in_a_box, proved, unproved
+from tests.fuzz.rounds import connected, in_a_box, key_of, proved, unproved
 from tests.fuzz.wire import number, string
 
 if TYPE_CHECKING:
+    from tests.harness.frontdoor import Entrance
     from tests.plugins.figures import Figures
 
 
@@ -25,6 +28,26 @@ async def test_nonsense_in_keys(figures: Figures) -> None:
         await judge.run(unproved, figures(ci=2000, long=200_000, part="unproved"))
         await judge.run(proved, figures(ci=700, long=70_000, part="proved"))
         await judge.run(in_a_box, figures(ci=300, long=30_000, part="in a box"))
+
+
+async def test_nothing_is_done_for_what_comes_after_a_goodbye(front_door: Entrance) -> None:
+    """asyncssh goes on with what it has read: the forwarding was prepared, and never begun."""
+
+    def leave() -> None:
+        wire = connected(front_door.door.port, key_of(1))
+        try:
+            wire.exchange_keys()
+            assert wire.log_in("cli")
+            goodbye = b"\x01" + number(11) + string(b"enough") + string(b"")
+            head = b"\x5a" + string(b"direct-tcpip") + number(0) + number(1 << 20) + number(1 << 15)
+            place = string(b"127.0.0.1") + number(9)
+            wire.write(wire.sealed(goodbye) + wire.sealed(head + place * 2))
+            wire.wait_for_end()
+        finally:
+            wire.close()
+
+    await asyncio.to_thread(leave)
+    gc.collect()  # where what was never awaited complains
 
 
 def test_nothing_reaches_a_box_that_is_not_known() -> None:
