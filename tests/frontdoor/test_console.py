@@ -130,6 +130,23 @@ async def test_input_that_nobody_reads_waits_at_the_client(
             assert (len(stdout), process.returncode) == (SIZE, 7)
 
 
+async def test_a_client_that_leaves_while_its_input_waits_ends_its_command(
+    front_door: Entrance, tmp_path: Path, commands: Commands
+) -> None:
+    async with another(front_door, tmp_path, commands.console) as client:
+        async with client.second("cli") as connection:
+            process = await connection.create_process("late")
+            await until(lambda: commands.stdio is not None)
+            process.stdin.write(bytes(4 * WAITING))
+            process.stdin.write_eof()
+            assert commands.stdio is not None
+            kept = commands.stdio._waiting
+            await until(lambda: len(kept) >= WAITING)
+            await asyncio.sleep(STAND_S)
+        await until(lambda: not kept)
+        assert (await client.run("cli", "echo", stdin=b"on")).text == "on"
+
+
 async def test_output_that_nobody_reads_waits_in_the_command(
     front_door: Entrance, tmp_path: Path, commands: Commands
 ) -> None:

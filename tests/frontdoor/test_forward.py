@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.openssh import HOST, end_input, running
+from tests.harness.unread import STAND_S
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -132,6 +133,31 @@ async def test_standard_input_and_output_forward_alone(front_door: Entrance) -> 
     async with server, running(command) as process, asyncio.timeout(30):
         stdout, _ = await process.communicate(b"hello")
         assert stdout == b"HELLO!"
+    await _until_nothing_is_held(front_door)
+
+
+async def test_a_client_that_leaves_while_its_target_does_not_read_harms_nothing(
+    front_door: Entrance, tmp_path: Path
+) -> None:
+    reading, got = asyncio.Event(), asyncio.get_running_loop().create_future()
+
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reading.wait()
+        got.set_result(len(await reader.read()))
+        writer.close()
+
+    target = front_door.client.directory / "target"
+    sent = MIB * 9 // 4  # more than stands on the way, and less than with the client's window
+    async with await asyncio.start_unix_server(late, str(target)):
+        async with front_door.client.second("web") as connection:
+            _, writer = await connection.open_unix_connection(str(target))
+            writer.write(bytes(sent))
+            writer.write_eof()
+            await until(lambda: not writer.channel.get_write_buffer_size())
+            await asyncio.sleep(STAND_S)
+        reading.set()
+        async with asyncio.timeout(60):
+            assert 0 < await got < sent
     await _until_nothing_is_held(front_door)
 
 

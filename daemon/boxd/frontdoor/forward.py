@@ -70,7 +70,7 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
         if peer is None or peer.chan is None:
             chan.pause_reading()
             return
-        peer.chan.resume_reading()
+        peer.read_on()
         if peer.input_ended:
             chan.write_eof()
         if peer.closed.done():
@@ -104,9 +104,13 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
     @guarded(None)
     def resume_writing(self) -> None:
         """This end takes more."""
-        out = self._out()
-        if out is not None:
-            out.resume_reading()
+        if self.peer is not None:
+            self.peer.read_on()
+
+    def read_on(self) -> None:
+        """Reads again. Asyncssh fails when a closed channel is to be read on."""
+        if self.chan is not None and not self.closed.done():
+            self.chan.resume_reading()
 
     @guarded(None)
     def connection_lost(self, exc: Exception | None) -> None:

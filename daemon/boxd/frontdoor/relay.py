@@ -75,7 +75,8 @@ class BoxEnd(asyncssh.SSHClientSession[bytes]):
     @guarded(None)
     def resume_writing(self) -> None:
         """The box reads again."""
-        self._relay.chan.resume_reading()
+        if not self._relay.gone:
+            self._relay.chan.resume_reading()
 
     @guarded(None)
     def xon_xoff_requested(self, client_can_do: bool) -> None:
@@ -195,7 +196,7 @@ class RelaySession(Session):
         """The client reads again."""
         self._held = False
         super().resume_writing()
-        if self._up is not None:
+        if self._up is not None and not self._closed.done():
             self._up.chan.resume_reading()
 
     async def run(self) -> Exit:

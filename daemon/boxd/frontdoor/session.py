@@ -110,6 +110,8 @@ class Session(asyncssh.SSHServerSession[bytes]):
         self._task: asyncio.Task[None] | None = None
         self._exit: Exit | None = None
         self.chan: Channel
+        self.gone = False
+        """The channel is closed. Asyncssh fails when such a one is to be read on."""
         self.pty = False
 
     async def run(self) -> Exit:
@@ -162,6 +164,7 @@ class Session(asyncssh.SSHServerSession[bytes]):
     @guarded(None)
     def connection_lost(self, exc: Exception | None) -> None:
         """The channel is closed."""
+        self.gone = True
         if self._task is not None:
             self._task.cancel()
         self._released()

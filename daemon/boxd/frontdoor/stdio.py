@@ -50,10 +50,9 @@ class ChannelStdio:
             self._chan.write(data)
 
     def end(self) -> None:
-        """Nobody reads any more: what comes still is dropped."""
+        """Nobody reads any more: what comes still is dropped. The channel may be read on."""
         self._over = True
         self._waiting.clear()
-        self._chan.resume_reading()
 
     # --- what the channel tells --------------------------------------------------------------
 

@@ -68,6 +68,8 @@ class TextSession(Session):
             return await self._run()
         finally:
             self._stdio.end()
+            if not self.gone:
+                self.chan.resume_reading()
 
     async def _run(self) -> Exit:
         if self._files:
