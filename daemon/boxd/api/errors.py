@@ -54,7 +54,8 @@ def error_answer(
 def answer_for(error: Exception) -> Answer:
     """The answer to a failure; an unforeseen one is logged under an id that is shown."""
     if isinstance(error, InvalidKey):
-        return error_answer(401, str(error), [(b"www-authenticate", b"Bearer")])
+        # Always the same bytes: one that was revoked while its request waited is not told so.
+        return error_answer(401, str(InvalidKey()), [(b"www-authenticate", b"Bearer")])
     if isinstance(error, BoxdError):
         return error_answer(error.http_status, str(error))
     if isinstance(error, Refusal):

@@ -32,10 +32,15 @@ def all_errors() -> list[type[errors.BoxdError]]:
 
 @pytest.mark.parametrize("kind", all_errors())
 def test_every_error_of_the_service_is_an_answer(kind: type[errors.BoxdError]) -> None:
-    error = errors.InvalidKey() if kind is errors.InvalidKey else kind("what 'it' \udcff says\n")
+    alike = (errors.InvalidKey, errors.InvalidShare)
+    error = kind() if kind in alike else kind("what 'it' \udcff says\n")
     answer = answer_for(error)
     assert answer.status == kind.http_status
     assert json.loads(answer.body) == {"error": str(error)}
+
+
+def test_a_key_that_was_revoked_meanwhile_is_told_what_an_unknown_one_is() -> None:
+    assert answer_for(errors.InvalidKey("API key x was revoked")) == answer_for(errors.InvalidKey())
 
 
 def test_errors_of_the_framework_are_answers() -> None:
