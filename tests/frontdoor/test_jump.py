@@ -82,7 +82,7 @@ async def test_fast_commands_over_one_connection_lose_nothing(front_door: Entran
     path = client.directory / "m"
     async with running(["ssh", *client.hop(), "-M", "-S", str(path), "-N", "web"]):
         await until(path.is_socket)
-        for number in range(100):
+        for number in range(50):
             line = f"echo ok {number}; echo e{number} >&2; exit 5"
             done = await via(client, "web", "-S", str(path), line)
             assert (done.status, done.stdout) == (5, f"ok {number}\n".encode())
