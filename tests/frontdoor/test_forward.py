@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.openssh import HOST, end_input, running
 from tests.harness.unread import STAND_S
-from tests.harness.wait import until
+from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,13 +41,23 @@ async def _shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def talk(path: Path, data: bytes) -> bytes:
     """Sends all through a Unix socket, ends the sending, reads all."""
-    reader, writer = await asyncio.open_unix_connection(str(path))
+    reader, writer = await _connected(path)
     writer.write(data)
     writer.write_eof()
     answer = await reader.read()
     writer.close()
     await writer.wait_closed()
     return answer
+
+
+async def _connected(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """`ssh` makes its socket a moment before it listens there."""
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            try:
+                return await asyncio.open_unix_connection(str(path))
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
