@@ -239,6 +239,28 @@ class Provisioner:
                     continue  # the next look will tell
         return found
 
+    async def sizes(self, names: list[str]) -> dict[str, int]:
+        """Bytes of files in each of these volumes; one that is locked or gone is left out.
+
+        Raises Unavailable.
+        """
+        found = {}
+        async with self._connection() as connection:
+            # As in `wasteful`.
+            await connection.execute("SET lock_timeout = '1s'; SET statement_timeout = '5s'")
+            there = set(await _names(connection))
+            for name in names:
+                try:
+                    if name in there:
+                        found[name] = int(await connection.fetchval(_SIZE.format(name)))
+                except (
+                    asyncpg.LockNotAvailableError,
+                    asyncpg.QueryCanceledError,
+                    asyncpg.UndefinedTableError,
+                ):
+                    continue
+        return found
+
     def dsn(self, role: str, password: Secret) -> str:
         """The connection string of a volume's role. Contains the password."""
         parts = urlsplit(self._admin_dsn)
@@ -293,6 +315,12 @@ _WASTEFUL = """
                  < clock_timestamp() - make_interval(secs => least(v.trash_seconds, 1000000000))))
 """
 """Whether a volume that nobody has open keeps garbage, ids of ended sessions, or old trash."""
+
+_SIZE = """
+    SELECT coalesce((SELECT sum(bytes) FROM {0}.usage), 0)
+        + coalesce((SELECT sum(bytes) FROM {0}.op_result), 0)
+"""
+"""What the files of a volume hold; see `wrkfs/meta/schema.sql`."""
 
 
 async def _names(connection: asyncpg.Connection) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -149,6 +150,15 @@ class Volumes:
     async def all(self) -> list[VolumeConfig]:
         """Every volume of the installation. Raises Unavailable."""
         return [self._config(volume) for volume in await self._store.list_volumes()]
+
+    async def sizes(self) -> dict[str, int]:
+        """Bytes that the volumes of each owner hold. Raises Unavailable."""
+        volumes = await self._store.list_volumes()
+        held = await self._provisioner.sizes([volume.role for volume in volumes])
+        sums: Counter[str] = Counter()
+        for volume in volumes:
+            sums[volume.owner] += held.get(volume.role, 0)
+        return sums
 
     async def wasteful(self) -> list[VolumeConfig]:
         """Volumes that nobody has open and that keep what could be freed. Raises Unavailable."""

@@ -287,7 +287,9 @@ async def test_what_was_removed_leaves_a_volume_that_nobody_uses(world: World) -
         _, handle = await drive.create(ROOT_INO, name, 0o600, os.O_RDWR, Caller(0, 0))
         await handle.write(0, bytes(200_000))
         await handle.close()
+    assert (await volumes.sizes())[OWNER] == 400_000
     await drive.unlink(ROOT_INO, b"removed")
+    assert (await volumes.sizes())[OWNER] == 200_000
     keeper = Keeper(volumes, pace=Pace(grace=timedelta(0)))
     await Provisioner(world.dsn, trash_seconds=0).prepare()
     assert await keeper.look() == 0
@@ -324,6 +326,9 @@ async def test_who_died_keeps_nothing_in_a_volume_that_nobody_uses(world: World)
         async with admin.transaction():
             await admin.execute("LOCK TABLE deleted")
             assert await volumes.wasteful() == []
+        async with admin.transaction():
+            await admin.execute("LOCK TABLE usage")
+            assert (await volumes.sizes())[OWNER] == 0
     finally:
         await blocks.close()
         await admin.close()
