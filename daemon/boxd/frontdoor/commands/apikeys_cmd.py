@@ -13,7 +13,19 @@ if TYPE_CHECKING:
 
     from boxd.model.key import ApiKey
 
+COLUMNS = ("NAME", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
 _ACCOUNT = "account"
+
+
+def key_row(key: ApiKey) -> tuple[object, ...]:
+    """One value for each of COLUMNS."""
+    return (
+        key.name,
+        key.scope or _ACCOUNT,
+        moment(key.created),
+        moment(key.expires),
+        moment(key.last_used),
+    )
 
 
 def _create_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,23 +47,12 @@ async def _create(call: Call) -> Reply:
     confined = "your whole account" if key.scope is None else f"workspace {key.scope}"
     expires = "never expires" if key.expires is None else f"expires {moment(key.expires)}"
     note = f"key {key.name} for {confined}, {expires}; it is shown only this once"
-    return Reply(_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
+    return Reply(key_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
 
 
 async def _list(call: Call) -> Reply:
     keys = await call.operations.list_keys(call.principal)
-    rows = [
-        (
-            key.name,
-            key.scope or _ACCOUNT,
-            moment(key.created),
-            moment(key.expires),
-            moment(key.last_used),
-        )
-        for key in keys
-    ]
-    columns = ("NAME", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
-    return Reply([_json(key) for key in keys], table(columns, rows))
+    return Reply([key_json(key) for key in keys], table(COLUMNS, [key_row(key) for key in keys]))
 
 
 async def _remove(call: Call) -> Reply:
@@ -59,7 +60,8 @@ async def _remove(call: Call) -> Reply:
     return Reply({"removed": call.args.name}, f"removed {call.args.name}\n")
 
 
-def _json(key: ApiKey) -> dict[str, Any]:
+def key_json(key: ApiKey) -> dict[str, Any]:
+    """The one JSON form of a key, without what it opens with."""
     return {
         "name": key.name,
         "scope": key.scope,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from boxd.frontdoor.commands.command import Call
     from boxd.operations import BoxView
 
-_COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
+COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
 _USAGE = ("CPU %", "CPU s", "MEM USED", "DISK USED", "PIDS", "RECEIVED", "SENT")
 _WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH", "DETAIL")
 SHORT_ID = 12
@@ -20,8 +20,23 @@ SHORT_ID = 12
 
 def boxes_table(call: Call, boxes: Sequence[BoxView], *, wide: bool = False) -> str:
     """The table of `ls`."""
-    rows = [_row(call, box) + (_wide(call, box) if wide else ()) for box in boxes]
-    return table(_COLUMNS + (_WIDE if wide else ()), rows)
+    rows = [box_row(call, box) + (_wide(call, box) if wide else ()) for box in boxes]
+    return table(COLUMNS + (_WIDE if wide else ()), rows)
+
+
+def box_row(call: Call, box: BoxView) -> tuple[object, ...]:
+    """One value for each of COLUMNS."""
+    return (
+        box.ref,
+        box.id[:SHORT_ID],
+        box.state,
+        box.attached,
+        box.image,
+        box.flavor,
+        span(box.age_s),
+        deadline(box),
+        next_act(call, box),
+    )
 
 
 def box_json(call: Call, box: BoxView) -> dict[str, Any]:
@@ -76,20 +91,6 @@ def usage_pairs(box: BoxView) -> list[tuple[str, object]]:
         ("received", size(used.net_rx_bytes)),
         ("sent", size(used.net_tx_bytes)),
     ]
-
-
-def _row(call: Call, box: BoxView) -> tuple[object, ...]:
-    return (
-        box.ref,
-        box.id[:SHORT_ID],
-        box.state,
-        box.attached,
-        box.image,
-        box.flavor,
-        span(box.age_s),
-        deadline(box),
-        next_act(call, box),
-    )
 
 
 def _wide(call: Call, box: BoxView) -> tuple[object, ...]:

@@ -29,11 +29,20 @@ _SPECS = (
 )
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
+def command_argument(parser: argparse.ArgumentParser) -> None:
+    """The command that is asked about."""
     parser.add_argument("command", nargs="*")
 
 
 async def _run(call: Call) -> Reply:
+    commands, document = asked_for(call)
+    if call.args.command:
+        return Reply(document, "\n".join(page(call, command) for command in commands))
+    return Reply(document, _overview(call, commands))
+
+
+def asked_for(call: Call) -> tuple[list[Command], list[dict[str, str]]]:
+    """The commands of the call's console that begin with what was typed, and their JSON form."""
     asked = tuple(call.args.command)
     commands = [
         command for command in call.console.commands if command.words[: len(asked)] == asked
@@ -44,23 +53,22 @@ async def _run(call: Call) -> Reply:
         {"command": c.name, "usage": c.synopsis, "about": c.about, "example": c.example}
         for c in commands
     ]
-    if asked:
-        return Reply(document, "\n".join(_page(call, command) for command in commands))
-    return Reply(document, _overview(call, commands))
+    return commands, document
 
 
-def _page(call: Call, command: Command) -> str:
+def page(call: Call, command: Command) -> str:
+    """All about one command."""
     example = call.door.ssh(call.console.user, command.example)
     return f"{command.synopsis}\n    {command.about}\n    {example}\n"
 
 
 def _overview(call: Call, commands: list[Command]) -> str:
     door = call.door
-    listed = _aligned([(command.name, command.about) for command in commands])
+    listed = aligned([(command.name, command.about) for command in commands])
     return (
         f"A box is made when you connect to its name:\n"
-        f"{_aligned([(door.ssh(user), about) for user, about in _USERS])}"
-        f"What may be added to a name:\n{_aligned(_SPECS)}"
+        f"{aligned([(door.ssh(user), about) for user, about in _USERS])}"
+        f"What may be added to a name:\n{aligned(_SPECS)}"
         "Clients take ':' for more than a user's end; with scp, rsync and sftp write\n"
         "  -o User='web:debian' and a bare host. /wrk is your drive, the same in all your boxes.\n"
         "Forwarding with -L, -D, -W and -A works; reverse forwarding (-R) is not supported.\n"
@@ -71,9 +79,10 @@ def _overview(call: Call, commands: list[Command]) -> str:
     )
 
 
-def _aligned(rows: Sequence[tuple[str, str]]) -> str:
+def aligned(rows: Sequence[tuple[str, str]]) -> str:
+    """Two columns."""
     width = max(len(left) for left, _ in rows)
     return "".join(f"  {left.ljust(width)}  {right}\n" for left, right in rows)
 
 
-COMMANDS = (Command(("help",), "show this, or one command", "help rm", _run, _arguments),)
+COMMANDS = (Command(("help",), "show this, or one command", "help rm", _run, command_argument),)
