@@ -17,7 +17,8 @@ class Principal:
 
     `owner` is the fingerprint of an SSH public key (`SHA256:...`). `scope` is None for the whole
     account, else the one workspace that the credential is confined to. `key_id` is the id of the
-    API key or share when there is one, so that revoking it can end what it started.
+    API key or share when there is one, so that revoking it can end what it started; of an
+    administrator, of the audit's entry about the present command.
     """
 
     owner: str

@@ -19,6 +19,7 @@ import pytest_asyncio
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.gate import Gate
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.quota import load_tiers
 from boxd.boxes.tiers import Tiers
@@ -77,6 +78,10 @@ class MemoryDrives:
             yield (await self.volume(owner, workspace)).fs
         else:
             yield None
+
+    async def sizes(self) -> dict[str, int]:
+        """Nobody holds anything."""
+        return {}
 
     async def volume(self, owner: str = ALICE.owner, workspace: str | None = None) -> Volume:
         """The drive with its parts."""
@@ -180,7 +185,7 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
-    tiers = Tiers(store, load_tiers())
+    tiers, gate = Tiers(store, load_tiers()), Gate(store, clock)
     assembly = Assembly(
         backend=backend,
         tunnels=tunnels,
@@ -205,6 +210,8 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         catalog=catalog,
         drives=drives if with_drives else None,
         tier_of=tiers.of,
+        tiers=tiers,
+        gate=gate,
         clock=clock,
         sealer=Sealer(keys / "master.key"),
     )

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, cast
 
 from boxd.backends.fake import FakeBackend
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.gate import Gate
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import SHIPPED, Policy
 from boxd.boxes.quota import Tier, load_tiers
+from boxd.boxes.tiers import Tiers
 from boxd.errors import Conflict, Unavailable, UnknownImage
 from boxd.model.catalog import Flavor, Image
 from boxd.operations import Operations
@@ -327,6 +329,7 @@ class World:
         self.catalog = FakeCatalog(root)
         self.tier = tier(load_tiers()["default"])
         self.tiers: dict[str, Tier] = {}
+        self.administrators: set[str] = set()
         self.automount = automount
         self.open = False
         self.host = host
@@ -338,6 +341,8 @@ class World:
         self.tunnels = FakeTunnels(self.steps, self.backend)
         self.drives = FakeDrives(self.steps)
         store = mortal(self.store, life, "store")
+        self.given = Tiers(store, {**load_tiers(), "default": self.tier})
+        self.gate = Gate(store, self.clock, self.administrators)
         places = Places(self.root / "boxes", self.root / "runtime", "ssh-ed25519 DAEMON")
         self.lifecycle = Lifecycle(
             store=store,
@@ -364,13 +369,15 @@ class World:
             catalog=self.catalog,
             drives=None,
             tier_of=self.tier_of,
+            tiers=self.given,
+            gate=self.gate,
             clock=self.clock,
             sealer=Sealer(self.root / "master.key"),
         )
 
     def tier_of(self, owner: str) -> Tier:
-        """The limits of an owner: the same for all who have none of their own in `tiers`."""
-        return self.tiers.get(owner, self.tier)
+        """The limits of an owner: those in `tiers`, else of the tier that it was given."""
+        return self.tiers.get(owner) or self.given.of(owner)
 
     def _new_identity(self) -> tuple[bytes, str]:
         """A key pair that opens nothing."""
@@ -380,6 +387,8 @@ class World:
     async def start(self, *, stopping: bool = False) -> None:
         """Starts the daemon's part; `stopping` as `boxd down` does."""
         await self.backend.setup()
+        await self.given.start()
+        await self.gate.start()
         await self.lifecycle.start(stopping=stopping)
         self.open = True
 

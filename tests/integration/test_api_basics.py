@@ -119,6 +119,30 @@ async def test_keys_that_are_no_good_get_the_same_answer(web: Web) -> None:
     assert ("www-authenticate", "Bearer") in headers_seen
 
 
+async def test_keys_of_who_is_blocked_are_refused_everywhere(web: Web) -> None:
+    client = web.client()
+    await web.operations._gate.block(ALICE.owner)
+    for method, path in (("GET", "/v1/boxes"), ("GET", "/v1/wrk/"), ("POST", "/v1/exec/web")):
+        refused = await client.request(method, path, content="true")
+        assert refused.status_code == 403
+        assert refused.json() == {
+            "error": "this account is blocked: ask the operator of this service"
+        }
+    assert await web.store.all_boxes() == []
+    assert (await web.client(await web.new_key(BOB)).get("/v1/boxes")).status_code == 200
+    assert (await web.client("svc_" + "0" * 40).get("/v1/boxes")).status_code == 401
+
+
+async def test_drained_it_takes_no_commands(web: Web) -> None:
+    client = web.client()
+    web.operations._gate.draining = True
+    plain = {"content-type": "text/plain"}
+    refused = await client.post("/v1/exec/web?stream=false", content="true", headers=plain)
+    assert refused.status_code == 503
+    assert "no new work" in refused.json()["error"]
+    assert (await client.get("/v1/boxes")).json() == []
+
+
 async def test_a_key_in_the_query_is_not_read(web: Web) -> None:
     client = web.client()
     del client.headers["authorization"]

@@ -52,12 +52,16 @@ class HostLimits:
             sum(box.mem_mb for box in awake) + mem_mb,
             self.mem_mb,
         )
-        free = free_mb(self.state_dir)
+        free = self.free()
         if free < self.free_mb:
             raise Unavailable(
                 f"limit reached: {self.free_mb} MiB of disk space stay free on this host, "
                 f"{free} MiB are; remove boxes or files that are not needed"
             )
+
+    def free(self) -> int:
+        """MiB that are free now."""
+        return free_mb(self.state_dir)
 
 
 def host_limits(

@@ -98,6 +98,7 @@ class Lifecycle:
         templates: bool = False,
         sources: Sources | None = None,
     ) -> None:
+        self.host = host
         self.usage = UsageSampler(assembly.backend, clock)
         self.sources = Sources() if sources is None else sources
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -89,6 +89,7 @@ class BoxOperations(Core):
         box = await self._lifecycle.up(
             p.owner, workspace, box_spec, durable=durable, wait=wait, notes=notes or _ignore
         )
+        self._gate.seen(p.owner, has_something=True)
         return self._view(box)
 
     async def remove(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
@@ -113,6 +114,7 @@ class BoxOperations(Core):
         """Has a box run on; `detail` tells if it had to start from its disk. Unsupported."""
         require(p, Action.SUSPEND_BOX)
         box = await self.resolve(p, ref, ws)
+        self._gate.check_work()
         self._lifecycle.check_suspends()
         return self._view(await self._lifecycle.wake(box))
 
@@ -158,6 +160,8 @@ class BoxOperations(Core):
         where the other way leads to the box; the context must be left by the task that entered it.
         """
         require(p, Action.ATTACH_BOX if relay is None else Action.RELAY_BOX)
+        self._gate.check_owner(p.owner)
+        self._gate.check_work()
         tell, shown_to = notes or _ignore, progress or _ignore
 
         def begun(box: Box) -> None:
@@ -187,6 +191,8 @@ class BoxOperations(Core):
                 relay=relay,
             )
         async with held as attachment:
+            self._gate.check_owner(p.owner)  # from here on a block ends it
+            self._gate.seen(p.owner, has_something=True)
             yield replace(attachment, env=await self._environment(p, attachment.box))
 
     async def _environment(self, p: Principal, box: Box) -> dict[str, str]:
@@ -214,6 +220,7 @@ class BoxOperations(Core):
         spec = parse_spec(text, flavors, allow_anonymous=anonymous)
         workspace = joined_workspace(p, spec.workspace, ws)
         require(p, Action.CREATE_BOX, Target(p.owner, workspace))
+        self._gate.check_work()
         if workspace is not None:
             await self._check_enters(p, workspace)
         return spec, workspace

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from boxd.authz import Action, require, workspace_of
 from boxd.errors import BadRequest
 from boxd.names.words import parse_workspace
+from boxd.operations.audits import Audits
 from boxd.operations.keyuse import LastUses
 from boxd.operations.vault import Vault
 
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
+    from boxd.boxes.gate import Gate
     from boxd.boxes.interface import Catalog
     from boxd.boxes.lifecycle import Lifecycle
     from boxd.boxes.quota import Tier
+    from boxd.boxes.tiers import Tiers
     from boxd.clock import Clock
     from boxd.model.usage import DriveUse
     from boxd.principal import Principal
@@ -54,13 +57,19 @@ class Drives(Protocol):
         """
         ...
 
+    async def sizes(self) -> dict[str, int]:
+        """Bytes that the drives of each owner hold. Unavailable."""
+        ...
+
 
 class Core:
     """The base of every family. `drives` None means that drives are not enabled on this host;
-    `tier_of` gives the limits of an owner; `sealer` encrypts what owners entrust to the service.
+    `tier_of` gives the limits of an owner, `tiers` has who was given which, `gate` who is let in;
+    `sealer` encrypts what owners entrust to the service.
 
-    Holds no state across awaits but what `LastUses` holds; the families add none. Critical section:
-    `_minting` is held between counting an owner's keys, shares or secrets and adding one.
+    Holds no state across awaits but what `LastUses` and `Audits` hold; the families add none.
+    Critical section: `_minting` is held between counting an owner's keys, shares or secrets and
+    adding one.
     """
 
     def __init__(
@@ -71,6 +80,8 @@ class Core:
         catalog: Catalog,
         drives: Drives | None,
         tier_of: Callable[[str], Tier],
+        tiers: Tiers,
+        gate: Gate,
         clock: Clock,
         sealer: Sealer,
     ) -> None:
@@ -79,16 +90,28 @@ class Core:
         self._catalog = catalog
         self._drives = drives
         self._tier_of = tier_of
+        self._tiers = tiers
+        self._gate = gate
         self._clock = clock
         self._key_uses = LastUses(store.touch_key, clock)
         self._share_uses = LastUses(store.touch_share, clock)
         self._minting = asyncio.Lock()
         self._vault = Vault(store, sealer)
+        self._audits = Audits(store, clock)
 
     async def close(self) -> None:
         """Waits for what goes on behind requests (bounded by the store's own deadline)."""
         await self._key_uses.close()
         await self._share_uses.close()
+        await self._gate.close()
+
+    def seen(self, p: Principal) -> None:
+        """The caller has come; noted behind it if it is no stranger."""
+        self._gate.seen(p.owner)
+
+    def check_admitted(self, p: Principal) -> None:
+        """Forbidden when the operator has blocked the owner."""
+        self._gate.check_owner(p.owner)
 
     def came(self, p: Principal, address: str) -> None:
         """Where a principal came from, as soon as it has authenticated; empty: no address."""

@@ -51,7 +51,11 @@ class KeyOperations(Core):
         Unavailable when the database does not answer; what the key holds open has ended then too.
         """
         require(p, Action.REMOVE_KEY)
-        found = [key for key in await self._store.keys(p.owner) if key.name == name]
+        await self._revoke(p.owner, name)
+
+    async def _revoke(self, owner: str, name: str) -> None:
+        """See `remove_key`."""
+        found = [key for key in await self._store.keys(owner) if key.name == name]
         if not found:
             raise NotFound(f"no API key {shown(name)}; see: apikeys ls")
         for key in found:
@@ -61,12 +65,15 @@ class KeyOperations(Core):
                 self._lifecycle.attachments.end_key(key.id, f"API key {key.name} was revoked")
 
     async def principal_of_key(self, presented: str | None) -> Principal:
-        """The principal of a presented API key. Every failure is the same InvalidKey."""
+        """The principal of a presented API key. Every failure is the same InvalidKey; Forbidden
+        for a key that is good, and its owner blocked."""
         if not presented or len(presented) > MAX_PRESENTED:
             raise InvalidKey
         key = await self._store.find_key(digest(presented))
         now = self._clock.now()
         if key is None or (key.expires is not None and key.expires <= now):
             raise InvalidKey
+        self._gate.check_owner(key.owner)
         self._key_uses.touch(key.id)
+        self._gate.seen(key.owner, has_something=True)
         return Principal(key.owner, key.scope, "api_key", key.id, expires=key.expires)

@@ -6,7 +6,7 @@ from boxd.operations.agents import AgentOperations
 from boxd.operations.asks import AskOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
-from boxd.operations.keys import KeyOperations
+from boxd.operations.fleet import FleetOperations
 from boxd.operations.profiles import ProfileOperations
 from boxd.operations.secrets import SecretOperations
 from boxd.operations.shares import ShareOperations
@@ -20,9 +20,9 @@ class Operations(
     ShareOperations,
     StatOperations,
     WorkspaceOperations,
+    FleetOperations,
     CatalogOperations,
     DriveOperations,
-    KeyOperations,
     ProfileOperations,
     SecretOperations,
     AgentOperations,

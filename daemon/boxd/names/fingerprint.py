@@ -1,0 +1,37 @@
+"""Owners as text, and references to boxes of any owner: what administrators type. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from boxd.errors import BadName
+from boxd.names.reference import Reference, parse_reference
+from boxd.names.words import shown
+
+EXAMPLE = "SHA256: and 43 characters, as `owners` shows"
+
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+
+
+def parse_owner(text: str) -> str:
+    """The fingerprint of an owner's key. Raises BadName."""
+    if _FINGERPRINT.fullmatch(text) is None:
+        raise BadName(f"{shown(text)} is not the fingerprint of a key: {EXAMPLE}")
+    return text
+
+
+def parse_fleet_reference(text: str) -> tuple[str | None, Reference]:
+    """`ID`, or its beginning, of any owner's box (None), or `FINGERPRINT:REFERENCE`.
+
+    Raises BadName: a name without an owner may be everybody's.
+    """
+    if text.startswith("SHA256:"):
+        owner, _, ref = text.rpartition(":")
+        return parse_owner(owner), parse_reference(ref)
+    reference = parse_reference(text)
+    if reference.id_prefix is None:
+        raise BadName(
+            f"{shown(text)} is not a box of the fleet: give its id or the beginning of it, or "
+            "FINGERPRINT:NAME"
+        )
+    return None, reference
