@@ -40,6 +40,8 @@ class Config:
     below `cache_dir` (None: in the state directory). Removed files of drives can be restored for
     `trash_seconds`; 0: not at all.
 
+    The keys in `admin_keys` open the console of administrators; None: nobody's do.
+
     Addresses in `trusted_sources` are no strangers to the SSH listener, as loopback is none.
 
     `ssh_host` is what users type to reach `ssh_addr`, behind NAT or by a name; None: that address;
@@ -61,6 +63,7 @@ class Config:
     ssh_addr: Address = Address("127.0.0.1", 2222)
     ssh_host: Address | None = None
     api_addr: Address | None = None
+    admin_keys: Path | None = None
     trusted_sources: tuple[IPv4Network | IPv6Network, ...] = ()
     meta_dsn: str | None = field(default=None, repr=False)
     store_file: Path | None = None

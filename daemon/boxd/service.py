@@ -31,6 +31,7 @@ from boxd.backup.making import BackupJob
 from boxd.backup.places import open_target
 from boxd.backup.schedule import BackupSchedule
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.gate import Gate
 from boxd.boxes.hostlimits import check_floor, host_limits
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.policy import Policy
@@ -45,6 +46,7 @@ from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
 from boxd.errors import BadRequest, BoxdError, Unavailable, UnknownImage
+from boxd.frontdoor.adminkeys import AdminKeys
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
@@ -102,6 +104,7 @@ class Service:
         self._stack = AsyncExitStack()
         self._mode = StopMode.DAEMON
         self._known_tiers = load_tiers()
+        self._administrators = AdminKeys(config.admin_keys)
         self._door: FrontDoor | None = None
         self._operations: Operations | None = None
         self._drives: HostDrives | BoxDrives
@@ -123,6 +126,10 @@ class Service:
         """Ends what `start` began, in the opposite order. Idempotent."""
         self._mode = mode
         await self._stack.aclose()
+
+    def reread(self) -> None:
+        """Reads anew what stands in files that may change; see `AdminKeys.reread`."""
+        self._administrators.reread()
 
     def welcome(self) -> list[str]:
         """What to type next."""
@@ -149,6 +156,7 @@ class Service:
         backups = _backups(config) if serve else None
         if serve:  # what only stops boxes asks for no limits
             self._known_tiers = load_tiers(state / TIERS_FILE)
+            self._administrators.load()
         make_private(state)
         if serve:
             check_floor(state, config.min_free)
@@ -225,8 +233,8 @@ class Service:
         *,
         serve: bool,
     ) -> Operations:
-        tiers, clock = Tiers(store, self._known_tiers), SystemClock()
-        await tiers.start()
+        clock = SystemClock()
+        tiers, gate = await self._decisions(store, clock)
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,
@@ -270,12 +278,22 @@ class Service:
             catalog=catalog,
             drives=WorkspaceDrives(volumes, pool, self._drives),
             tier_of=tiers.of,
+            tiers=tiers,
+            gate=gate,
             clock=clock,
             sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
         )
         self._operations = operations
         self._stack.push_async_callback(operations.close)
         return operations
+
+    async def _decisions(self, store: PostgresStore, clock: SystemClock) -> tuple[Tiers, Gate]:
+        """What the operator decided on single owners."""
+        tiers = Tiers(store, self._known_tiers)
+        gate = Gate(store, clock, self._administrators)
+        await tiers.start()
+        await gate.start()
+        return tiers, gate
 
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
         self._door = FrontDoor(
@@ -284,6 +302,7 @@ class Service:
             keys,
             trusted=self._config.trusted_sources,
             shown_as=self._config.ssh_host,
+            administrators=self._administrators,
         )
         await self._door.start()
         self._stack.push_async_callback(self._close_door)

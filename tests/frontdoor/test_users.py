@@ -39,7 +39,6 @@ async def as_json(client: Client, line: str) -> Any:  # noqa: ANN401 - JSON of a
         ("session-", "not a box reference"),
         ("session-nothing", "no box 'nothing'; see: ssh -p "),
         ("jump", "jump only relays: ssh -J jump@127.0.0.1:"),
-        ("sudo", "'sudo' is reserved"),
         ("svcs_" + "0" * 32, "this share link is not valid (any more)"),
         ("we b\u00e9", "'we b\u00e9'"),
         ("x" * 600, "600 characters"),

@@ -23,6 +23,7 @@ from box_guest import protocol
 from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
 from boxd.backends.without_memory import WithoutMemory
 from boxd.boxes.assembly import Assembly, Places
+from boxd.boxes.gate import Gate
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.quota import load_tiers
 from boxd.boxes.tiers import Tiers
@@ -195,6 +196,9 @@ class Entrance:
     store: MemoryStore
     tiers: Tiers
     client: Client
+    gate: Gate
+    administrators: set[str]
+    """Owners whose keys open the console of administrators."""
 
     def new_client(self, name: str) -> Client:
         """A client with a key of its own: another owner."""
@@ -219,7 +223,8 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", asked)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
-    tiers = Tiers(store, load_tiers())
+    administrators: set[str] = set()
+    tiers, gate = Tiers(store, load_tiers()), Gate(store, clock, administrators)
     assembly = Assembly(
         backend=backend,
         tunnels=tunnels,
@@ -243,15 +248,19 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         catalog=catalog,
         drives=None,
         tier_of=tiers.of,
+        tiers=tiers,
+        gate=gate,
         clock=clock,
         sealer=Sealer(keys / "master.key"),
     )
     await lifecycle.start()
-    door = FrontDoor(operations, Address("127.0.0.1", 0), keys)
+    door = FrontDoor(operations, Address("127.0.0.1", 0), keys, administrators=administrators)
     try:
         await door.start()
         client = Client(root / "client", door.port, door.host_key)
-        yield Entrance(door, operations, lifecycle, backend, store, tiers, client)
+        yield Entrance(
+            door, operations, lifecycle, backend, store, tiers, client, gate, administrators
+        )
     finally:
         await door.close(drain_s=0)
         await lifecycle.close(stop_boxes=True)

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.frontdoor.limits import FAMILIAR, FULL, GUESTS
-from tests.harness.openssh import HOST
+from tests.harness.openssh import HOST, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,3 +114,56 @@ def test_connections_run_into_limits_before_files_do(daemon: Daemon) -> None:
     assert found is not None
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert int(found[1]) >= min(2 * (GUESTS + FAMILIAR + FULL), hard)
+
+
+def test_administrators_are_read_anew_and_a_bad_file_changes_nothing(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    """The last test of the module: the daemon starts again."""
+    first, second = (_client(tmp_path / name, daemon) for name in ("first", "second"))
+    file = tmp_path / "administrators"
+    file.write_bytes(first.key.with_suffix(".pub").read_bytes())
+    daemon.end(signal.SIGTERM)
+    daemon.flags.append(f"--admin-keys={file}")
+    daemon.start()
+    first.port = second.port = daemon.ssh_port
+    assert _types(first, "owners") == 0
+    assert _types(second, "owners") == 255
+    file.write_bytes(second.key.with_suffix(".pub").read_bytes())
+    _hang_up(daemon, "administrators' keys read anew: 1")
+    assert _types(first, "owners") == 255
+    assert _types(second, "audit") == 0
+    file.write_bytes(b"root " + first.key.with_suffix(".pub").read_bytes())
+    _hang_up(daemon, "line 1: options before a key are not read")
+    assert " ERROR " in daemon.log.read_text()
+    assert _types(first, "stat") == 255
+    assert _types(second, "stat") == 0
+    refused = daemon.run("serve", f"--admin-keys={file}")
+    assert refused.returncode == 2
+    assert f"boxd: --admin-keys: {file}, line 1: options" in refused.stderr
+    assert daemon.process is not None
+    assert daemon.process.poll() is None
+
+
+def _client(directory: Path, daemon: Daemon) -> Client:
+    scan = ["ssh-keyscan", "-p", str(daemon.ssh_port), "-t", "ed25519", HOST]
+    found = subprocess.run(scan, capture_output=True, check=True, text=True).stdout
+    return Client(directory, daemon.ssh_port, found.partition(" ")[2].strip())
+
+
+def _types(client: Client, line: str) -> int:
+    """Exit status of a command of administrators."""
+    # Known by the port of its first start.
+    known = (client.directory / "known_hosts").read_text().split()[0]
+    options = [*client.options(), "-o", f"HostKeyAlias={known}"]
+    return subprocess.run(["ssh", *options, "-l", "sudo", HOST, line], check=False).returncode
+
+
+def _hang_up(daemon: Daemon, said: str) -> None:
+    """Signals the daemon, and waits until it has said something."""
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 60
+    while said not in daemon.log.read_text():
+        assert time.monotonic() < deadline, daemon.log.read_text()
+        time.sleep(0.02)

@@ -20,6 +20,7 @@ DEFAULTS = {
     "ssh_addr": SSH_ADDR,
     "api_addr": None,
     "ssh_host": None,
+    "admin_keys": None,
     "trusted_sources": "",
     "meta_dsn": None,
     "meta_dsn_file": None,
@@ -130,6 +131,7 @@ def _serving() -> argparse.ArgumentParser:
     add("--cache-size", metavar="SIZE", help=f"of each drive, for example 20G; 0: none ({_CACHE})")
     add("--trash", metavar="DURATION", help="removed files come back so long; 0: never (24h)")
     add("--ssh-host", metavar="NAME[:PORT]", help="what users type for SSH; default: the address")
+    add("--admin-keys", type=Path, metavar="FILE", help="public keys that open ssh sudo@...")
     add("--trusted-sources", metavar="NET,...", help="networks without limits of strangers at SSH")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
     add("--backup-url", metavar="DIR|s3://BUCKET/PREFIX", help="backs the control plane up there")

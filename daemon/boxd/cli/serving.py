@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import signal
@@ -31,8 +30,6 @@ ENDS = {
 """Last words by what was to be stopped."""
 FILES = 65_536
 """Open at once, if the system lets us."""
-
-_log = logging.getLogger(__name__)
 
 
 def serve(config: Config, arguments: argparse.Namespace) -> int:
@@ -70,7 +67,7 @@ def _allow_files() -> None:
 async def _serve_until_stopped(config: Config, console: Console) -> None:
     """SIGINT: stop everything. SIGTERM, and SIGHUP of a closed terminal: boxes and mounts stay.
 
-    Any other SIGHUP stops nothing.
+    Any other SIGHUP stops nothing, and has files of settings read anew.
     """
     import asyncio
 
@@ -87,10 +84,10 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
 
     loop.add_signal_handler(signal.SIGINT, stop, StopMode.EVERYTHING)
     loop.add_signal_handler(signal.SIGTERM, stop, StopMode.DAEMON)
-    hang_up = hangup.handler(lambda: stop(StopMode.DAEMON), _nothing_to_reread)
-    loop.add_signal_handler(signal.SIGHUP, hang_up)
     with showing(console) as progress:
         service = Service(config, progress)
+        hang_up = hangup.handler(lambda: stop(StopMode.DAEMON), service.reread)
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
         starting = asyncio.create_task(service.start())
         waiting: set[asyncio.Future[Any]] = {starting, asked}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -109,11 +106,6 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
         progress("Stopping")
         await service.stop(mode)
     say(console, ENDS[mode.value])
-
-
-def _nothing_to_reread() -> None:
-    """Settings are given at the start. What is kept in a file that may change is read anew here."""
-    _log.info("SIGHUP: no settings to read anew; SIGTERM stops the service")
 
 
 def down(config: Config, arguments: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
         ssh_addr=_address(arguments.ssh_addr, "--ssh-addr"),
         api_addr=_address(arguments.api_addr, "--api-addr") if arguments.api_addr else None,
         ssh_host=_host(arguments.ssh_host, "--ssh-host"),
+        admin_keys=arguments.admin_keys and arguments.admin_keys.absolute(),
         trusted_sources=_networks(arguments.trusted_sources, "--trusted-sources"),
         meta_dsn=_meta_dsn(arguments.meta_dsn, arguments.meta_dsn_file),
         store_file=arguments.store_file,

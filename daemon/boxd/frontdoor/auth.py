@@ -10,20 +10,28 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from box_guest.algorithms import SAFE_SIGNATURES, SIGNATURES
+from boxd.names.words import fold
 from boxd.principal import Principal
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     import asyncssh
+
+    from boxd.principal import Via
 
 MAX_REJECTED = 6
 """Rejected keys of one connection, then it is closed."""
 MAX_TRIES = 32
 """Keys offered or proved on one connection; bounds what an endless prober costs."""
 RSA_MIN_BITS = 2048
+ADMINISTRATOR = "sudo"
+"""The user for whom only keys of administrators authenticate."""
 
-_KINDS = frozenset(name.encode() for name in SIGNATURES if not name.startswith("rsa-")) | {
+KINDS = frozenset(name.encode() for name in SIGNATURES if not name.startswith("rsa-")) | {
     b"ssh-rsa"
 }
+"""Of keys that are identities."""
 
 
 def accept(key: asyncssh.SSHKey) -> str | None:
@@ -32,7 +40,7 @@ def accept(key: asyncssh.SSHKey) -> str | None:
     An accepted RSA key verifies no SHA-1 signature any more: the list that a server announces
     does not bind a client, and asyncssh checks what the key says it can.
     """
-    if key.algorithm not in _KINDS:
+    if key.algorithm not in KINDS:
         return None
     if key.algorithm == b"ssh-rsa" and _modulus_bits(key) < RSA_MIN_BITS:
         return None
@@ -50,6 +58,17 @@ def _modulus_bits(key: asyncssh.SSHKey) -> int:
     return int.from_bytes(numbers[-1], "big").bit_length()
 
 
+def _refuse_signatures(key: asyncssh.SSHKey) -> None:
+    """Has the key look at signatures as long as ever, and take none."""
+    look = key.verify
+
+    def verify(data: bytes, sig: bytes) -> bool:
+        look(data, sig)
+        return False
+
+    vars(key)["verify"] = verify
+
+
 @dataclass(slots=True)
 class Authentication:
     """State of one connection's authentication.
@@ -58,6 +77,8 @@ class Authentication:
     between, so the last accepted pair at completion is the one that was proved.
     """
 
+    administrators: Container[str] = frozenset()
+    """Owners; looked up when a key is offered."""
     rejected: int = 0
     tries: int = 0
     username: str = ""
@@ -66,12 +87,23 @@ class Authentication:
     _key: asyncssh.SSHKey | None = field(default=None, repr=False)
 
     def offer(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """Whether the key may be used. Called for the probe and again for the signed request."""
+        """Whether the key may be used. Called for the probe and again for the signed request.
+
+        It may for every user; but the signature of who is no administrator is never good where
+        one is asked for. So nobody learns from a probe, or from the time that a refusal takes,
+        whose a key is that he has not.
+        """
         self.tries += 1
         self.username, self._owner, self._key = username, accept(key), key
         if self._owner is None:
             self.rejected += 1
+        elif self._administers and self._owner not in self.administrators:
+            _refuse_signatures(key)
         return self._owner is not None
+
+    @property
+    def _administers(self) -> bool:
+        return fold(self.username) == ADMINISTRATOR
 
     @property
     def public_key(self) -> str:
@@ -90,5 +122,6 @@ class Authentication:
         """Binds the pair that was proved."""
         if self._owner is None:
             raise RuntimeError("authentication completed without an accepted key")
-        self.principal = Principal(self._owner, None, "ssh_key")
+        via: Via = "admin" if self._administers else "ssh_key"
+        self.principal = Principal(self._owner, None, via)
         return self.principal

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from boxd.clock import Clock
     from boxd.config import Address
     from boxd.frontdoor.commands.command import Console
@@ -35,6 +37,8 @@ class Hall:
     """The public key of the server, one line in OpenSSH form."""
     console: Console
     """The commands for user `cli`."""
+    administrators: Container[str] = frozenset()
+    """Owners, at this moment, whose keys open the console of administrators."""
     shown_as: Address | None = None
     """What clients are told to type; None: the address that they reached, as at port 0."""
     visitors: set[Guest] = field(default_factory=set)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from boxd.errors import BadName, BoxdError
+from boxd.frontdoor.auth import ADMINISTRATOR
 from boxd.names.reference import parse_reference
 from boxd.names.spec import BoxSpec, parse_spec
 from boxd.names.words import SHARE_PREFIX, fold
@@ -57,7 +58,7 @@ class ToShare:
 class ToSudo:
     """The commands of administrators."""
 
-    user: ClassVar[str] = "sudo"
+    user: ClassVar[str] = ADMINISTRATOR
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from boxd.frontdoor.limits import Limits
 from boxd.frontdoor.visitor import Visitor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
     from pathlib import Path
 
     from boxd.clock import Clock
@@ -56,9 +56,11 @@ class FrontDoor:
         trusted: Iterable[Network] = (),
         console: Console = CLI,
         shown_as: Address | None = None,
+        administrators: Container[str] = frozenset(),
     ) -> None:
         """Who comes from a network of `trusted` is no stranger. `console`: what user `cli` may
         type. `shown_as`: what clients are told to type; None: the address that they reached.
+        `administrators`: the owners that are some, asked each time.
         """
         self._address = address
         self._key = load_host_key(keys_dir)
@@ -66,7 +68,9 @@ class FrontDoor:
         limits = Limits(self._clock, trusted=trusted)
         fingerprint = self._key.get_fingerprint("sha256")
         self._hall = Hall(
-            operations, self._clock, limits, fingerprint, self.host_key, console, shown_as
+            *(operations, self._clock, limits, fingerprint, self.host_key, console),
+            administrators,
+            shown_as,
         )
         self._acceptor: asyncssh.SSHAcceptor | None = None
 

@@ -21,12 +21,13 @@ from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
 from box_guest.endofwriting import on_end_of_writing
 from box_guest.wire import send_no_padding
-from boxd.errors import Unsupported
+from boxd.errors import BoxdError, Forbidden, Unsupported
 from boxd.frontdoor.agentforward import forward_no_agent
 from boxd.frontdoor.auth import Authentication
 from boxd.frontdoor.commands import registry
 from boxd.frontdoor.commands.catalog_cmd import images_table
 from boxd.frontdoor.commands.command import Door, Result
+from boxd.frontdoor.commands.sudo.console import run_audited
 from boxd.frontdoor.floods import Environment
 from boxd.frontdoor.forward import Dial, End, Forwarder, to_port, to_socket
 from boxd.frontdoor.jump import ONLY_RELAYS, Jumps, dial_relay
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from boxd.boxes.lifecycle import Attachment
-    from boxd.errors import BoxdError
     from boxd.frontdoor.commands.command import Stdio
     from boxd.frontdoor.hall import Hall
     from boxd.frontdoor.target import Attach, Target, Tell
@@ -62,7 +62,7 @@ class Visitor(asyncssh.SSHServer):
     def __init__(self, hall: Hall) -> None:
         self.tasks = Tasks()
         self._hall = hall
-        self._auth = Authentication()
+        self._auth = Authentication(hall.administrators)
         self._place: Place | None = None
         self._open: set[Callable[[], None]] = set()
         self._sessions = 0
@@ -127,6 +127,7 @@ class Visitor(asyncssh.SSHServer):
             self._conn.disconnect(DISC_TOO_MANY_CONNECTIONS, refusal)
             return
         self._hall.operations.came(principal, self._address)
+        self._hall.operations.seen(principal)
         flavors = frozenset(flavor.name for flavor in self._hall.operations.flavors())
         self._route = route(self._auth.username, flavors)
         self._target = self._target_of(self._route, principal)
@@ -163,6 +164,8 @@ class Visitor(asyncssh.SSHServer):
         chan = self._conn.create_server_channel()
         Environment(chan)
         take_any_command(chan)
+        if (barred := self._barred()) is not None:
+            return chan, RefusalSession(self.tasks, released, barred)
         if self._target is not None:
             relay = RelaySession(self.tasks, released, self._attach_to(self._target))
             on_end_of_writing(chan, relay.output_unwanted)
@@ -173,7 +176,21 @@ class Visitor(asyncssh.SSHServer):
         if isinstance(self._route, ToText):
             answers = {"images": self._catalog, "cli": self._command, "help": self._help}
             return TextSession(self.tasks, released, answers[self._route.what])
+        if isinstance(self._route, ToSudo):
+            return TextSession(self.tasks, released, self._administer)
         return RefusalSession(self.tasks, released, self._refusal())
+
+    def _barred(self) -> BoxdError | None:
+        """Why the owner gets nothing any more, whatever it came for."""
+        if isinstance(self._route, ToSudo):
+            if self._principal.owner in self._hall.administrators:
+                return None
+            return Forbidden("this key is no administrator's any more")
+        try:
+            self._hall.operations.check_admitted(self._principal)
+        except BoxdError as error:
+            return error
+        return None
 
     def _refusal(self) -> BoxdError:
         """Why there is nothing for this user."""
@@ -182,9 +199,6 @@ class Visitor(asyncssh.SSHServer):
                 return error
             case ToRelay():
                 return Unsupported(self._door().named(ONLY_RELAYS))
-            case ToSudo() as to:
-                text = f"the user {to.user!r} is reserved and not served by this release"
-                return Unsupported(text)
             case _:
                 return Unsupported("this user has no box to forward to")
 
@@ -207,10 +221,9 @@ class Visitor(asyncssh.SSHServer):
         await self._conn.wait_closed()
 
     async def _forward(self, dial: Dial, target: Target | None, why: str = "forward") -> End:
-        if target is None:
-            raise asyncssh.ChannelOpenError(
-                OPEN_ADMINISTRATIVELY_PROHIBITED, escaped(str(self._refusal()))
-            )
+        if (barred := self._barred()) is not None or target is None:
+            text = escaped(str(barred or self._refusal()))
+            raise asyncssh.ChannelOpenError(OPEN_ADMINISTRATIVELY_PROHIBITED, text)
         released = self._count_channel(is_session=False)
         return await Forwarder(self.tasks, self._attach_to(target), why).open(dial, released)
 
@@ -272,6 +285,16 @@ class Visitor(asyncssh.SSHServer):
     async def _command(self, line: str | None, stdio: Stdio) -> Result:
         return await registry.execute(
             self._hall.console,
+            line,
+            principal=self._principal,
+            operations=self._hall.operations,
+            door=self._door(),
+            now=self._hall.clock.now(),
+            stdio=stdio,
+        )
+
+    async def _administer(self, line: str | None, stdio: Stdio) -> Result:
+        return await run_audited(
             line,
             principal=self._principal,
             operations=self._hall.operations,

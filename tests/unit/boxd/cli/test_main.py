@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("command", "flag"),
     [
-        ("serve", "--admin-keys"),
+        ("serve", "--reuse-port"),
         ("doctor", "--trusted-proxy"),
     ],
 )

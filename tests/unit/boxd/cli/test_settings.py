@@ -34,6 +34,14 @@ def test_sizes(size: str, bytes_: int) -> None:
     assert parsed("--cache-size", size).cache_size == bytes_
 
 
+def test_the_file_of_administrators_is_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parsed().admin_keys is None
+    monkeypatch.chdir(tmp_path)
+    assert parsed("--admin-keys", "admins").admin_keys == tmp_path / "admins"
+
+
 def test_networks_that_are_no_strangers() -> None:
     given = parsed("--trusted-sources", "192.0.2.0/24, 2001:db8::/32,198.51.100.7")
     assert list(map(str, given.trusted_sources)) == [

@@ -6,6 +6,7 @@ import asyncssh
 import pytest
 
 from boxd.frontdoor.auth import MAX_REJECTED, MAX_TRIES, Authentication, accept
+from boxd.principal import Principal
 
 
 def key(algorithm: str) -> asyncssh.SSHKey:
@@ -67,6 +68,33 @@ def test_nothing_is_bound_to_a_rejected_key() -> None:
     assert auth.principal is None
     with pytest.raises(RuntimeError):
         _ = auth.public_key
+
+
+def signed(private: asyncssh.SSHKey) -> tuple[asyncssh.SSHKey, bytes]:
+    """The public key, as it came over the wire, and a good signature."""
+    public = asyncssh.import_public_key(private.export_public_key())
+    return public, private.sign(b"data", private.algorithm)
+
+
+@pytest.mark.parametrize("user", ["sudo", "SUDO"])
+def test_only_signatures_of_administrators_are_good_for_their_user(user: str) -> None:
+    administrators: set[str] = set()
+    auth = Authentication(administrators)
+    private = asyncssh.generate_private_key("ssh-ed25519")
+    for other in ("web", "sudoku", "cli"):
+        public, signature = signed(private)
+        assert auth.offer(other, public)
+        assert public.verify(b"data", signature)
+        assert auth.complete().via == "ssh_key"
+    public, signature = signed(private)
+    assert auth.offer(user, public), "an offer tells nothing"
+    assert not public.verify(b"data", signature)
+    administrators.add(public.get_fingerprint("sha256"))
+    public, signature = signed(private)
+    assert auth.offer(user, public)
+    assert not public.verify(b"other data", signature)
+    assert public.verify(b"data", signature)
+    assert auth.complete() == Principal(public.get_fingerprint("sha256"), None, "admin")
 
 
 def test_tries_run_out() -> None:

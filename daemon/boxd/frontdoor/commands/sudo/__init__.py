@@ -1,0 +1,1 @@
+"""The console of administrators: `ssh sudo@HOST COMMAND`."""
