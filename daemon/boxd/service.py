@@ -233,8 +233,7 @@ class Service:
         *,
         serve: bool,
     ) -> Operations:
-        clock = SystemClock()
-        tiers, gate = await self._decisions(store, clock)
+        tiers, gate = await self._decisions(store, clock := SystemClock())
         assembly = Assembly(
             backend=backend,
             tunnels=tunnels,

@@ -1,17 +1,16 @@
-"""Who is let in: what the operator decided on owners and on new work, and who was here lately.
+"""Who is let in: what the operator decided on owners and on new work, and who is no stranger.
 
 It is read at the start and kept in memory, so that asking costs nothing. Critical sections: `block`
 and `unblock` write the row and what is kept under a lock, so that both end the same; no other
-method but `start` and `close` awaits.
+method but `start` awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
-from boxd.errors import BoxdError, Conflict, Forbidden, Unavailable
+from boxd.errors import Conflict, Forbidden, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -20,11 +19,7 @@ if TYPE_CHECKING:
     from boxd.clock import Clock
     from boxd.store.interface import ControlStore
 
-NOTED_EVERY_S = 60.0
-"""When an owner was seen is written at most so often."""
 BLOCKED = "this account is blocked: ask the operator of this service"
-
-_log = logging.getLogger(__name__)
 
 
 class Gate:
@@ -39,8 +34,6 @@ class Gate:
         self._unblockable = unblockable
         self._blocked: dict[str, datetime] = {}
         self._known: set[str] = set()
-        self._noted: dict[str, float] = {}
-        self._background: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self.draining = False
         """No new work; ends with the process."""
@@ -51,10 +44,6 @@ class Gate:
             self._known.add(account.owner)
             if account.blocked is not None:
                 self._blocked[account.owner] = account.blocked
-
-    async def close(self) -> None:
-        """Waits for what is being written (bounded by the store's own deadline)."""
-        await asyncio.gather(*self._background)
 
     def blocked_since(self, owner: str) -> datetime | None:
         """None: not blocked."""
@@ -91,24 +80,10 @@ class Gate:
                 await self._store.set_blocked(owner, None)
                 del self._blocked[owner]
 
-    def seen(self, owner: str, *, has_something: bool = False) -> None:
-        """The owner is here; written down behind the caller.
+    def learn(self, owner: str) -> None:
+        """The owner is no stranger any more."""
+        self._known.add(owner)
 
-        Of a stranger nothing is kept, as keys cost nothing, until it `has_something`.
-        """
-        if has_something:
-            self._known.add(owner)
-        now, last = self._clock.monotonic(), self._noted.get(owner)
-        if owner not in self._known or (last is not None and now - last < NOTED_EVERY_S):
-            return
-        self._noted[owner] = now
-        task = asyncio.create_task(self._note(owner))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
-    async def _note(self, owner: str) -> None:
-        try:
-            await self._store.touch_account(owner, self._clock.now())
-        except BoxdError:
-            self._noted.pop(owner, None)
-            _log.debug("not written that an owner was seen; the next time tells", exc_info=True)
+    def knows(self, owner: str) -> bool:
+        """Whether the owner has, or had, something here, or the operator decided on it."""
+        return owner in self._known

@@ -89,7 +89,7 @@ class BoxOperations(Core):
         box = await self._lifecycle.up(
             p.owner, workspace, box_spec, durable=durable, wait=wait, notes=notes or _ignore
         )
-        self._gate.seen(p.owner, has_something=True)
+        self.seen(p, has_something=True)
         return self._view(box)
 
     async def remove(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
@@ -192,7 +192,7 @@ class BoxOperations(Core):
             )
         async with held as attachment:
             self._gate.check_owner(p.owner)  # from here on a block ends it
-            self._gate.seen(p.owner, has_something=True)
+            self.seen(p, has_something=True)
             yield replace(attachment, env=await self._environment(p, attachment.box))
 
     async def _environment(self, p: Principal, box: Box) -> dict[str, str]:

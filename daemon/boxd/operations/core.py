@@ -95,6 +95,7 @@ class Core:
         self._clock = clock
         self._key_uses = LastUses(store.touch_key, clock)
         self._share_uses = LastUses(store.touch_share, clock)
+        self._owner_uses = LastUses(store.touch_account, clock)
         self._minting = asyncio.Lock()
         self._vault = Vault(store, sealer)
         self._audits = Audits(store, clock)
@@ -103,11 +104,19 @@ class Core:
         """Waits for what goes on behind requests (bounded by the store's own deadline)."""
         await self._key_uses.close()
         await self._share_uses.close()
-        await self._gate.close()
+        await self._owner_uses.close()
 
-    def seen(self, p: Principal) -> None:
-        """The caller has come; noted behind it if it is no stranger."""
-        self._gate.seen(p.owner)
+    def seen(self, p: Principal, *, has_something: bool = False) -> None:
+        """An owner is here; noted behind the caller.
+
+        Of a stranger nothing is kept, as keys cost nothing, until it `has_something`.
+        """
+        if p.via == "share":
+            return  # that is not the owner
+        if has_something:
+            self._gate.learn(p.owner)
+        if self._gate.knows(p.owner):
+            self._owner_uses.touch(p.owner)
 
     def check_admitted(self, p: Principal) -> None:
         """Forbidden when the operator has blocked the owner."""

@@ -75,5 +75,6 @@ class KeyOperations(Core):
             raise InvalidKey
         self._gate.check_owner(key.owner)
         self._key_uses.touch(key.id)
-        self._gate.seen(key.owner, has_something=True)
-        return Principal(key.owner, key.scope, "api_key", key.id, expires=key.expires)
+        p = Principal(key.owner, key.scope, "api_key", key.id, expires=key.expires)
+        self.seen(p, has_something=True)
+        return p

@@ -1,4 +1,4 @@
-"""When API keys and shares were last used: written behind the requests, now and then only.
+"""When keys, shares and owners were last used or seen: written behind the requests, now and then.
 
 No method but `close` awaits; what is written is a task of its own.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from boxd.clock import Clock
 
 TOUCH_INTERVAL = timedelta(minutes=1)
-"""The last use of one key is written at most this often."""
+"""The last use of one is written at most this often."""
 
 _log = logging.getLogger(__name__)
 

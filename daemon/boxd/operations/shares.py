@@ -111,6 +111,8 @@ class ShareOperations(BoxOperations):
         share = await self._store.find_share(digest(text))
         if share is None or _is_over(share, self._clock.now()):
             raise InvalidShare
+        if self._gate.blocked_since(share.owner) is not None:
+            raise InvalidShare
         self._share_uses.touch(share.id)
         return Principal(
             *(share.owner, None, "share", share.id), box=share.box_id, expires=share.expires

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.errors import Forbidden, NotFound, QuotaExceeded, Unavailable
+from boxd.errors import Forbidden, InvalidShare, NotFound, QuotaExceeded, Unavailable
 from boxd.frontdoor.commands.sudo.console import CONSOLE, run_audited
 from boxd.operations.audits import MAX_LINE
 from boxd.principal import Principal
@@ -333,7 +333,8 @@ async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
     ops = world.operations
     box = await ops.up(ANN, "web")
     _, key = await ops.create_key(ANN, "laptop", scope=None, ttl=None)
-    holder = Principal(ANN.owner, None, "share", "s1", box=box.id)
+    _, token = await ops.create_share(ANN, "web", ttl=None)
+    holder = await ops.principal_of_share(token)
     held = [asyncio.create_task(hold(ops, who, box.id)) for who in (ANN, holder, BEN)]
     await until(lambda: ops._lifecycle.attachments.count(box.id) == 2)
     assert json.loads(await done(world, f"block {ANN.owner} --json"))["ended"] == 2
@@ -348,6 +349,8 @@ async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
         ops.check_admitted(ANN)
     with pytest.raises(Forbidden, match="blocked"):
         await ops.principal_of_key(key.reveal())
+    with pytest.raises(InvalidShare):
+        await ops.principal_of_share(token)
     ops.check_admitted(BEN)
     shown = json.loads(await done(world, "owners --json"))
     assert [one["blocked"] is None for one in shown] == [False]
@@ -358,6 +361,7 @@ async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
     await done(world, f"unblock {ANN.owner}")
     await done(world, f"unblock {ANN.owner}")
     assert (await ops.principal_of_key(key.reveal())).owner == ANN.owner
+    assert await ops.principal_of_share(token) == holder
     async with ops.attach(ANN, box.id, kind="reference", why="x"):
         pass
 

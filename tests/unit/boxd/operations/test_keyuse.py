@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from boxd.errors import Unavailable
 from boxd.operations.keyuse import LastUses
-from tests.harness.world import ALICE, TurnedClock
+from boxd.principal import Principal
+from tests.harness.world import ALICE, BOB, TurnedClock
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
@@ -57,3 +58,24 @@ async def test_what_is_not_used_any_more_is_not_remembered() -> None:
         clock.turn(timedelta(seconds=2))
     await uses.close()
     assert len(uses._touched) == 30
+
+
+async def test_of_a_stranger_nothing_is_kept(world: World, ops: Operations) -> None:
+    async def seen(p: Principal) -> object:
+        ops.seen(p)
+        await ops.close()
+        return {one.owner: one.last_seen for one in await world.store.accounts()}
+
+    assert await seen(ALICE) == {}
+    box = await ops.up(ALICE, "web")
+    came = world.clock.now()
+    assert await seen(BOB) == {ALICE.owner: came}
+    world.clock.turn(timedelta(seconds=60))
+    holder = Principal(ALICE.owner, None, "share", "s1", box=box.id)
+    async with ops.attach(holder, "web", kind="reference", why="x"):
+        assert await seen(holder) == {ALICE.owner: came}
+    assert await seen(ALICE) == {ALICE.owner: world.clock.now()}
+    await world.restart()
+    world.clock.turn(timedelta(seconds=60))
+    ops = world.operations
+    assert await seen(ALICE) == {ALICE.owner: world.clock.now()}
