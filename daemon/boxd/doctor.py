@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.backends import cgroups, criu, fence, hostshares
-from boxd.backends.docker import WHY_NO_SUSPEND, DockerBackend
-from boxd.backends.docker_engine import ask
 from boxd.backends.hostnames import HostNames
 from boxd.backends.run import run
+from boxd.backends.runc import RuncBackend
 from boxd.backends.volume import Volume
 from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
@@ -87,7 +86,9 @@ def suspending(config: Config) -> Check:
     What is found out is kept in the state directory; where there is none yet, it is tried beside
     its place and nothing is kept.
     """
-    if config.backend == DockerBackend.name:
+    if config.backend != RuncBackend.name:
+        from boxd.backends.docker import WHY_NO_SUSPEND
+
         remedy = "use --backend runc"
         return Check("suspend", ok=False, found=WHY_NO_SUSPEND, remedy=remedy, needed=False)
     try:
@@ -178,8 +179,11 @@ def _programs(config: Config) -> Iterator[Check]:
 
 
 def _engine(config: Config) -> Iterator[Check]:
-    if config.backend != DockerBackend.name:
+    if config.backend == RuncBackend.name:
         return
+    # Its client takes long to load (see CONTRIBUTING): only who uses it waits for that.
+    from boxd.backends.docker_engine import ask
+
     name = "docker engine"
     try:
         info = asyncio.run(ask(config.docker_socket))
@@ -271,7 +275,7 @@ def _backup(config: Config) -> Check:
 
 def _disks(config: Config) -> Check:
     name = "disks of boxes"
-    if config.backend == DockerBackend.name:
+    if config.backend != RuncBackend.name:
         found, remedy = "no limits: the engine sets none", "use --backend runc"
         return Check(name, ok=False, found=found, remedy=remedy, needed=False)
     try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tests.harness.nursery import Started
 
 BOXD = (sys.executable, "-m", "boxd")
-SERVICE = "boxd.service"
+SERVICE = ("boxd.service", "boxd.doctor")
 """What `boxd serve` loads when it is started."""
 START_S = 120.0
 STOP_S = 90.0
@@ -73,7 +73,7 @@ class Daemon:
         addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
             module, *first = self.program
-            self.process = nursery(module, SERVICE).start(
+            self.process = nursery(module, *SERVICE).start(
                 [*first, "serve", *self._here, *addresses, *self.flags],
                 log=log.fileno(),
                 new_session=True,
@@ -102,7 +102,7 @@ class Daemon:
         command, *rest = arguments
         words = [command, *rest, *self._here]
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-            started = nursery("boxd", SERVICE).start(words, log=errors.fileno(), out=out.fileno())
+            started = nursery("boxd", *SERVICE).start(words, log=errors.fileno(), out=out.fileno())
             try:
                 status = started.wait(STOP_S)
             finally:

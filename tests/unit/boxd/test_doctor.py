@@ -6,6 +6,8 @@ import asyncio
 import fcntl
 import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -170,6 +172,14 @@ def test_suspending_where_nothing_can_be_made(config: Config) -> None:
     assert not check.ok
     assert "could not be tried" in check.found
     assert "--state-dir" in check.remedy
+
+
+def test_only_who_uses_docker_and_s3_loads_their_clients() -> None:
+    """They take a quarter of the time in which a service is loaded."""
+    clients = "{'aiodocker', 'aiohttp', 'aioboto3'}"
+    program = f"import boxd.service, boxd.doctor, sys; print({clients} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert done.stdout == b"set()\n"
 
 
 def test_the_docker_backend_needs_its_engine_and_no_runc(
