@@ -16,6 +16,8 @@ from boxd.boxes import expiry
 from boxd.clock import SystemClock
 from boxd.frontdoor import limits
 from boxd.log import LineFormatter
+from boxd.principal import Principal
+from boxd.secret import Secret
 from tests.frontdoor.test_forward import _shout, check_intact, talk
 from tests.frontdoor.test_service import ssh_agent
 from tests.harness.openssh import HOST, Client, Done, end_input, run, running
@@ -137,7 +139,9 @@ async def test_a_holder_with_any_key_has_sessions_and_files(
     assert box.owner == front_door.client.fingerprint()
 
 
-async def test_a_holder_forwards_ports_and_no_agent(front_door: Entrance, tmp_path: Path) -> None:
+async def test_a_holder_forwards_ports_and_has_neither_agent_nor_secrets(
+    front_door: Entrance, tmp_path: Path
+) -> None:
     token = (await mint(front_door))["token"]
     holder, local = holder_of(front_door), tmp_path / "l"
     server = await asyncio.start_server(_shout, HOST, 0)
@@ -148,9 +152,12 @@ async def test_a_holder_forwards_ports_and_no_agent(front_door: Entrance, tmp_pa
         why = front_door.lifecycle.attachments.why
         await until(lambda: why(box_id) == {"shared command": 1})
         await end_input(process)
+    me = Principal(front_door.client.fingerprint(), None, "ssh_key")
+    await front_door.operations.set_secret(me, "MINE", Secret("value"), tier="account")
+    assert (await front_door.client.run("web", "echo [$MINE]")).text == "[value]\n"
     agent = holder.directory / "agent"
     async with ssh_agent(agent, holder.key):
-        command = holder.ssh(token, "-A", 'echo "[$SSH_AUTH_SOCK]"')
+        command = holder.ssh(token, "-A", 'echo "[$SSH_AUTH_SOCK$MINE]"')
         use = f"IdentityAgent={agent}"
         done = await run([use if word == "IdentityAgent=none" else word for word in command])
     assert (done.status, done.text) == (0, "[]\n")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -127,10 +127,7 @@ class ShareOperations(BoxOperations):
         notes: Callable[[str], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Attachment]:
-        """Holds the box of a share, without what its owner has put into its environment.
-
-        InvalidShare when the box is gone; else as `attach`.
-        """
+        """Holds the box of a share; as `attach`, but InvalidShare when the box is gone."""
         async with AsyncExitStack() as stack:
             held = self.attach(
                 *(holder, holder.box or ""),
@@ -143,7 +140,7 @@ class ShareOperations(BoxOperations):
                 attachment = await stack.enter_async_context(held)
             except NotFound:
                 raise InvalidShare from None
-            yield replace(attachment, env={})
+            yield attachment
 
     async def _living_shares(self, owner: str, now: datetime) -> int:
         """How many the owner has; forgets those that are over."""
