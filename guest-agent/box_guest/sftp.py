@@ -166,6 +166,8 @@ class TransferSession(SSHServerStreamSession[bytes]):
                 serving = run_scp_server(files, command, stdin, stdout, stderr)
                 if serving is not None:
                     await serving
+        except EOFError:
+            chan.exit(0)  # a client that left before its first message, as from OpenSSH's server
         except Exception as error:
             # One channel's failure must not end the others.
             self._failed(error)

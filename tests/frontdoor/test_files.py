@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.openssh import HOST, run
+from tests.harness.openssh import HOST, Done, run
 
 if TYPE_CHECKING:
     from tests.harness.frontdoor import Entrance
@@ -128,6 +128,15 @@ async def test_rsync_both_ways(front_door: Entrance, tree: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("said", [b"", b"\0\0"])
+async def test_a_client_of_sftp_that_leaves_at_once_is_no_failure(
+    front_door: Entrance, capfd: pytest.CaptureFixture[str], said: bytes
+) -> None:
+    done = await front_door.client.run("web", "-s", "sftp", stdin=said)
+    assert done == Done(0, b"", b"")
+    assert "Traceback" not in capfd.readouterr().err
+
+
 async def test_a_large_file_by_sftp_is_the_same(front_door: Entrance, tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.write_bytes(os.urandom(64 * MIB))
