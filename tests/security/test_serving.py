@@ -119,7 +119,7 @@ def test_connections_run_into_limits_before_files_do(daemon: Daemon) -> None:
 def test_administrators_are_read_anew_and_a_bad_file_changes_nothing(
     daemon: Daemon, tmp_path: Path
 ) -> None:
-    """The last test of the module: the daemon starts again."""
+    """The last test of the module: the daemon starts again, and ends."""
     first, second = (_client(tmp_path / name, daemon) for name in ("first", "second"))
     file = tmp_path / "administrators"
     file.write_bytes(first.key.with_suffix(".pub").read_bytes())
@@ -138,11 +138,10 @@ def test_administrators_are_read_anew_and_a_bad_file_changes_nothing(
     assert " ERROR " in daemon.log.read_text()
     assert _types(first, "stat") == 255
     assert _types(second, "stat") == 0
-    refused = daemon.run("serve", f"--admin-keys={file}")
-    assert refused.returncode == 2
+    daemon.end(signal.SIGTERM)
+    refused = daemon.run("serve", f"--admin-keys={file}", "--ssh-addr=127.0.0.1:0")
+    assert refused.returncode == 2, refused.stderr
     assert f"boxd: --admin-keys: {file}, line 1: options" in refused.stderr
-    assert daemon.process is not None
-    assert daemon.process.poll() is None
 
 
 def _client(directory: Path, daemon: Daemon) -> Client:

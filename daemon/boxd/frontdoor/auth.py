@@ -119,9 +119,10 @@ class Authentication:
         return self.rejected >= MAX_REJECTED or self.tries > MAX_TRIES
 
     def complete(self) -> Principal:
-        """Binds the pair that was proved."""
+        """Binds the pair that was proved. Who is no administrator never becomes one here."""
         if self._owner is None:
             raise RuntimeError("authentication completed without an accepted key")
-        via: Via = "admin" if self._administers else "ssh_key"
+        admitted = self._administers and self._owner in self.administrators
+        via: Via = "admin" if admitted else "ssh_key"
         self.principal = Principal(self._owner, None, via)
         return self.principal

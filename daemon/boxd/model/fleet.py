@@ -52,10 +52,13 @@ class OwnerView:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How much of something is in use, and how much may be; None: as much as there is."""
+    """How much of something is in use, and how much may be; None: as much as there is.
+
+    Of what is on or off, `used` is a bool.
+    """
 
     what: str
-    used: int | float
+    used: int | float | bool
     limit: int | float | None = None
     unit: str = ""
     """`MiB`, or nothing for a number of things."""

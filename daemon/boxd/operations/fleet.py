@@ -49,19 +49,21 @@ class FleetOperations(BoxOperations, KeyOperations):
         boxes = await self._store.all_boxes()
         accounts = {one.owner: one for one in await self._store.accounts()}
         volumes = await self._store.list_volumes()
+        count = Counter(box.owner for box in boxes)
+        running = Counter(box.owner for box in boxes if box.state in AWAKE)
         used: Counter[str] = Counter()
         for box in boxes:
             usage = self._lifecycle.usage.last(box.id)
             used[box.owner] += usage.disk_bytes if usage else 0
         for owner, size in (await self._drive_bytes()).items():
             used[owner] += size
-        found = accounts.keys() | {box.owner for box in boxes} | {one.owner for one in volumes}
+        found = accounts.keys() | count.keys() | {one.owner for one in volumes}
         return [
             OwnerView(
                 owner=owner,
                 tier=self._tiers.name_of(owner),
-                boxes=sum(box.owner == owner for box in boxes),
-                running=sum(box.owner == owner and box.state in AWAKE for box in boxes),
+                boxes=count[owner],
+                running=running[owner],
                 bytes=used[owner],
                 last_seen=accounts[owner].last_seen if owner in accounts else None,
                 blocked=self._gate.blocked_since(owner),
@@ -158,7 +160,7 @@ class FleetOperations(BoxOperations, KeyOperations):
         if host is not None:
             levels.append(Level("free disk space", await asyncio.to_thread(host.free), unit="MiB"))
             levels.append(Level("free disk space that stays", host.free_mb, unit="MiB"))
-        return [*levels, Level("draining", int(self._gate.draining))]
+        return [*levels, Level("draining", self._gate.draining)]
 
     async def fleet_audits(self, p: Principal, limit: int, owner: str | None = None) -> list[Audit]:
         """The last entries of the audit, newest first: all, or those about an owner."""

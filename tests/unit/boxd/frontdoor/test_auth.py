@@ -89,6 +89,7 @@ def test_only_signatures_of_administrators_are_good_for_their_user(user: str) ->
     public, signature = signed(private)
     assert auth.offer(user, public), "an offer tells nothing"
     assert not public.verify(b"data", signature)
+    assert auth.complete().via == "ssh_key", "nor would one that was found good make one"
     administrators.add(public.get_fingerprint("sha256"))
     public, signature = signed(private)
     assert auth.offer(user, public)

@@ -81,7 +81,7 @@ async def test_every_command_has_stable_columns_and_json(sleepy: World) -> None:
         "ls": "OWNER NAME ID STATE ATTACHED IMAGE FLAVOR AGE DEADLINE NEXT",
         f"suspend {ANN.owner}:web": "OWNER NAME STATE",
         f"resume {ANN.owner}:web": "OWNER NAME STATE",
-        "tier ls": "TIER OWNERS BOXES RUNNING CPUS MEM MiB DISK MiB SNAPSHOTS KEYS WORKSPACES"
+        "tier ls": "TIER OWNERS BOXES RUNNING CPUS MEM MiB DISK MiB SNAPSHOTS KEYS SHARES WORKSPACES"
         " DEADLINE",
         f"keys ls {ANN.owner}": "NAME SCOPE CREATED EXPIRES LAST USED",
         "stat": "WHAT USED LIMIT",
@@ -408,6 +408,7 @@ async def test_drained_it_takes_no_new_work(world: World) -> None:
                 await verb
         assert [one.id for one in await ops.list_boxes(ANN)] == [box.id]
         stat = {one["what"]: one["used"] for one in json.loads(await done(world, "stat --json"))}
-        assert (stat["draining"], stat["attachments"]) == (1, 1)
+        assert (stat["draining"], stat["attachments"]) == (True, 1)
+        assert (await done(world, "stat")).splitlines()[-1].split() == ["draining", "yes", "-"]
     await done(world, "drain --cancel")
     await ops.up(ANN, "new")

@@ -24,6 +24,8 @@ async def _run(call: Call) -> Reply:
 
 def _row(one: Level) -> tuple[object, ...]:
     unit = f" {one.unit}" if one.unit else ""
+    if isinstance(one.used, bool):
+        return one.what, "yes" if one.used else "no", None
     return (
         one.what,
         f"{one.used:g}{unit}",

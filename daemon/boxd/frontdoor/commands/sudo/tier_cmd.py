@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("TIER", "OWNERS", "BOXES", "RUNNING", "CPUS", "MEM MiB", "DISK MiB"),
-    *("SNAPSHOTS", "KEYS", "WORKSPACES", "DEADLINE"),
+    *("SNAPSHOTS", "KEYS", "SHARES", "WORKSPACES", "DEADLINE"),
 )
 
 
@@ -40,6 +40,7 @@ def _row(name: str, tier: Tier, owners: int) -> tuple[object, ...]:
         tier.disk_mb,
         tier.snapshots,
         tier.keys,
+        tier.shares,
         tier.workspaces,
         format_duration(tier.deadline_max),
     )
