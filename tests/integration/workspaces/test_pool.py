@@ -43,10 +43,6 @@ class OneVolume:
         self.made.add((owner, workspace))
         return self._config
 
-    async def sizes(self) -> dict[str, int]:
-        """As if nothing stood in it."""
-        return {owner: 0 for owner, _ in self.made}
-
 
 @pytest.fixture
 def volumes(volume: VolumeConfig) -> OneVolume:

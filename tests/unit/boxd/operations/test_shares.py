@@ -88,7 +88,7 @@ async def test_a_holder_has_one_box_and_nothing_else(ops: Operations) -> None:
     _, token = await minted(ops)
     holder = await ops.principal_of_share(token)
     await ops.up(ALICE, "other")
-    for ref in ("other", "ws1/web", "0"):
+    for ref in ("other", "ws1/web", "absent"):
         with pytest.raises(NotFound):
             await ops.resolve(holder, ref)
     for refused in (
