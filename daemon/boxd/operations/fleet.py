@@ -131,7 +131,7 @@ class FleetOperations(BoxOperations, KeyOperations):
 
     async def fleet_remove_key(self, p: Principal, owner: str, name: str) -> None:
         """Revokes a key of anybody, and ends what it holds open. NotFound, Unavailable."""
-        await self._revoke(_about(self._audits.deed(p), owner), name)
+        await self._revoke_key(_about(self._audits.deed(p), owner), name)
 
     async def fleet_levels(self, p: Principal) -> list[Level]:
         """What there is, and what the host has room for."""

@@ -51,9 +51,9 @@ class KeyOperations(Core):
         Unavailable when the database does not answer; what the key holds open has ended then too.
         """
         require(p, Action.REMOVE_KEY)
-        await self._revoke(p.owner, name)
+        await self._revoke_key(p.owner, name)
 
-    async def _revoke(self, owner: str, name: str) -> None:
+    async def _revoke_key(self, owner: str, name: str) -> None:
         """See `remove_key`."""
         found = [key for key in await self._store.keys(owner) if key.name == name]
         if not found:

@@ -43,6 +43,10 @@ class WorkspaceDrives:
         """See Drives."""
         return await self._volumes.usage(owner)
 
+    async def sizes(self) -> dict[str, int]:
+        """See Drives."""
+        return await self._volumes.sizes()
+
     def closing(self, owner: str, workspace: str) -> AbstractContextManager[None]:
         """See Drives."""
         return self._volumes.closing(owner, workspace)

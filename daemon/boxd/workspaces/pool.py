@@ -67,10 +67,6 @@ class Volumes(Protocol):
         """The volume of a workspace, made when there is none."""
         ...
 
-    async def sizes(self) -> dict[str, int]:
-        """Bytes that the volumes of each owner hold."""
-        ...
-
 
 @dataclass(slots=True)
 class Opened:
@@ -132,10 +128,6 @@ class DrivePool:
             if opened is not None:
                 del self._open[place]
                 await _end(opened)
-
-    async def sizes(self) -> dict[str, int]:
-        """Bytes that the drives of each owner hold. Unavailable."""
-        return await self._volumes.sizes()
 
     async def close_idle(self) -> None:
         """Closes what nobody has used for the time that is allowed."""

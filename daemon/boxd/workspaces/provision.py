@@ -201,12 +201,18 @@ class Provisioner:
             return bool(await connection.fetchval("SELECT NOT EXISTS (SELECT 1 FROM dentry)"))
 
     async def usage(self, names: list[str]) -> dict[str, DriveUse]:
-        """What each of these volumes holds; those that are not there are missing. Unavailable."""
+        """What each of these volumes holds; those that are not there, or are locked, are missing.
+
+        Raises Unavailable.
+        """
         found = {}
         async with self._connection() as connection:
+            await connection.execute(_PATIENCE)
             there = set(await _names(connection))
             for name in names:
-                if name in there:
+                if name not in there:
+                    continue
+                with suppress(*_BUSY):
                     await connection.execute("SELECT set_config('search_path', $1, false)", name)
                     (use,) = await connection.fetch("SELECT * FROM wrkfs.statfs()")
                     found[name] = DriveUse(
@@ -224,41 +230,14 @@ class Provisioner:
         """
         found = []
         async with self._connection() as connection:
-            # A role can lock the tables of its volume: that keeps nobody else waiting.
-            await connection.execute("SET lock_timeout = '1s'; SET statement_timeout = '5s'")
+            await connection.execute(_PATIENCE)
             there = set(await _names(connection))
             for name in names:
                 try:
                     if name in there and await connection.fetchval(_WASTEFUL.format(name)):
                         found.append(name)
-                except (
-                    asyncpg.LockNotAvailableError,
-                    asyncpg.QueryCanceledError,
-                    asyncpg.UndefinedTableError,
-                ):
+                except _BUSY:
                     continue  # the next look will tell
-        return found
-
-    async def sizes(self, names: list[str]) -> dict[str, int]:
-        """Bytes of files in each of these volumes; one that is locked or gone is left out.
-
-        Raises Unavailable.
-        """
-        found = {}
-        async with self._connection() as connection:
-            # As in `wasteful`.
-            await connection.execute("SET lock_timeout = '1s'; SET statement_timeout = '5s'")
-            there = set(await _names(connection))
-            for name in names:
-                try:
-                    if name in there:
-                        found[name] = int(await connection.fetchval(_SIZE.format(name)))
-                except (
-                    asyncpg.LockNotAvailableError,
-                    asyncpg.QueryCanceledError,
-                    asyncpg.UndefinedTableError,
-                ):
-                    continue
         return found
 
     def dsn(self, role: str, password: Secret) -> str:
@@ -306,6 +285,10 @@ class Provisioner:
                 await connection.execute(f"REVOKE ALL ON {kind} {', '.join(names)} FROM PUBLIC")
 
 
+_PATIENCE = "SET lock_timeout = '1s'; SET statement_timeout = '5s'"
+"""A role can lock the tables of its volume: that keeps nobody else waiting."""
+_BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.UndefinedTableError)
+"""What is raised of a volume that is locked, or is being removed."""
 _WASTEFUL = """
     SELECT NOT EXISTS (SELECT 1 FROM {0}.session s
                        WHERE s.fenced_at IS NULL AND s.expires_at > clock_timestamp())
@@ -315,12 +298,6 @@ _WASTEFUL = """
                  < clock_timestamp() - make_interval(secs => least(v.trash_seconds, 1000000000))))
 """
 """Whether a volume that nobody has open keeps garbage, ids of ended sessions, or old trash."""
-
-_SIZE = """
-    SELECT coalesce((SELECT sum(bytes) FROM {0}.usage), 0)
-        + coalesce((SELECT sum(bytes) FROM {0}.op_result), 0)
-"""
-"""What the files of a volume hold; see `wrkfs/meta/schema.sql`."""
 
 
 async def _names(connection: asyncpg.Connection) -> list[str]:

@@ -154,10 +154,11 @@ class Volumes:
     async def sizes(self) -> dict[str, int]:
         """Bytes that the volumes of each owner hold. Raises Unavailable."""
         volumes = await self._store.list_volumes()
-        held = await self._provisioner.sizes([volume.role for volume in volumes])
+        held = await self._provisioner.usage([volume.schema for volume in volumes])
         sums: Counter[str] = Counter()
         for volume in volumes:
-            sums[volume.owner] += held.get(volume.role, 0)
+            use = held.get(volume.schema)
+            sums[volume.owner] += use.bytes if use else 0
         return sums
 
     async def wasteful(self) -> list[VolumeConfig]:

@@ -81,8 +81,8 @@ async def test_every_command_has_stable_columns_and_json(sleepy: World) -> None:
         "ls": "OWNER NAME ID STATE ATTACHED IMAGE FLAVOR AGE DEADLINE NEXT",
         f"suspend {ANN.owner}:web": "OWNER NAME STATE",
         f"resume {ANN.owner}:web": "OWNER NAME STATE",
-        "tier ls": "TIER OWNERS BOXES RUNNING CPUS MEM MiB DISK MiB SNAPSHOTS KEYS SHARES WORKSPACES"
-        " DEADLINE",
+        "tier ls": "TIER OWNERS BOXES RUNNING CPUS MEM MiB DISK MiB SNAPSHOTS KEYS SHARES"
+        " WORKSPACES DEADLINE",
         f"keys ls {ANN.owner}": "NAME SCOPE CREATED EXPIRES LAST USED",
         "stat": "WHAT USED LIMIT",
         "audit": "TIME ADMIN STATUS OWNER COMMAND",
