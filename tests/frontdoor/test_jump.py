@@ -342,6 +342,18 @@ async def test_every_other_door_is_closed_and_shows_this_one(front_door: Entranc
     assert (await client.run("ws1/web", "echo normal")).text == "normal\n"
 
 
+async def test_dropbear_hops_there_too(front_door: Entrance) -> None:
+    client = front_door.client
+    key = str(client.directory / "dropbear")
+    converted = await run(["dropbearconvert", "openssh", "dropbear", str(client.key), key])
+    assert converted.status == 0
+    # It starts itself for the hop, by the path that it was started with.
+    program = ["env", f"HOME={client.directory}", "/usr/bin/dbclient", "-y", "-y", "-i", key]
+    hops = f"jump@{HOST}^{client.port},root@web"
+    done = await run([*program, hops, "echo out; exit 5"])
+    assert (done.status, done.stdout) == (5, b"out\n")
+
+
 async def test_a_removed_box_ends_its_connections(front_door: Entrance) -> None:
     client = front_door.client
     async with running(client.jump("web", "echo up; exec cat")) as process:
