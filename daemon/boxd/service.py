@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.interface import Backend
+    from boxd.boxes.hostlimits import HostLimits
     from boxd.config import Config
     from boxd.images.importer import Imported
     from boxd.model.catalog import Image
@@ -257,13 +258,7 @@ class Service:
             ),
             templates=self._config.templates,
             sources=Sources(self._config.trusted_sources),
-            host=host_limits(
-                self._config.state_dir,
-                running=self._config.max_running,
-                memory=self._config.max_memory,
-                free=self._config.min_free,
-                ceiling=backend.capabilities().memory_ceiling,
-            ),
+            host=self._host_limits(backend),
         )
         self._lifecycle = lifecycle
         self._stack.push_async_callback(self._close_lifecycle)
@@ -293,6 +288,15 @@ class Service:
         await tiers.start()
         await gate.start()
         return tiers, gate
+
+    def _host_limits(self, backend: Backend) -> HostLimits:
+        return host_limits(
+            self._config.state_dir,
+            running=self._config.max_running,
+            memory=self._config.max_memory,
+            free=self._config.min_free,
+            ceiling=backend.capabilities().memory_ceiling,
+        )
 
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
         self._door = FrontDoor(
