@@ -50,6 +50,8 @@ class AskOperations(Core):
         ask = await self._open_ask(p, ask_id)
         if not answer or len(answer) > MAX_ANSWER:
             raise BadRequest(f"an answer has from 1 to {MAX_ANSWER} characters")
+        if "\0" in answer:
+            raise BadRequest("an answer is text without NUL characters")
         if ask.options and answer not in ask.options:
             options = ", ".join(shown(option) for option in ask.options)
             raise BadRequest(f"{shown(answer)} is no answer to this question; options: {options}")
@@ -66,18 +68,12 @@ class AskOperations(Core):
         if box is None:
             raise NotFound("no such box")
         now = self._clock.now()
-        asks = await self._store.asks(box.owner)
         if verb == protocol.ASK_STATE:
-            for ask in asks:
+            for ask in await self._store.asks(box.owner):
                 if (ask.id, ask.box_id) == (params["ask"], box_id):
                     return {"state": ask.state(now), "answer": ask.answer}
             raise NotFound("this box has asked no such question, or it is long over")
         await self._store.remove_asks(now - LIVES)
-        if sum(ask.state(now) == "open" for ask in asks) >= MAX_OPEN:
-            raise QuotaExceeded(
-                f"limit reached: {MAX_OPEN} open questions per owner; their owner answers them by: "
-                "asks answer ID TEXT"
-            )
         ask = Ask(
             id=random_hex(16),
             owner=box.owner,
@@ -88,7 +84,14 @@ class AskOperations(Core):
             created=now,
             expires=now + LIVES,
         )
-        await self._store.add_ask(ask)
+        async with self._minting:
+            asks = await self._store.asks(box.owner)
+            if sum(one.state(now) == "open" for one in asks) >= MAX_OPEN:
+                raise QuotaExceeded(
+                    f"limit reached: {MAX_OPEN} open questions per owner; their owner answers them "
+                    "by: asks answer ID TEXT"
+                )
+            await self._store.add_ask(ask)
         return {"ask": ask.id}
 
     async def _open_ask(self, p: Principal, ask_id: str) -> Ask:

@@ -68,8 +68,8 @@ class Core:
     `sealer` encrypts what owners entrust to the service.
 
     Holds no state across awaits but what `LastUses` and `Audits` hold; the families add none.
-    Critical section: `_minting` is held between counting an owner's keys, shares or secrets and
-    adding one.
+    Critical sections: `_minting` is held between counting an owner's keys, shares, secrets or
+    questions and adding one, `_founding` with workspaces that no box makes.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Core:
         self._share_uses = LastUses(store.touch_share, clock)
         self._owner_uses = LastUses(store.touch_account, clock)
         self._minting = asyncio.Lock()
+        self._founding = asyncio.Lock()
         self._vault = Vault(store, sealer)
         self._audits = Audits(store, clock)
 
@@ -133,12 +134,13 @@ class Core:
 
     async def _ensure_workspace(self, p: Principal, name: str) -> None:
         """Makes a workspace at its first use."""
-        present = await self._store.workspaces(p.owner)
-        if name in present:
-            return
-        require(p, Action.CREATE_WORKSPACE)
-        self._tier_of(p.owner).check_workspaces(len(present))
-        await self._store.add_workspace(p.owner, name, self._clock.now())
+        async with self._founding:
+            present = await self._store.workspaces(p.owner)
+            if name in present:
+                return
+            require(p, Action.CREATE_WORKSPACE)
+            self._tier_of(p.owner).check_workspaces(len(present))
+            await self._store.add_workspace(p.owner, name, self._clock.now())
 
 
 def checked_workspace(p: Principal, ws: str | None) -> str | None:

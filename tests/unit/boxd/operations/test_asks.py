@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import Ambiguous, BadRequest, Conflict, Forbidden, NotFound, QuotaExceeded
+from boxd.operations import asks
 from boxd.operations.asks import LIVES, MAX_ANSWER, MAX_OPEN
+from tests.harness.turns import wait_turns
 from tests.harness.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
@@ -49,6 +52,9 @@ async def test_options_are_what_can_be_answered(ops: Operations) -> None:
         with pytest.raises(BadRequest):
             await ops.answer_ask(ALICE, number, wrong)
     await ops.answer_ask(ALICE, number, "b")
+    free = await ask(ops, box.id)
+    with pytest.raises(BadRequest, match="NUL"):
+        await ops.answer_ask(ALICE, free, "a\0b")
 
 
 async def test_nobody_else_sees_or_answers_one(ops: Operations) -> None:
@@ -102,6 +108,17 @@ async def test_open_ones_are_limited(ops: Operations) -> None:
         await ask(ops, box.id)
     await ops.answer_ask(ALICE, asked[0], "yes")
     await ask(ops, box.id)
+
+
+async def test_those_that_are_asked_at_once_are_counted_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = world.operations
+    box = await ops.up(ALICE, "web")
+    monkeypatch.setattr(asks, "MAX_OPEN", 3)
+    wait_turns(monkeypatch, world.store, "asks", "add_ask")
+    await asyncio.gather(*(ask(ops, box.id) for _ in range(9)), return_exceptions=True)
+    assert len(await ops.list_asks(ALICE)) == 3
 
 
 async def test_of_a_box_that_is_gone_the_question_stays(ops: Operations) -> None:

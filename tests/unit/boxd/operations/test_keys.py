@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from boxd.errors import (
     QuotaExceeded,
 )
 from boxd.principal import Principal
+from tests.harness.turns import wait_turns
 from tests.harness.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
@@ -78,6 +80,17 @@ async def test_keys_are_limited(tmp_path: Path) -> None:
     with pytest.raises(QuotaExceeded, match="1 workspaces"):
         await world.operations.up(ALICE, "ws2/web")
     await world.close()
+
+
+async def test_keys_that_are_made_at_once_are_counted_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, tier=lambda tier: replace(tier, keys=3))
+    wait_turns(monkeypatch, world.store, "keys", "add_key")
+    create = world.operations.create_key
+    made = (create(ALICE, f"k{number}", scope=None, ttl=None) for number in range(9))
+    await asyncio.gather(*made, return_exceptions=True)
+    assert len(await world.store.keys(ALICE.owner)) == 3
 
 
 async def test_scoped_key_lives_in_its_workspace(ops: Operations) -> None:

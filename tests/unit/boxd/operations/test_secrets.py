@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -17,9 +18,11 @@ from boxd.errors import (
     Unavailable,
 )
 from boxd.names.variable import MAX_VALUE
+from boxd.operations import secrets
 from boxd.operations.secrets import MAX_SEALED, MAX_SECRETS
 from boxd.principal import Principal
 from boxd.secret import Secret
+from tests.harness.turns import wait_turns
 from tests.harness.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
@@ -128,6 +131,17 @@ async def test_what_no_variable_can_be_is_refused(
         await ops.set_secret(ALICE, name, Secret(value), tier="account")
     assert len(str(raised.value)) < 300
     assert not await ops.list_secrets(ALICE)
+
+
+async def test_those_that_are_set_at_once_are_counted_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "MAX_SECRETS", 3)
+    wait_turns(monkeypatch, world.store, "secrets", "put_secret")
+    keep = world.operations.set_secret
+    kept = (keep(ALICE, f"N{number}", Secret("x"), tier="account") for number in range(9))
+    await asyncio.gather(*kept, return_exceptions=True)
+    assert len(await world.store.secrets(ALICE.owner)) == 3
 
 
 async def test_their_number_and_sum_are_limited(ops: Operations) -> None:

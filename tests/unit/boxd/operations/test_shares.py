@@ -25,6 +25,7 @@ from boxd.errors import (
 from boxd.model.box import BoxState
 from boxd.principal import Principal
 from boxd.secret import Secret, digest
+from tests.harness.turns import wait_turns
 from tests.harness.wait import until
 from tests.harness.world import ALICE, BOB, SCOPED, World
 
@@ -266,9 +267,12 @@ async def test_living_shares_are_limited(frugal: World) -> None:
     assert [one.share.expires for one in await ops.list_shares(ALICE)] == [None, None]
 
 
-async def test_shares_that_are_made_at_once_are_counted_one_by_one(frugal: World) -> None:
+async def test_shares_that_are_made_at_once_are_counted_one_by_one(
+    frugal: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ops = frugal.operations
     await ops.up(ALICE, "web")
+    wait_turns(monkeypatch, frugal.store, "shares", "add_share")
     made = await asyncio.gather(
         *(ops.create_share(ALICE, "web", ttl=None) for _ in range(9)), return_exceptions=True
     )

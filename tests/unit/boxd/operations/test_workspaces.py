@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -11,6 +12,7 @@ import pytest
 from boxd.errors import BadName, Conflict, Forbidden, InvalidKey, NotFound, QuotaExceeded
 from boxd.model.usage import DriveUse
 from boxd.secret import Secret
+from tests.harness.turns import wait_turns
 from tests.harness.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
@@ -76,6 +78,17 @@ async def test_they_are_listed_with_what_they_hold(ops: Operations, drives: Fake
     ]
     assert [one.name for one in await ops.list_workspaces(SCOPED)] == ["ws1"]
     assert [one.name for one in await ops.list_workspaces(BOB)] == [None]
+
+
+async def test_those_that_are_made_at_once_are_counted_one_by_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ops = world.operations
+    world.tier = replace(world.tier, workspaces=3)
+    wait_turns(monkeypatch, world.store, "workspaces", "add_workspace")
+    made = (ops.create_workspace(ALICE, f"ws{number}") for number in range(9))
+    await asyncio.gather(*made, return_exceptions=True)
+    assert len(await world.store.workspaces(ALICE.owner)) == 3
 
 
 async def test_making_one_twice_and_too_many_are_refused(world: World) -> None:
