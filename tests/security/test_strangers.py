@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.frontdoor import limits
-from tests.harness.openssh import HOST, running
+from boxd.config import Address
+from boxd.frontdoor import limits, server
+from tests.harness.openssh import HOST, Client, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.harness.frontdoor import Entrance
 
 IDLE = 120
@@ -63,6 +66,16 @@ async def misbehave(front_door: Entrance) -> None:
         await writer.wait_closed()
 
 
+async def dawdle(port: int, said: bytes) -> None:
+    """Says no more than that, until it is sent away; for that there is a penalty of 10 seconds."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(said)
+    assert (await reader.read()).startswith(b"SSH-2.0-")
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
 async def test_idle_connections_of_the_own_host_do_not_lock_out(front_door: Entrance) -> None:
     with ExitStack() as stack:
         left = await settled(idle(stack, front_door, HOST))
@@ -99,6 +112,24 @@ async def test_a_stranger_who_misbehaves_is_not_let_in(front_door: Entrance) -> 
     assert (await front_door.client.run("cli", "whoami")).status == 0
     await misbehave(front_door)
     assert (await front_door.client.run("cli", "whoami")).status == 255
+
+
+@pytest.mark.usefixtures("only_strangers")
+async def test_who_does_not_log_in_in_time_is_sent_away_and_soon_not_let_in(
+    front_door: Entrance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server.LOGIN_GRACE_S == 30
+    monkeypatch.setattr(server, "LOGIN_GRACE_S", 1)
+    door = server.FrontDoor(front_door.operations, Address(HOST, 0), tmp_path)
+    await door.start()
+    try:
+        client = Client(tmp_path / "client", door.port, door.host_key)
+        assert (await client.run("cli", "whoami")).status == 0
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(dawdle(door.port, said) for said in (b"", b"SSH-2.0-x\r\n") * 3))
+        assert (await client.run("cli", "whoami")).status == 255
+    finally:
+        await door.close(drain_s=0)
 
 
 async def test_the_connections_of_a_key_are_bounded(
