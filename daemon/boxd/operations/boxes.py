@@ -183,12 +183,7 @@ class BoxOperations(Core):
         else:
             box = await self.resolve(p, target, ws)
             held = self._lifecycle.attach_existing(
-                box,
-                why=why,
-                key_id=p.key_id,
-                expiry=_expiry(p),
-                begun=begun,
-                relay=relay,
+                box, why=why, key_id=p.key_id, expiry=_expiry(p), begun=begun, relay=relay
             )
         async with held as attachment:
             self._gate.check_owner(p.owner)  # from here on a block ends it
