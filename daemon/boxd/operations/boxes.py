@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from boxd.authz import Action, Target, require
@@ -162,11 +163,7 @@ class BoxOperations(Core):
         require(p, Action.ATTACH_BOX if relay is None else Action.RELAY_BOX)
         self._gate.check_owner(p.owner)
         self._gate.check_work()
-        tell, shown_to = notes or _ignore, progress or _ignore
-
-        def begun(box: Box) -> None:
-            shown_to(_begun_text(box))
-
+        begun = partial(_tell_begun, progress or _ignore)
         if kind == "spec":
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
             ttl = self._tier_of(p.owner).deadline_exec if run_box else None
@@ -175,7 +172,7 @@ class BoxOperations(Core):
                 why=why,
                 key_id=p.key_id,
                 expiry=_expiry(p),
-                notes=tell,
+                notes=notes or _ignore,
                 begun=begun,
                 default_ttl=ttl,
                 relay=relay,
@@ -224,11 +221,12 @@ class BoxOperations(Core):
         return view_box(box, self._clock.now(), self._lifecycle.use(box))
 
 
-def _begun_text(box: Box) -> str:
+def _tell_begun(tell: Callable[[str], None], box: Box) -> None:
     """What happens to a box that somebody waits for."""
     if box.state is BoxState.CREATING:
-        return f"creating {box.ref} ..."
-    return f"{'resuming' if box.memory else 'starting'} {box.ref} ..."
+        tell(f"creating {box.ref} ...")
+    else:
+        tell(f"{'resuming' if box.memory else 'starting'} {box.ref} ...")
 
 
 def _expiry(p: Principal) -> Expiry | None:
