@@ -22,6 +22,7 @@ from asyncssh.constants import (
 )
 
 from box_guest import forward, protocol
+from box_guest.agentwish import AgentWish
 from box_guest.algorithms import CIPHERS, KEX, RELAY_MACS, SAFE_SIGNATURES, SIGNATURES
 from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
@@ -168,9 +169,13 @@ class RelayServer(asyncssh.SSHServer):
 class RelaySession(BoxSession):
     """A session of the owner's client, which nobody has looked at on its way."""
 
+    def connection_made(self, chan: ServerChannel) -> None:
+        super().connection_made(chan)
+        self._agent = AgentWish(chan)
+
     def sent(self, chan: ServerChannel) -> Mapping[bytes, bytes]:
         env = {**filtered(chan.get_environment_bytes()), **SESSION}
-        agent = chan.get_agent_path()
+        agent = self._agent.path
         return env if agent is None else {**env, b"SSH_AUTH_SOCK": os.fsencode(agent)}
 
     def output_unwanted(self) -> None:

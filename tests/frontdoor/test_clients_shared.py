@@ -10,7 +10,8 @@ import pytest
 
 from boxd.frontdoor.visitor import SESSIONS_PER_CONNECTION
 from tests.frontdoor.test_forward import check_intact
-from tests.harness.openssh import end_input, kill, running
+from tests.frontdoor.test_service import ssh_agent
+from tests.harness.openssh import end_input, kill, run, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -93,3 +94,27 @@ async def test_how_commands_ended_is_told_in_full(front_door: Entrance) -> None:
             assert done.exit_signal[0] == name
         for status in (0, 1, 127, 255):
             assert (await connection.run(f"exit {status}")).exit_status == status
+
+
+async def test_a_session_has_the_clients_agent_only_if_it_asked_itself(
+    front_door: Entrance,
+) -> None:
+    """Also when another one of the same connection has it."""
+    client = front_door.client
+    extra = client.make_key("extra", "-t", "ed25519")
+    agent, shared = client.directory / "agent", client.directory / "m"
+    async with ssh_agent(agent, extra):
+
+        def ssh(*words: str) -> list[str]:
+            use = f"IdentityAgent={agent}"
+            command = client.ssh("web", "-S", str(shared), *words)
+            return [use if word == "IdentityAgent=none" else word for word in command]
+
+        show = 'echo "[$SSH_AUTH_SOCK]"'
+        async with running(ssh("-M", "-A", f"{show}; cat")) as first:
+            assert first.stdout is not None
+            assert (await first.stdout.readline()).startswith(b"[/")
+            assert (await run(ssh("-a", show))).stdout == b"[]\n"
+            assert (await run(ssh("-A", "ssh-add -l"))).status == 0
+            assert (await run(ssh("-a", show))).stdout == b"[]\n"
+            await end_input(first)

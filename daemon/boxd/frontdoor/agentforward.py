@@ -27,14 +27,11 @@ def forward_no_agent(conn: asyncssh.SSHServerConnection) -> None:
 
 
 @asynccontextmanager
-async def forwarded_agent(
-    tunnel: Tunnel, chan: asyncssh.SSHServerChannel[bytes]
-) -> AsyncIterator[dict[bytes, bytes]]:
+async def forwarded_agent(tunnel: Tunnel, agent: str | None) -> AsyncIterator[dict[bytes, bytes]]:
     """A socket in the box that leads to the client's agent, as environment of the session.
 
-    Empty when the client did not ask for it. Raises Unavailable when the box makes no socket.
+    Empty when there is no agent. Raises Unavailable when the box makes no socket.
     """
-    agent = chan.get_agent_path()
     if agent is None:
         yield {}
         return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import asyncssh
 
+from box_guest.agentwish import AgentWish
 from box_guest.commandbytes import encoded
 from box_guest.environment import SESSION, filtered
 from boxd.errors import Unavailable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle import Attachment
-    from boxd.frontdoor.session import Tasks
+    from boxd.frontdoor.session import Channel, Tasks
 
     Tell = Callable[[str], None]
     Attach = Callable[[str, Tell, Tell], AbstractAsyncContextManager[Attachment]]
@@ -129,6 +130,12 @@ class RelaySession(Session):
         self.deaf = False
         """The client's reader of stdout has gone."""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._agent: AgentWish
+
+    def connection_made(self, chan: Channel) -> None:
+        """The channel is open; nothing is asked for yet."""
+        super().connection_made(chan)
+        self._agent = AgentWish(chan)
 
     @guarded(False)
     def exec_requested(self, command: str) -> bool:
@@ -204,7 +211,7 @@ class RelaySession(Session):
         async with self._attach(self._why(), self._note, self._progress) as attachment:
             tunnel = attachment.tunnel
             self._lost = lambda: attachment.lost
-            async with forwarded_agent(tunnel, self.chan) as agent_env:
+            async with forwarded_agent(tunnel, self._agent.path) as agent_env:
                 up = await self._open(tunnel.connection, attachment.env, agent_env)
                 try:
                     self._connect(up)
