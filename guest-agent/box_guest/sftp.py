@@ -150,6 +150,17 @@ class TransferSession(SSHServerStreamSession[bytes]):
         chan.set_extra_info(client_version="SSH-2.0-OpenSSH")
         chan.get_connection().create_task(self._serve(chan))
 
+    def signal_received(self, signal: str) -> None:
+        """Ends it, as a program would end: `PIPE` comes when a client has stopped reading."""
+        cast("asyncssh.SSHServerChannel[bytes]", self._chan).exit_with_signal(signal)
+
+    def break_received(self, msec: int) -> bool:
+        """Means nothing without a terminal."""
+        return False
+
+    def terminal_size_changed(self, width: int, height: int, pixwidth: int, pixheight: int) -> None:
+        """Means nothing here; asyncssh would break off what is being read."""
+
     async def _serve(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
         stdin = asyncssh.SSHReader[bytes](self, chan)
         stdout = asyncssh.SSHWriter[bytes](self, chan)

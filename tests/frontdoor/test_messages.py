@@ -142,6 +142,31 @@ async def test_a_held_session_ends_with_its_client(front_door: Entrance) -> None
         await end_input(process)
 
 
+async def test_a_file_transfer_ends_by_a_signal_and_by_nothing_else_of_terminals(
+    front_door: Entrance, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`PIPE` is what a transfer gets whose client was killed while it read."""
+
+    async def ask(kind: int, words: bytes) -> int:
+        process.stdin.write((1 + len(words)).to_bytes(4, "big") + bytes([kind]) + words)
+        size = int.from_bytes(await process.stdout.readexactly(4), "big")
+        answer = await process.stdout.readexactly(size)
+        return answer[0]
+
+    async with connected(front_door) as connection, asyncio.timeout(60):
+        process = await connection.create_process(subsystem="sftp")
+        assert await ask(1, b"\0\0\0\3") == 2, "its version"
+        process.change_terminal_size(132, 43)
+        process.send_break(100)
+        assert await ask(16, b"\0\0\0\1\0\0\0\1.") == 104, "the name of where it is"
+        process.send_signal("PIPE")
+        done = await process.wait()
+        assert done.exit_signal is not None
+        assert done.exit_signal[0] == "PIPE"
+        assert (await connection.run("echo here")).stdout == b"here\n"
+    assert "failed" not in capfd.readouterr().err
+
+
 def connected(front_door: Entrance) -> AbstractAsyncContextManager[asyncssh.SSHClientConnection]:
     """A connection of the test's own to box `web`."""
     return front_door.client.second("web")
