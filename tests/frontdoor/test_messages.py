@@ -150,7 +150,7 @@ async def test_a_file_transfer_ends_by_a_signal_and_by_nothing_else_of_terminals
     async def ask(kind: int, words: bytes) -> int:
         process.stdin.write((1 + len(words)).to_bytes(4, "big") + bytes([kind]) + words)
         size = int.from_bytes(await process.stdout.readexactly(4), "big")
-        answer = await process.stdout.readexactly(size)
+        answer: bytes = await process.stdout.readexactly(size)
         return answer[0]
 
     async with connected(front_door) as connection, asyncio.timeout(60):

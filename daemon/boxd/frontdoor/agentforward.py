@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from boxd.errors import Unavailable
 from boxd.tunnel.channel import FAULTS
+from boxd.tunnel.opening import opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -37,7 +38,8 @@ async def forwarded_agent(tunnel: Tunnel, agent: str | None) -> AsyncIterator[di
         return
     path = f"{tunnel.hello.forward_dir}/agent.{secrets.token_hex(8)}"
     try:
-        listener = await tunnel.connection.forward_remote_path(path, agent)
+        opening = tunnel.connection.forward_remote_path(path, agent)
+        listener = await opened(opening, lambda late: late.close())
     except FAULTS as error:
         raise Unavailable(f"the box does not forward the SSH agent: {error}") from error
     try:

@@ -17,6 +17,7 @@ from boxd.errors import BoxdError
 from boxd.frontdoor.session import guarded
 from boxd.names.words import escaped
 from boxd.tunnel.channel import FAULTS
+from boxd.tunnel.opening import opened
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -197,9 +198,10 @@ def to_port(host: str, port: int) -> Dial:
     """Dials a TCP port from inside the box."""
 
     async def dial(connection: asyncssh.SSHClientConnection, end: End) -> object:
-        return await connection.create_connection(
+        opening = connection.create_connection(
             lambda: end, host, port, encoding=None, window=WINDOW, max_pktsize=PACKET
         )
+        return await opened(opening, lambda pair: pair[0].abort())
 
     return dial
 
@@ -208,9 +210,10 @@ def to_socket(path: str) -> Dial:
     """Dials a Unix socket in the box."""
 
     async def dial(connection: asyncssh.SSHClientConnection, end: End) -> object:
-        return await connection.create_unix_connection(
+        opening = connection.create_unix_connection(
             lambda: end, path, encoding=None, window=WINDOW, max_pktsize=PACKET
         )
+        return await opened(opening, lambda pair: pair[0].abort())
 
     return dial
 

@@ -21,6 +21,7 @@ from boxd.errors import Unavailable
 from boxd.frontdoor.agentforward import forwarded_agent
 from boxd.frontdoor.session import Exit, Session, guarded
 from boxd.tunnel.channel import FAULTS
+from boxd.tunnel.opening import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -240,7 +241,7 @@ class RelaySession(Session):
         beneath = {os.fsencode(name): os.fsencode(value) for name, value in given.items()}
         env = {**beneath, **filtered(chan.get_environment_bytes()), **SESSION, **agent_env}
         try:
-            await connection.create_session(
+            opening = connection.create_session(
                 lambda: up,
                 # Bytes, which asyncssh passes on as they are.
                 command=cast("str | None", encoded(self._command)),
@@ -254,6 +255,7 @@ class RelaySession(Session):
                 window=UPSTREAM_WINDOW,
                 max_pktsize=UPSTREAM_PACKET,
             )
+            await opened(opening, lambda pair: pair[0].abort())
         except FAULTS as error:
             raise Unavailable(f"the box did not open a session: {error}; try again") from error
         return up

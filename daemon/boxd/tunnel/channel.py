@@ -14,6 +14,7 @@ from asyncssh.packet import PacketDecodeError
 from box_guest import protocol
 from boxd.errors import DialTimeout, NothingListening, Unavailable
 from boxd.tunnel.control import checked_shells
+from boxd.tunnel.opening import opened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -127,7 +128,7 @@ class Tunnel:
         variables.update(env or {})
         try:
             async with asyncio.timeout(OPEN_S):
-                _, session = await self.connection.create_session(
+                opening = self.connection.create_session(
                     Exec,
                     command=command,
                     env=variables,
@@ -138,6 +139,7 @@ class Tunnel:
                     term_type=terminal.term if terminal else None,
                     term_size=terminal.size if terminal else None,
                 )
+                _, session = await opened(opening, lambda pair: pair[0].abort())
         except FAULTS as error:
             raise _unavailable(error) from None
         if not isinstance(session, Exec):
@@ -151,9 +153,10 @@ class Tunnel:
         """
         try:
             async with asyncio.timeout(OPEN_S):
-                return await self.connection.open_connection(
+                opening = self.connection.open_connection(
                     host, port, encoding=None, window=WINDOW, max_pktsize=PACKET
                 )
+                return await opened(opening, lambda pair: pair[1].close())
         except asyncssh.ChannelOpenError as error:
             if self.closed:
                 raise _unavailable(error) from None
@@ -173,9 +176,10 @@ class Tunnel:
         must not raise. Raises Unavailable."""
         try:
             async with asyncio.timeout(OPEN_S):
-                return await self.connection.start_unix_server(
+                opening = self.connection.start_unix_server(
                     lambda: taken, path, encoding=None, window=WINDOW, max_pktsize=PACKET
                 )
+                return await opened(opening, lambda late: late.close())
         except FAULTS as error:
             raise _unavailable(error) from None
 
