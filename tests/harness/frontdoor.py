@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest_asyncio
 
 from box_guest import protocol
@@ -147,8 +148,10 @@ class ProcessBackend(WithoutMemory):
         return self._root / box_id[:8] / "guest.sock"
 
     def kill(self, box_id: str) -> None:
-        """The box dies without a word."""
-        self._running[box_id].send_signal(signal.SIGKILL)
+        """The box dies without a word, with all that runs in it."""
+        agent = psutil.Process(self._running[box_id].pid)
+        for process in (agent, *agent.children(recursive=True)):
+            process.kill()
 
     def _alive(self, box_id: str) -> bool:
         process = self._running.get(box_id)
