@@ -84,7 +84,7 @@ async def test_those_that_are_made_at_once_are_counted_one_by_one(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ops = world.operations
-    world.tier = replace(world.tier, workspaces=3)
+    world.tiers[ALICE.owner] = replace(world.tier, workspaces=3)
     wait_turns(monkeypatch, world.store, "workspaces", "add_workspace")
     made = (ops.create_workspace(ALICE, f"ws{number}") for number in range(9))
     await asyncio.gather(*made, return_exceptions=True)
@@ -93,7 +93,7 @@ async def test_those_that_are_made_at_once_are_counted_one_by_one(
 
 async def test_making_one_twice_and_too_many_are_refused(world: World) -> None:
     ops = world.operations
-    world.tier = replace(world.tier, workspaces=2)
+    world.tiers[ALICE.owner] = replace(world.tier, workspaces=2)
     assert (await ops.create_workspace(ALICE, "One")).name == "one"
     with pytest.raises(Conflict, match="one"):
         await ops.create_workspace(ALICE, "one")
