@@ -233,6 +233,9 @@ async def test_profiles(store: ControlStore) -> None:
         await store.put_profile(OWNER, one)
     assert await store.profiles(OWNER) == [full, bare]
     assert await store.profiles(OTHER) == []
+    built = replace(bare, snapshot="a" * 32, built_from="web@s1")
+    await store.put_profile(OWNER, built)
+    assert await store.profiles(OWNER) == [full, built]
     await store.put_profile(OWNER, replace(bare, image="node"))
     assert await store.profiles(OWNER) == [full, replace(bare, image="node")]
     await store.remove_profile(OTHER, "Lab")

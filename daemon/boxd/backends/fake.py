@@ -27,6 +27,7 @@ class _Box:
         self.starts = 0
         self.resumes = 0
         self.drive: Path | None = None
+        self.origin = ""
 
 
 class FakeBackend:
@@ -69,6 +70,10 @@ class FakeBackend:
     def resumes(self, box_id: str) -> int:
         """How often the box ran on from its memory."""
         return self._find(box_id).resumes
+
+    def origin(self, box_id: str) -> str:
+        """The snapshot that a box was made of; empty: of its image."""
+        return self._find(box_id).origin
 
     async def setup(self) -> None:
         """Nothing to prepare."""
@@ -232,7 +237,8 @@ class FakeBackend:
         self._fail("clone")
         memory = self._kept(snapshot_id)
         await self.create(plan)
-        self._boxes[plan.box_id].memory = memory
+        box = self._boxes[plan.box_id]
+        box.memory, box.origin = memory, snapshot_id
 
     def _kept(self, snapshot_id: str) -> bool:
         if snapshot_id not in self._snapshots:

@@ -46,11 +46,12 @@ def _ignore(_box: Box) -> None:
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A new box against which nothing speaks but a limit, as it will be stored; it has no host key
-    yet. `detail` is what its row tells once it runs."""
+    yet. `detail` is what its row tells once it runs; `snapshot_id`: its disk is that one's."""
 
     box: Box
     shortened: tuple[Shortened, ...]
     detail: str = ""
+    snapshot_id: str = ""
 
 
 class Changes:
@@ -126,9 +127,11 @@ class Changes:
             durable=durable,
             relay_key=relay_key,
         )
-        template = None if relay_key else self._templates.find(decided.box)
+        if relay_key or decided.snapshot_id:
+            return await self._make(decided, said, old=old, begun=begun)
+        template = self._templates.find(decided.box)
         box = await self._make(decided, said, old=old, template=template, begun=begun)
-        if template is None and not relay_key:
+        if template is None:
             self._templates.wanted(box)
         return box
 
@@ -144,9 +147,7 @@ class Changes:
         """A new running box of a spec with the disk and memory of a snapshot; see `create`."""
         if old is not None and base.id not in await self._assembly.backend.snapshots():
             raise NotFound(f"what was kept of box {base.ref} is gone from this host")
-        return await self._make(
-            self._decide_from(base, workspace, spec), said, old=old, snapshot_id=base.id
-        )
+        return await self._make(self._decide_from(base, workspace, spec), said, old=old)
 
     async def _decide(
         self,
@@ -165,6 +166,7 @@ class Changes:
             spec, self._defaults_of(owner), self._catalog, profile=profile, default_ttl=default_ttl
         )
         self._check_image(wish.image, profile)
+        await self._check_disk(profile)
         box = new_box(
             *(owner, workspace, spec.name, wish),
             now=self._clock.now(),
@@ -172,7 +174,7 @@ class Changes:
             durable=durable,
             relay_key=relay_key,
         )
-        return Decided(box, wish.shortened)
+        return Decided(box, wish.shortened, snapshot_id=(profile and profile.snapshot) or "")
 
     def _decide_from(self, base: Snapshot, workspace: str | None, spec: BoxSpec) -> Decided:
         """What `create_from` makes; see `_decide`."""
@@ -195,7 +197,7 @@ class Changes:
             drive=base.drive,
             memory=base.memory and not elsewhere,
         )
-        return Decided(box, wish.shortened, OTHER_DRIVE if elsewhere else "")
+        return Decided(box, wish.shortened, OTHER_DRIVE if elsewhere else "", base.id)
 
     async def _make(
         self,
@@ -203,7 +205,6 @@ class Changes:
         said: Callable[[str], None],
         *,
         old: Box | None,
-        snapshot_id: str = "",
         template: str | None = None,
         begun: Callable[[Box], None] = _ignore,
     ) -> Box:
@@ -216,7 +217,7 @@ class Changes:
             lost = ""
             if template is None or not await self._copied(box, private_key, template):
                 async with self._dooms.breakable(box):
-                    await self._assembly.build(box, private_key, snapshot_id=snapshot_id)
+                    await self._assembly.build(box, private_key, snapshot_id=decided.snapshot_id)
                 lost = await self._sleep.revive(box)
             detail = lost or decided.detail
             box = await self._rows.change(box, BoxState.RUNNING, detail, memory=False)
@@ -306,6 +307,16 @@ class Changes:
             if profile is None:
                 raise
             raise type(error)(f"profile {profile.name}: {error}") from None
+
+    async def _check_disk(self, profile: Profile | None) -> None:
+        """NotFound, before a row is made, when what a profile was built of is gone."""
+        if profile is None or profile.snapshot is None:
+            return
+        if profile.snapshot not in await self._assembly.backend.snapshots():
+            raise NotFound(
+                f"profile {profile.name}: {profile.built_from}, of which it was built, is gone; "
+                f"build it again: profiles build {profile.name} --from BOX"
+            )
 
     async def wake(
         self, box: Box, *, detail: str = "", begun: Callable[[Box], None] = _ignore

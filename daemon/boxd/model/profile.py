@@ -15,6 +15,9 @@ class Profile:
 
     `ttl` is the profile's deadline, counted from creation, `grace` its lifetime after the last
     detach. `egress` is `all`, `none`, or a list of names and networks.
+
+    One that was built starts boxes from the disk that a box had: `snapshot` is the id of what was
+    kept of it, `built_from` how its owner addresses that.
     """
 
     name: str
@@ -23,3 +26,5 @@ class Profile:
     ttl: timedelta | None = None
     grace: timedelta | None = None
     egress: str | None = None
+    snapshot: str | None = None
+    built_from: str | None = None

@@ -55,6 +55,22 @@ class ProfileOperations(Core):
         for the egress list.
         """
         require(p, Action.CHANGE_PROFILE)
+        profile = self._profile_of(
+            *(name, image), flavor=flavor, ttl=ttl, grace=grace, egress=egress
+        )
+        await self._put_profile(p, profile, notes)
+        return profile
+
+    def _profile_of(
+        self,
+        name: str,
+        image: str,
+        *,
+        flavor: str | None,
+        ttl: timedelta | None,
+        grace: timedelta | None,
+        egress: str | None,
+    ) -> Profile:
         flavors = {one.name for one in self._catalog.flavors()}
         name = parse_name(name, "profile name")
         if name in flavors:
@@ -62,16 +78,24 @@ class ProfileOperations(Core):
         if flavor is not None and (flavor := fold(flavor)) not in flavors:
             raise UnknownImage(f"no flavor {shown(flavor)}; known: {', '.join(sorted(flavors))}")
         policy = None if egress is None else str(parse_egress(egress))
-        profile = Profile(name, self._image(image, flavors), flavor, ttl, grace, policy)
+        return Profile(name, self._image(image, flavors), flavor, ttl, grace, policy)
+
+    async def _check_room(self, p: Principal, name: str) -> None:
         present = {one.name for one in await self._store.profiles(p.owner)}
         if len(present | {name}) > MAX_PROFILES:
             raise QuotaExceeded(
                 f"limit reached: {MAX_PROFILES} profiles per owner; remove one: profiles rm NAME"
             )
+
+    async def _put_profile(
+        self, p: Principal, profile: Profile, notes: Callable[[str], None] | None
+    ) -> None:
+        await self._check_room(p, profile.name)
         await self._store.put_profile(p.owner, profile)
-        if notes is not None and name in {one.name for one in self._catalog.images()}:
-            notes(f"{name} in a box spec now means this profile, not the image of that name")
-        return profile
+        if notes is not None and profile.name in {one.name for one in self._catalog.images()}:
+            notes(
+                f"{profile.name} in a box spec now means this profile, not the image of that name"
+            )
 
     async def list_profiles(self, p: Principal) -> list[Profile]:
         """The profiles of the owner, by name."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
 from boxd.boxes.snapshots import RESERVED
-from boxd.errors import BadRequest, NotFound
+from boxd.errors import BadRequest, Conflict, NotFound
 from boxd.names.reference import parse_reference
 from boxd.names.words import parse_name
 from boxd.operations.boxes import BoxOperations
@@ -56,9 +56,16 @@ class SnapshotOperations(BoxOperations):
     async def remove_snapshot(
         self, p: Principal, ref: str, name: str, ws: str | None = None
     ) -> Snapshot:
-        """Forgets a snapshot, also of a box that is gone. NotFound."""
+        """Forgets a snapshot, also of a box that is gone. NotFound; Conflict names a profile that
+        was built of it."""
         require(p, Action.SNAPSHOT_BOX)
         snapshot = await self._snapshot(p, ref, name, ws)
+        for profile in await self._store.profiles(p.owner):
+            if profile.snapshot == snapshot.id:
+                raise Conflict(
+                    f"profile {profile.name} was built of it, and boxes start from it; "
+                    f"first: profiles rm {profile.name}"
+                )
         await self._lifecycle.snapshots.remove(snapshot)
         return snapshot
 

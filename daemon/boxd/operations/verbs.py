@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from boxd.operations.agents import AgentOperations
 from boxd.operations.asks import AskOperations
+from boxd.operations.builds import BuildOperations
 from boxd.operations.catalogs import CatalogOperations
 from boxd.operations.drive import DriveOperations
 from boxd.operations.fleet import FleetOperations
@@ -17,6 +18,7 @@ from boxd.operations.workspaces import WorkspaceOperations
 
 class Operations(
     SnapshotOperations,
+    BuildOperations,
     ShareOperations,
     StatOperations,
     WorkspaceOperations,

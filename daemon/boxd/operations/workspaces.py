@@ -103,6 +103,7 @@ class WorkspaceOperations(ProfileOperations):
                 await self._lifecycle.remove(box)
             for snapshot in snapshots:
                 await self._lifecycle.snapshots.remove(snapshot)
+            await self._tell_built(p, snapshots, notes)
             if self._drives is not None:
                 await self._drives.remove(p.owner, workspace.name)
             await self._revoke(workspace, notes)
@@ -149,6 +150,15 @@ class WorkspaceOperations(ProfileOperations):
                 f"workspace {workspace.name} has {' and '.join(found)}; "
                 f"to remove all of it: ws rm {workspace.name} --force"
             )
+
+    async def _tell_built(
+        self, p: Principal, gone: list[Snapshot], notes: Callable[[str], None] | None
+    ) -> None:
+        """Profiles that were built of boxes of a workspace outlive it without what they need."""
+        ids = {snapshot.id for snapshot in gone}
+        for profile in await self._store.profiles(p.owner):
+            if notes is not None and profile.snapshot in ids:
+                notes(f"profile {profile.name} was built of {profile.built_from}, which is gone")
 
     async def _revoke(self, workspace: Workspace, notes: Callable[[str], None] | None) -> None:
         """What another workspace of that name would take over: secrets, and keys confined to it."""

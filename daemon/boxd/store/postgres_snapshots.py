@@ -56,18 +56,20 @@ class PostgresSnapshots(PostgresPool):
     async def put_profile(self, owner: str, profile: Profile) -> None:
         """See ControlStore."""
         await self._execute(
-            "INSERT INTO boxd.profile (owner, name, image, flavor, ttl, grace, egress) "
-            "VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (owner, name) DO UPDATE SET "
-            "image = $3, flavor = $4, ttl = $5, grace = $6, egress = $7",
+            "INSERT INTO boxd.profile "
+            "(owner, name, image, flavor, ttl, grace, egress, snapshot, built_from) "
+            "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (owner, name) DO UPDATE SET "
+            "image = $3, flavor = $4, ttl = $5, grace = $6, egress = $7, snapshot = $8, "
+            "built_from = $9",
             *(owner, profile.name, profile.image, profile.flavor),
-            *(profile.ttl, profile.grace, profile.egress),
+            *(profile.ttl, profile.grace, profile.egress, profile.snapshot, profile.built_from),
         )
 
     async def profiles(self, owner: str) -> list[Profile]:
         """See ControlStore."""
         rows = await self._rows(
-            "SELECT name, image, flavor, ttl, grace, egress FROM boxd.profile "
-            'WHERE owner = $1 ORDER BY name COLLATE "C"',
+            "SELECT name, image, flavor, ttl, grace, egress, snapshot, built_from "
+            'FROM boxd.profile WHERE owner = $1 ORDER BY name COLLATE "C"',
             owner,
         )
         return [Profile(**row) for row in rows]

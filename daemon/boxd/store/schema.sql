@@ -103,6 +103,8 @@ CREATE TABLE boxd.profile (
     ttl interval,                     -- deadline, counted from creation
     grace interval,                   -- lifetime after the last detach
     egress text,
+    snapshot text CHECK (snapshot ~ '^[0-9a-f]{32}$'), -- boxes start from its disk; it may be gone
+    built_from text,                  -- how its owner addresses it
     PRIMARY KEY (owner, name)
 );
 

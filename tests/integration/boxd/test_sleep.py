@@ -138,6 +138,18 @@ def test_a_snapshot_is_brought_back_and_forked(daemon: Daemon, user: User) -> No
     assert user.boxes()["base"]["detail"] == user.boxes()["kid"]["detail"] == ""
 
 
+def test_a_profile_is_built_of_a_box(daemon: Daemon, user: User) -> None:
+    user.ssh("maker", COUNTER + "echo built >/root/file")
+    assert "lab" in user.ssh("cli", "profiles build lab --from maker")
+    user.ssh("maker", "echo later >/root/file")
+    # The disk as it was, and none of the processes.
+    assert user.ssh("made:lab", "hostname; cat /root/file") == "made\nbuilt"
+    assert user.ssh("made", "grep -ls count.s[h] /proc/[0-9]*/cmdline || true") == ""
+    assert user.ssh("maker", "grep -ls count.s[h] /proc/[0-9]*/cmdline") != ""
+    user.ssh("cli", "profiles rm lab")
+    assert user.ssh("made", "cat /root/file") == "built"
+
+
 def test_a_box_that_nobody_uses_sleeps_and_goes(image_rootfs: Path, tmp_path: Path) -> None:
     flags = ("--idle-timeout", "2s", "--idle-reap", "5s")
     with open_daemon(image_rootfs, flags=flags) as daemon:

@@ -20,6 +20,16 @@ _COLUMNS = ("NAME", "IMAGE", "FLAVOR", "LIFETIME", "DEADLINE", "EGRESS")
 def _set_arguments(parser: argparse.ArgumentParser) -> None:
     _name_argument(parser)
     parser.add_argument("--image", required=True)
+    _default_arguments(parser)
+
+
+def _build_arguments(parser: argparse.ArgumentParser) -> None:
+    _name_argument(parser)
+    parser.add_argument("--from", dest="base", required=True, metavar="REF")
+    _default_arguments(parser)
+
+
+def _default_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flavor")
     parser.add_argument("--lifetime", metavar="DURATION")
     parser.add_argument("--deadline", metavar="DURATION")
@@ -37,13 +47,28 @@ async def _set(call: Call) -> Reply:
         call.principal,
         args.name,
         image=args.image,
-        flavor=args.flavor,
-        grace=_span(args.lifetime, "lifetime"),
-        ttl=_span(args.deadline, "deadline"),
-        egress=args.egress,
+        **_defaults(args),
         notes=notes.append,
     )
     return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
+
+
+async def _build(call: Call) -> Reply:
+    args = call.args
+    notes: list[str] = []
+    profile = await call.operations.build_profile(
+        call.principal, args.name, args.base, **_defaults(args), notes=notes.append
+    )
+    return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
+
+
+def _defaults(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "flavor": args.flavor,
+        "grace": _span(args.lifetime, "lifetime"),
+        "ttl": _span(args.deadline, "deadline"),
+        "egress": args.egress,
+    }
 
 
 async def _list(call: Call) -> Reply:
@@ -57,7 +82,10 @@ async def _list(call: Call) -> Reply:
 async def _show(call: Call) -> Reply:
     profile = await call.operations.show_profile(call.principal, call.args.name)
     keys = (column.lower() for column in _COLUMNS)
-    return Reply(_json(profile), listing(list(zip(keys, _row(profile), strict=True))))
+    rows = list(zip(keys, _row(profile), strict=True))
+    if profile.built_from is not None:
+        rows.append(("built from", profile.built_from))
+    return Reply(_json(profile), listing(rows))
 
 
 async def _remove(call: Call) -> Reply:
@@ -84,6 +112,7 @@ def _json(profile: Profile) -> dict[str, Any]:
         "lifetime_s": None if profile.grace is None else profile.grace.total_seconds(),
         "deadline_s": None if profile.ttl is None else profile.ttl.total_seconds(),
         "egress": profile.egress,
+        "built_from": profile.built_from,
     }
 
 
@@ -98,6 +127,13 @@ COMMANDS = (
         "profiles set py --image python --flavor large --lifetime 5m --deadline 2h --egress none",
         _set,
         _set_arguments,
+    ),
+    Command(
+        ("profiles", "build"),
+        "name what a box has on its disk; boxes of the profile begin with it",
+        "profiles build lab --from web --lifetime 5m",
+        _build,
+        _build_arguments,
     ),
     Command(
         ("profiles", "ls"), "list your profiles; ssh NAME:PROFILE uses one", "profiles ls", _list

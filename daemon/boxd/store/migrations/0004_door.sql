@@ -1,5 +1,7 @@
 ALTER TABLE boxd.box ADD COLUMN relay_key text NOT NULL DEFAULT '';
 ALTER TABLE boxd.workspace ADD COLUMN profile text;
+ALTER TABLE boxd.profile ADD COLUMN snapshot text CHECK (snapshot ~ '^[0-9a-f]{32}$');
+ALTER TABLE boxd.profile ADD COLUMN built_from text;
 
 CREATE TABLE boxd.share (
     id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),

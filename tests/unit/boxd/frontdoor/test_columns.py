@@ -45,6 +45,7 @@ LINES = {
     "share create": "share create web",
     "share rm": "share rm {share}",
     "profiles set": "profiles set two --image debian",
+    "profiles build": "profiles build built --from web",
     "profiles show": "profiles show py",
     "profiles rm": "profiles rm py",
     "ws create": "ws create more",

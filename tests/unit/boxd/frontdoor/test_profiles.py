@@ -31,7 +31,7 @@ async def test_a_profile_from_the_command_line(world: World) -> None:
     assert (await run(world, "profiles ls")).stdout == columns + bare + row
     assert "lifetime: 5m\n" in (await run(world, "profiles show py")).stdout
     shown = {"name": "py", "image": "debian", "flavor": "large", "lifetime_s": 300.0}
-    shown |= {"deadline_s": 7200.0, "egress": "none"}
+    shown |= {"deadline_s": 7200.0, "egress": "none", "built_from": None}
     assert await document(world, "profiles show py") == shown
     assert json.loads((await run(world, "profiles ls --json")).stdout)[1] == shown
     assert (await run(world, "profiles rm py")).stdout == "removed py\n"
@@ -39,10 +39,22 @@ async def test_a_profile_from_the_command_line(world: World) -> None:
     assert (gone.status, gone.stderr) == (1, "no profile 'py'; see: profiles ls\n")
 
 
+async def test_a_profile_is_built_from_the_command_line(sleepy: World) -> None:
+    await run(sleepy, "up web")
+    row = (await run(sleepy, "profiles build lab --from web --deadline 2h")).stdout
+    assert row.endswith("\nlab   debian  -       -         2h        -\n")
+    assert (await run(sleepy, "profiles ls")).stdout == row
+    assert "built from: web@s1\n" in (await run(sleepy, "profiles show lab")).stdout
+    assert (await document(sleepy, "profiles show lab"))["built_from"] == "web@s1"
+    gone = await run(sleepy, "profiles build lab --from nothing")
+    assert (gone.status, gone.stderr) == (1, "no box 'nothing'; see: ls\n")
+
+
 async def test_what_the_command_line_refuses(world: World) -> None:
     for line, said in (
-        ("profiles", "profiles needs one of: profiles set, profiles ls"),
+        ("profiles", "profiles needs one of: profiles set, profiles build"),
         ("profiles set py", "required: --image"),
+        ("profiles build py", "required: --from"),
         ("profiles set py --image debian --lifetime soon", "lifetime 'soon' is not valid"),
         ("profiles set py --image debian --deadline 0s", "deadline '0s' must be positive"),
     ):
