@@ -236,7 +236,6 @@ async def test_a_forwarded_connection_holds_the_box(front_door: Entrance, tmp_pa
     ("user", "says"),
     [
         ("cli", b"this user has no box to forward to"),
-        ("sudo", b"'sudo' is reserved"),
         ("svcs_" + "0" * 32, b"this share link is not valid (any more)"),
         ("we_b", b"'we_b' is not valid"),
     ],
