@@ -9,6 +9,7 @@ import asyncio
 import os
 import random
 import stat
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -39,6 +40,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 CALL_LIMIT = 30.0
 """Seconds that one call may take, whatever the rows say."""
+PATIENCE_S = 30.0
+"""Seconds in which a mount takes part again once its rows are good."""
 ENTRIES = 200
 UPKEEP_EVERY = 3
 """Rounds of hostile rows after which upkeep and tools work on them, too: they take long."""
@@ -448,7 +451,7 @@ async def test_a_mount_lives_on_hostile_rows(
         await attacker.restore()
         # The good rows have no session of this mount: it takes part anew, and works.
         async with asyncio.timeout(60):
-            assert await asyncio.to_thread(works, mounted.path / "d" / f"ok{number}")
+            await asyncio.to_thread(write_again, mounted.path / "d" / f"ok{number}")
 
 
 def read_some(path: str) -> None:
@@ -458,14 +461,18 @@ def read_some(path: str) -> None:
             file.read(1 << 16)
 
 
-def works(path: os.PathLike[str]) -> bool:
-    """Whether a file can be written, at the latest the second time."""
-    for _ in range(3):
+def write_again(path: os.PathLike[str]) -> None:
+    """Writes a file, again and again until that works: a mount that is fenced says so first, and
+    takes part anew. Raises OSError."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
         try:
             with open(path, "wb") as file:
                 file.write(b"x")
+            break
         except OSError:
-            continue
-        with open(path, "rb") as file:
-            return file.read() == b"x"
-    return False
+            if time.monotonic() > end:
+                raise
+        time.sleep(0.05)
+    with open(path, "rb") as file:
+        assert file.read() == b"x"

@@ -37,11 +37,11 @@ class Calls:
         """Calls that are not sent before the event."""
         monkeypatch.setattr(meta._session, "mutate", self._told)
 
-    async def _told(self, name: str, *args: object) -> asyncpg.Record:
+    async def _told(self, name: str, *args: object, minded: bool = True) -> asyncpg.Record:
         self.made.append((name, args[0] if args else None))
         if name in self.held:
             await self.held[name].wait()
-        return await self._mutate(name, *args)
+        return await self._mutate(name, *args, minded=minded)
 
     def named(self, name: str) -> list[Any]:
         """First arguments of these calls."""
@@ -161,8 +161,8 @@ async def test_a_create_that_is_answered_in_the_step_in_which_they_are_sent_open
     await meta.release(ino)
     mutate = meta._session.mutate
 
-    async def crossed(name: str, *args: object) -> asyncpg.Record:
-        answer = await mutate(name, *args)
+    async def crossed(name: str, *args: object, minded: bool = True) -> asyncpg.Record:
+        answer = await mutate(name, *args, minded=minded)
         if name == "create":
             meta._release_now()
         return answer
