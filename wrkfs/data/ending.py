@@ -18,6 +18,8 @@ THREADS = "tokio-rt-worker"
 """What obstore's threads call themselves."""
 LOOK = 0.002
 """Seconds between two looks, in which nothing here holds the interpreter's lock."""
+CALM = 5
+"""So many of them in a row must find all asleep: what was given up ends in several steps."""
 PATIENCE = 2.0
 """Seconds after which the process ends all the same: a thread is busy with what nobody awaits."""
 
@@ -44,17 +46,17 @@ def threads() -> dict[str, Thread]:
 
 
 def rest() -> None:
-    """Returns when all of them slept from one look to the next, or after PATIENCE.
+    """Returns when all of them slept from look to look for a while, or after PATIENCE.
 
     One that waits for the interpreter's lock gets it between the looks, and has had a turn.
     """
     end = time.monotonic() + PATIENCE
-    before = threads()
-    while before and time.monotonic() < end:
+    before, calm = threads(), 0
+    while before and calm < CALM and time.monotonic() < end:
         time.sleep(LOOK)
         now = threads()
-        if now == before and all(thread.state == "S" for thread in now.values()):
-            return
+        asleep = all(thread.state == "S" for thread in now.values())
+        calm = calm + 1 if asleep and now == before else 0
         before = now
 
 

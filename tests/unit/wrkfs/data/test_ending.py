@@ -7,21 +7,28 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from wrkfs.data import ending
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROCESSES = 12
 """Without the wait one of 12 to 20 dies of SIGABRT; the next test has no luck in it."""
 
 SCRIPT = """
-import asyncio
+import asyncio, sys
 from wrkfs.config import StoreConfig
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import WrkfsError
 
 async def main():
-    store = S3Blocks(StoreConfig("http://127.0.0.1:1", "b", "x", "y", "key", "none"), deadline=0)
+    store = S3Blocks(StoreConfig(sys.argv[1], "b", "x", "y", "key", "none"))
     try:
         await store.put("x/object", b"x")
     except WrkfsError as error:
@@ -31,11 +38,34 @@ asyncio.run(main())
 """
 
 
-def test_no_thread_of_the_store_ends_the_process() -> None:
+class Refusing(BaseHTTPRequestHandler):
+    """Answers at once, and never what was asked for."""
+
+    def do_PUT(self) -> None:
+        """No."""
+        self.send_response(403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """A store that refuses everything."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_no_thread_of_the_store_ends_the_process(endpoint: str) -> None:
     def ended(_: int) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
-        )
+        words = [sys.executable, "-c", SCRIPT, endpoint]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout, done.stderr
 
     with ThreadPoolExecutor(4) as pool:
