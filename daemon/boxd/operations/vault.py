@@ -6,13 +6,19 @@ owner, workspace or variable get it.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from boxd.errors import Unavailable
+
 if TYPE_CHECKING:
-    from boxd.model.secret import Tier
+    from boxd.model.secret import StoredSecret, Tier
     from boxd.secret import Secret
     from boxd.store.interface import ControlStore
     from boxd.workspaces.seal import Sealer
+
+
+_log = logging.getLogger(__name__)
 
 
 class Vault:
@@ -38,7 +44,7 @@ class Vault:
         """The secrets for what an owner starts in a workspace; the workspace's own win.
 
         `account` off: without those of the whole account. Unavailable, also when one cannot be
-        opened.
+        opened: what is started without it could do something else than its owner wants.
         """
         found: dict[str, str] = {}
         stored = await self._store.secrets(owner)  # tier `account` comes first
@@ -46,9 +52,20 @@ class Vault:
             if (account and one.tier == "account") or (
                 one.tier == "workspace" and one.workspace == workspace
             ):
-                place = _secret_place(owner, one.tier, one.workspace, one.name)
-                found[one.name] = self._sealer.unseal(place, one.sealed)
+                found[one.name] = self._opened(one)
         return found
+
+    def _opened(self, one: StoredSecret) -> str:
+        try:
+            place = _secret_place(one.owner, one.tier, one.workspace, one.name)
+            return self._sealer.unseal(place, one.sealed)
+        except Unavailable as error:
+            _log.warning("%s", error)  # it names files of the host
+            where = f" -w {one.workspace}" if one.workspace else ""
+            raise Unavailable(
+                f"secret {one.name} cannot be opened any more; give its value again: "
+                f"secret set {one.name}{where}; or: secret rm {one.name}{where}"
+            ) from None
 
 
 def _secret_place(owner: str, tier: Tier, workspace: str | None, name: str) -> str:

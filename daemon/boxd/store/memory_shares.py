@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
     from boxd.model.share import Share
 
 
-class MemoryShares:
+class MemoryShares(ABC):
     """See the module."""
 
     def __init__(self) -> None:
         super().__init__()
         self._shares: dict[str, tuple[Share, bytes]] = {}
 
+    @abstractmethod
     async def box(self, box_id: str) -> Box | None:
         """See ControlStore."""
-        raise NotImplementedError
 
     async def add_share(self, share: Share, sha256: bytes) -> None:
         """See ControlStore."""

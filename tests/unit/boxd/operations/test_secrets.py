@@ -22,6 +22,7 @@ from boxd.operations import secrets
 from boxd.operations.secrets import MAX_SEALED, MAX_SECRETS
 from boxd.principal import Principal
 from boxd.secret import Secret
+from tests.harness.logs import provoked
 from tests.harness.turns import wait_turns
 from tests.harness.world import ALICE, BOB, SCOPED
 
@@ -88,8 +89,10 @@ async def test_what_is_stored_is_sealed_and_bound_to_its_place(world: World) -> 
         replace(row, owner=BOB.owner),
     ):
         await store.put_secret(moved)
-        with pytest.raises(Unavailable) as raised:
+        with provoked("boxd.operations.vault"), pytest.raises(Unavailable) as raised:
             await given(ops, BOB if moved.owner == BOB.owner else ALICE, "web")
+        assert str(raised.value).endswith(f"or: secret rm {moved.name}")
+        assert "master.key" not in str(raised.value)
         assert CANARY not in str(raised.value)
         await store.remove_secret(moved.owner, moved.tier, moved.workspace, moved.name)
 
