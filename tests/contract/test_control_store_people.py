@@ -111,13 +111,21 @@ async def test_audit_tells_the_newest_first_and_how_each_ended(store: ControlSto
         await store.add_audit(entry)
     assert await store.audits(10) == entries[::-1]
     assert await store.audits(2) == [entries[2], entries[1]]
-    await store.finish_audit(entries[0].id, 0, OWNER)
+    await store.finish_audit(entries[0].id, 0, [OWNER])
     await store.finish_audit(entries[1].id, 2)
     await store.finish_audit("f" * 32, 0)
-    ended = [replace(entries[0], status=0, owner=OWNER), replace(entries[1], status=2), entries[2]]
+    ended = [
+        replace(entries[0], status=0, owners=(OWNER,)),
+        replace(entries[1], status=2),
+        entries[2],
+    ]
     assert await store.audits(10) == ended[::-1]
     assert await store.audits(10, OWNER) == [ended[0]]
     assert await store.audits(10, OTHER) == []
+    await store.finish_audit(entries[2].id, 0, [OWNER, OTHER])
+    several = replace(entries[2], status=0, owners=(OWNER, OTHER))
+    assert await store.audits(10, OWNER) == [several, ended[0]]
+    assert await store.audits(10, OTHER) == [several]
 
 
 async def test_workspaces_have_a_profile_and_go(store: ControlStore) -> None:

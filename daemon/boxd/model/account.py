@@ -33,5 +33,5 @@ class Audit:
     line: str
     status: int | None = None
     """Its exit status; None: it did not come to an end."""
-    owner: str | None = None
-    """Whom it was about; None: nobody alone."""
+    owners: tuple[str, ...] = ()
+    """Whom it was about, by fingerprint."""

@@ -85,8 +85,7 @@ class Audits:
     async def _finish(self, audit_id: str, deed: Deed) -> None:
         if deed.status is None:
             return  # it was broken off: the row says that it has no end
-        owner = next(iter(deed.owners)) if len(deed.owners) == 1 else None
         try:
-            await self._store.finish_audit(audit_id, deed.status, owner)
+            await self._store.finish_audit(audit_id, deed.status, sorted(deed.owners))
         except BoxdError as error:
             _log.warning("the end of a command is not in the audit: %s", error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from typing import Unpack
 
@@ -216,7 +217,7 @@ class ControlStore(Protocol):
         """Records what an administrator is about to do."""
         ...
 
-    async def finish_audit(self, audit_id: str, status: int, owner: str | None = None) -> None:
+    async def finish_audit(self, audit_id: str, status: int, owners: Sequence[str] = ()) -> None:
         """Records how it ended, and whom it was about. No error if it is not there."""
         ...
 

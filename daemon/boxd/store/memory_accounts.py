@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from boxd.model.account import Account
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from boxd.model.account import Audit
@@ -43,15 +44,15 @@ class MemoryAccounts:
         """See ControlStore."""
         self._audits.setdefault(entry.id, entry)
 
-    async def finish_audit(self, audit_id: str, status: int, owner: str | None = None) -> None:
+    async def finish_audit(self, audit_id: str, status: int, owners: Sequence[str] = ()) -> None:
         """See ControlStore."""
         if audit_id in self._audits:
             entry = self._audits[audit_id]
-            self._audits[audit_id] = replace(entry, status=status, owner=owner)
+            self._audits[audit_id] = replace(entry, status=status, owners=tuple(owners))
 
     async def audits(self, limit: int, owner: str | None = None) -> list[Audit]:
         """See ControlStore."""
-        chosen = [one for one in self._audits.values() if owner in (None, one.owner)]
+        chosen = [one for one in self._audits.values() if owner in (None, *one.owners)]
         return sorted(chosen, key=lambda one: (one.at, one.id), reverse=True)[:limit]
 
     def _account(self, owner: str) -> Account:

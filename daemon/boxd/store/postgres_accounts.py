@@ -8,6 +8,7 @@ from boxd.model.account import Account, Audit
 from boxd.store.postgres_pool import PostgresPool, insertion, values_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
 
@@ -50,18 +51,19 @@ class PostgresAccounts(PostgresPool):
         """See ControlStore."""
         await self._execute(insertion("boxd.audit", Audit), *values_of(entry))
 
-    async def finish_audit(self, audit_id: str, status: int, owner: str | None = None) -> None:
+    async def finish_audit(self, audit_id: str, status: int, owners: Sequence[str] = ()) -> None:
         """See ControlStore."""
         await self._execute(
-            "UPDATE boxd.audit SET status = $2, owner = $3 WHERE id = $1", audit_id, status, owner
+            "UPDATE boxd.audit SET status = $2, owners = $3 WHERE id = $1",
+            *(audit_id, status, list(owners)),
         )
 
     async def audits(self, limit: int, owner: str | None = None) -> list[Audit]:
         """See ControlStore."""
         rows = await self._rows(
-            "SELECT * FROM boxd.audit WHERE $2::text IS NULL OR owner = $2 "
+            "SELECT * FROM boxd.audit WHERE $2::text IS NULL OR $2 = ANY (owners) "
             "ORDER BY at DESC, id DESC LIMIT $1",
             limit,
             owner,
         )
-        return [Audit(**row) for row in rows]
+        return [Audit(**{**row, "owners": tuple(row["owners"])}) for row in rows]

@@ -162,7 +162,7 @@ CREATE TABLE boxd.audit (
     admin text NOT NULL,              -- fingerprint of the key
     line text NOT NULL,               -- the command line, escaped and cut
     status integer,                   -- its exit status; NULL: it did not come to an end
-    owner text                        -- whom it was about; NULL: nobody alone
+    owners text[] NOT NULL DEFAULT '{}' -- whom it was about
 );
 CREATE INDEX audit_at ON boxd.audit (at);
 

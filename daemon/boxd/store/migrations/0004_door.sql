@@ -27,7 +27,7 @@ CREATE TABLE boxd.audit (
     admin text NOT NULL,
     line text NOT NULL,
     status integer,
-    owner text
+    owners text[] NOT NULL DEFAULT '{}'
 );
 CREATE INDEX audit_at ON boxd.audit (at);
 

@@ -214,9 +214,9 @@ async def test_it_is_written_down_before_it_is_done(
     monkeypatch.setattr(world.lifecycle, "remove", remove)
     await done(world, f"rm {box.id}")
     [before] = seen
-    assert (before.line, before.status, before.owner) == (f"rm {box.id}", None, None)
+    assert (before.line, before.status, before.owners) == (f"rm {box.id}", None, ())
     after = await last(world)
-    assert (after.id, after.status, after.owner) == (before.id, 0, ANN.owner)
+    assert (after.id, after.status, after.owners) == (before.id, 0, (ANN.owner,))
 
 
 async def test_what_cannot_be_written_down_is_not_done(
@@ -304,11 +304,12 @@ async def test_the_audit_shows_the_newest_last_and_whom_it_was_about(world: Worl
         await done(world, line)
     shown = json.loads(await done(world, "audit --json"))
     assert [one["command"] for one in shown] == [*lines, "audit --json"]
-    assert [one["owner"] for one in shown] == [ANN.owner, BEN.owner, None, None]
+    both = sorted((ANN.owner, BEN.owner))
+    assert [one["owners"] for one in shown] == [[ANN.owner], [BEN.owner], both, []]
     assert [one["status"] for one in shown] == [0, 0, 0, None]
     assert {one["admin"] for one in shown} == {ADMIN.owner}
     about = json.loads(await done(world, f"audit --owner {BEN.owner} --json"))
-    assert [one["command"] for one in about] == lines[1:2]
+    assert [one["command"] for one in about] == lines[1:]
     assert len((await done(world, "audit -n 2")).splitlines()) == 3
 
 

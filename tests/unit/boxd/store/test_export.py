@@ -102,7 +102,7 @@ async def fill(dsn: str) -> None:
             share = Share(f"{number:032x}", OWNER, one.id, NOW, LATER, None)
             await store.add_share(share, bytes([number]) * 32)
         await store.set_tier(OWNER, "default")
-        await store.add_audit(Audit("b" * 32, NOW, OWNER, "rm \\x1b", 0, OWNER))
+        await store.add_audit(Audit("b" * 32, NOW, OWNER, "rm \\x1b", 0, (OWNER,)))
         await store.put_secret(StoredSecret(OWNER, "workspace", None, "TOKEN", sealed, NOW))
         await store.put_agent(Agent(OWNER, "do 'it'", "TOKEN", "jsonl", sealed, NOW))
         options = ('"yes", {really}', "no \\", "")

@@ -35,7 +35,7 @@ async def _run(call: Call) -> Reply:
 
 
 def _row(one: Audit) -> tuple[object, ...]:
-    return moment(one.at), one.admin, one.status, one.owner, one.line
+    return moment(one.at), one.admin, one.status, ", ".join(one.owners) or None, one.line
 
 
 def _json(one: Audit) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _json(one: Audit) -> dict[str, Any]:
         "time": one.at.isoformat(),
         "admin": one.admin,
         "status": one.status,
-        "owner": one.owner,
+        "owners": list(one.owners),
         "command": one.line,
     }
 
