@@ -15,7 +15,7 @@ BIN := .venv/bin
 CODE := wrkfs guest-agent daemon tests benchmarks
 # Three at a time, as half of their time they wait; each worker in a network of its own; whoever
 # takes long begins first.
-TESTS := $(addprefix tests/,isolation security soak crash integration frontdoor fuzz faults mount model contract unit)
+TESTS := $(addprefix tests/,isolation security soak crash browser integration mcp frontdoor fuzz faults mount model contract unit)
 IN_ROOMS := --tx '3*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
 # What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
 ONLINE := tests/e2e
@@ -29,7 +29,7 @@ BESIDE = $(MAKE) --no-print-directory -j 2 -O
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-ssh clean
+.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-ssh bench-http bench-mcp clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -89,7 +89,7 @@ long: setup-dev ## the long figures of the reliability catalogue (PART="CR-1 VI-
 long-status: ## what the long runs have reached
 	@$(BIN)/python -m tests.plugins.figures
 
-bench: bench-drive bench-growth bench-boxes bench-ssh ## all benchmarks (nothing else should run on the machine)
+bench: bench-drive bench-growth bench-boxes bench-ssh bench-http bench-mcp ## all benchmarks (nothing else should run on the machine)
 
 bench-drive: setup-bench ## drive beside JuiceFS and others on the same stores -> benchmarks/results/drive.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.drive $(FLAGS)
@@ -106,6 +106,12 @@ bench-boxes: setup-dev ## boxes made, asleep, woken, forked, and many of them ->
 
 bench-ssh: setup-dev ## the front door beside Debian's sshd: connections, files, 100 at once -> benchmarks/results/ssh.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.ssh $(FLAGS)
+
+bench-http: setup-dev ## the HTTP API beside the drive's mount and ports in boxes -> benchmarks/results/http.* (FLAGS=--quick)
+	$(BIN)/python -m benchmarks.http $(FLAGS)
+
+bench-mcp: setup-dev ## the MCP plane by each of its doors -> benchmarks/results/mcp.* (FLAGS=--quick)
+	$(BIN)/python -m benchmarks.mcp $(FLAGS)
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

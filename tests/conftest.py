@@ -23,6 +23,8 @@ fixture                 scope     gives
 `figures`               function  rounds of a test of the reliability catalogue: CI or long figure
 `http_drive`            function  blocking client of `volume` over the real HTTP API
 `front_door`            function  open front door before boxes that are plain local processes
+`site`                  function  served HTTP API and preview hosts behind a real TLS proxy
+`previews`              function  as `web`, with hosts for the ports of boxes
 `sleepy`                function  a runc backend that suspends boxes of the `debian` image
 `verdict`               session   what CRIU can on this machine; fails where there is none
 `volume`                function  a fresh volume on real PostgreSQL and object server
@@ -53,6 +55,7 @@ pytest_plugins: list[str] = [
     "tests.harness.metastore",
     "tests.harness.mortal_daemon",
     "tests.harness.pg",
+    "tests.harness.site",
     "tests.harness.suspending",
     "tests.plugins.figures",
     "tests.plugins.strict_logs",

@@ -23,6 +23,11 @@ FLUSH_WAIT = 0.01
 """The same for a commit that somebody waits for who may not be the one that writes."""
 LOOKS = 4
 """Parts of these times, with a look at what came after each."""
+HERE_WAIT = 20.0
+"""Seconds for which a commit waits for a rest that has come and waits for the store itself.
+
+A call of the store ends within 60 s; no call of ours may take 90 (D3).
+"""
 DIRTY_LIMIT = 128 * 1024 * 1024
 """Bytes written and not yet committed that one Filesystem holds; writers wait above it."""
 
@@ -82,11 +87,19 @@ class Pieces:
     the first one ends with that page. (More of them where the caller's memory must be read in
     first.) It holds the inode's lock from the first to the last, so an fsync and a truncation of
     its own wait, but neither a timer does nor FLUSH, RELEASE and OPEN with O_TRUNC.
+
+    Critical section: from the moment `whole` returns to the next await of who called it nothing
+    is taken in, because writers wait in `next` while somebody is in `whole`.
     """
 
     def __init__(self) -> None:
         self._rest: asyncio.Future[None] | None = None
         self._end = 0
+        self._here = False
+        """Whether that rest has been read, and waits to be taken in."""
+        self._waiting = 0
+        self._passed: asyncio.Future[None] | None = None
+        """Of writers: nobody is in `whole` any more."""
 
     @property
     def pending(self) -> bool:
@@ -97,6 +110,18 @@ class Pieces:
         """Whether a request to write at `offset` would be that rest."""
         return self.pending and offset == self._end
 
+    def arrives(self) -> None:
+        """That rest is here: who waits in `whole` waits until it is taken in, or until `end`."""
+        self._here = True
+
+    async def next(self) -> None:
+        """A request that is no rest is here: who waits in `whole` goes on before it."""
+        self.end()
+        if self._waiting:
+            if self._passed is None:
+                self._passed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._passed)
+
     def came(self, offset: int, size: int) -> None:
         """A request to write has been taken in."""
         self.end()
@@ -106,7 +131,7 @@ class Pieces:
 
     def end(self) -> None:
         """No write is under way, whatever came: who waits in `whole` goes on."""
-        rest, self._rest = self._rest, None
+        rest, self._rest, self._here = self._rest, None, False
         if rest is not None and not rest.done():
             rest.set_result(None)
 
@@ -114,17 +139,29 @@ class Pieces:
         """Waits for the rest of a write that may have come in part, for `patience` seconds.
 
         It looks LOOKS times before it goes on without: when this process has not run for a while,
-        the rest may have come and not been read yet.
+        the rest may have come and not been read yet. It waits until a rest that is here is taken
+        in, for HERE_WAIT at most.
         """
+        if self._rest is None:
+            return
+        self._waiting += 1
+        try:
+            await self._whole(self._rest, patience / LOOKS)
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self._passed is not None:
+                self._passed.set_result(None)
+                self._passed = None
+
+    async def _whole(self, rest: asyncio.Future[None], pause: float) -> None:
         loop = asyncio.get_running_loop()
-        limit = loop.time() + patience
+        limit = loop.time() + HERE_WAIT
         looks = 0
-        while self._rest is not None:
-            if looks == LOOKS or (looks == 0 and loop.time() > limit):
-                self.end()
-                break
-            came, _ = await asyncio.wait({self._rest}, timeout=patience / LOOKS)
-            looks = 0 if came else looks + 1
+        while not (await asyncio.wait({rest}, timeout=pause))[0]:
+            if not self._here or loop.time() > limit:
+                looks += 1
+                if looks == LOOKS:
+                    self.end()
 
 
 class Run:

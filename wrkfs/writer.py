@@ -139,9 +139,12 @@ class Writer:
             raise self._failure
         if not size:
             return
-        if self._pieces.awaits(offset):
+        rest = self._pieces.awaits(offset)
+        if rest:
+            self._pieces.arrives()
             self._path.budget.take(size)
         else:
+            await self._pieces.next()
             await self._path.budget.acquire(size)
         try:
             async with self._gate:
@@ -155,6 +158,8 @@ class Writer:
                 self._pieces.came(offset, size)
         except BaseException:
             self._path.budget.release(size)
+            if rest:
+                self._pieces.end()
             raise
         self._held += size
 

@@ -42,6 +42,8 @@ class Action(StrEnum):
     CHANGE_PROFILE = "change a profile"
     LIST_SECRETS = "list secrets"
     CHANGE_SECRETS = "set or remove secrets"
+    READ_CANVAS = "read a canvas"
+    RENDER_CANVAS = "render or remove a canvas"
     LIST_ASKS = "list asks"
     MAKE_ASK = "ask"
     ANSWER_ASK = "answer an ask"
@@ -95,6 +97,8 @@ TABLE: dict[Action, Rule] = {
     Action.CHANGE_PROFILE: Rule(_ACCOUNT, scoped=False),
     Action.LIST_SECRETS: Rule(_ACCOUNT, scoped=True),
     Action.CHANGE_SECRETS: Rule(_ACCOUNT, scoped=True),
+    Action.READ_CANVAS: Rule(_ACCOUNT, scoped=True),
+    Action.RENDER_CANVAS: Rule(_ACCOUNT, scoped=True),
     Action.LIST_ASKS: Rule(_ACCOUNT, scoped=True),
     Action.MAKE_ASK: Rule(_ACCOUNT, scoped=True),
     Action.ANSWER_ASK: Rule(_ACCOUNT, scoped=False),

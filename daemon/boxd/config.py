@@ -44,6 +44,12 @@ class Config:
 
     Addresses in `trusted_sources` are no strangers to the SSH listener, as loopback is none.
 
+    Whose forwarded headers count: the addresses and networks of `trusted_proxy`, with commas.
+    Ports of boxes are also served at hosts below `preview_domain` (lower case; None: at none);
+    with `partitioned_cookies` a browser keeps their cookie apart for each site that embeds them.
+
+    Pages of other origins, `api_origins`, may use MCP by HTTP.
+
     `ssh_host` is what users type to reach `ssh_addr`, behind NAT or by a name; None: that address;
     its port 0: the one of `ssh_addr`.
 
@@ -83,7 +89,10 @@ class Config:
     min_free: int | None = None
     workspace_automount: bool = False
     mount_in_box: bool = False
+    api_origins: tuple[str, ...] = ()
     trusted_proxy: str = "127.0.0.1"
+    preview_domain: str | None = None
+    partitioned_cookies: bool = False
     backup_url: str | None = None
     backup_key_file: Path | None = None
     backup_store_file: Path | None = None

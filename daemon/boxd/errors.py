@@ -15,7 +15,8 @@
     ├── Conflict 409
     │   └── Ambiguous          names the candidates
     ├── PreconditionFailed 412 ├── TooLarge 413          ├── BadRange 416
-    ├── QuotaExceeded 429      ├── NothingListening 502  ├── Unavailable 503
+    ├── QuotaExceeded 429      ├── NothingListening 502  ├── BadAnswer 502
+    ├── Unavailable 503
     ├── DialTimeout 504        ├── DriveFull 507
     ├── DiskFull 507           └── MemoryLost 500
 
@@ -128,6 +129,12 @@ class QuotaExceeded(BoxdError):
 
 class NothingListening(BoxdError):
     """The target port in the box is closed."""
+
+    http_status = 502
+
+
+class BadAnswer(BoxdError):
+    """What listens at the target port in the box does not answer, or not as it should."""
 
     http_status = 502
 

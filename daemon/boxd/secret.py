@@ -46,5 +46,10 @@ def random_hex(size: int) -> str:
     return secrets.token_hex(size)
 
 
+def random_word(size: int) -> str:
+    """`size` random bytes in the 64 letters that are safe in URLs and cookies."""
+    return secrets.token_urlsafe(size)
+
+
 def _bytes(value: str | bytes) -> bytes:
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value

@@ -15,6 +15,7 @@ import logging
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -47,9 +48,12 @@ from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
 from boxd.errors import BadRequest, BoxdError, Unavailable, UnknownImage
 from boxd.frontdoor.adminkeys import AdminKeys
+from boxd.frontdoor.commands.registry import cli
 from boxd.frontdoor.server import DRAIN_S, FrontDoor
 from boxd.images import runtime
 from boxd.images.catalog import Catalog
+from boxd.mcp.plane import Plane
+from boxd.names.preview import example_url
 from boxd.operations import Operations
 from boxd.secret import random_hex
 from boxd.store.postgres import PostgresStore
@@ -57,7 +61,7 @@ from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
 from boxd.workspaces.drives import WorkspaceDrives
-from boxd.workspaces.handout import credentials_text, listing
+from boxd.workspaces.handout import Row, credentials_text, listing, restored
 from boxd.workspaces.inbox import BoxDrives
 from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.mounts import Mounts
@@ -150,6 +154,10 @@ class Service:
         if self.api_addr is not None:
             url = f"http://{_bracketed(_reachable(self.api_addr.host))}:{self.api_addr.port}"
             lines.append(f'  the drive      curl -H "Authorization: Bearer $KEY" {url}/v1/wrk/')
+            if (domain := self._config.preview_domain) is not None:
+                lines.append(
+                    f"  a box's port   {example_url(domain, self.api_addr.port)}/?key=$KEY"
+                )
         return [*lines, "Ctrl-C stops everything; boxes, keys and files are there again next time."]
 
     async def _start(self, *, serve: bool) -> None:
@@ -259,6 +267,7 @@ class Service:
             templates=self._config.templates,
             sources=Sources(self._config.trusted_sources),
             host=self._host_limits(backend),
+            previews=self._config.preview_domain is not None,
         )
         self._lifecycle = lifecycle
         self._stack.push_async_callback(self._close_lifecycle)
@@ -276,6 +285,7 @@ class Service:
             gate=gate,
             clock=clock,
             sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
+            ssh_host=_typed(self._config),
         )
         self._operations = operations
         self._stack.push_async_callback(operations.close)
@@ -299,19 +309,23 @@ class Service:
         )
 
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
+        plane = Plane(operations)
+        self._stack.push_async_callback(plane.close)
         self._door = FrontDoor(
             operations,
             self._config.ssh_addr,
             keys,
             trusted=self._config.trusted_sources,
+            console=cli(plane.serve_lines),
             shown_as=self._config.ssh_host,
             administrators=self._administrators,
+            preview_domain=self._config.preview_domain if self._config.api_addr else None,
         )
         await self._door.start()
         self._stack.push_async_callback(self._close_door)
         self.ssh_addr = Address(self._config.ssh_addr.host, self._door.port)
         if self._config.api_addr is not None:
-            server = ApiServer(Api(operations), self._config)
+            server = ApiServer(Api(operations, self._config, plane), self._config)
             self.api_addr = await server.start()
             self._stack.push_async_callback(server.close)
 
@@ -351,7 +365,10 @@ class Service:
         await provisioner.prepare(limits=serve)
         sealer = Sealer(keys / "master.key")
         self._issuer = issuer
-        volumes = Volumes(store, provisioner, issuer, sealer, target, prefixes=prefixes)
+        trash = timedelta(seconds=config.trash_seconds)
+        volumes = Volumes(
+            store, provisioner, issuer, sealer, target, prefixes=prefixes, trash=trash
+        )
         await volumes.sweep()
         watchdog = DatabaseWatchdog(dsn)
         watchdog.start()
@@ -389,7 +406,7 @@ class Service:
         return await self._lifecycle.request(box_id, verb, params)
 
     def _on_activity(self, box_id: str, shells: int) -> None:
-        self._lifecycle.activity.report(box_id, shells)
+        self._lifecycle.report(box_id, shells)
 
     def _on_misbehaviour(self, box_id: str, text: str) -> None:
         self._lifecycle.misbehaved(box_id, text)
@@ -489,8 +506,8 @@ def _image_users(config: Config) -> dict[Path, list[str]]:
     return users
 
 
-async def list_volumes(config: Config) -> list[tuple[str, str, str, str]]:
-    """`boxd volumes ls`: volume, owner, workspace, when it was made. Unavailable."""
+async def list_volumes(config: Config) -> list[Row]:
+    """`boxd volumes ls`. Unavailable."""
     async with _stored_volumes(config) as (store, _):
         return listing(await store.list_volumes())
 
@@ -499,6 +516,15 @@ async def volume_credentials(config: Config, volume_id: str) -> str:
     """`boxd volumes credentials`: see `credentials_text`."""
     async with _stored_volumes(config) as (store, volumes):
         return await credentials_text(store, volumes, volume_id)
+
+
+async def restore_volume(config: Config, volume_id: str, workspace: str | None) -> str:
+    """`boxd volumes restore`: of which workspace it is the drive now. BadName, NotFound, Conflict.
+
+    None: of the one whose drive it was.
+    """
+    async with _stored_volumes(config) as (store, volumes):
+        return await restored(store, volumes, volume_id, workspace)
 
 
 @asynccontextmanager
@@ -554,6 +580,13 @@ def _tunnel_key(keys: Path) -> Path:
 def _fingerprint(public_key: str) -> str:
     blob = base64.b64decode(public_key.split()[1])
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _typed(config: Config) -> Address | None:
+    """What users type to reach the front door, if the operator said so."""
+    if config.ssh_host is None:
+        return None
+    return Address(config.ssh_host.host, config.ssh_host.port or config.ssh_addr.port)
 
 
 def _reachable(host: str) -> str:

@@ -6,6 +6,10 @@ re-exchange of keys it keeps everything. Here every channel of a connection gets
 pause beside its window: that the connection waits, for its socket or for keys. Sessions see one
 `pause_writing` and one `resume_writing`, as ever.
 
+The window that is given to the peer counts what waits here for a session that has paused. asyncssh
+gives all of it back with the first piece that is taken after half of it was used: of a session that
+takes piece by piece, slowly, it would keep ever more.
+
 It stands between asyncssh's own parts, by attributes of these very objects, because asyncssh has no
 place for it. Nothing here awaits, so each method is atomic on the event loop.
 """
@@ -120,6 +124,7 @@ class Backpressure:
 
     def _added(self, channel: SSHChannel[bytes]) -> int:
         flush, follow = channel._flush_send_buf, channel._pause_resume_writing
+        deliver, window, waiting = channel._deliver_data, channel._init_recv_window, Packed()
 
         def flushed() -> None:
             if self._reasons:
@@ -133,8 +138,20 @@ class Backpressure:
             else:
                 follow()
 
+        def delivered(data: bytes, datatype: int | None) -> None:
+            # asyncssh fills the window up to this, when it is less than half of it.
+            held = channel._recv_window + waiting.size
+            channel._init_recv_window = window - waiting.size if 2 * held < window else 0
+            try:
+                deliver(data, datatype)
+            finally:
+                channel._init_recv_window = window
+
         vars(channel).update(
-            _flush_send_buf=flushed, _pause_resume_writing=followed, _recv_buf=Packed()
+            _flush_send_buf=flushed,
+            _pause_resume_writing=followed,
+            _deliver_data=delivered,
+            _recv_buf=waiting,
         )
         return self._add(channel)
 

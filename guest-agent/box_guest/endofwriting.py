@@ -27,6 +27,15 @@ def on_end_of_writing(chan: asyncssh.SSHServerChannel[bytes], unwanted: Callable
     def process(packet: SSHPacket) -> bool:
         packet.check_end()
         unwanted()
+        _drop_output(chan)
         return True
 
     setattr(chan, _HANDLER, process)
+
+
+def _drop_output(chan: asyncssh.SSHServerChannel[bytes]) -> None:
+    """Forgets what of it waits for the client's window, so that the session writes on and its end
+    is told: OpenSSH gives no more room for what it has and does not pass on. Stderr stays."""
+    chan._send_buf = [piece for piece in chan._send_buf if piece[1] is not None]
+    chan._send_buf_len = sum(len(data) for data, _ in chan._send_buf)
+    chan._flush_send_buf()

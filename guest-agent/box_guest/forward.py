@@ -64,11 +64,28 @@ class _End(asyncssh.SSHForwarder):
 
 
 class _Passed(_End):
-    """The box's end of a connection to a store; tells when it is over."""
+    """The box's end of a connection to a store; tells when it is over.
 
-    def __init__(self, peer: asyncssh.SSHForwarder, over: Callable[[], None]) -> None:
-        super().__init__(peer)
+    The far end may have had its say by the time this one is there, and be gone.
+    """
+
+    def __init__(self, far: asyncssh.SSHForwarder, over: Callable[[], None]) -> None:
+        super().__init__()
+        self._far = far
         self._over = over
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        far = self._far
+        self.set_peer(far)
+        far.set_peer(self)
+        if far._inpbuf:
+            self.write(far._inpbuf)
+            far._inpbuf = b""
+        if far.was_eof_received():
+            self.write_eof()
+        if far._transport is None:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

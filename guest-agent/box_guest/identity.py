@@ -58,9 +58,19 @@ class Identity:
 def execute_anew() -> NoReturn:
     """Replaces this process's program by itself: the same process with the same children, and
     nothing of its memory. Ten times as slow as beginning again. Raises OSError."""
-    # The kernel's own words for both: the interpreter may have been started by a loader.
-    arguments = Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
-    os.execv("/proc/self/exe", arguments)  # noqa: S606 - no shell is wanted
+    os.execv("/proc/self/exe", _command_line())  # noqa: S606 - no shell is wanted
+
+
+def command_of(module: str) -> list[bytes]:
+    """The command line that runs another module with the interpreter of this process, started in
+    the same way. Raises OSError, or ValueError when this process runs no module."""
+    words = _command_line()
+    return [*words[: words.index(b"-m") + 1], module.encode("ascii")]
+
+
+def _command_line() -> list[bytes]:
+    # The kernel's own words: the interpreter may have been started by a loader.
+    return Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]
 
 
 def _stamp(path: Path) -> Stamp:

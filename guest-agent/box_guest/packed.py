@@ -26,6 +26,8 @@ class Packed:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._first = 0
+        self.size = 0
+        """Bytes that nobody took yet."""
         self._last: int | None = None
         """Where the last piece begins, which more may be joined to."""
 
@@ -40,6 +42,7 @@ class Packed:
     def append(self, item: tuple[bytes, int | None]) -> None:
         """The newest packet."""
         data, stream = item
+        self.size += len(data)
         kind = 0 if stream is None else stream
         if self._last is not None:
             last, size = _HEAD.unpack_from(self._buffer, self._last)
@@ -61,6 +64,7 @@ class Packed:
         if self._last == self._first:
             self._last = None
         self._first = start + size
+        self.size -= size
         if not self:
             self._buffer, self._first = bytearray(), 0
         elif self._first >= COMPACT and self._first * 2 >= len(self._buffer):

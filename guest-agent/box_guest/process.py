@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from box_guest import protocol, terminal
+from box_guest import frames, protocol, terminal
 from box_guest.commandbytes import encoded
 from box_guest.config import DEFAULT_PATH
 from box_guest.errors import SpawnError
+from box_guest.identity import command_of
 from box_guest.pumps import InputPump, OutputPump
 
 if TYPE_CHECKING:
@@ -85,20 +86,27 @@ class Output(Protocol):
         """Stops (or lets go) what the client sends."""
 
     def exited(self, code: int) -> None:
-        """The command ended by itself; nothing follows."""
+        """The command ended by itself. Output of it may follow."""
 
     def killed(self, name: str, core_dumped: bool) -> None:
-        """The command was ended by a signal (name without SIG); nothing follows."""
+        """The command was ended by a signal (name without SIG). Output of it may follow."""
+
+    def finished(self) -> None:
+        """Nothing follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """What to run: None is a login shell. `env` comes on top of the account's environment."""
+    """What to run: None is a login shell. `env` comes on top of the account's environment.
+
+    `sealed_for`: id of the box; the command comes sealed on its own input, see `handover`.
+    """
 
     account: Account
     command: str | None
     env: Mapping[str, str]
     pty: PtyRequest | None
+    sealed_for: str | None = None
 
 
 class Command:
@@ -123,9 +131,13 @@ class Command:
         return not self._status.done()
 
     async def finish(self) -> None:
-        """Waits for the command, hands over all its output and tells how it ended."""
+        """Waits for the command, tells how it ended and hands over all its output."""
         status = await asyncio.shield(self._status)
         self._popen.returncode = os.waitstatus_to_exitcode(status)
+        # Told at once, also while output waits for a slow client: the daemon ends a command that
+        # takes too long, and is to know one that has ended in time.
+        if not self._ended:
+            self._tell(status)
         open_pumps = [pump.done for pump in self._pumps if not pump.done.done()]
         if open_pumps:
             await asyncio.wait(open_pumps, timeout=DRAIN_S)
@@ -138,10 +150,7 @@ class Command:
             return
         self._ended = True
         self._input.close()
-        if os.WIFSIGNALED(status):
-            self._output.killed(_signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status))
-        else:
-            self._output.exited(os.WEXITSTATUS(status))
+        self._output.finished()
 
     def feed(self, data: bytes) -> None:
         """Bytes for its input."""
@@ -198,6 +207,12 @@ class Command:
         for group in groups:
             await end_group(group)
 
+    def _tell(self, status: int) -> None:
+        if os.WIFSIGNALED(status):
+            self._output.killed(_signal_name(os.WTERMSIG(status)), os.WCOREDUMP(status))
+        else:
+            self._output.exited(os.WEXITSTATUS(status))
+
     @property
     def _live_master(self) -> int | None:
         """The terminal's descriptor while it is open."""
@@ -243,6 +258,7 @@ class Command:
         return popen
 
     def _start_pipes(self, spec: CommandSpec) -> subprocess.Popen[bytes]:
+        first = b"" if spec.sealed_for is None else _first_frame(spec, spec.sealed_for)
         pipes = [os.pipe(), os.pipe(), os.pipe()]
         (stdin, feed), (read_out, stdout), (read_err, stderr) = pipes
         try:
@@ -259,6 +275,8 @@ class Command:
             OutputPump(read_err, self._write_stderr),
         ]
         self._input = InputPump(feed, self._output.hold_input, None)
+        if first:
+            self._input.feed(first)
         return popen
 
     def _write_stdout(self, data: bytes) -> None:
@@ -315,18 +333,15 @@ def _spawn(
     preexec: Callable[[], None] | None,
 ) -> subprocess.Popen[bytes]:
     account = spec.account
-    shell = account.shell if os.access(account.shell, os.X_OK) else "/bin/sh"
-    name = Path(shell).name
-    command = encoded(spec.command)
-    arguments = [f"-{name}".encode()] if command is None else [name.encode(), b"-c", command]
+    program, arguments, own_env = _program(spec)
     foreign = account.uid != os.geteuid()
     try:
         # Without a function to run in the child the interpreter uses vfork, which makes a start
         # three times as fast; only terminals need one.
         popen = subprocess.Popen(
             arguments,
-            executable=shell,
-            env={**spec.env, **env},
+            executable=program,
+            env={**own_env, **env},
             cwd=account.home if Path(account.home).is_dir() else "/",
             stdin=streams[0],
             stdout=streams[1],
@@ -339,9 +354,38 @@ def _spawn(
         )
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         text = error.strerror if isinstance(error, OSError) else str(error)
-        raise SpawnError(f"{shell}: {text}") from None
+        raise SpawnError(f"{os.fsdecode(program)}: {text}") from None
     _offer(popen.pid)
     return popen
+
+
+def _program(spec: CommandSpec) -> tuple[str | bytes, list[bytes], Mapping[str, str]]:
+    """Program, arguments and environment of a command. Raises SpawnError."""
+    if spec.sealed_for is not None:
+        try:
+            arguments = command_of("box_guest.handover")
+        except (OSError, ValueError) as error:
+            raise SpawnError(f"the program that hands over is not found: {error}") from None
+        # Variables of the image and the session mean something to loaders and libraries: they are
+        # for the command.
+        return arguments[0], arguments, {}
+    shell, command = _shell(spec.account), encoded(spec.command)
+    name = Path(shell).name
+    arguments = [f"-{name}".encode()] if command is None else [name.encode(), b"-c", command]
+    return shell, arguments, spec.env
+
+
+def _shell(account: Account) -> str:
+    return account.shell if os.access(account.shell, os.X_OK) else "/bin/sh"
+
+
+def _first_frame(spec: CommandSpec, box_id: str) -> bytes:
+    """What the program that hands over is told by the agent. Raises SpawnError."""
+    try:
+        words = [box_id.encode(), os.fsencode(_shell(spec.account)), *frames.variables(spec.env)]
+        return frames.framed(frames.joined(words))
+    except ValueError as error:
+        raise SpawnError(f"the environment of the session: {error}") from None
 
 
 def _offer(pid: int) -> None:

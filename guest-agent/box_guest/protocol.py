@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 VERSION = 1
 MAX_LINE = 64 * 1024
 CONTROL_SUBSYSTEM = "box-control"
+HANDOVER_SUBSYSTEM = "box-handover"
+"""A command that comes sealed on the channel's input, with variables that the agent is not to see:
+`box_guest.handover`. The environment of the channel is that of its session, as of any command."""
 
 HELLO = "hello"
 REPLY = "reply"

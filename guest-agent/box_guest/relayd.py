@@ -29,6 +29,7 @@ from box_guest.commandbytes import take_any_command
 from box_guest.endofwriting import SERVER_VERSION, on_end_of_writing
 from box_guest.environment import SESSION, filtered
 from box_guest.errors import ConfigError
+from box_guest.farewell import disconnect
 from box_guest.sessions import BoxSession, CommandSession
 from box_guest.wire import send_no_padding
 
@@ -145,7 +146,7 @@ class RelayServer(asyncssh.SSHServer):
         self._rejected += 1
         if self._rejected >= MAX_REJECTED:
             text = "too many authentication failures"
-            self._connection.disconnect(DISC_NO_MORE_AUTH_METHODS_AVAILABLE, text)
+            disconnect(self._connection, DISC_NO_MORE_AUTH_METHODS_AVAILABLE, text)
         return False
 
     def session_requested(self) -> tuple[ServerChannel, RelaySession]:

@@ -15,6 +15,8 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 import asyncssh
+from asyncssh.constants import DEFAULT_LANG
+from asyncssh.packet import Boolean, String, UInt32
 
 from box_guest import accounts
 from box_guest.errors import SpawnError
@@ -231,6 +233,8 @@ class CommandSession(asyncssh.SSHServerSession[bytes]):
             self._output.unwanted = partial(self._command.signal, "PIPE")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._output is not None:
+            self._output.lost()
         if self._command is not None:
             self._services.background(self._command.abandon())
 
@@ -246,6 +250,7 @@ class _ChannelOutput:
 
     def __init__(self, chan: ServerChannel) -> None:
         self._chan = chan
+        self._lost = False
         self._look: asyncio.TimerHandle | None = None
         self.unwanted: Callable[[], None] | None = None
         """Is called in place of what stdout would bring."""
@@ -256,7 +261,14 @@ class _ChannelOutput:
         elif not self._chan.is_closing():
             self._chan.write(data, asyncssh.EXTENDED_DATA_STDERR if stderr else None)
 
+    def lost(self) -> None:
+        """The channel is gone. Asyncssh fails when such a one is to be read on."""
+        self._lost = True
+        self._stop_looking()
+
     def hold_input(self, held: bool) -> None:
+        if self._lost:
+            return
         if held:
             self._chan.pause_reading()
             self._look_for_close()
@@ -277,16 +289,22 @@ class _ChannelOutput:
             self._look = None
 
     def exited(self, code: int) -> None:
-        self._stop_looking()
-        if not self._chan.is_closing():
-            self._chan.write_eof()
-            self._chan.exit(code)
+        self._tell(b"exit-status", UInt32(code))
 
     def killed(self, name: str, core_dumped: bool) -> None:
+        text, language = String(""), String(DEFAULT_LANG)
+        self._tell(b"exit-signal", String(name), Boolean(core_dumped), text, language)
+
+    def finished(self) -> None:
         self._stop_looking()
         if not self._chan.is_closing():
             self._chan.write_eof()
-            self._chan.exit_with_signal(name, core_dumped)
+            self._chan.close()
+
+    def _tell(self, kind: bytes, *fields: bytes) -> None:
+        """What asyncssh sends only together with the close of the channel."""
+        if not self._chan.is_closing():
+            self._chan._send_request(kind, *fields)
 
 
 def _is_scp(command: str) -> bool:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, cast
 import asyncssh
 from asyncssh.constants import OPEN_ADMINISTRATIVELY_PROHIBITED
 
-from box_guest import forward, protocol
+from box_guest import accounts, forward, protocol
 from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
-from box_guest.sessions import BoxSession
+from box_guest.process import CommandSpec, session_env
+from box_guest.sessions import BoxSession, CommandSession
 from box_guest.wire import send_no_padding
 
 if TYPE_CHECKING:
@@ -87,11 +88,19 @@ class TunnelSession(BoxSession):
     def subsystem_requested(self, subsystem: str) -> bool:
         if subsystem == protocol.CONTROL_SUBSYSTEM:
             return not self.services.link.up
+        if subsystem == protocol.HANDOVER_SUBSYSTEM:
+            return True
         return super().subsystem_requested(subsystem)
 
     def choose(self, chan: ServerChannel) -> asyncssh.SSHServerSession[bytes]:
         if chan.get_subsystem() == protocol.CONTROL_SUBSYSTEM:
             return ControlSession(self.services.link)
+        if chan.get_subsystem() == protocol.HANDOVER_SUBSYSTEM:
+            config = self.services.config
+            account = accounts.find(config.user)
+            env = session_env(account, config, self.sent(chan))
+            spec = CommandSpec(account, None, env, None, sealed_for=config.box_id)
+            return CommandSession(self.services, spec)
         return super().choose(chan)
 
 

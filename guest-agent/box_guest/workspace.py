@@ -262,9 +262,9 @@ class BoxDrive:
         """What the mount tells of itself; {} when it says nothing."""
         try:
             async with asyncio.timeout(HEALTH_S):
-                reader, writer = await asyncio.open_unix_connection(self._status)
+                reader, writer = await asyncio.open_unix_connection(self._status, limit=MAX_ANSWER)
                 try:
-                    answer = json.loads(await reader.read(MAX_ANSWER))
+                    answer = json.loads(await reader.readline())
                 finally:
                     writer.close()
         except (OSError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,36 @@ async def test_life_of_a_box(subject: Subject) -> None:
     assert await subject.states() == {plan.box_id: True}
     await backend.destroy(plan.box_id)
     assert await subject.states() == {}
+    assert subject.leftovers() == []
+
+
+async def test_sockets_inside_see_the_box_alone(subject: Subject) -> None:
+    backend, plan = subject.backend, subject.plan()
+    await backend.create(plan)
+    await backend.start(plan.box_id)
+    loop = asyncio.get_running_loop()
+    for family, loopback in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        listener = await backend.tcp_socket(plan.box_id, family)
+        if subject.host is None:
+            assert listener is None
+            continue
+        assert listener is not None
+        near = await backend.tcp_socket(plan.box_id, family)
+        assert near is not None
+        with listener, near, socket.socket(family) as outside:
+            if family is socket.AF_INET6 and backend.name == "docker":
+                continue  # the engine gives containers none
+            listener.bind((loopback, 0))
+            listener.listen()
+            address = listener.getsockname()
+            await loop.sock_connect(near, address)
+            accepted, _ = await loop.sock_accept(listener)
+            accepted.close()
+            assert await loop.sock_recv(near, 1) == b""
+            with pytest.raises(ConnectionRefusedError):
+                outside.connect(address)
+    await backend.destroy(plan.box_id)
+    assert await backend.tcp_socket(plan.box_id, socket.AF_INET) is None
     assert subject.leftovers() == []
 
 

@@ -122,6 +122,23 @@ async def test_boxes_are_listed_oldest_first(store: ControlStore) -> None:
     assert await store.boxes(OWNER) == [old, young]
 
 
+async def test_boxes_that_a_reference_may_mean(store: ControlStore) -> None:
+    web, other, api = make_box("web"), make_box("web", "ws1"), make_box("api", "ws1")
+    foreign = make_box("web", owner=OTHER)
+    young = replace(make_box("db"), id="abc".ljust(32, "0"), created=NOW + timedelta(seconds=1))
+    old = replace(make_box("abc"), id="f" * 32)
+    for box in (young, old, web, other, api, foreign):
+        await store.add_box(box)
+    assert await store.boxes_meant(OWNER, None, "web") == [web]
+    assert await store.boxes_meant(OWNER, "ws1", "web") == [other]
+    assert await store.boxes_meant(OTHER, None, "web") == [foreign]
+    assert await store.boxes_meant(OWNER, "ws2", "web") == []
+    assert await store.boxes_meant(OWNER, None, "abc", "abc") == [old, young]
+    assert await store.boxes_meant(OWNER, None, api.id, api.id) == [api]
+    assert await store.boxes_meant(OWNER, None, "none", foreign.id) == []
+    assert await store.boxes_meant(OWNER, None, "%", "%") == []
+
+
 @pytest.mark.parametrize("before", BoxState)
 @pytest.mark.parametrize("after", BoxState)
 async def test_state_changes_follow_the_transition_table(
@@ -248,10 +265,22 @@ async def test_key_is_found_by_its_digest(store: ControlStore) -> None:
     key = make_key()
     await store.add_key(key, digest("svc_one"))
     await store.add_key(key, digest("svc_one"))
-    assert await store.find_key(digest("svc_one")) == key
-    assert await store.find_key(digest("svc_two")) is None
+    assert await store.find_key(digest("svc_one"), NOW) == key
+    assert await store.find_key(digest("svc_two"), NOW) is None
     assert await store.keys(OWNER) == [key]
     assert await store.keys(OTHER) == []
+
+
+async def test_an_expired_key_is_listed_and_not_found(store: ControlStore) -> None:
+    key, endless = make_key(), replace(make_key("endless"), expires=None)
+    await store.add_key(key, digest("a"))
+    await store.add_key(endless, digest("b"))
+    assert key.expires is not None
+    last = key.expires - timedelta(microseconds=1)
+    assert await store.find_key(digest("a"), last) == key
+    assert await store.find_key(digest("a"), key.expires) is None
+    assert await store.find_key(digest("b"), key.expires + timedelta(days=9999)) == endless
+    assert [one.name for one in await store.keys(OWNER)] == ["endless", "laptop"]
 
 
 async def test_key_names_are_unique_per_owner(store: ControlStore) -> None:
@@ -265,10 +294,10 @@ async def test_removed_key_is_gone(store: ControlStore) -> None:
     key = make_key()
     await store.add_key(key, digest("a"))
     await store.remove_key("another")
-    assert await store.find_key(digest("a")) == key
+    assert await store.find_key(digest("a"), NOW) == key
     await store.remove_key(key.id)
     await store.remove_key(key.id)
-    assert await store.find_key(digest("a")) is None
+    assert await store.find_key(digest("a"), NOW) is None
 
 
 async def test_last_use_never_goes_back(store: ControlStore) -> None:

@@ -1,4 +1,4 @@
-"""One suite for every ControlStore: shares, accounts, audit, workspaces, secrets, agents, asks."""
+"""One suite for every ControlStore: people and what they leave."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 from boxd.errors import Conflict, NotFound
 from boxd.model.account import Account, Audit
 from boxd.model.ask import Ask
+from boxd.model.proxy import ProxySession
 from boxd.model.secret import Agent, StoredSecret
 from boxd.model.share import Share
 from boxd.model.workspace import Workspace
 from boxd.secret import digest, random_hex
-from tests.contract.test_control_store import NOW, OTHER, OWNER, make_box
+from tests.contract.test_control_store import NOW, OTHER, OWNER, make_box, make_key, make_volume
 
 if TYPE_CHECKING:
     from boxd.model.box import Box
+    from boxd.model.key import ApiKey
     from boxd.store.interface import ControlStore
 
 SECOND = timedelta(seconds=1)
@@ -38,7 +40,9 @@ def make_share(box: Box) -> Share:
 
 def make_ask() -> Ask:
     """An open question with every field set."""
-    return Ask(random_hex(16), OWNER, "ws1", "b" * 32, "Go on?", ("yes", "no"), NOW, NOW + DAY)
+    return Ask(
+        random_hex(16), OWNER, "ws1", "b" * 32, "Go on?", ("yes", "no"), NOW, NOW + DAY, asker="k"
+    )
 
 
 async def test_share_is_found_by_its_digest(store: ControlStore) -> None:
@@ -198,6 +202,17 @@ async def test_asks_are_listed_oldest_first_and_forgotten(store: ControlStore) -
     assert await store.asks(OTHER) == [foreign]
 
 
+async def test_questions_of_a_workspace_go_with_it(store: ControlStore) -> None:
+    gone, kept = replace(make_ask(), workspace="ws1"), replace(make_ask(), workspace="ws2")
+    default, foreign = replace(make_ask(), workspace=None), replace(gone, id="e" * 32, owner=OTHER)
+    for ask in (gone, kept, default, foreign):
+        await store.add_ask(ask)
+    for _ in range(2):
+        await store.remove_asks_of(OWNER, "ws1")
+    assert {ask.id for ask in await store.asks(OWNER)} == {kept.id, default.id}
+    assert await store.asks(OTHER) == [foreign]
+
+
 async def test_the_first_answer_counts(store: ControlStore) -> None:
     ask, late = make_ask(), replace(make_ask(), created=NOW + SECOND)
     for one in (ask, late):
@@ -213,3 +228,100 @@ async def test_the_first_answer_counts(store: ControlStore) -> None:
     assert await store.asks(OWNER) == [answered, late]
     assert [one.state(late.expires) for one in (answered, late)] == ["answered", "expired"]
     assert late.state(NOW) == "open"
+
+
+def make_proxy_session(box: Box, key: ApiKey) -> ProxySession:
+    """A session with every field set."""
+    return ProxySession(
+        *(random_hex(16), OWNER, "ws1", key.id, box.id, 3000, "web-3000.test", NOW, NOW + DAY)
+    )
+
+
+async def test_proxy_session_is_found_by_its_digest(store: ControlStore) -> None:
+    box, key = make_box(), make_key()
+    await store.add_box(box)
+    await store.add_key(key, digest("key"))
+    first = make_proxy_session(box, key)
+    second = replace(make_proxy_session(box, key), scope=None, host=None)
+    for session, cookie in ((first, "a"), (second, "b"), (first, "a")):
+        await store.add_proxy_session(session, digest(cookie))
+    assert await store.find_proxy_session(digest("a")) == first
+    assert await store.find_proxy_session(digest("b")) == second
+    assert await store.find_proxy_session(digest("c")) is None
+
+
+async def test_proxy_sessions_go_with_their_box_and_with_their_key(store: ControlStore) -> None:
+    boxes, keys = (make_box(), make_box("db")), (make_key(), make_key("other"))
+    for box, key in zip(boxes, keys, strict=True):
+        await store.add_box(box)
+        await store.add_key(key, digest(key.name))
+    for box in boxes:
+        for key in keys:
+            session = make_proxy_session(box, key)
+            await store.add_proxy_session(session, digest(box.name + key.name))
+    await store.remove_box(boxes[0].id)
+    await store.remove_key(keys[0].id)
+    left = [
+        (box.name, key.name)
+        for box in boxes
+        for key in keys
+        if await store.find_proxy_session(digest(box.name + key.name)) is not None
+    ]
+    assert left == [("db", "other")]
+    for box, key in ((boxes[0], keys[1]), (boxes[1], keys[0])):
+        with pytest.raises(NotFound, match="no such box"):
+            await store.add_proxy_session(make_proxy_session(box, key), digest("late"))
+
+
+async def test_a_proxy_session_needs_box_and_key_of_its_owner(store: ControlStore) -> None:
+    box, foreign_box = make_box(), make_box(owner=OTHER)
+    key, foreign_key = make_key(), make_key(owner=OTHER)
+    for one in (box, foreign_box):
+        await store.add_box(one)
+    await store.add_key(key, digest("mine"))
+    await store.add_key(foreign_key, digest("foreign"))
+    await store.add_proxy_session(make_proxy_session(foreign_box, key), digest("a"))
+    await store.add_proxy_session(make_proxy_session(box, foreign_key), digest("b"))
+    assert await store.find_proxy_session(digest("a")) is None
+    assert await store.find_proxy_session(digest("b")) is None
+
+
+async def test_proxy_sessions_are_trimmed_to_the_newest(store: ControlStore) -> None:
+    box, key = make_box(), make_key()
+    other_box, other_key = make_box(owner=OTHER), make_key(owner=OTHER)
+    for one, its in ((box, key), (other_box, other_key)):
+        await store.add_box(one)
+        await store.add_key(its, digest(its.id))
+    for number in range(5):
+        session = replace(make_proxy_session(box, key), created=NOW + number * SECOND)
+        if number == 3:
+            session = replace(session, expires=NOW + 4 * SECOND)
+        await store.add_proxy_session(session, digest(str(number)))
+    foreign = replace(make_proxy_session(other_box, other_key), owner=OTHER)
+    await store.add_proxy_session(foreign, digest("foreign"))
+    await store.trim_proxy_sessions(OWNER, NOW + 4 * SECOND, 2)
+    left = [n for n in range(5) if await store.find_proxy_session(digest(str(n))) is not None]
+    assert left == [2, 4]
+    assert await store.find_proxy_session(digest("foreign")) == foreign
+
+
+async def test_a_volume_waits_in_the_trash_and_comes_back(store: ControlStore) -> None:
+    volume, second = make_volume("ws1"), make_volume("ws1")
+    await store.add_volume(volume)
+    await store.trash_volume(volume.id, NOW + DAY)
+    await store.trash_volume(volume.id, NOW + 2 * DAY)
+    await store.trash_volume("unknown", NOW)
+    trashed = replace(volume, trashed_until=NOW + DAY)
+    assert await store.find_volume(OWNER, "ws1") is None
+    assert await store.list_volumes(OWNER) == [trashed]
+    await store.add_volume(second)
+    assert await store.find_volume(OWNER, "ws1") == second
+    with pytest.raises(Conflict):
+        await store.restore_volume(volume.id, "ws1")
+    for _ in range(2):
+        await store.restore_volume(volume.id, "ws2")
+    assert await store.find_volume(OWNER, "ws2") == replace(volume, workspace="ws2")
+    await store.trash_volume(second.id, NOW)
+    await store.remove_volume(second.id)
+    with pytest.raises(NotFound, match="no such volume"):
+        await store.restore_volume(second.id, "ws1")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.mortal_server import MortalServer
+from wrkfs.data.retry import DEADLINE
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import Missing, WrkfsError
 
@@ -41,7 +42,7 @@ IMPATIENT = 0.3
 class Kept:
     """Objects by key, and who was told that they are stored."""
 
-    def __init__(self, config: StoreConfig, seed: int, patience: float = 5.0) -> None:
+    def __init__(self, config: StoreConfig, seed: int, patience: float = DEADLINE) -> None:
         self.acknowledged: dict[str, tuple[int, str]] = {}
         self.tried: dict[str, bytes] = {}
         self._config = config

@@ -12,11 +12,13 @@ import random
 import shutil
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.harness.backends import wait_for_the_dead
+from tests.harness.drive import until
 from tests.harness.kill_loop import GONE
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ GAP = 3000
 """Bytes left out between two writes, at most: few begin where a page does."""
 PAUSE = 0.004
 WORK = (0.15, 0.5)
-"""Seconds of work before the kill: one to four commits by themselves."""
+"""Seconds of writing before the kill: one to four commits by themselves."""
 
 
 class Writer:
@@ -45,7 +47,7 @@ class Writer:
     def __init__(self, path: Path, flags: int, seed: int) -> None:
         self.path = path
         self.made = False
-        """Whether the name is safe."""
+        """Whether the name is safe: it writes from then on."""
         self._flags = flags | os.O_RDWR | os.O_CREAT | os.O_EXCL
         self._places: list[int] = []
         self._safe = 0
@@ -104,6 +106,11 @@ class Writer:
             time.sleep(self._random.uniform(0, PAUSE))
 
 
+def all_write(writers: list[Writer]) -> bool:
+    """Whether each has a name that is safe."""
+    return all(writer.made for writer in writers)
+
+
 @pytest.mark.promise("D2")
 @pytest.mark.figure("CR-1")
 @pytest.mark.timeout(300)
@@ -120,6 +127,7 @@ def test_each_write_is_there_whole_or_not_at_all(
             Writer(directory / f"w{n}", flags, number * len(FLAGS) + n)
             for n, flags in enumerate(FLAGS)
         ]
+        until(partial(all_write, writers))
         time.sleep(chosen.uniform(*WORK))
         drive.kill()
         for writer in writers:

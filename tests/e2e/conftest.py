@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def service() -> Generator[Service]:
     """`make up`, and everything of it ended afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-e2e-"))
-    service = Service(folder / "state")
+    service = Service(folder / "state", "--preview-domain preview.internal")
     try:
         service.start()
         yield service

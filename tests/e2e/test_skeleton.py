@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import pytest
 from tests.e2e.service import Person, Service, sha256, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -99,7 +100,9 @@ def test_files_travel_both_ways(person: Person, tmp_path: Path) -> None:
     assert [line.split()[0] for line in sums.splitlines()] == [sha256(data)] * 4
 
 
-def test_local_forwarding_reaches_the_box(person: Person) -> None:
+@contextmanager
+def _web_server(person: Person) -> Iterator[None]:
+    """Port 8000 of the box serves a page."""
     served = (
         "mkdir -p /tmp/www && cd /tmp/www && echo forwarded > page && exec python3 -m http.server"
     )
@@ -109,8 +112,38 @@ def test_local_forwarding_reaches_the_box(person: Person) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as server:
+        try:
+            yield
+        finally:
+            server.terminate()
+
+
+def test_a_port_of_the_box_has_a_path_and_a_host(person: Person, service: Service) -> None:
+    key = person.run("cli", "apikeys create previews").strip()
+    host = {"Host": "dev-8000.preview.internal"}
+
+    def pages() -> list[bytes]:
+        path = service.http("GET", "/v1/boxes/dev/proxy/8000/page", key=key)
+        return [path.body, service.http("GET", "/page", key=key, headers=host).body]
+
+    with _web_server(person):
+        wait_for(lambda: pages() == [b"forwarded\n"] * 2, 30, "both show the page")
+        assert service.http("GET", "/page", headers=host).status == 401
+        first = service.http("GET", f"/page?key={key}", headers=host)
+        cookie = {"Cookie": first.headers["set-cookie"].split(";")[0]}
+        assert service.http("GET", "/page", headers=host | cookie).body == b"forwarded\n"
+    asked = "/v1/tls-ask?domain=dev-8000.preview.internal"
+    assert service.http("GET", asked).status == 200
+    assert service.http("GET", asked.replace("dev", "absent")).status == 403
+    wait_for(
+        lambda: service.http("GET", "/page", key=key, headers=host).status == 502,
+        *(30, "nothing listens any more"),
+    )
+
+
+def test_local_forwarding_reaches_the_box(person: Person) -> None:
+    with _web_server(person):
         wait_for(lambda: _fetch(person).endswith(b"forwarded\n"), 30, "the page is forwarded")
-        server.terminate()
     closed = person.forward("dev", "127.0.0.1:9")
     assert closed.returncode != 0
     assert b"127.0.0.1:9" in closed.stderr
@@ -183,7 +216,7 @@ def test_the_operator_looks_after_a_drive(person: Person, service: Service, tmp_
     person.run("dev", "echo precious > /wrk/precious && sync && rm /wrk/precious")
     state = ["--state-dir", str(service.state_dir)]
     table = service.command("boxd", "volumes", "ls", *state).splitlines()
-    assert table[0].split() == ["VOLUME", "OWNER", "WORKSPACE", "CREATED"]
+    assert table[0].split() == ["VOLUME", "OWNER", "WORKSPACE", "CREATED", "TRASHED", "UNTIL"]
     restored = []
     for number, line in enumerate(table[1:]):
         file = tmp_path / f"credentials{number}"

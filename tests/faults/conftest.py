@@ -52,15 +52,15 @@ def truth(volume: VolumeConfig) -> Iterator[Truth]:
 @pytest_asyncio.fixture
 async def connect(
     volume: VolumeConfig, store: StoreProxy
-) -> AsyncIterator[Callable[[float], Awaitable[Filesystem]]]:
-    """Makes Filesystems whose requests to the store go through the proxy; takes their deadline."""
+) -> AsyncIterator[Callable[[], Awaitable[Filesystem]]]:
+    """Makes Filesystems whose requests to the store go through the proxy."""
     made: list[Filesystem] = []
 
-    async def connect(deadline: float = 60.0) -> Filesystem:
+    async def connect() -> Filesystem:
         meta = PostgresMeta(volume)
         await meta.start()
         config = replace(volume.store, endpoint=store.endpoint)
-        blocks = S3Blocks(config, deadline=deadline)
+        blocks = S3Blocks(config)
         made.append(Filesystem(meta, blocks, prefix=config.prefix))
         return made[-1]
 

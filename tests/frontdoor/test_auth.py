@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 
+from boxd.frontdoor.visitor import SESSIONS_PER_CONNECTION
 from tests.harness.openssh import HOST, run, running
 
 if TYPE_CHECKING:
@@ -253,6 +254,19 @@ async def test_a_connection_carries_ten_sessions(front_door: Entrance) -> None:
         async with asyncio.timeout(30):
             done = await connection.run("echo room again")
         assert done.stdout == "room again\n"
+
+
+async def test_a_session_that_ends_makes_room_for_the_next_message(front_door: Entrance) -> None:
+    """Its end and the wish for another one come to the door at once."""
+    async with front_door.client.second("web") as connection, asyncio.timeout(60):
+        open_ones = [await connection.create_process("cat") for _ in range(SESSIONS_PER_CONNECTION)]
+        for process in open_ones:
+            process.close()
+            other = await connection.create_process("cat")
+            other.stdin.write(b"here\n")
+            assert await other.stdout.readline() == b"here\n"
+        with pytest.raises(asyncssh.ChannelOpenError, match="at most 10 sessions"):
+            await connection.create_process("cat")
 
 
 async def test_the_host_key_is_kept(front_door: Entrance) -> None:

@@ -218,7 +218,6 @@ async def test_a_program_in_a_box_asks_and_goes_on_with_the_answer(front_door: E
     assert len((await client.run("cli", "asks ls")).text.splitlines()) == 1
 
 
-async def test_mcp_keeps_its_place(front_door: Entrance) -> None:
-    done = await front_door.client.run("cli", "-T", "mcp", stdin=b'{"jsonrpc": "2.0"}\n')
-    assert (done.status, done.text) == (1, "")
-    assert done.errors == "mcp is not served by this release\n"
+async def test_mcp_is_for_programs(front_door: Entrance) -> None:
+    done = await front_door.client.run("cli", "-tt", "mcp")
+    assert (done.status, "use ssh -T" in done.errors) == (2, True)

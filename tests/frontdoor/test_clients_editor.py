@@ -38,7 +38,7 @@ async def main():
     global over
     over = asyncio.Event()
     tcp = await asyncio.start_server(serve, "127.0.0.1", 0)
-    unix = await asyncio.start_unix_server(serve, "socket")
+    unix = await asyncio.start_unix_server(serve, os.path.abspath("socket"))
     with open("port.new", "w") as file:
         file.write(str(tcp.sockets[0].getsockname()[1]))
     os.rename("port.new", "port")

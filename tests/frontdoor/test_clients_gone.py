@@ -37,13 +37,14 @@ def descriptors(pid: int) -> Counter[str]:
     return found
 
 
+@pytest.mark.timeout(300)
 async def test_nothing_is_left_of_clients_that_were_killed(
     front_door: Entrance, tmp_path: Path
 ) -> None:
     client, holds = front_door.client, front_door.lifecycle.attachments
     large = tmp_path / "large"
     with large.open("wb") as file:
-        file.truncate(1 << 30)
+        file.truncate(1 << 36)  # no copy of it ends before all the clients are there
     agent = client.directory / "agent"
     use = f"IdentityAgent={agent}"
     options = [*client.options(), "-q", "-o", "User=web"]
@@ -101,6 +102,7 @@ async def given_up(front_door: Entrance, command: list[str]) -> AsyncIterator[ps
     holds = front_door.lifecycle.attachments
     assert (await front_door.client.run("web", "true")).status == 0
     (box,) = await front_door.store.all_boxes()
+    await until(lambda: holds.count(box.id) == 0)
     (started,) = front_door.backend._running.values()
     agent = psutil.Process(started.pid)
     agent.suspend()

@@ -25,6 +25,7 @@ MIB = 1 << 20
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_fast_commands_at_once_lose_nothing(front_door: Entrance) -> None:
     """Seven hundred, as many at once as a connection may have."""
 

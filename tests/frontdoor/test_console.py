@@ -156,7 +156,7 @@ async def test_output_that_nobody_reads_waits_in_the_command(
     ):
         process = await connection.create_process("flood")
         seen = -1
-        while seen != commands.written:
+        while not commands.written or seen != commands.written:
             seen = commands.written
             await asyncio.sleep(STAND_S)
         assert 0 < commands.written < SIZE

@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.frontdoor import relay
+from boxd.frontdoor.visitor import Visitor
+from boxd.tunnel.opening import opened
 from tests.harness.given import give
 from tests.harness.openssh import HOST, end_input, run, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import asyncssh
+
     from tests.harness.frontdoor import Entrance
+
+    Pair = tuple[asyncssh.SSHClientChannel[bytes], object]
 
 MIB = 1024 * 1024
 
@@ -54,6 +63,25 @@ async def test_a_reader_that_goes_away_ends_the_writer(front_door: Entrance) -> 
     command = " ".join(f"'{word}'" for word in client.ssh("web", "yes")) + " | head -n 1000"
     done = await run(["bash", "-c", f"set -o pipefail; {command}; echo ${{PIPESTATUS[1]}}"])
     assert done.stdout == b"y\n" * 1000 + b"0\n"
+
+
+async def test_a_reader_that_goes_away_when_all_stands_full_ends_the_writer(
+    front_door: Entrance,
+) -> None:
+    """OpenSSH gives no more room then for what it has and does not pass on."""
+    holds = front_door.lifecycle.attachments
+    async with front_door.client.second("web") as connection, asyncio.timeout(60):
+        process = await connection.create_process("exec yes", window=1 << 16)
+        process.channel.pause_reading()
+        (visitor,) = front_door.door._hall.visitors
+        assert isinstance(visitor, Visitor)
+        await until(lambda: any(one._send_buf for one in visitor._conn._channels.values()))
+        process.channel._send_request(b"eow@openssh.com")
+        await until(lambda: not holds.held())
+        process.channel.resume_reading()
+        done = await process.wait()
+        assert done.exit_signal is not None
+        assert done.exit_signal[0] == "PIPE"
 
 
 async def test_a_client_that_goes_away_ends_its_command(
@@ -120,6 +148,7 @@ async def test_a_shell_without_a_terminal_reads_its_script(front_door: Entrance)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_fast_commands_over_one_connection_lose_nothing(front_door: Entrance) -> None:
     client = front_door.client
     async with client.master("web") as shared:
@@ -175,6 +204,26 @@ async def test_a_box_that_dies_ends_its_sessions_with_words(front_door: Entrance
         front_door.backend.kill(box.id)
         assert b"connection to the box was lost" in await process.stderr.read()
         assert await process.wait() == 255
+
+
+async def test_a_box_that_dies_before_its_output_is_waited_for_is_named_too(
+    front_door: Entrance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had opened the session, and died before the door looked."""
+    client = front_door.client
+    assert (await client.run("web", "true")).status == 0
+    (box,) = await front_door.store.all_boxes()
+
+    async def lost(opening: Awaitable[Pair], late: Callable[[Pair], None]) -> Pair:
+        pair = await opened(opening, late)
+        front_door.backend.kill(box.id)
+        await pair[0].wait_closed()
+        return pair
+
+    monkeypatch.setattr(relay, "opened", lost)
+    done = await client.run("web", "exec sleep 600")
+    assert done.status == 255
+    assert "connection to the box was lost" in done.errors
 
 
 async def test_a_box_that_is_removed_says_so_to_its_sessions(front_door: Entrance) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.openssh import HOST, end_input, running
+from tests.harness.openssh import HOST, end_input, listens, running
 from tests.harness.unread import STAND_S
-from tests.harness.wait import DEADLINE, until
+from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -41,23 +41,14 @@ async def _shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 async def talk(path: Path, data: bytes) -> bytes:
     """Sends all through a Unix socket, ends the sending, reads all."""
-    reader, writer = await _connected(path)
+    await until(lambda: listens(path))
+    reader, writer = await asyncio.open_unix_connection(str(path))
     writer.write(data)
     writer.write_eof()
     answer = await reader.read()
     writer.close()
     await writer.wait_closed()
     return answer
-
-
-async def _connected(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """`ssh` makes its socket a moment before it listens there."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            try:
-                return await asyncio.open_unix_connection(str(path))
-            except ConnectionRefusedError:
-                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -68,7 +59,7 @@ async def forwarding(
     front_door.client.log_level = "INFO"  # the level at which OpenSSH shows a refusal
     command = front_door.client.ssh("web", "-L", f"{path}:{target}", "cat")
     async with running(command) as process:
-        await until(path.is_socket)
+        await until(lambda: listens(path))
         yield process
         await check_intact(process)
         await end_input(process)

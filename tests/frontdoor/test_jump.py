@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from boxd.model.box import BoxState
 from tests.frontdoor.test_files import contents
 from tests.frontdoor.test_forward import talk
 from tests.frontdoor.test_service import ssh_agent
-from tests.harness.openssh import HOST, Done, end_input, run, running
+from tests.harness.openssh import HOST, Done, end_input, kill, listens, run, running
 from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ async def test_a_reader_that_goes_away_ends_the_writer(front_door: Entrance) -> 
     assert done.stdout == b"y\n" * 1000 + b"0\n"
 
 
+@pytest.mark.timeout(300)
 async def test_fast_commands_over_one_connection_lose_nothing(front_door: Entrance) -> None:
     client = front_door.client
     path = client.directory / "m"
@@ -136,7 +138,7 @@ async def test_ports_and_sockets_are_dialled_from_inside(
     }
     options = [f"-L{client.directory / name}:{to}" for name, to in forwards.items()]
     async with port, path, running(client.jump("web", *options, "cat")) as process:
-        await until((client.directory / "self").is_socket)
+        await until(lambda: listens(client.directory / "self"))
         assert await talk(client.directory / "p", b"x" * 3 * MIB) == b"X" * 3 * MIB
         assert await talk(client.directory / "u", b"hello") == b"HELLO"
         for name in ("closed", "self"):
@@ -169,6 +171,7 @@ async def test_the_clients_agent_is_reached_if_it_is_asked_for(front_door: Entra
 # --- which box --------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(300)
 async def test_targets_are_box_specs(front_door: Entrance) -> None:
     client = front_door.client
     for target in ("a", "B", "c:debian:large^1h+5m", "ws1/d:debian", "e+", "f+^1h", "a:debian+9m"):
@@ -276,9 +279,9 @@ async def test_what_jump_does_not_do_is_said(front_door: Entrance) -> None:
     client.log_level = "INFO"
     to_socket = ["-L", f"{client.directory / 'l'}:/run/x", "-N"]
     async with running(["ssh", *client.options(), "-l", "jump", *to_socket, HOST]) as process:
-        await until((client.directory / "l").is_socket)
+        await until(lambda: listens(client.directory / "l"))
         assert await talk(client.directory / "l", b"") == b""
-        process.terminate()
+        kill(process, signal.SIGTERM)
         assert process.stderr is not None
         assert pointer.encode() in await process.stderr.read()
     assert await front_door.store.all_boxes() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import asyncssh
@@ -17,6 +16,7 @@ from box_guest import protocol
 from box_guest.algorithms import MACS, RELAY_MACS
 from boxd.principal import Principal
 from tests.harness.door_process import door_process
+from tests.harness.memory import times_in_memory
 from tests.harness.openssh import HOST, kill, run, running
 from tests.harness.unread import (
     MIB,
@@ -30,13 +30,13 @@ from tests.security.test_ssh_audit import POLICY, audit, check_strict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
+    from pathlib import Path
 
     from asyncssh.packet import SSHPacket, SSHPacketLogger
 
     from tests.harness.frontdoor import Entrance
 
 MARKER = b"never-seen-by-the-door-9f0c1e7a\n"
-PIECE = 4 << 20
 
 
 @pytest.fixture
@@ -55,22 +55,6 @@ def scp(options: list[str], source: str, target: str) -> list[str]:
 # --- what it sees -----------------------------------------------------------------------
 
 
-def found_in_memory(pid: int) -> int:
-    """How often the marker stands in the writable memory of a process."""
-    count = 0
-    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb") as memory:
-        for line in maps:
-            words = line.split()
-            if not words[1].startswith("rw") or words[-1].startswith("[v"):
-                continue
-            start, end = (int(word, 16) for word in words[0].split("-"))
-            for at in range(start, end, PIECE):
-                memory.seek(at)
-                with suppress(OSError):
-                    count += memory.read(min(PIECE + len(MARKER), end - at)).count(MARKER)
-    return count
-
-
 async def test_a_marker_is_never_in_the_memory_of_the_door(marked: Path, tmp_path: Path) -> None:
     """While it is on its way, both ways, and afterwards. A box of the usual kind shows that one
     who looks there would find it."""
@@ -81,7 +65,7 @@ async def test_a_marker_is_never_in_the_memory_of_the_door(marked: Path, tmp_pat
             (client.hop(), "hidden", client.jump("hidden", f"cat {marked} {marked} {marked}")),
             (usual, HOST, client.ssh("usual", f"cat {marked} {marked} {marked}")),
         ):
-            seen = found_in_memory(pid)
+            seen = times_in_memory(pid, MARKER)
             assert seen == 0
             for mode in ("-O", "-s"):
                 there, back = tmp_path / f"there{mode}", tmp_path / f"back{mode}"
@@ -89,12 +73,12 @@ async def test_a_marker_is_never_in_the_memory_of_the_door(marked: Path, tmp_pat
                 down = await run(scp([*options, mode], f"{host}:{there}", str(back)))
                 assert (up.status, down.status) == (0, 0)
                 assert back.read_bytes() == marked.read_bytes()
-                seen += found_in_memory(pid)
+                seen += times_in_memory(pid, MARKER)
             # Nobody reads: what the door has in its hands stays there.
             async with running(ssh) as process:
                 assert process.stdout is not None
                 assert await process.stdout.readexactly(len(MARKER)) == MARKER
-                seen += found_in_memory(pid)
+                seen += times_in_memory(pid, MARKER)
                 kill(process)
             assert (seen > 0) == (options is usual)
 
@@ -148,7 +132,10 @@ async def test_the_agent_serves_the_daemon_nothing_but_the_relay(front_door: Ent
     )
     async with held as attachment:
         tunnel = attachment.tunnel.connection
-        for options in ({"command": "id"}, {"subsystem": "sftp"}, {}, {"request_pty": True}):
+        for options in (
+            *({"command": "id"}, {}, {"request_pty": True}),
+            *({"subsystem": "sftp"}, {"subsystem": protocol.HANDOVER_SUBSYSTEM}),
+        ):
             with pytest.raises(asyncssh.ChannelOpenError):
                 await tunnel.create_session(asyncssh.SSHClientSession, **options)
         with pytest.raises(asyncssh.ChannelOpenError):

@@ -14,7 +14,7 @@ from boxd.errors import Unavailable
 from boxd.frontdoor.server import FrontDoor
 from tests.frontdoor.test_forward import check_intact
 from tests.harness.logs import provoked
-from tests.harness.openssh import HOST, Client, Done, end_input, run, running
+from tests.harness.openssh import HOST, Client, Done, end_input, listens, run, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def ssh_agent(path: Path, key: Path) -> AsyncIterator[None]:
     """A running `ssh-agent` that holds the key."""
     async with running(["ssh-agent", "-D", "-a", str(path)]):
-        await until(path.is_socket)
+        await until(lambda: listens(path))
         added = await run(["env", f"SSH_AUTH_SOCK={path}", "ssh-add", "-q", str(key)])
         assert added.status == 0
         yield
@@ -100,13 +100,49 @@ async def test_closing_lets_commands_finish_and_takes_no_new_ones(front_door: En
         await closing
 
 
+@asynccontextmanager
+async def byte_by_byte(port: int) -> AsyncIterator[int]:
+    """A port that leads to another; what comes from there is passed on in the smallest pieces."""
+
+    async def passed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int) -> None:
+        try:
+            while data := await reader.read(most):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(0)
+        except ConnectionError:
+            pass  # either end may reset the connection
+        finally:
+            writer.close()
+
+    async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other_writer = await asyncio.open_connection(HOST, port)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(passed(reader, other_writer, 65536))
+            group.create_task(passed(other_reader, writer, 1))
+
+    server = await asyncio.start_server(between, HOST)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
 async def test_closing_at_once_ends_everything(front_door: Entrance) -> None:
-    async with running(front_door.client.ssh("web", "echo up; exec sleep 600")) as process:
-        assert process.stdout is not None
-        assert await process.stdout.readline() == b"up\n"
-        await front_door.door.close(drain_s=0)
-        async with asyncio.timeout(30):
-            assert await process.wait() == 255
+    """And says so, also to a client that reads the end of its channel before anything else."""
+    port = front_door.door.port
+    async with byte_by_byte(port) as slow:
+        command = front_door.client.ssh(
+            "web", "-o", f"HostKeyAlias=[{HOST}]:{port}", "echo up; exec sleep 600"
+        )
+        command = [f"Port={slow}" if word == f"Port={port}" else word for word in command]
+        async with running(command) as process:
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"up\n"
+            await front_door.door.close(drain_s=0)
+            async with asyncio.timeout(30):
+                assert await process.wait() == 255
+            assert process.stderr is not None
+            said = await process.stderr.read()
+    assert b"the service stops; connect again when it is back" in said
     (box,) = await front_door.store.all_boxes()
     assert front_door.lifecycle.attachments.count(box.id) == 0
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.harness.openssh import HOST, run
+from tests.harness.openssh import HOST, kill, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -74,8 +74,7 @@ async def terminal(front_door: Entrance, user: str, *command: str) -> AsyncItera
     try:
         yield Screen(outer, process)
     finally:
-        if process.returncode is None:
-            process.kill()
+        kill(process)
         await process.wait()
         os.close(outer)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,7 +99,7 @@ async def test_boxes_are_listed_shown_and_removed(front_door: Entrance) -> None:
     assert (shown["IMAGE"], shown["FLAVOR"]) == ("debian", "large")
     assert shown["NEXT"] == "removed"
     wide = (await client.run("cli", "ls --wide")).text
-    heads = "CPUS MEM MiB CPU % CPU s MEM USED DISK USED PIDS RECEIVED SENT WHY SSH DETAIL"
+    heads = "CPUS MEM MiB CPU % CPU s MEM USED DISK USED PIDS RECEIVED SENT WHY SSH PREVIEW DETAIL"
     assert " ".join(wide.splitlines()[0].split()).endswith(heads)
     assert f"ssh -p {client.port} 'ws1/web'@127.0.0.1" in wide
     (listed,), info = await as_json(client, "ls"), await as_json(client, "info ws1/web")
@@ -148,7 +149,7 @@ async def test_keys_are_made_listed_and_revoked(front_door: Entrance) -> None:
     assert len(key) == 44
     assert key not in made.errors
     assert "only this once" in made.errors
-    stored = await front_door.store.find_key(digest(key))
+    stored = await front_door.store.find_key(digest(key), datetime.now(UTC))
     assert stored is not None
     assert (stored.owner, stored.scope) == (client.fingerprint(), "ws1")
     listed = (await client.run("cli", "apikeys ls")).text
@@ -163,7 +164,7 @@ async def test_keys_are_made_listed_and_revoked(front_door: Entrance) -> None:
     assert document["scope"] is None
     assert len(document["key"]) == 44
     assert (await client.run("cli", "apikeys rm laptop")).text == "removed laptop\n"
-    assert await front_door.store.find_key(digest(key)) is None
+    assert await front_door.store.find_key(digest(key), datetime.now(UTC)) is None
     assert (await client.run("cli", "apikeys rm laptop")).status == 1
 
 

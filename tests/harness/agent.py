@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 
 from box_guest import protocol
 from boxd.tunnel.registry import TunnelRegistry, new_identity
+from tests.harness.openssh import kill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -128,8 +130,8 @@ class LocalBox:
 
     async def stop(self) -> None:
         """Ends agent and registry."""
-        if self.process is not None and self.process.returncode is None:
-            self.process.terminate()
+        if self.process is not None:
+            kill(self.process, signal.SIGTERM)
             async with asyncio.timeout(STOP_S):
                 await self.process.wait()
         await self.registry.close_all()

@@ -40,6 +40,7 @@ async def run(
     principal: Principal = ALICE,
     stdio: Typed | None = None,
     console: Console = CLI,
+    door: Door = DOOR,
 ) -> Result:
     """One command line, of Alice if nobody else is named."""
     return await execute(
@@ -47,7 +48,7 @@ async def run(
         line,
         principal=principal,
         operations=world.operations,
-        door=DOOR,
+        door=door,
         now=world.clock.now(),
         stdio=stdio or Typed(),
     )

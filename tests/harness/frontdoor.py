@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import socket
 import sys
 import tempfile
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,13 +33,15 @@ from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.errors import Unavailable, UnknownImage, Unsupported
+from boxd.frontdoor.commands.registry import cli
 from boxd.frontdoor.server import FrontDoor
+from boxd.mcp.plane import Plane
 from boxd.model.catalog import Flavor, Image
 from boxd.operations import Operations
 from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.seal import Sealer
-from tests.harness.openssh import Client
+from tests.harness.openssh import Client, kill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -51,6 +55,9 @@ AS_INIT = (
 )
 """Orphans of a box belong to its agent, as they do where that is the box's init."""
 
+_STILL = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
+"""States of a process that was stopped: the second while it waits for a child to begin (vfork)."""
+
 
 class ProcessBackend(WithoutMemory):
     """Boxes whose init is the agent as a child process of the test."""
@@ -60,6 +67,8 @@ class ProcessBackend(WithoutMemory):
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self.near = False
+        """Whether ports are reached through the box's network instead of its tunnel."""
         self._plans: dict[str, BoxPlan] = {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
@@ -116,13 +125,12 @@ class ProcessBackend(WithoutMemory):
         process = self._running.pop(box_id, None)
         if process is None:
             return
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+        kill(process, signal.SIGTERM)
         try:
             async with asyncio.timeout(STOP_S):
                 await process.wait()
         except TimeoutError:
-            process.kill()
+            kill(process)
             await process.wait()
             raise Unavailable(f"the agent of {box_id} did not end in {STOP_S} s") from None
 
@@ -134,6 +142,12 @@ class ProcessBackend(WithoutMemory):
     async def list(self) -> list[BackendBox]:
         """What was created and not destroyed."""
         return [BackendBox(box_id, self._alive(box_id)) for box_id in self._plans]
+
+    async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
+        """Its network is this machine's; only where a test wants that way."""
+        if not self.near:
+            return None
+        return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, socket.IPPROTO_TCP)
 
     async def stats(self, box_id: str) -> BoxStats:
         """Its agent alone is counted."""
@@ -150,8 +164,13 @@ class ProcessBackend(WithoutMemory):
     def kill(self, box_id: str) -> None:
         """The box dies without a word, with all that runs in it."""
         agent = psutil.Process(self._running[box_id].pid)
-        for process in (agent, *agent.children(recursive=True)):
-            process.kill()
+        agent.suspend()
+        # From then on it starts nothing. What it was starting is its child when it stands still.
+        while agent.status() not in _STILL:
+            time.sleep(0.001)
+        for process in (*agent.children(recursive=True), agent):
+            with suppress(psutil.NoSuchProcess):  # its input ended with the agent, and it with that
+                process.kill()
 
     def _alive(self, box_id: str) -> bool:
         process = self._running.get(box_id)
@@ -184,7 +203,7 @@ class PlainCatalog:
     def rootfs(self, name: str) -> Path:
         """UnknownImage for all but the one."""
         if name != "debian":
-            raise UnknownImage(f"no image {name!r}; see: images")
+            raise UnknownImage(f"there is no image {name!r}; the catalog has debian")
         return self._root
 
 
@@ -208,14 +227,34 @@ class Entrance:
         return Client(self.client.directory.parent / name, self.door.port, self.door.host_key)
 
 
-@asynccontextmanager
-async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
-    """The whole of it, below `root`; ends with every process of it."""
+def make_keys(root: Path) -> Path:
+    """A directory of keys with that of tunnels in it."""
     keys = root / "keys"
     keys.mkdir(mode=0o700)
     private_key, _ = new_identity()
     (keys / "tunnel_ed25519").write_bytes(private_key)
     (keys / "tunnel_ed25519").chmod(0o600)
+    return keys
+
+
+def assembled(
+    root: Path, tunnels: TunnelRegistry, backend: ProcessBackend, catalog: PlainCatalog
+) -> Assembly:
+    """What boxes that are plain processes are made of."""
+    return Assembly(
+        backend=backend,
+        tunnels=tunnels,
+        new_identity=new_identity,
+        drives=None,
+        catalog=catalog,
+        places=Places(root / "boxes", root, tunnels.public_key),
+    )
+
+
+@asynccontextmanager
+async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
+    """The whole of it, below `root`; ends with every process of it."""
+    keys = make_keys(root)
 
     async def asked(box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there are operations."""
@@ -228,14 +267,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     catalog = PlainCatalog(root)
     administrators: set[str] = set()
     tiers, gate = Tiers(store, load_tiers()), Gate(store, clock, administrators)
-    assembly = Assembly(
-        backend=backend,
-        tunnels=tunnels,
-        new_identity=new_identity,
-        drives=None,
-        catalog=catalog,
-        places=Places(root / "boxes", root, tunnels.public_key),
-    )
+    assembly = assembled(root, tunnels, backend, catalog)
     lifecycle = Lifecycle(
         store=store,
         assembly=assembly,
@@ -257,7 +289,12 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         sealer=Sealer(keys / "master.key"),
     )
     await lifecycle.start()
-    door = FrontDoor(operations, Address("127.0.0.1", 0), keys, administrators=administrators)
+    plane = Plane(operations)
+    door = FrontDoor(
+        *(operations, Address("127.0.0.1", 0), keys),
+        console=cli(plane.serve_lines),
+        administrators=administrators,
+    )
     try:
         await door.start()
         client = Client(root / "client", door.port, door.host_key)
@@ -266,6 +303,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         )
     finally:
         await door.close(drain_s=0)
+        await plane.close()
         await lifecycle.close(stop_boxes=True)
         await operations.close()
         await backend.close()

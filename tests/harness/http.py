@@ -18,7 +18,6 @@ import pytest_asyncio
 
 from boxd.api.app import Api
 from boxd.api.serve import ApiServer
-from boxd.boxes.assembly import Assembly, Places
 from boxd.boxes.gate import Gate
 from boxd.boxes.lifecycle import Lifecycle
 from boxd.boxes.quota import load_tiers
@@ -26,13 +25,14 @@ from boxd.boxes.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address, Config
 from boxd.errors import Unavailable
+from boxd.mcp.plane import Plane
 from boxd.model.usage import DriveUse
 from boxd.operations import Operations
 from boxd.principal import Principal
 from boxd.store.memory import MemoryStore
-from boxd.tunnel.registry import TunnelRegistry, new_identity
+from boxd.tunnel.registry import TunnelRegistry
 from boxd.workspaces.seal import Sealer
-from tests.harness.frontdoor import PlainCatalog, ProcessBackend
+from tests.harness.frontdoor import PlainCatalog, ProcessBackend, assembled, make_keys
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta.memory import MemoryMeta
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 ALICE = Principal("SHA256:alice", None, "ssh_key")
 BOB = Principal("SHA256:bob", None, "ssh_key")
+PREVIEW_DOMAIN = "preview.internal"
 
 
 @dataclass
@@ -137,8 +138,10 @@ class Web:
     backend: ProcessBackend
     store: MemoryStore
     drives: MemoryDrives
+    plane: Plane
     key: str
     clients: list[httpx.AsyncClient] = field(default_factory=list)
+    connections: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -166,8 +169,10 @@ class Web:
         return client
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A raw connection."""
-        return await asyncio.open_connection(self.address.host, self.address.port)
+        """A raw connection; it is gone when the service is."""
+        reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
+        self.connections.append(writer)
+        return reader, writer
 
 
 def _revealed(secret: Secret) -> str:
@@ -175,25 +180,16 @@ def _revealed(secret: Secret) -> str:
 
 
 @asynccontextmanager
-async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[Web]:
-    """The whole of it, below `root`; ends with every process of it."""
-    keys = root / "keys"
-    keys.mkdir(mode=0o700)
-    private_key, _ = new_identity()
-    (keys / "tunnel_ed25519").write_bytes(private_key)
-    (keys / "tunnel_ed25519").chmod(0o600)
+async def serve_web(
+    root: Path, *, with_drives: bool = True, config: Config | None = None
+) -> AsyncIterator[Web]:
+    """The whole of it, below `root`; ends with every process of it. `config`: what HTTP takes."""
+    keys = make_keys(root)
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
     tiers, gate = Tiers(store, load_tiers()), Gate(store, clock)
-    assembly = Assembly(
-        backend=backend,
-        tunnels=tunnels,
-        new_identity=new_identity,
-        drives=None,
-        catalog=catalog,
-        places=Places(root / "boxes", root, tunnels.public_key),
-    )
+    assembly = assembled(root, tunnels, backend, catalog)
     lifecycle = Lifecycle(
         store=store,
         assembly=assembly,
@@ -216,19 +212,24 @@ async def serve_web(root: Path, *, with_drives: bool = True) -> AsyncIterator[We
         sealer=Sealer(keys / "master.key"),
     )
     await lifecycle.start()
-    config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
-    api = Api(operations)
+    if config is None:
+        config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
+    plane = Plane(operations)
+    api = Api(operations, config, plane)
     server = ApiServer(api, config)
     web: Web | None = None
     try:
         address = await server.start()
-        web = Web(api, server, address, operations, lifecycle, backend, store, drives, "")
+        web = Web(api, server, address, operations, lifecycle, backend, store, drives, plane, "")
         web.key = await web.new_key()
         yield web
     finally:
         for client in web.clients if web is not None else ():
             await client.aclose()
+        for writer in web.connections if web is not None else ():
+            writer.transport.abort()
         await server.close()
+        await plane.close()
         await lifecycle.close(stop_boxes=True)
         await operations.close()
         await backend.close()
@@ -252,4 +253,13 @@ async def web_without_drives() -> AsyncIterator[Web]:
     """As `web`, on a host where drives are not enabled."""
     with tempfile.TemporaryDirectory(prefix="web-") as name:
         async with serve_web(Path(name), with_drives=False) as served:
+            yield served
+
+
+@pytest_asyncio.fixture
+async def previews() -> AsyncIterator[Web]:
+    """As `web`, with hosts for the ports of boxes."""
+    config = Config(api_addr=Address("127.0.0.1", 0), preview_domain=PREVIEW_DOMAIN)
+    with tempfile.TemporaryDirectory(prefix="web-") as name:
+        async with serve_web(Path(name), config=config) as served:
             yield served

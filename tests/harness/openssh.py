@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 RUN_S = 60.0
+LISTENING = "00010000"
+"""Among the flags of a Unix socket."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,16 @@ class Client:
         path = self.directory / "m"
         command = ["ssh", *self.options(), "-l", user, "-M", "-S", str(path), "-N", *options, HOST]
         async with running(command):
-            await until(path.is_socket)
+            await until(path.is_socket)  # which has this name when it is listened on
             yield ["-S", str(path)]
         path.unlink(missing_ok=True)
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody listens on a Unix socket; its file is there a moment before."""
+    with open("/proc/net/unix") as table:
+        ends = (line.split() for line in table)
+        return any(words[3] == LISTENING and words[-1] == str(path) for words in ends)
 
 
 async def run(command: list[str], stdin: bytes = b"", deadline: float = RUN_S) -> Done:
@@ -182,6 +191,9 @@ async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Proces
         kill(process)
         if process.stdin is not None:
             process.stdin.close()
+            # Whoever ends without reading its input breaks the pipe; unasked, asyncio logs that.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                await process.stdin.wait_closed()
         # What is left in the pipes is read, so that their transports close.
         for stream in (process.stdout, process.stderr):
             if stream is not None:
@@ -189,15 +201,15 @@ async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Proces
         await process.wait()
 
 
-def kill(process: asyncio.subprocess.Process) -> None:
-    """Kills a program that may have ended meanwhile.
+def kill(process: asyncio.subprocess.Process, number: signal.Signals = signal.SIGKILL) -> None:
+    """Kills a program that may have ended meanwhile, or sends it another signal.
 
     `Process.kill` would look for its end itself: then asyncio, which waits for the same, finds no
     such child and warns.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+            os.kill(process.pid, number)
 
 
 async def end_input(process: asyncio.subprocess.Process) -> None:

@@ -319,6 +319,7 @@ class World:
         tier: Callable[[Tier], Tier] = lambda tier: tier,
         host: HostLimits | None = None,
         templates: bool = False,
+        previews: bool = False,
     ) -> None:
         self.root = root
         self.steps = Steps()
@@ -334,6 +335,7 @@ class World:
         self.open = False
         self.host = host
         self.templates = templates
+        self.previews = previews
         self._make_daemon()
 
     def _make_daemon(self) -> None:
@@ -362,6 +364,7 @@ class World:
             policy=self.policy,
             host=self.host,
             templates=self.templates,
+            previews=self.previews,
         )
         self.operations = Operations(
             store=store,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api.app import Route
+from boxd.api.routes import Route
 from tests.harness.http import ALICE, BOB
 
 if TYPE_CHECKING:
@@ -54,21 +54,29 @@ async def test_every_answer_has_the_common_headers(web: Web) -> None:
 
 
 async def test_documentation_pages_of_the_framework_are_off(web: Web) -> None:
-    for path in ("/docs", "/redoc", "/openapi.json"):
+    for path in ("/redoc", "/openapi.json", "/docs/oauth2-redirect"):
         assert (await web.client().get(path)).status_code == 404
 
 
 async def test_all_routes_are_listed(web: Web) -> None:
     assert set(web.api.routes) == {
         Route("/healthz", ("GET",), public=True),
+        Route("/docs", ("GET",), public=True),
+        Route("/v1/openapi.json", ("GET",), public=True),
+        Route("/v1/tls-ask", ("GET",), public=True),
         Route("/v1/boxes", ("GET",), public=False),
         Route("/v1/boxes/{ref}", ("DELETE",), public=False),
         Route("/v1/boxes/{ref}/suspend", ("POST",), public=False),
         Route("/v1/boxes/{ref}/resume", ("POST",), public=False),
         Route("/v1/images", ("GET",), public=False),
         Route("/v1/flavors", ("GET",), public=False),
-        Route("/v1/exec/{spec}", ("POST",), public=False),
-        Route("/v1/wrk/{path}", ("GET", "HEAD", "PUT", "DELETE"), public=False),
+        Route("/v1/surfaces", ("GET",), public=False),
+        Route("/v1/surfaces/{canvas}", ("GET",), public=False),
+        Route("/v1/exec/{spec...}", ("POST",), public=False),
+        Route("/v1/boxes/{box}/term", ("GET", "HEAD"), socket=True),
+        Route("/v1/wrk/{path...}", ("GET", "HEAD", "PUT", "DELETE"), public=False),
+        Route("/v1/boxes/{box}/proxy/{port}/{path...}", (), socket=True),
+        Route("/v1/mcp", ("GET", "POST", "DELETE"), socket=True),
     }
 
 
@@ -247,6 +255,33 @@ async def test_suspend_and_resume_answer_400_while_the_backend_cannot(web: Web, 
     assert (await scoped.post(f"/v1/boxes/web/{verb}?ws=ws2")).status_code == 403
 
 
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+async def test_suspend_and_resume_find_the_box_first(web: Web, verb: str) -> None:
+    box_id = await make_box(web, "ws1/web")
+    twin = await make_box(web, box_id[:6])
+    client = web.client()
+    ambiguous = await client.post(f"/v1/boxes/{box_id[:6]}/{verb}")
+    assert ambiguous.status_code == 409
+    assert box_id in error_of(ambiguous)
+    assert twin in error_of(ambiguous)
+    # 400: found, and the backend cannot.
+    for ref in (box_id, box_id[:7], "web?ws=ws1", "ws1%2Fweb", "WS1%2fWEB?ws=ws1"):
+        path, _, query = ref.partition("?")
+        answer = await client.post(f"/v1/boxes/{path}/{verb}?{query}")
+        assert (answer.status_code, "processes" in error_of(answer)) == (400, True), ref
+    for ref, status in (
+        ("web", 404),
+        ("web?ws=NO_GOOD", 400),
+        ("we_b", 400),
+        ("ws1%2Fweb?ws=x", 400),
+    ):
+        path, _, query = ref.partition("?")
+        assert (await client.post(f"/v1/boxes/{path}/{verb}?{query}")).status_code == status, ref
+    stranger = web.client(await web.new_key(BOB))
+    assert (await stranger.post(f"/v1/boxes/{box_id}/{verb}")).status_code == 404
+    assert len(await web.operations.list_boxes(ALICE, everywhere=True)) == 2
+
+
 async def test_catalogs(web: Web) -> None:
     client = web.client()
     images = (await client.get("/v1/images")).json()
@@ -358,6 +393,6 @@ async def test_the_access_log_shows_no_query_and_no_key(
         record.getMessage() for record in caplog.records if not record.name.startswith("http")
     )
     assert "GET /v1/boxes 200" in text
-    assert "GET /v1/wrk/{path} 404" in text
+    assert "GET /v1/wrk/{path...} 404" in text
     for hidden in ("secretplace", "secretname", web.key):
         assert hidden not in text

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from boxd.boxes import expiry, quota, sources
 from boxd.clock import SystemClock
 from tests.harness.given import give
 from tests.harness.http import ALICE, BOB
+from tests.harness.unhurried import time_from_first_output
 from tests.harness.wait import until
 from tests.integration.test_api_basics import error_of
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 STREAM = {"content-type": "application/x-svc-exec"}
 PLAIN = {"content-type": "text/plain"}
 BEGIN = "echo begun; sleep 1000"
+DATA = re.compile(rb"event: stdout\ndata: (.*)\n\n")
 
 
 @dataclass
@@ -95,6 +98,20 @@ async def begun(events: AsyncIterator[bytes]) -> bytes:
     while base64.b64encode(b"begun\n") not in text:
         text += await anext(events)
     return text
+
+
+async def until_cut(events: AsyncIterator[bytes]) -> bytes:
+    """What comes before the connection is cut within the answer."""
+    pieces: list[bytes] = []
+
+    cut = ""
+    while not cut:
+        try:
+            pieces.append(await anext(events))
+        except httpx.RemoteProtocolError as error:
+            cut = str(error)
+    assert "incomplete" in cut
+    return b"".join(pieces)
 
 
 def marked(marker: str) -> list[int]:
@@ -278,23 +295,26 @@ async def test_a_command_that_no_shell_could_take_is_413(web: Web) -> None:
     assert error_of(answer)
 
 
-async def test_a_timeout_ends_the_group_with_124(web: Web) -> None:
+async def test_a_timeout_ends_the_group_with_124(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    time_from_first_output(monkeypatch)  # then the trap is set
     client = web.client()
     command = "trap 'echo caught; exit 7' TERM; echo begun; sleep 1000 & wait"
-    # Time enough for the trap to be set before the end.
-    ran = await stream(client, "web", header(command, timeout_s=4, env={"EXEC_MARK": "polite"}))
+    ran = await stream(client, "web", header(command, timeout_s=1, env={"EXEC_MARK": "polite"}))
     assert ran.code == 124
     assert ran.stdout == b"begun\ncaught\n"
-    assert ran.stderr.endswith(b"boxd: the command was ended after its timeout of 4 s\n")
+    assert ran.stderr.endswith(b"boxd: the command was ended after its timeout of 1 s\n")
     told, _ = await buffered(client, "web", header("sleep 1000", timeout_s=1))
     assert told.code == 124
     await until(lambda: not marked("polite"))
     assert (await stream(client, "web", header("echo alive"))).stdout == b"alive\n"
 
 
-async def test_a_command_that_ignores_term_is_killed(web: Web) -> None:
+async def test_a_command_that_ignores_term_is_killed(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_from_first_output(monkeypatch)
     command = "trap '' TERM HUP; echo begun; while :; do sleep 0.1; done"
-    body = header(command, timeout_s=4, env={"EXEC_MARK": "stubborn"})
+    body = header(command, timeout_s=1, env={"EXEC_MARK": "stubborn"})
     ran = await stream(web.client(), "web", body)
     assert (ran.stdout, ran.code) == (b"begun\n", 124)
     await until(lambda: not marked("stubborn"))
@@ -339,14 +359,17 @@ async def test_curl_streams_its_input_while_output_comes(web: Web) -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(header("cat"))
+    answer = shown = b""
     for text in (b"first", b"second"):
         process.stdin.write(text)
         await process.stdin.drain()
-        expected = b"data: " + base64.b64encode(text)
-        await asyncio.wait_for(process.stdout.readuntil(expected), 10)
+        shown += text
+        # It may come in several events.
+        while b"".join(base64.b64decode(data) for data in DATA.findall(answer)) != shown:
+            answer += await asyncio.wait_for(process.stdout.readuntil(b"\n\n"), 30)
     process.stdin.close()
-    rest = await asyncio.wait_for(process.stdout.read(), 10)
-    assert rest.endswith(b'event: exit\ndata: {"code": 0}\n\n')
+    answer += await asyncio.wait_for(process.stdout.read(), 30)
+    assert read_stream(answer) == Ran(b"firstsecond", b"", 0)
     assert await process.wait() == 0
 
 
@@ -492,14 +515,17 @@ async def test_a_key_that_is_over_ends_its_commands(
     async with running as answer, asyncio.timeout(30):
         events = answer.aiter_raw()
         await begun(events)
-        assert marked(how)
+        await until(lambda: marked(how))  # while the shell becomes `sleep` it shows none
         if how == "revoked":
             await web.operations.remove_key(ALICE, "short")
         else:
             later = datetime.now(UTC) + timedelta(hours=1)
             monkeypatch.setattr(SystemClock, "now", lambda _: later)
-        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
-            [piece async for piece in events]
+        text = await until_cut(events)
+        said = {"revoked": "API key short was revoked", "expired": "this API key has expired"}
+        last = base64.b64encode(f"boxd: {said[how]}\n".encode())
+        assert text.endswith(b"event: stderr\ndata: " + last + b"\n\n")
+        assert b"event: exit" not in text
     await until(lambda: not marked(how))
     assert web.lifecycle.attachments.count(box.id) == 0
 

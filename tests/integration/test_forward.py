@@ -52,20 +52,19 @@ def closed_port() -> int:
 async def test_bytes_go_both_ways(local_box: LocalBox) -> None:
     data = os.urandom(3_000_000)
     async with echo_server() as port:
-        reader, writer = await (await local_box.tunnel()).dial("127.0.0.1", port)
+        stream = await (await local_box.tunnel()).dial("127.0.0.1", port)
 
         async def send() -> None:
             for start in range(0, len(data), 65536):
-                writer.write(data[start : start + 65536])
-                await writer.drain()
-            writer.write_eof()
+                await stream.write(data[start : start + 65536])
+            stream.write_eof()
 
         sending = asyncio.create_task(send())
         received = b""
-        while block := await reader.read(65536):
+        while block := await stream.read():
             received += block
         await sending
-        writer.close()
+        stream.close()
     assert received == data
 
 
@@ -78,16 +77,18 @@ async def test_a_forward_closes_when_its_target_ended_first(local_box: LocalBox)
     server = await asyncio.start_server(greet, "127.0.0.1", 0)
     async with server, asyncio.timeout(30):
         port = server.sockets[0].getsockname()[1]
-        reader, writer = await (await local_box.tunnel()).dial("127.0.0.1", port)
-        assert await reader.read() == b"220 ready"
-        writer.write_eof()
-        await writer.wait_closed()
+        stream = await (await local_box.tunnel()).dial("127.0.0.1", port)
+        received = b""
+        while block := await stream.read():
+            received += block
+        assert received == b"220 ready"
+        stream.write_eof()
+        await until(lambda: stream.closed)
 
 
 async def test_names_are_resolved_in_the_box(local_box: LocalBox) -> None:
     async with echo_server() as port:
-        _, writer = await (await local_box.tunnel()).dial("localhost", port)
-        writer.close()
+        (await (await local_box.tunnel()).dial("localhost", port)).close()
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,18 @@ import asyncio
 import hashlib
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.boxes.exec import TIMEOUT_CODE, ExecRun
 from boxd.errors import Unavailable
-from boxd.tunnel.channel import BUFFER, WINDOW, ExitStatus, Terminal
+from boxd.tunnel.channel import WINDOW, ExitStatus, Terminal
 from tests.harness.agent import local_agent
-from tests.harness.wait import until
+from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
     from boxd.tunnel.channel import Exec
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 PTY = Terminal("xterm-256color", (80, 24))
 PIPE = 1 << 20
 """More than a pipe holds."""
+WRITER = """
+import os, sys
+written, told = 0, os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+while True:
+    written += os.write(1, bytes(4096))
+    os.pwrite(told, b"%d" % written, 0)
+"""
 
 
 async def collect_until(running: Exec, marker: bytes) -> bytes:
@@ -94,7 +103,7 @@ async def test_slow_reader_holds_the_command(local_box: LocalBox) -> None:
         while (now := int(progress.read_text() or 0) if progress.exists() else 0) != seen:
             seen = now
             await asyncio.sleep(0.3)
-    assert seen * 65536 < BUFFER + 2 * WINDOW + 2 * PIPE
+    assert seen * 65536 < 2 * WINDOW + 2 * PIPE
     total = len(first[1])
     async for _, data in output:
         total += len(data)
@@ -272,6 +281,22 @@ async def test_closing_ends_the_whole_group(local_box: LocalBox, terminal: Termi
     await until(lambda: not any(alive(pid) for pid in pids))
 
 
+@pytest.mark.parametrize("ended", [False, True])
+async def test_a_command_with_unread_input_ends_with_its_tunnel(
+    local_box: LocalBox, ended: bool
+) -> None:
+    """Whether or not the end of the input has come as well."""
+    tunnel = await local_box.tunnel()
+    running = await tunnel.start("echo $$ ready; exec sleep 600")
+    pid = int((await collect_until(running, b"ready")).split()[0])
+    await running.write(bytes(4 * 65536))
+    if ended:
+        running.write_eof()
+    assert (await local_box.run("echo after")).stdout == b"after\n", "it has all come by now"
+    tunnel.connection.abort()
+    await until(lambda: not alive(pid))
+
+
 async def test_stubborn_commands_are_killed(local_box: LocalBox) -> None:
     running = await (await local_box.tunnel()).start(
         "trap '' HUP TERM INT; echo $$ ready; while :; do sleep 1; done"
@@ -291,6 +316,70 @@ async def test_agent_that_ends_hangs_its_commands_up(local_box: LocalBox) -> Non
     assert not alive(pid)
     with pytest.raises(Unavailable):
         await running.wait()
+
+
+async def test_output_that_goes_with_the_tunnel_is_not_called_all_of_it(
+    local_box: LocalBox,
+) -> None:
+    """The command has ended with 0, and most of its output waits for the reader."""
+    tunnel = await local_box.tunnel()
+    running = await tunnel.start(f"head -c {WINDOW - 1} /dev/zero")
+    await until(lambda: running.ended)
+    await tunnel.close()
+    read = b"".join([data async for _, data in running.output()])
+    assert len(read) < WINDOW - 1
+    with pytest.raises(Unavailable, match="lost before"):
+        await running.wait()
+
+
+@pytest.mark.parametrize("size", [WINDOW - 1, WINDOW + 2 * 65536])
+async def test_a_command_that_has_ended_is_in_time_however_late_it_is_read(
+    local_box: LocalBox, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Also when part of its output is still in the box."""
+    monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", 0.5)
+    running = await (await local_box.tunnel()).start(f"head -c {size} /dev/zero; exit 3")
+    await until(lambda: running.ended)
+    limit = asyncio.get_running_loop().time() + 4
+    read = 0
+
+    async def take(stream: str, data: bytes) -> None:
+        nonlocal read
+        await until(lambda: asyncio.get_running_loop().time() > limit)
+        monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", DEADLINE)
+        assert stream == "stdout"
+        read += len(data)
+
+    assert await ExecRun(running, timeout_s=1).pump(take) == 3
+    assert read == size
+
+
+async def test_a_command_that_nobody_reads_is_ended_in_time_and_read_whole(
+    local_box: LocalBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes for ever. All that it has written is there before its end is told."""
+    monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", 0.5)
+    pid, wrote = tmp_path / "pid", tmp_path / "wrote"
+    running = await (await local_box.tunnel()).start(
+        f"echo $$ > {pid}; exec {sys.executable} -c '{WRITER}' {wrote}"
+    )
+    await until(lambda: wrote.exists() and int(wrote.read_text() or 0) > WINDOW)
+    limit = asyncio.get_running_loop().time() + 4
+    read, said = 0, b""
+
+    async def take(stream: str, data: bytes) -> None:
+        nonlocal read, said
+        await until(lambda: not alive(int(pid.read_text())))
+        await until(lambda: asyncio.get_running_loop().time() > limit)
+        monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", DEADLINE)
+        if stream == "stdout":
+            read += len(data)
+        else:
+            said += data
+
+    assert await ExecRun(running, timeout_s=1).pump(take) == TIMEOUT_CODE
+    assert 0 <= read - int(wrote.read_text()) <= 4096, "it may have been ended before it told"
+    assert said == b"boxd: the command was ended after its timeout of 1 s\n"
 
 
 async def test_commands_with_any_text(local_box: LocalBox) -> None:

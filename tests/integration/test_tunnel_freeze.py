@@ -15,6 +15,7 @@ import pytest
 
 from box_guest import protocol
 from boxd.errors import Unavailable
+from boxd.tunnel import registry
 from boxd.tunnel.channel import ExitStatus
 from boxd.tunnel.registry import QUIESCE_S
 from tests.harness.agent import BOX_ID, LocalBox, local_agent
@@ -81,7 +82,10 @@ def refused(box: LocalBox) -> bool:
         return dialling.connect_ex(str(box.run_dir / protocol.TUNNEL_SOCKET)) != 0
 
 
-async def test_the_agent_closes_every_connection(quiet_box: LocalBox) -> None:
+async def test_the_agent_closes_every_connection(
+    quiet_box: LocalBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "QUIESCE_S", 30)
     await quiet_box.registry.close_all()
     await quiet_box.start()
     await until(quiet_box.guest_socket.exists)

@@ -8,20 +8,22 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import asyncssh
 import pytest
-from asyncssh.constants import MSG_GLOBAL_REQUEST
-from asyncssh.packet import Boolean, String
+from asyncssh.constants import MSG_CHANNEL_CLOSE, MSG_GLOBAL_REQUEST
+from asyncssh.packet import Boolean, String, UInt32
 
 from box_guest import protocol
-from boxd.tunnel import limits
+from boxd.boxes import exec as commands
+from boxd.errors import Unavailable
+from boxd.tunnel import channel, limits
 from boxd.tunnel.channel import ExitStatus
 from boxd.tunnel.limits import OPENS
 from tests.harness.agent import BOX_ID, LocalBox, local_agent
-from tests.harness.impostor import GREETING, agent_with, host_key
+from tests.harness.impostor import GREETING, Impostor, agent_with, dial, host_key
 from tests.harness.wait import DEADLINE, until
 from tests.integration.boxd.test_service import User
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
     from tests.harness.daemon import Daemon
     from tests.plugins.strict_logs import AssertLogs, Collector
+
+    Session = asyncssh.SSHServerSession[bytes]
 
 DIALS = f"""
 import socket
@@ -93,6 +97,8 @@ async def attacked(box: LocalBox, kind: str) -> int:
     return int(output)
 
 
+# asyncio's own loop, unlike the service's, forgets what it accepts while its server closes.
+@pytest.mark.filterwarnings("ignore:unclosed.*(transport <_Selector|tunnel.sock):ResourceWarning")
 @pytest.mark.parametrize("kind", ATTACKS)
 async def test_the_tunnel_is_cut_and_others_go_on(
     hostile_box: LocalBox,
@@ -112,9 +118,7 @@ async def test_the_tunnel_is_cut_and_others_go_on(
             assert done.status == ExitStatus(0, None)
         assert await attacking > 0
         await until(lambda: hostile_box.misbehaviour)
-    # asyncio's own loop, unlike the service's, forgets what it accepts while its server closes.
-    with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-        gc.collect()
+    gc.collect()
     assert hostile_box.misbehaviour[0].startswith("agent misbehaved: ")
     assert ATTACKS[kind] in hostile_box.misbehaviour[0]
     assert not neighbour.closed
@@ -155,6 +159,88 @@ async def test_questions_of_an_agent_that_is_gone_are_not_answered(hostile_box: 
         connection.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
         await until(lambda: hostile_box.registry.peek(BOX_ID) is None)
     assert hostile_box.misbehaviour == []
+
+
+class Endless(Impostor):
+    """Runs any command, and never closes its channel, whatever the daemon sends."""
+
+    connection: asyncssh.SSHServerConnection
+
+    def __init__(self, kind: str) -> None:
+        super().__init__([GREETING])
+        self._kind = kind
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self.connection = conn
+
+    def session_requested(
+        self,
+    ) -> Session | tuple[asyncssh.SSHServerChannel[bytes], Session]:
+        if not self.control.started:
+            return self.control
+        chan = self.connection.create_server_channel()
+        # A channel of asyncssh's answers a close by itself.
+        handle = chan.process_packet
+        vars(chan)["process_packet"] = lambda kind, number, packet: (
+            kind == MSG_CHANNEL_CLOSE or handle(kind, number, packet)
+        )
+        return chan, EndlessCommand(chan, self._kind)
+
+
+class EndlessCommand(asyncssh.SSHServerSession[bytes]):
+    """Says that it has ended, unless it is silent, and then goes on as its kind does."""
+
+    def __init__(self, chan: asyncssh.SSHServerChannel[bytes], kind: str) -> None:
+        self._chan = chan
+        self._kind = kind
+        self._writing: asyncio.TimerHandle | None = None
+
+    def exec_requested(self, command: str) -> bool:
+        return True
+
+    def session_started(self) -> None:
+        if self._kind != "silent":
+            self._chan._send_request(b"exit-status", UInt32(3))
+        if self._kind == "drops":
+            self._write(1)
+        elif self._kind == "floods":
+            self._write(1 << 17)
+
+    def _write(self, size: int) -> None:
+        if not self._chan.get_write_buffer_size():
+            self._chan.write(bytes(size))
+        pause = 0.05 if size == 1 else 0
+        self._writing = asyncio.get_running_loop().call_later(pause, self._write, size)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+
+
+@pytest.mark.parametrize("kind", ["ended", "drops", "floods", "silent"])
+async def test_a_command_whose_channel_is_never_closed_ends(
+    hostile_box: LocalBox, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(commands, "KILL_AFTER_S", 0.2)
+    monkeypatch.setattr(commands, "LOOK_S", 0.02)
+    monkeypatch.setattr(channel, "CLOSE_S", 0.2)
+    connection = await dial(hostile_box.run_dir, host_key(hostile_box), Endless(kind))
+    running = await (await hostile_box.tunnel()).start("x")
+
+    async def take(_stream: str, data: bytes) -> None:
+        # A reader that is slower than the flood.
+        await asyncio.sleep(0.01 if len(data) > 1 else 0)
+
+    async with asyncio.timeout(DEADLINE):
+        run = commands.ExecRun(running, timeout_s=1)
+        if kind == "silent":
+            assert await run.pump(take) == commands.TIMEOUT_CODE
+        else:
+            with pytest.raises(Unavailable, match="did not hand over all output"):
+                await run.pump(take)
+    assert not (await hostile_box.tunnel()).closed
+    connection.abort()
+    await connection.wait_closed()
 
 
 async def test_what_a_busy_box_does_is_no_attack(local_box: LocalBox) -> None:

@@ -102,14 +102,11 @@ async def test_idle_transactions_are_ended_and_idle_connections_are_not(
         await listener.execute("BEGIN")
         await bystander.fetchval("SELECT 1")
         name = await schema_of(attacker)
-        ended: list[Ended] = []
         with assert_logs("idle in transaction"):
-            for _ in range(1000):
-                ended += await watchdog.look()
-                if len(ended) == 2:
-                    break
-        assert ended == [Ended(name, "idle in transaction")] * 2
-        await until(lambda: idle.is_closed() and listener.is_closed())
+            async with asyncio.timeout(30):
+                while not (idle.is_closed() and listener.is_closed()):
+                    # One that was told to end may still be seen by the next look.
+                    assert set(await watchdog.look()) <= {Ended(name, "idle in transaction")}
         assert await bystander.fetchval("SELECT 1") == 1
         assert await watchdog.look() == []
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from boxd.backends import bundle, cgroups
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.harness.backend import BoxHost
 
 REVIEWED = Path(__file__).with_name("posture_runc.json")
@@ -38,6 +41,17 @@ def posture(pid: int, command_pid: int) -> dict[str, Any]:
     }
 
 
+def asleep(pid: int) -> bool:
+    """Whether a process is a `sleep` that sleeps.
+
+    Until then it is the shell's copy, with the shell's descriptors, or has its libraries open.
+    """
+    try:
+        return " (sleep) S " in Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def _process(pid: int) -> dict[str, Any]:
     process = Path("/proc") / str(pid)
     status = dict(
@@ -55,12 +69,15 @@ def _process(pid: int) -> dict[str, Any]:
         "ids": status["Uid"].split() + status["Gid"].split() + status["Groups"].split(),
         "core_limit": list(resource.prlimit(pid, resource.RLIMIT_CORE)),
         "oom_score_adj": int((process / "oom_score_adj").read_text()),
-        "descriptors": sorted(
-            f"{name} {os.readlink(process / 'fd' / name).partition('[')[0]}"
-            for name in os.listdir(process / "fd")
-            if int(name) != 10  # the shell's own script
-        ),
+        "descriptors": sorted(_descriptors(process)),
     }
+
+
+def _descriptors(process: Path) -> Iterator[str]:
+    for name in os.listdir(process / "fd"):
+        if int(name) != 10:  # the shell's own script
+            with suppress(FileNotFoundError):  # closed meanwhile
+                yield f"{name} {os.readlink(process / 'fd' / name).partition('[')[0]}"
 
 
 def _mounts(pid: int) -> list[str]:
@@ -112,8 +129,7 @@ async def posture_of_a_box(box_host: BoxHost) -> dict[str, Any]:
     result = await box_host.run(box, "sh", "-c", "sleep 3600 </dev/null >/dev/null 2>&1 &")
     assert result.status == 0
     (command,) = set(cgroups.pids_of(layout, cgroup)) - before
-    # Until then it is the shell's copy, with the shell's descriptors.
-    await until(lambda: Path(f"/proc/{command}/comm").read_text() == "sleep\n")
+    await until(lambda: asleep(command))
     return posture(init, command)
 
 
@@ -126,16 +142,21 @@ async def test_open_files_are_limited(box_host: BoxHost) -> None:
 async def test_processes_are_capped(box_host: BoxHost) -> None:
     box, other = await box_host.box(pids=32), await box_host.box()
     program = (
-        "import os, sys\n"
+        "import os\n"
         "made = 0\n"
+        "end, begin = os.pipe()\n"
         "try:\n"
         "    for _ in range(200):\n"
         "        if os.fork() == 0:\n"
-        "            os.read(0, 1)\n"
+        "            os.close(begin)\n"
+        "            os.read(end, 1)\n"
         "            os._exit(0)\n"
         "        made += 1\n"
         "except BlockingIOError:\n"
         "    pass\n"
+        "os.close(begin)\n"
+        "for _ in range(made):\n"  # nobody else may be quick enough to reap them
+        "    os.wait()\n"
         "print(made)\n"
     )
     made = int((await box_host.python(box, program)).out)

@@ -17,7 +17,7 @@ from boxd.backends import cgroups
 from tests.harness.wait import until
 from tests.isolation.lives import WAYS
 from tests.isolation.test_escapes import tried
-from tests.isolation.test_posture import REVIEWED, caps, posture
+from tests.isolation.test_posture import REVIEWED, asleep, caps, posture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ LIMITS = {"cpus": 0.5, "mem_mb": 192, "pids": 77}
 
 def sleepers(pids: Iterable[int]) -> list[int]:
     """Those that run the command which each box of these tests begins with."""
-    return [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+    return [pid for pid in pids if asleep(pid)]
 
 
 async def bounds(host: BoxHost, box: str) -> dict[str, Any]:
@@ -43,6 +43,7 @@ async def bounds(host: BoxHost, box: str) -> dict[str, Any]:
     command = "exec sleep 3600 </dev/null >/dev/null 2>&1 &"
     assert (await host.run(box, "bash", "-c", command)).status == 0
     (new,) = set(cgroups.pids_of(layout, cgroup)) - before
+    await until(lambda: asleep(new))
     assert Path(f"/proc/{new}/cgroup").read_text() == Path(f"/proc/{init}/cgroup").read_text()
     files = [resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in (init, kept, new)]
     return {

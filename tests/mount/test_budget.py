@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.budget import Counted
+from tests.harness.drive import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,26 +68,52 @@ def read(file: Path) -> bytes:
         os.close(descriptor)
 
 
-def test_own_work_in_a_directory_asks_nothing(counted: Counted) -> None:
-    home = counted.path / "home"
+def own_work_asks(syncs: int) -> list[dict[str, int]]:
+    """What writing, looking, renaming and removing ask, when so many closes come late."""
+    return [
+        {"create": FILES, "commit": FILES, **({"sync": syncs} if syncs else {})},
+        {},
+        {"rename": FILES},
+        {"remove": FILES + 1},
+    ]
+
+
+def own_work(counted: Counted, home: Path) -> list[dict[str, int]]:
+    """Does that in a new directory; what it asked."""
+    found = list[dict[str, int]]()
     home.mkdir()
     counted.take()
     files = [home / f"f{number}" for number in range(FILES)]
     for file in files:
         file.write_bytes(b"bytes")
-    assert asked(counted) == {"create": FILES, "commit": FILES}
+    found.append(asked(counted))
     for file in files:
         assert file.stat().st_size == len(b"bytes")
         assert read(file) == b"bytes"
     assert not (home / "absent").exists()
-    assert asked(counted) == {}
+    found.append(asked(counted))
     for file in files:
         file.rename(file.with_suffix(".new"))
-    assert asked(counted) == {"rename": FILES}
+    found.append(asked(counted))
     for file in files:
         file.with_suffix(".new").unlink()
     home.rmdir()
-    assert asked(counted) == {"remove": FILES + 1}
+    found.append(asked(counted))
+    return found
+
+
+def test_own_work_in_a_directory_asks_nothing(counted: Counted) -> None:
+    names = (f"home{number}" for number in count())
+
+    def nothing_came_late() -> bool:
+        found = own_work(counted, counted.path / next(names))
+        # Who stands still between a write and its close finds it committed: it comes by itself
+        # then, and the close has to make it durable.
+        syncs = found[0].get("sync", 0)
+        assert found == own_work_asks(syncs)
+        return syncs == 0
+
+    until(nothing_came_late)
 
 
 def test_empty_files_cost_one_question_each(counted: Counted) -> None:

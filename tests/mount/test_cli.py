@@ -235,6 +235,9 @@ def test_what_was_removed_is_listed_restored_and_freed(
         ("d", True, 0),
         ("three", False, 250_000),
     ]
+    assert json.loads(wrkfs("trash", "ls", "--credentials", credentials, "--json").stdout) == shown
+    unnamed = wrkfs("trash", "ls")
+    assert (unnamed.returncode, "--credentials" in unnamed.stderr) == (2, True)
     text = wrkfs("trash", "--credentials", credentials, "ls", "/d").stdout
     assert text.endswith("3 entries, 488.3 KiB\n"), text
     back = wrkfs("trash", "--credentials", credentials, "restore", "/d/two")
@@ -249,7 +252,7 @@ def test_what_was_removed_is_listed_restored_and_freed(
     wrkfs("trash", "--credentials", credentials, "restore", number, "--to", "d/digits")
     assert (path / "d/digits").read_bytes() == b"a name of digits"
     (path / "d/digits").unlink()
-    taken = wrkfs("trash", "--credentials", credentials, "restore", "/three")
+    taken = wrkfs("trash", "restore", "/three", "--credentials", credentials)
     assert (taken.returncode, taken.stderr.count("\n")) == (1, 1)
     assert wrkfs("trash", "--credentials", credentials, "empty").stdout == "2 entries freed\n"
     assert wrkfs("gc", "--grace", "0", "--credentials", credentials).returncode == 2

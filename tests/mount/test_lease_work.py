@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
+from tests.harness.backends import wait_for_the_dead
 from tests.harness.drive import until
 from tests.harness.histories import together
 from tests.harness.leaks import rows
@@ -387,6 +388,8 @@ def test_ended_sessions_leave_no_leases_and_no_recalls(
     assert mounts[0].stop() == 0
     mounts[1].kill()
     mounts[1].clean()
+    # Its last heartbeat may be on its way.
+    wait_for_the_dead(volume)
     run(reap_all(volume))
     assert rows(volume, ["session", "lease", "recall"]) == {"session": 0, "lease": 0, "recall": 0}
 

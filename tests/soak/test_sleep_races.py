@@ -99,11 +99,16 @@ def test_a_command_that_runs_is_named_and_goes_on(
 ) -> None:
     key = user.ssh("cli", "apikeys create laptop")
     for seed in figures(ci=1, long=20):
-        rest = random.Random(seed).uniform(0.5, 1)
+        rest = random.Random(seed).uniform(0, 1)
+        until_told = "until rm /root/go 2>/dev/null; do sleep 0.05; done"
         with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(executed, user, key, f"sleep {rest + 1}; echo whole")
-            until(lambda: user.boxes()["dev"]["attached"] == 1)
-            refusal = user.ssh("cli", "suspend dev", status=1)
+            answer = pool.submit(executed, user, key, f"{until_told}; echo whole")
+            try:
+                until(lambda: user.boxes()["dev"]["attached"] == 1)
+                time.sleep(rest)
+                refusal = user.ssh("cli", "suspend dev", status=1)
+            finally:
+                user.ssh("dev", "touch /root/go")
         assert "box dev is in use (1 exec)" in refusal
         assert answer.result() == (200, b"whole\n")
         until(lambda: user.boxes()["dev"]["attached"] == 0)

@@ -6,10 +6,10 @@ import argparse
 import asyncio
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wrkfs.cli import bench, df, dump, fsck, gc, load, stat, trash
+from wrkfs.cli.output import shared
 from wrkfs.config import ConfigError, VolumeConfig
 from wrkfs.errors import WrkfsError
 
@@ -29,13 +29,16 @@ COMMANDS: dict[str, Command] = {
 
 def main() -> int:
     """Entry point. Exit status: 0 done, 1 an error (fsck: something found), 2 a wrong call."""
-    arguments = _parser().parse_args()
+    parser = _parser()
+    arguments = parser.parse_args()
     if arguments.command == "bench":
         try:
             return bench.run(arguments)
         except KeyboardInterrupt:
             sys.stderr.write("wrkfs: interrupted\n")
             return 130
+    if arguments.credentials is None:
+        parser.error(f"{arguments.command} needs --credentials FILE: what a mount gets, mode 0600")
     command = COMMANDS[arguments.command]
     try:
         config = VolumeConfig.from_file(arguments.credentials)
@@ -61,10 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         one = commands.add_parser(name, help=command.HELP, description=command.__doc__)
-        one.add_argument(
-            "--credentials", type=Path, required=True, metavar="FILE", help="mode 0600"
-        )
-        one.add_argument("--json", action="store_true", help="print one JSON document")
+        shared(one)
         command.declare(one)
     bench.declare(commands.add_parser("bench", help=bench.HELP, description=bench.__doc__))
     return parser

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from wrkfs.fs import Filesystem
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import AsyncIterator, Coroutine, Sequence
 
     from wrkfs.config import VolumeConfig
@@ -21,6 +22,23 @@ REDRAW = 0.1
 """Seconds between two pictures of a bar."""
 WIDTH = 30
 """Characters of a bar."""
+
+
+def shared(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """The options of every command. `again`: they may stand behind a command's verb as well."""
+    parser.add_argument(
+        "--credentials",
+        type=Path,
+        default=argparse.SUPPRESS if again else None,
+        metavar="FILE",
+        help="mode 0600; always needed",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS if again else False,
+        help="print one JSON document",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from wrkfs import trash
-from wrkfs.cli.output import Answer, Progress, filesystem, human
+from wrkfs.cli.output import Answer, Progress, filesystem, human, shared
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     what.add_argument("path", nargs="?", metavar="PATH")
     what.add_argument("--number", type=int, metavar="N", help="the entry that `ls` shows as N")
     restoring.add_argument("--to", metavar="PATH", help="somewhere else than it was")
-    verbs.add_parser("empty", help="free everything in the trash")
+    emptying = verbs.add_parser("empty", help="free everything in the trash")
+    for verb in (listing, restoring, emptying):
+        shared(verb, again=True)
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:

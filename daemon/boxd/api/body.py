@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from boxd.api.errors import Refusal
+
 if TYPE_CHECKING:
     from starlette.types import Receive
+
+
+IDLE_S = 60.0
+"""How long a client may pause within what is read as a whole before it is answered."""
 
 
 class ClientGone(Exception):
@@ -14,26 +20,29 @@ class ClientGone(Exception):
 
 
 class Body:
-    """The body of one request; used by one task at a time."""
+    """The body of one request; used by one task at a time.
+
+    `idle`: seconds without a byte after which the request is given up; None: never.
+    """
 
     def __init__(self, receive: Receive, *, idle: float | None = None) -> None:
-        """`idle`: seconds without a byte after which the client counts as gone; None: never."""
         self._receive = receive
-        self._idle = idle
+        self.idle = idle
         self._pending = b""
         self._complete = False
 
     async def next(self) -> bytes | None:
-        """The next bytes, never empty; None at the end. Raises ClientGone."""
+        """The next bytes, never empty; None at the end. Raises ClientGone, Refusal (408)."""
         if self._pending:
             data, self._pending = self._pending, b""
             return data
         while not self._complete:
             try:
-                async with asyncio.timeout(self._idle):
+                async with asyncio.timeout(self.idle):
                     message = await self._receive()
             except TimeoutError:
-                raise ClientGone from None
+                text = f"the request stopped for {self.idle:g} s within its body; send it again"
+                raise Refusal(408, text, []) from None
             if message["type"] != "http.request":
                 raise ClientGone
             self._complete = not message.get("more_body", False)

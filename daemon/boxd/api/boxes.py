@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from boxd.api.dependencies import Caller, Reference  # noqa: TC001  FastAPI reads annotations
+from boxd.api.dependencies import Caller, Reference
 
 router = APIRouter(prefix="/v1/boxes")
 

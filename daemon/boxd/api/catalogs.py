@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from boxd.api.dependencies import Caller  # noqa: TC001  FastAPI reads annotations
+from boxd.api.dependencies import Caller
 
 router = APIRouter(prefix="/v1")
 

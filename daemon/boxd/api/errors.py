@@ -6,11 +6,15 @@ import json
 import logging
 import secrets
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from boxd.errors import BoxdError, InvalidKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 JSON_TYPE = (b"content-type", b"application/json")
 _log = logging.getLogger("boxd.api")
@@ -51,13 +55,15 @@ def error_answer(
     return Answer(status, json.dumps({"error": text}).encode(), headers or [])
 
 
-def answer_for(error: Exception) -> Answer:
-    """The answer to a failure; an unforeseen one is logged under an id that is shown."""
+def answer_for(error: Exception, named: Callable[[str], str] = str) -> Answer:
+    """The answer to a failure; an unforeseen one is logged under an id that is shown. `named` puts
+    the name of the front door into texts that lead there.
+    """
     if isinstance(error, InvalidKey):
         # Always the same bytes: one that was revoked while its request waited is not told so.
         return error_answer(401, str(InvalidKey()), [(b"www-authenticate", b"Bearer")])
     if isinstance(error, BoxdError):
-        return error_answer(error.http_status, str(error))
+        return error_answer(error.http_status, named(str(error)))
     if isinstance(error, Refusal):
         return error_answer(error.status, str(error), error.headers)
     if isinstance(error, HTTPException):

@@ -6,15 +6,14 @@ The body is read in its own task while output flows, so that input and output ov
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from boxd.api.auth import authenticate
-from boxd.api.body import Body, ClientGone
-from boxd.api.errors import Answer
-from boxd.api.guard import exchange_of
+from boxd.api.body import IDLE_S, Body, ClientGone
+from boxd.api.buffered import BufferedOutput
+from boxd.api.exchange import cancel, exchange_of
 from boxd.api.headers import header, media_type, path_text, query_values, query_workspace
 from boxd.api.sse import EventStream
 from boxd.boxes.exec import (
@@ -26,24 +25,23 @@ from boxd.boxes.exec import (
     parse_plain,
     running,
 )
-from boxd.errors import BadRequest, TooLarge, Unavailable
+from boxd.errors import BadRequest, BoxdError, TooLarge, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeAlias
 
     from starlette.types import Receive, Scope, Send
 
-    from boxd.api.guard import Exchange
+    from boxd.api.exchange import Exchange
+    from boxd.boxes.lifecycle import Attachment
     from boxd.operations import Operations
 
-T = TypeVar("T")
+    Attach: TypeAlias = AbstractAsyncContextManager[Attachment]
 
 PREFIX = "/v1/exec/"
 STREAM_TYPE = "application/x-svc-exec"
 PLAIN_TYPE = "text/plain"
-BUFFER_BYTES = 16 * 1024 * 1024
-"""Most bytes of one stream in a buffered answer."""
 LOST_CODE = 255
 """Exit code of a stream whose box went away, as ssh has it."""
 
@@ -60,32 +58,46 @@ class ExecEndpoint:
         spec = path_text(scope["path"][len(PREFIX) :])
         query = scope["query_string"]
         ws, streamed = query_workspace(query), _streamed(query)
-        body = Body(receive)
+        body = Body(receive, idle=IDLE_S)
         try:
             request = await _read_request(header(scope["headers"], b"content-type"), body)
         except ClientGone:
             return
+        body.idle = None  # what follows is the command's input
         exchange = exchange_of(scope)
-        serve = _stream if streamed else _buffer
         attach = self._operations.attach(principal, spec, ws, kind="spec", why="exec", run_box=True)
-        async with attach as held, running(held.tunnel, request, held.env) as run:
-            await _while_connected(exchange, serve(run, body, exchange, send))
+        if streamed:
+            await _serve_streamed(exchange, attach, request, body, EventStream(send))
+        else:
+            with self._operations.keeping(principal) as room:
+                await _serve_buffered(exchange, attach, request, body, BufferedOutput(room))
 
 
-async def _while_connected(exchange: Exchange, serving: Coroutine[Any, Any, None]) -> None:
-    """Runs `serving` to its end, or until the client has gone, whichever is first."""
-    work = asyncio.create_task(serving, name="exec output")
-    gone = asyncio.create_task(exchange.closed.wait(), name="exec client")
+async def _serve_streamed(
+    exchange: Exchange, attach: Attach, request: ExecRequest, body: Body, events: EventStream
+) -> None:
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
-    finally:
-        await _cancel(work, gone)
+        async with attach as held, running(held.tunnel, request, held.env) as run:
+            await exchange.while_connected(_stream(run, body, events))
+    except BoxdError as error:
+        # A key is over, or an administrator ended it. No `exit`: how the command would have
+        # ended nobody knows, and a client must not take a number for it; the cut cannot be
+        # taken for an end.
+        await events.last_words(str(error))
+        raise
 
 
-async def _stream(run: ExecRun, body: Body, exchange: Exchange, send: Send) -> None:
-    events = EventStream(send)
+async def _serve_buffered(
+    exchange: Exchange, attach: Attach, request: ExecRequest, body: Body, output: BufferedOutput
+) -> None:
+    async with attach as held, running(held.tunnel, request, held.env) as run:
+        await exchange.while_connected(_collect(run, body, output))
+    # The box is let go of: a client that takes its time holds it no longer.
+    if output.ended:
+        await exchange.while_connected(output.answer(exchange))
+
+
+async def _stream(run: ExecRun, body: Body, events: EventStream) -> None:
     await events.start()
     side = (
         asyncio.create_task(_feed(run, body), name="exec input"),
@@ -97,34 +109,18 @@ async def _stream(run: ExecRun, body: Body, exchange: Exchange, send: Send) -> N
         await events.chunk("stderr", f"boxd: {error}\n".encode())
         code = LOST_CODE
     finally:
-        await _cancel(*side)
+        await cancel(*side)
     await events.finish(b"exit", json.dumps({"code": code}).encode())
 
 
-async def _buffer(run: ExecRun, body: Body, exchange: Exchange, send: Send) -> None:
+async def _collect(run: ExecRun, body: Body, output: BufferedOutput) -> None:
     started = time.monotonic()
-    held = {"stdout": bytearray(), "stderr": bytearray()}
-
-    async def keep(stream: str, data: bytes) -> None:
-        held[stream] += data
-        if len(held[stream]) > BUFFER_BYTES:
-            raise TooLarge(
-                f"{stream} is more than {BUFFER_BYTES} bytes; leave out ?stream=false to have it"
-                " streamed"
-            )
-
     feed = asyncio.create_task(_feed(run, body), name="exec input")
     try:
-        code = await run.pump(keep)
+        code = await run.pump(output.keep)
     finally:
-        await _cancel(feed)
-    result = {
-        "exit_code": code,
-        "stdout": base64.b64encode(held["stdout"]).decode(),
-        "stderr": base64.b64encode(held["stderr"]).decode(),
-        "duration_ms": round((time.monotonic() - started) * 1000),
-    }
-    await exchange.answer(Answer(200, json.dumps(result).encode()))
+        await cancel(feed)
+    output.end(code, round((time.monotonic() - started) * 1000))
 
 
 async def _feed(run: ExecRun, body: Body) -> None:
@@ -135,12 +131,6 @@ async def _feed(run: ExecRun, body: Body) -> None:
     except ClientGone:
         return
     run.write_eof()
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _read_request(content_type: bytes | None, body: Body) -> ExecRequest:

@@ -5,6 +5,7 @@ Paths and query strings are percent-decoded exactly once, here; `+` is a plus ev
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
@@ -20,6 +21,7 @@ ENCODED_SLASH = "\udc2f"
 MAX_HEADER_LINES = 100
 MAX_HEADER_BYTES = 65_536
 """Most bytes of request target and headers; the parser looks only at what is incomplete."""
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def header(lines: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
@@ -48,6 +50,8 @@ def framing_problem(
         return f"{size} bytes of headers; at most {MAX_HEADER_BYTES} are read"
     if len(lines) > MAX_HEADER_LINES:
         return f"{len(lines)} header lines; at most {MAX_HEADER_LINES} are read"
+    if _CONTROL.search(b"".join(value for _, value in lines)):
+        return "a header value holds a control byte"
     lengths = sum(1 for name, _ in lines if name == b"content-length")
     encodings = sum(1 for name, _ in lines if name == b"transfer-encoding")
     if lengths and encodings:

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from boxd.api.forwarded import Forwarded, Proxies
 from boxd.api.headers import MAX_HEADER_BYTES
 from boxd.api.logs import quiet_uvicorn
-from boxd.api.protocol import HttpProtocol
+from boxd.api.places import Places
+from boxd.api.protocol import HttpProtocol, ListenerState
+from boxd.api.socket_protocol import SocketProtocol
 from boxd.config import Address
 from boxd.errors import Unavailable
 
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from boxd.config import Config
 
 WEBSOCKET_BYTES = 16 * 1024 * 1024
+PING_S = 20.0
+"""Between two pings on a WebSocket, and for the answer to one."""
 KEEP_ALIVE_S = 130
 """Longer than the 120 s for which a usual front proxy keeps an idle connection: no reuse race."""
 GRACE_S = 10
@@ -46,7 +51,9 @@ class ApiServer:
             raise Unavailable("no HTTP address is configured; give --api-addr HOST:PORT")
         listener = _listen(address)
         quiet_uvicorn()
-        server = _EmbeddedServer(_settings(self._app, self._config))
+        server = _EmbeddedServer(
+            _settings(self._app, self._config), Places(Proxies(self._config.trusted_proxy).networks)
+        )
         self._server = server
         self._task = asyncio.create_task(server.serve(sockets=[listener]), name="http api")
         up = asyncio.create_task(server.up.wait())
@@ -69,14 +76,21 @@ class ApiServer:
 class _EmbeddedServer(uvicorn.Server):
     """uvicorn without its own signal handlers: the daemon decides when to stop."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, places: Places) -> None:
         super().__init__(config)
+        self.server_state = ListenerState(places)
         self.up = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leaves the process's signal handlers alone."""
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Ends what is under way, and in the end also connections whose clients do not let go."""
+        await super().shutdown(sockets)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Opens the listeners."""
@@ -87,20 +101,19 @@ class _EmbeddedServer(uvicorn.Server):
 def _settings(app: ASGIApp, config: Config) -> uvicorn.Config:
     # The parser is named, never "auto": installing another package must not change it.
     return uvicorn.Config(
-        app,
+        Forwarded(app, config.trusted_proxy),
         loop="none",
         http=HttpProtocol,
-        ws="websockets-sansio",
+        ws=SocketProtocol,
         lifespan="off",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         ws_max_size=WEBSOCKET_BYTES,
         ws_per_message_deflate=False,
-        ws_ping_interval=20.0,
-        ws_ping_timeout=20.0,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=GRACE_S,
-        proxy_headers=True,
-        forwarded_allow_ips=config.trusted_proxy,
+        proxy_headers=False,  # `Forwarded` reads them
         server_header=False,
         date_header=False,
         access_log=False,

@@ -21,7 +21,7 @@ from boxd.api.conditions import (
     refuse_duplicates,
 )
 from boxd.api.errors import error_answer
-from boxd.api.guard import exchange_of
+from boxd.api.exchange import exchange_of
 from boxd.api.headers import has_body, header, joined, query_values, query_workspace
 from boxd.errors import BadRange, BadRequest
 from boxd.workspaces.drive import Condition, Directory, Drive, NoDrive
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from boxd.api.guard import Exchange
+    from boxd.api.exchange import Exchange
     from boxd.api.headers import HeaderLines
     from boxd.operations import Operations
     from boxd.principal import Principal

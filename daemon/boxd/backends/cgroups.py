@@ -16,6 +16,9 @@ from boxd.errors import BoxdError, Unavailable
 REMOVE_TIMEOUT = 5.0
 """Seconds in which the processes of a killed cgroup must be gone."""
 FREEZE_TIMEOUT = 10.0
+SPAWN_TIMEOUT = 5.0
+_SPAWNING = frozenset({"kernel_clone", "wait_for_vfork_done"})
+"""Where in the kernel a process waits until its child has become another program."""
 _FROZEN, _THAWED = "FROZEN", "THAWED"
 NEEDED = frozenset({"cpu", "memory", "pids", "devices"})
 _V1_CONTROLLERS = NEEDED | {"blkio", "cpuacct", "cpuset", "freezer", "hugetlb", "misc"}
@@ -155,17 +158,33 @@ def usage(layout: Layout, cgroup: str) -> Usage:
 async def freeze(layout: Layout, cgroup: str) -> None:
     """Has all processes of a cgroup stand still; returns when they do.
 
+    None of them waits then for a child that has yet to become another program (vfork), if that
+    comes about within SPAWN_TIMEOUT: who does stands still, but CRIU, which holds the child too,
+    never gets hold of it.
+
     Raises BoxdError when they do not within FREEZE_TIMEOUT: a process that waits for a drive or
     a disk cannot be stopped before it is answered. They all go on then.
     """
-    deadline = time.monotonic() + FREEZE_TIMEOUT
-    pause = 0.001
-    while not _set_frozen(layout, cgroup, wanted=True):
-        if time.monotonic() > deadline:
+    began, pause = time.monotonic(), 0.001
+    while True:
+        lasted = time.monotonic() - began
+        if _set_frozen(layout, cgroup, wanted=True):
+            if lasted > SPAWN_TIMEOUT or not any(map(is_spawning, pids_of(layout, cgroup))):
+                return
+            thaw(layout, cgroup)
+        elif lasted > FREEZE_TIMEOUT:
             thaw(layout, cgroup)
             raise BoxdError("its processes do not stand still; one may be waiting for a drive")
         await asyncio.sleep(pause)
         pause = min(pause * 2, 0.1)
+
+
+def is_spawning(pid: int) -> bool:
+    """Whether a process waits for its child in vfork(2), or in what is made of it."""
+    try:
+        return Path(f"/proc/{pid}/wchan").read_text() in _SPAWNING
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def is_frozen(layout: Layout, cgroup: str) -> bool:

@@ -31,6 +31,7 @@ from boxd.backends import (
     docker_config,
     drivemount,
     hostshares,
+    inside,
     links,
     processes,
     subnets,
@@ -49,6 +50,7 @@ from boxd.backends.without_memory import WithoutMemory
 from boxd.errors import BoxdError, Conflict, Unavailable
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
@@ -246,6 +248,10 @@ class DockerBackend(WithoutMemory):
             if container is None or not container["State"].get("Paused"):
                 raise self._unable(box_id)
             await self._engine.unpause(self._container(box_id))
+
+    async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
+        """See Backend."""
+        return await inside.tcp_socket(self._names, box_id, family)
 
     async def stats(self, box_id: str) -> BoxStats:
         """From the cgroup; zeros but for the disk when the box does not run."""

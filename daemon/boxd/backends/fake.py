@@ -12,6 +12,7 @@ from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
 from boxd.errors import Conflict, MemoryLost, NotFound, Unavailable, Unsupported
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -156,6 +157,11 @@ class FakeBackend:
         return BoxStats(
             cpu_s=0.0, memory_bytes=0, disk_bytes=0, pids=int(self._find(box_id).running)
         )
+
+    async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
+        """There is no network."""
+        del box_id, family
+        return None
 
     async def freeze(self, box_id: str) -> None:
         """Marks it as frozen."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
     from pathlib import Path
 
@@ -154,6 +155,13 @@ class Backend(Protocol):
         ...
 
     # Memory. Unsupported where `capabilities().suspend` is off.
+
+    async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
+        """A non-blocking TCP socket that sees the network of a running box as from inside.
+
+        None: the box's network is not to be had here; its tunnel leads to it.
+        """
+        ...
 
     async def freeze(self, box_id: str) -> None:
         """Has the processes of a running box stand still."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import logging
 import os
 import re
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
 
 from boxd.errors import DiskFull, Unavailable
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+_PROC = Path("/proc")
 _MS_NOSUID, _MS_NODEV, _MS_NOATIME = 2, 4, 1024
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
+_log = logging.getLogger(__name__)
 _OVERLAY_OPTIONS = "index=on,nfs_export=on,metacopy=off,redirect_dir=off,xino=on"
 """A layer made by a box must not be able to name files outside itself. Handles of files must
 decode, or a box that watches files cannot be suspended. A file must keep its number when it is
@@ -25,6 +26,13 @@ first written, and all files must show one device, wherever the layer stands."""
 _BUSY_TIMEOUT = 10.0
 """Seconds for the kernel to let go of a root that was unmounted: a layer is mounted only once."""
 _POLL = 0.02
+_REMEDY = "overlay needs a kernel with overlayfs and a state directory that is not on one"
+_REMEDIES = {
+    errno.EBUSY: "a process with mounts of its own (unshare -m) has it still; try again when that"
+    " has ended",
+    errno.ENOSPC: "there is no space for what the kernel writes then",
+    errno.EDQUOT: "there is no space for what the kernel writes then",
+}
 
 
 class LayerOfAnother(Unavailable):
@@ -61,9 +69,12 @@ async def mount_overlay(root: Path, lower: Path, upper: Path, work: Path) -> Non
         if number != errno.EBUSY or time.monotonic() > give_up:
             break
         await asyncio.sleep(_POLL)
+    if number == errno.EBUSY:
+        # Users are not told of the host's processes; who runs the host has to end this one.
+        _log.warning("%s is still mounted for %s", root, await asyncio.to_thread(_holders, root))
     raise _KINDS.get(number, Unavailable)(
         f"the root of the box cannot be mounted: {os.strerror(number)}; "
-        "overlay needs a kernel with overlayfs and a state directory that is not on one"
+        f"{_REMEDIES.get(number, _REMEDY)}"
     )
 
 
@@ -121,6 +132,23 @@ def unescape(field: str) -> str:
 def mount_points(mountinfo: Path) -> list[str]:
     """Where something is mounted, in the order of mounting."""
     return [unescape(line.split()[4]) for line in mountinfo.read_text().splitlines()]
+
+
+def _holders(root: Path) -> str:
+    """Processes with tables of mounts of their own in which a root still stands: one of each."""
+    seen = {os.readlink("/proc/self/ns/mnt")}
+    found = []
+    for number in sorted(int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()):
+        process = _PROC / str(number)
+        with suppress(OSError):  # it ended
+            table = os.readlink(process / "ns/mnt")
+            if table in seen:
+                continue
+            seen.add(table)
+            if any(point.endswith(str(root)) for point in mount_points(process / "mountinfo")):
+                name = (process / "comm").read_text().strip()
+                found.append(f"process {number} ({name})")
+    return ", ".join(found) or "nobody who could be found"
 
 
 def _mount(source: str, target: Path, kind: str, flags: int, options: str) -> int:

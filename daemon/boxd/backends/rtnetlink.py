@@ -192,6 +192,15 @@ def enter(name: str) -> None:
         os.close(descriptor)
 
 
+def leave() -> None:
+    """This thread sees the namespace of the process again."""
+    descriptor = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check("leaving a namespace", _libc.setns(descriptor, _NEWNET))
+    finally:
+        os.close(descriptor)
+
+
 def open_own() -> int:
     """A descriptor of the namespace of this thread."""
     return os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)

@@ -22,6 +22,7 @@ from boxd.backends import (
     criu_cache,
     drivemount,
     hostshares,
+    inside,
     links,
     mounts,
     subnets,
@@ -42,6 +43,7 @@ from boxd.backends.runc_snapshots import RuncSnapshots
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
@@ -230,6 +232,10 @@ class RuncBackend:
         size = await self._disks.named(record.disk).used(self._names.paths(box_id))
         received, sent = links.traffic(self._names.link(record.slot))
         return BoxStats(used.cpu_s, used.memory_bytes, size, used.pids, received, sent)
+
+    async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
+        """See Backend."""
+        return await inside.tcp_socket(self._names, box_id, family)
 
     async def freeze(self, box_id: str) -> None:
         """Has its processes stand still; nothing passes its link."""

@@ -46,6 +46,10 @@ class _Use:
     pause: timedelta = FIRST_PAUSE
 
 
+_UNUSED = _Use()
+"""Of a box of which nothing is known; nobody changes it."""
+
+
 class Activity:
     """See the module. `suspendable` tells whether the backend can suspend boxes on this host."""
 
@@ -65,7 +69,7 @@ class Activity:
 
     def facts(self, box: Box) -> Facts:
         """What is known of a box as its row tells it."""
-        use = self._uses.get(box.id, _Use())
+        use = self._uses.get(box.id, _UNUSED)
         stored = None if box.idle_since is None else self._marks.moment(box.idle_since)
         used = [moment for moment in (use.last, stored) if moment is not None]
         pinned = None if box.pinned_until is None else self._marks.moment(box.pinned_until)
@@ -89,7 +93,7 @@ class Activity:
     def why(self, box: Box) -> dict[str, int]:
         """What keeps the box awake, and how many of each: holds, detached shells, a pin."""
         why = self._attachments.why(box.id)
-        shells = self._uses.get(box.id, _Use()).shells
+        shells = self._uses.get(box.id, _UNUSED).shells
         if shells and box.state is BoxState.RUNNING:
             why["detached shell" if shells == 1 else "detached shells"] = shells
         if self.pinned_until(box) is not None:

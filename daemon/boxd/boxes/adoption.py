@@ -51,6 +51,7 @@ class Adoption:
         self._changes = changes
         self._locks = parts.locks
         self._activity = parts.activity
+        self._attachments = parts.attachments
         self._timers = parts.timers
         self._host_restarted = False
         self._stopping = False
@@ -176,7 +177,8 @@ class Adoption:
         if box.ephemeral:
             await self._changes.destroy(box)
             return
-        if self._assembly.backend.capabilities().suspend and not box.confidential:
+        storable = not box.confidential and self._attachments.storable(box.id)
+        if self._assembly.backend.capabilities().suspend and storable:
             try:
                 async with asyncio.timeout(SUSPEND_TIMEOUT):
                     await self._sleep.suspend(box, detail=SLEEPS)

@@ -15,10 +15,14 @@ from boxd.errors import BoxdError, Forbidden, InvalidKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from boxd.boxes.feed import Feed
     from boxd.model.box import Box
 
 ENDED_KEPT = 10_000
 """Ids of ended keys that are remembered, for who had looked one up just before it was revoked."""
+
+DELEGATED = "delegate"
+"""Why a task holds its box: the token of an agent may be in memory there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -27,8 +31,8 @@ class Hold:
     called with the reason when it may not go on, also while its box is being made. `begun` is
     called with the box when it is being made or woken for it.
 
-    `box_id` is empty until the box is known. `lost` tells, once it is known, what became of the box
-    while it was held.
+    `box_id` is empty until the box is known; `workspace` is the box's from then on. `lost` tells,
+    once it is known, what became of the box while it was held.
     """
 
     owner: str
@@ -38,12 +42,14 @@ class Hold:
     end: Callable[[BoxdError], None] | None = field(default=None)
     lost: str = ""
     begun: Callable[[Box], None] | None = field(default=None)
+    workspace: str | None = field(default=None)
 
 
 class Attachments:
     """All holds of this daemon. They live in memory: a restart ends the streams they stand for."""
 
-    def __init__(self) -> None:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
         self._holds: dict[str, set[Hold]] = {}
         self._revocable: set[Hold] = set()
         self._ended: OrderedDict[str, str] = OrderedDict()
@@ -51,6 +57,7 @@ class Attachments:
     def add(self, hold: Hold) -> None:
         """Counts one more."""
         self._holds.setdefault(hold.box_id, set()).add(hold)
+        self._feed.fleet(hold.owner, hold.workspace)
 
     def remove(self, hold: Hold) -> int:
         """Counts one less; returns how many hold the box now. No error if it was not counted."""
@@ -60,6 +67,7 @@ class Attachments:
         holds.discard(hold)
         if not holds:
             del self._holds[hold.box_id]
+        self._feed.fleet(hold.owner, hold.workspace)
         return len(holds)
 
     def count(self, box_id: str) -> int:
@@ -70,9 +78,14 @@ class Attachments:
         """Ids of the boxes that something holds."""
         return set(self._holds)
 
+    def storable(self, box_id: str) -> bool:
+        """Whether the memory of the box may go to a disk, if it has to end while it is held."""
+        return all(hold.why != DELEGATED for hold in self._holds.get(box_id, ()))
+
     def why(self, box_id: str) -> dict[str, int]:
         """How many hold the box for which reason, by reason."""
-        return dict(sorted(Counter(hold.why for hold in self._holds.get(box_id, ())).items()))
+        holds = self._holds.get(box_id)
+        return dict(sorted(Counter(hold.why for hold in holds).items())) if holds else {}
 
     def tell_lost(self, box_id: str, why: str) -> None:
         """Lets all who hold the box know why its connection is about to end."""

@@ -16,6 +16,7 @@ from boxd.boxes.suspend import DIED, Waking
 from boxd.boxes.wish import profile_of, renewed, wished
 from boxd.errors import BoxdError, NotFound, Unavailable, UnknownImage
 from boxd.model.box import BoxState
+from boxd.names.preview import also_reads_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,15 @@ def _ignore(_box: Box) -> None:
     """Where a box goes that nobody waits for."""
 
 
+def _tell_host(box: Box, said: Callable[[str], None]) -> None:
+    """Says that a name looks like the preview host of another box."""
+    if (other := also_reads_as(box.name)) is not None:
+        said(
+            f"preview host {box.name} is port {other.port} of a box {other.reference}; ports of"
+            f" this box are at {box.name}-PORT"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A new box against which nothing speaks but a limit, as it will be stored; it has no host key
@@ -66,6 +76,7 @@ class Changes:
         admission: Admission,
         templates: Templates,
         defaults_of: Callable[[str], Defaults],
+        previews: bool = False,
     ) -> None:
         self._store = parts.store
         self._rows = parts.rows
@@ -76,6 +87,7 @@ class Changes:
         self._templates = templates
         self._clock = parts.clock
         self._defaults_of = defaults_of
+        self._previews = previews
         self._locks = parts.locks
         self._attachments = parts.attachments
         self._activity = parts.activity
@@ -84,10 +96,8 @@ class Changes:
 
     async def find(self, owner: str, workspace: str | None, name: str) -> Box | None:
         """The box of a name as it is stored now; None when there is none."""
-        for box in await self._store.boxes(owner):
-            if (box.workspace, box.name) == (workspace, name):
-                return box
-        return None
+        found = await self._store.boxes_meant(owner, workspace, name)
+        return found[0] if found else None
 
     async def present(self, box: Box) -> Box:
         """The box as it is stored now; NotFound when it was removed meanwhile."""
@@ -212,6 +222,8 @@ class Changes:
         box = await self._enter(replace(decided.box, host_key=host_key), old, said)
         for one in decided.shortened:
             said(one.told(box.ref))
+        if self._previews and box.workspace is None:
+            _tell_host(box, said)
         begun(box)
         try:
             lost = ""

@@ -32,6 +32,10 @@ MAX_DEPTH = 32
 """Nesting of the header's JSON."""
 KILL_AFTER_S = 5.0
 """From TERM to KILL, and from KILL to giving the channel up."""
+LOOK_S = 0.5
+"""How often a channel is looked at whose command has ended."""
+MOST_LEFT = 8 * 1024 * 1024
+"""Bytes. More than a command's pipes, and all that lies between them and here, can hold."""
 TIMEOUT_CODE = 124
 SIGNAL_BASE = 128
 
@@ -46,15 +50,18 @@ class ExecRequest:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: int = DEFAULT_TIMEOUT_S
 
+    @classmethod
+    def checked(cls, cmd: object, env: object, timeout_s: object) -> ExecRequest:
+        """A request of what a client gave; None of the latter two: not given. BadRequest."""
+        return cls(_command(cmd), _environment(env), _timeout(timeout_s))
+
 
 def parse_header(line: bytes) -> ExecRequest:
     """Reads the header line (without its LF). BadRequest names what is wrong with it."""
     raw = _strict_json(line)
     if not isinstance(raw, dict):
         raise BadRequest('the exec header is not a JSON object; for example {"cmd": "uname -a"}')
-    return ExecRequest(
-        _command(raw.get("cmd")), _environment(raw.get("env")), _timeout(raw.get("timeout_s"))
-    )
+    return ExecRequest.checked(raw.get("cmd"), raw.get("env"), raw.get("timeout_s"))
 
 
 def parse_plain(body: bytes) -> ExecRequest:
@@ -78,14 +85,16 @@ def exit_code(status: ExitStatus) -> int:
 class ExecRun:
     """A running command. One task writes its input, another one runs `pump`.
 
-    `_timed_out` is set once by the timer before it touches the command and read only after the
-    output has ended.
+    `_timed_out` and `_cut` are set once by the timer, before it touches the command and its
+    channel, and read only after the output has ended. `_read` counts the bytes that were passed on.
     """
 
     def __init__(self, channel: Exec, timeout_s: int) -> None:
         self._channel = channel
         self._timeout_s = timeout_s
         self._timed_out = False
+        self._cut = False
+        self._read = 0
         self._ended = False
 
     async def write(self, data: bytes) -> None:
@@ -101,12 +110,14 @@ class ExecRun:
     async def pump(self, emit: Callable[[str, bytes], Awaitable[None]]) -> int:
         """Passes all output to `emit(stream, data)`, waits for the end, returns the exit code.
 
-        Both streams are drained first. Unavailable when the box went away.
+        Both streams are drained first. Unavailable when the box went away, or did not come to the
+        end of the output.
         """
         limit = asyncio.create_task(self._limit(), name="exec timeout")
         try:
             async for stream, data in self._channel.output():
                 await emit(stream, data)
+                self._read += len(data)
             status = await self._channel.wait()
         finally:
             limit.cancel()
@@ -115,6 +126,8 @@ class ExecRun:
             text = f"boxd: the command was ended after its timeout of {self._timeout_s} s\n"
             await emit("stderr", text.encode())
             return TIMEOUT_CODE
+        if self._cut:
+            raise Unavailable("the box did not hand over all output of a command that had ended")
         return exit_code(status)
 
     async def end(self) -> None:
@@ -124,12 +137,32 @@ class ExecRun:
             await self._close()
 
     async def _limit(self) -> None:
+        """Ends a command that goes on for too long; what it wrote may be read for longer.
+
+        The agent tells of the end of a command before it has sent all output.
+        """
         await asyncio.sleep(self._timeout_s)
-        self._timed_out = True
         for name in ("TERM", "KILL"):
+            if self._channel.ended:
+                break
+            self._timed_out = True
             self._channel.send_signal(name)
             await asyncio.sleep(KILL_AFTER_S)
+        if self._channel.ended:
+            await self._rest()
+        self._cut = True
         await self._close()
+
+    async def _rest(self) -> None:
+        """Until the box has let the reader wait for too long, or has sent more than a command can
+        have left: the agent closes the channel of one that has ended before."""
+        # For a moment the agent also passes on what others write that the command has left behind.
+        await asyncio.sleep(KILL_AFTER_S)
+        read, waited = self._read, 0.0
+        while waited < KILL_AFTER_S and self._read - read < MOST_LEFT:
+            await asyncio.sleep(LOOK_S)
+            if not self._channel.unread:
+                waited += LOOK_S
 
     async def _close(self) -> None:
         # The agent ends the group when its channel closes, also when it is late to say so.

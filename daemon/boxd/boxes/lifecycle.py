@@ -23,6 +23,7 @@ from boxd.boxes.admission import Admission
 from boxd.boxes.adoption import Adoption
 from boxd.boxes.attachments import Hold
 from boxd.boxes.changes import Changes
+from boxd.boxes.dialling import dial
 from boxd.boxes.dooms import Doomed
 from boxd.boxes.drives import BoxDrives
 from boxd.boxes.expiry import ending
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from boxd.names.spec import BoxSpec
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
+    from boxd.tunnel.stream import ByteStream
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -80,7 +82,8 @@ class Lifecycle:
     """See the module. `automount`: new boxes get /wrk unasked. `policy`: times of unused boxes.
     `tier_of`: the limits of an owner, asked for each time.
     `host`: what all boxes may take together. `templates`: new boxes are copies where that works.
-    `sources`: from where owners come; None: only loopback is no source.
+    `sources`: from where owners come; None: only loopback is no source. `previews`: ports of boxes
+    have hosts of their own, so that makers are told of names that look like one.
     """
 
     def __init__(
@@ -97,12 +100,14 @@ class Lifecycle:
         host: HostLimits | None = None,
         templates: bool = False,
         sources: Sources | None = None,
+        previews: bool = False,
     ) -> None:
         self.host = host
         self.usage = UsageSampler(assembly.backend, clock)
         self.sources = Sources() if sources is None else sources
         self._tasks: set[asyncio.Task[Any]] = set()
         self._parts = parts = Parts.made(store, clock, assembly, policy)
+        self.census = parts.census
         self._sleep = Sleep(parts)
         self.templates = Templates(parts, on=templates)
 
@@ -130,6 +135,7 @@ class Lifecycle:
             ),
             templates=self.templates,
             defaults_of=defaults_of,
+            previews=previews,
         )
         self._acts = DueActs(parts, sleep=self._sleep, changes=self._changes)
         self._adoption = Adoption(parts, sleep=self._sleep, changes=self._changes)
@@ -138,11 +144,8 @@ class Lifecycle:
         self.snapshots = Snapshots(parts, sleep=self._sleep, changes=self._changes, tier_of=tier_of)
         self._forks = Forks(parts, changes=self._changes, snapshots=self.snapshots)
         self._store, self._assembly, self._locks = store, assembly, parts.locks
-        self._timers, self.activity, self.attachments = (
-            parts.timers,
-            parts.activity,
-            parts.attachments,
-        )
+        self._timers, self.activity = parts.timers, parts.activity
+        self.attachments, self.feed, self.ends = parts.attachments, parts.feed, parts.ends
 
     def use(self, box: Box) -> Use:
         """How the box is used, and what happens to it next by itself."""
@@ -163,7 +166,9 @@ class Lifecycle:
 
         `stopping`: only to stop boxes; then nothing is removed, started or measured.
         """
-        await self._parts.marks.start(self._store, await self._store.all_boxes())
+        boxes = await self._store.all_boxes()
+        await self._parts.marks.start(self._store, boxes)
+        self.census.fill(boxes)
         await self._adoption.adopt_all(stopping=stopping)
         if stopping:
             return
@@ -171,10 +176,12 @@ class Lifecycle:
         await self._adoption.release_unused()
         self._timers.start(self._acts)
         self.usage.start()
+        self.ends.start(await self._store.ends(self._parts.clock.now()))
         self._spawn(self._adoption.start_again())
 
     async def close(self, *, stop_boxes: bool) -> None:
         """Lets what is under way finish (each step is bounded); ends all boxes if asked to."""
+        self.ends.close()
         await self.usage.close()
         await self._timers.close()
         while self._tasks:
@@ -198,19 +205,20 @@ class Lifecycle:
         durable: bool | None = None,
         hold: Hold | None = None,
         relay: str | None = None,
+        ephemeral: bool | None = None,
         wait: bool = True,
     ) -> Box:
         """The running box of a spec: made when it is not there, started when it does not run.
 
         `default_ttl` is the deadline of a new box whose spec and profile have none; `durable` None
         leaves it as it is. `hold`, if given, is counted for the box under its lock. `relay` is the
-        public key of who comes by the relay: a new box is confidential then. Without `wait`
+        public key of who comes by the relay: a new box is confidential then. `ephemeral`: whether
+        a new box goes with its last hold; None: one without a name does. Without `wait`
         it is returned as soon as nothing speaks against it and its row tells that it is on its way.
         Raises what `Assembly.start` and the quota raise.
         """
         name = f"tmp-{random_hex(5)}" if spec.anonymous else spec.name
-        named = replace(spec, name=name)
-        said = notes or _log.debug
+        named, said = replace(spec, name=name), notes or _log.debug
         begun: asyncio.Future[Box] = asyncio.get_running_loop().create_future()
 
         def begin(box: Box) -> None:
@@ -232,7 +240,7 @@ class Lifecycle:
                         named,
                         said,
                         default_ttl=default_ttl,
-                        ephemeral=spec.anonymous,
+                        ephemeral=spec.anonymous if ephemeral is None else ephemeral,
                         durable=bool(durable),
                         relay_key=relay or "",
                         old=box,
@@ -244,9 +252,7 @@ class Lifecycle:
                     box = await self._changes.wake(box, begun=begin)
                 return self._counted(box, hold)
 
-        if wait:
-            return await self._shielded(change(), hold)
-        return await self._begun(change(), begun)
+        return await (self._shielded(change(), hold) if wait else self._begun(change(), begun))
 
     def check_image(self, name: str) -> None:
         """Raises UnknownImage for what boxes can never start from, Unavailable for not yet."""
@@ -336,6 +342,7 @@ class Lifecycle:
         begun: Callable[[Box], None] | None = None,
         default_ttl: timedelta | None = None,
         relay: str | None = None,
+        ephemeral: bool | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds the box of a spec while the context lasts; see `up`. `expiry`: of the key. `begun`
         is told of the box if it is made or woken for it.
@@ -350,6 +357,7 @@ class Lifecycle:
                 default_ttl=default_ttl,
                 hold=hold,
                 relay=relay,
+                ephemeral=ephemeral,
             )
             async with self._held(box, hold) as attachment:
                 yield attachment
@@ -372,11 +380,22 @@ class Lifecycle:
             async with self._held(box, hold) as attachment:
                 yield attachment
 
+    async def dial(self, attachment: Attachment, port: int) -> ByteStream:
+        """See `dialling.dial`."""
+        return await dial(self._assembly.backend, attachment.tunnel, port)
+
     async def request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, object]:
         """What the agent of a box asks; see `BoxDrives.request` and `Pins.request`."""
         if verb == protocol.WORKSPACE:
             return await self._drives.request(box_id, params["verb"])
         return await self._pins.request(box_id, verb, params)
+
+    def report(self, box_id: str, shells: int) -> None:
+        """The agent of a box tells how many shells there are that nobody is attached to."""
+        self.activity.report(box_id, shells)
+        box = self._timers.known(box_id)
+        if box is not None:
+            self.feed.fleet(box.owner, box.workspace)
 
     def misbehaved(self, box_id: str, text: str) -> None:
         """The agent of a box was cut off: its row tells why. Returns at once."""
@@ -415,9 +434,17 @@ class Lifecycle:
 
     def _counted(self, box: Box, hold: Hold | None) -> Box:
         if hold is not None:
-            hold.box_id = box.id
+            hold.box_id, hold.workspace = box.id, box.workspace
             self.attachments.add(hold)
         return box
+
+    @asynccontextmanager
+    async def visit(
+        self, owner: str, *, why: str, key_id: str | None, expiry: Expiry | None = None
+    ) -> AsyncIterator[None]:
+        """A connection of an owner that holds no box. Raises in it why it may not go on."""
+        async with self._revocable(Hold(owner, "", why, key_id), expiry):
+            yield
 
     @asynccontextmanager
     async def _revocable(self, hold: Hold, expiry: Expiry | None) -> AsyncIterator[None]:

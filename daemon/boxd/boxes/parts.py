@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from boxd.boxes.activity import Activity
 from boxd.boxes.attachments import Attachments
+from boxd.boxes.census import Census
 from boxd.boxes.dooms import Dooms
+from boxd.boxes.ends import Ends
+from boxd.boxes.feed import Feed
 from boxd.boxes.locks import Locks
 from boxd.boxes.marks import Marks
 from boxd.boxes.rows import Rows
@@ -33,14 +36,18 @@ class Parts:
     marks: Marks
     activity: Activity
     timers: Timers
+    census: Census
     rows: Rows
+    feed: Feed
+    ends: Ends
 
     @classmethod
     def made(
         cls, store: ControlStore, clock: HostClock, assembly: Assembly, policy: Policy
     ) -> Parts:
         """Those that are not given are new."""
-        attachments, marks = Attachments(), Marks(clock)
+        feed = Feed()
+        attachments, marks = Attachments(feed), Marks(clock)
         activity = Activity(
             clock,
             marks,
@@ -48,7 +55,9 @@ class Parts:
             suspendable=lambda: assembly.backend.capabilities().suspend,
         )
         timers = Timers(clock, facts=activity.facts, policy=policy)
-        rows = Rows(store, marks, timers)
+        census = Census()
+        rows = Rows(store, marks, timers, census, feed)
         return cls(
-            *(store, clock, assembly, Locks(), Dooms(), attachments, marks, activity, timers, rows)
+            *(store, clock, assembly, Locks(), Dooms(), attachments, marks, activity, timers),
+            *(census, rows, feed, Ends(feed, clock)),
         )

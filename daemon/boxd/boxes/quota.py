@@ -23,6 +23,7 @@ TIERS_FILE = "tiers.toml"
 """Shipped with the package; the operator's stands in the state directory."""
 DEFAULT_TIER = "default"
 """What owners have who were given no other one; its limits hold wherever another gives none."""
+_FEWER_AWAKE = "put one to sleep: suspend NAME, or remove one: rm NAME"
 _OF_DRIVES = frozenset({"drive_mb", "drive_files"})
 _MIB = 1024 * 1024
 RUNNING_PER_SOURCE = 50
@@ -47,6 +48,7 @@ class Tier:
     keys: int
     shares: int
     workspaces: int
+    delegations: int
     deadline_max: timedelta
     deadline_exec: timedelta
 
@@ -61,7 +63,7 @@ class Tier:
             _check("boxes per owner", len(boxes) + 1, self.boxes, "remove one: rm NAME")
             _check("MiB of disk per box", box.disk_mb, self.disk_mb, "ask for a smaller flavor")
         awake = [one for one in boxes if one.state in AWAKE]
-        remedy = "remove one: rm NAME"
+        remedy = _FEWER_AWAKE
         _check("running boxes per owner", len(awake) + 1, self.running, remedy)
         _check(
             "CPUs of running boxes per owner",
@@ -97,6 +99,11 @@ class Tier:
             self.workspaces,
             "use one of them, or remove one: ws rm NAME",
         )
+
+    def check_delegations(self, present: int) -> None:
+        """Refuses one more delegated task."""
+        remedy = "wait for one of them, or end it"
+        _check("delegated tasks at once per owner", present + 1, self.delegations, remedy)
 
 
 def load_tiers(own: Path | None = None) -> dict[str, Tier]:
@@ -155,7 +162,7 @@ def _limit(name: str, value: object) -> float | timedelta:
 def check_source(present: int, tier: Tier) -> None:
     """Refuses one more running box from a source; an owner may always have what its tier gives."""
     allowed = max(RUNNING_PER_SOURCE, tier.running)
-    _check("running boxes from your address", present + 1, allowed, "remove one: rm NAME")
+    _check("running boxes from your address", present + 1, allowed, _FEWER_AWAKE)
 
 
 def _check(limit: str, wanted: float, allowed: float, remedy: str) -> None:

@@ -104,22 +104,23 @@ class Timers:
         """Whether the box has a row."""
         return box_id in self._boxes
 
+    def known(self, box_id: str) -> Box | None:
+        """The box as its row is; None when it has none."""
+        return self._boxes.get(box_id)
+
     def due(self, box: Box) -> Due | None:
         """What happens to the box next by itself; None: nothing."""
-        return due(self._facts(box), self._policy, Now.read(self._clock))
+        return self._due(box, Now.read(self._clock))
 
     def ripe(self, box: Box) -> Due | None:
         """What is to be done with the box now; None: nothing."""
-        coming = self.due(box)
-        ripe = coming is not None and coming.ripe(Now.read(self._clock))
-        return coming if ripe else None
+        return self._ripe(box, Now.read(self._clock))
 
     def next_act(self, box: Box) -> NextAct | None:
         """What `ls` shows: what happens next, and what the wall clock will show then."""
-        coming = self.due(box)
-        if coming is None:
-            return None
-        return NextAct(coming.act.value, Now.read(self._clock).shown(coming.moment))
+        now = Now.read(self._clock)
+        coming = self._due(box, now)
+        return None if coming is None else NextAct(coming.act.value, now.shown(coming.moment))
 
     def deadline_passed(self, box: Box) -> bool:
         """Whether the box is to be removed whoever uses it."""
@@ -164,9 +165,10 @@ class Timers:
         acts = self._acts
         if acts is None:
             return
+        present = Now.read(self._clock)
         for box in list(self._boxes.values()):
             try:
-                ripe = self.ripe(box)
+                ripe = self._ripe(box, present)
             except Exception:
                 self._tell_bug(box.id)
                 continue
@@ -188,6 +190,13 @@ class Timers:
         """Waits until everything that was begun is done."""
         while self._busy:
             await asyncio.gather(*self._busy.values(), return_exceptions=True)
+
+    def _due(self, box: Box, now: Now) -> Due | None:
+        return due(self._facts(box), self._policy, now)
+
+    def _ripe(self, box: Box, now: Now) -> Due | None:
+        coming = self._due(box, now)
+        return coming if coming is not None and coming.ripe(now) else None
 
     async def _run(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""`boxd doctor`."""
+"""`boxd doctor` and `boxd openapi`."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def doctor(config: Config, arguments: argparse.Namespace) -> int:
         rows.append((check.name, word, check.found, "" if check.ok else check.remedy))
     print_table(rows)
     return 1 if any(check.needed and not check.ok for check in found) else 0
+
+
+def openapi(config: Config, arguments: argparse.Namespace) -> int:
+    """Prints the OpenAPI document of all that can be served; 0."""
+    from boxd.api.openapi import document, text
+
+    del config, arguments
+    print(text(document()), end="")
+    return 0

@@ -42,6 +42,9 @@ DEFAULTS = {
     "workspace_automount": False,
     "mount_in_box": False,
     "trusted_proxy": TRUSTED_PROXY,
+    "preview_domain": None,
+    "api_origins": "",
+    "partitioned_cookies": False,
     "backup_url": None,
     "backup_key_file": None,
     "backup_store_file": None,
@@ -134,6 +137,9 @@ def _serving() -> argparse.ArgumentParser:
     add("--admin-keys", type=Path, metavar="FILE", help="public keys that open ssh sudo@...")
     add("--trusted-sources", metavar="NET,...", help="networks without limits of strangers at SSH")
     add("--trusted-proxy", metavar="IP", help=f"whose forwarded headers count ({TRUSTED_PROXY})")
+    add("--preview-domain", metavar="DOMAIN", help="ports of boxes answer at BOX-PORT.DOMAIN too")
+    add("--partitioned-cookies", action="store_true", help="of previews: one for each framing site")
+    add("--api-origins", metavar="ORIGIN,...", help="of pages that may use MCP: https://HOST")
     add("--backup-url", metavar="DIR|s3://BUCKET/PREFIX", help="backs the control plane up there")
     add("--backup-every", metavar="DURATION", help="time between two backups (24h)")
     add("--backup-keep", type=count, metavar="N", help=f"archives that stay ({BACKUPS_KEPT})")

@@ -1,4 +1,4 @@
-"""The command line: `boxd serve | doctor | down | images | volumes | backup | restore`.
+"""The command line: `boxd serve | doctor | down | images | volumes | backup | restore | openapi`.
 
 The service is imported by the commands that use it: that takes more than a second, and within it
 Ctrl-C is to end quietly.
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     for name, run, parents, text in (
         ("serve", serving.serve, flags.everything, "serve in the foreground; Ctrl-C stops all"),
         ("doctor", checking.doctor, flags.starting, "what this host can and cannot do"),
+        ("openapi", checking.openapi, [flags.common], "print the OpenAPI document of the HTTP API"),
         (
             *("down", serving.down, flags.everything),
             "stop what serves, or what a dead daemon left running; takes the flags of serve",

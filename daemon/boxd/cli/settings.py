@@ -25,6 +25,9 @@ _HOST = re.compile(
     r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9.-]{0,252})|\[(?P<six>[0-9A-Fa-f:.]{2,45})\])"
     r"(?::(?P<port>[0-9]{1,5}))?"
 )
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+MAX_DOMAIN = 253 - 64
+"""Characters of a domain that has hosts below it whose first label is as long as one may be."""
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -55,7 +58,10 @@ def config_of(arguments: argparse.Namespace) -> Config:
         min_free=_maybe_size(arguments.min_free, "--min-free"),
         workspace_automount=arguments.workspace_automount,
         mount_in_box=arguments.mount_in_box,
-        trusted_proxy=arguments.trusted_proxy,
+        trusted_proxy=_proxies(arguments.trusted_proxy, "--trusted-proxy"),
+        api_origins=_origins(arguments.api_origins, "--api-origins"),
+        preview_domain=_domain(arguments.preview_domain, "--preview-domain"),
+        partitioned_cookies=arguments.partitioned_cookies,
         backup_url=arguments.backup_url,
         backup_key_file=arguments.backup_key_file,
         backup_store_file=arguments.backup_store_file,
@@ -63,6 +69,17 @@ def config_of(arguments: argparse.Namespace) -> Config:
         backup_keep=arguments.backup_keep,
         verbose=arguments.verbose,
     )
+
+
+def _origins(text: str, flag: str) -> tuple[str, ...]:
+    """Origins as browsers write them."""
+    found = []
+    for one in filter(None, (part.strip().lower() for part in text.split(","))):
+        parts = urlsplit(one)
+        if parts.scheme not in ("http", "https") or one != f"{parts.scheme}://{parts.netloc}":
+            raise BadRequest(f"{flag} names origins such as https://app.example.com")
+        found.append(one)
+    return tuple(found)
 
 
 def _address(text: str, flag: str) -> Address:
@@ -80,6 +97,29 @@ def _networks(text: str, flag: str) -> tuple[IPv4Network | IPv6Network, ...]:
         return tuple(ip_network(each.strip()) for each in text.split(",") if each.strip())
     except ValueError as error:
         raise BadRequest(f"{flag}: {error}; give networks, for example 192.0.2.0/24") from None
+
+
+def _proxies(text: str, flag: str) -> str:
+    """Addresses and networks; a name, or `*` for everybody, would be trusted by mistake."""
+    networks = _networks(text, flag)
+    if not networks:
+        raise BadRequest(f"{flag}: it is empty; give the proxy's address, for example 127.0.0.1")
+    return ",".join(each.strip() for each in text.split(",") if each.strip())
+
+
+def _domain(text: str | None, flag: str) -> str | None:
+    """A DNS name below which there is room for one more label."""
+    if text is None:
+        return None
+    domain = text.lower()
+    labels = domain.split(".")
+    good = all(_LABEL.fullmatch(label) for label in labels) and len(domain) <= MAX_DOMAIN
+    if not good or labels[-1].isdigit():
+        raise BadRequest(
+            f"{flag}: {text!r} is not a domain of at most {MAX_DOMAIN} characters, without '*.' and"
+            " port, for example preview.example.net"
+        )
+    return domain
 
 
 def _host(text: str | None, flag: str) -> Address | None:

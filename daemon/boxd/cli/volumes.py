@@ -1,4 +1,4 @@
-"""`boxd volumes`: ls, credentials."""
+"""`boxd volumes`: ls, credentials, restore."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def add(commands: Commands, flags: Flags) -> None:
     credentials.add_argument("volume", metavar="VOLUME", help="as `volumes ls` shows it")
     credentials.add_argument("file", type=Path, metavar="FILE")
     credentials.set_defaults(run=_credentials)
+    restore = verbs.add_parser("restore", parents=parents, help="give a removed drive back")
+    restore.add_argument("volume", metavar="VOLUME", help="as `volumes ls` shows it")
+    restore.add_argument("--workspace", metavar="NAME", help="which it belongs to from now on")
+    restore.set_defaults(run=_restore)
 
 
 def _ls(config: Config, arguments: argparse.Namespace) -> int:
@@ -35,7 +39,17 @@ def _ls(config: Config, arguments: argparse.Namespace) -> int:
 
     del arguments
     rows = asyncio.run(list_volumes(config))
-    print_table([("VOLUME", "OWNER", "WORKSPACE", "CREATED"), *rows])
+    print_table([("VOLUME", "OWNER", "WORKSPACE", "CREATED", "TRASHED UNTIL"), *rows])
+    return 0
+
+
+def _restore(config: Config, arguments: argparse.Namespace) -> int:
+    import asyncio
+
+    from boxd.service import restore_volume
+
+    name = asyncio.run(restore_volume(config, arguments.volume, arguments.workspace))
+    print(f"it is the drive of workspace {name}")
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal as signals
 import subprocess
 from pathlib import Path
@@ -126,10 +127,13 @@ class Process:
     async def wait(self, timeout: float | None = None) -> bool:
         """Waits for its end, at most `timeout` seconds. False when it still lives."""
         try:
-            await asyncio.wait_for(self._exited.wait(), timeout)
+            # Not `wait_for`: before Python 3.12 it forgets a cancellation that meets the end.
+            async with asyncio.timeout(timeout):
+                await self._exited.wait()
         except TimeoutError:
-            return False
-        return True
+            # A loop that stood still may learn of both ends at once, and of this one first.
+            self._look()
+        return not self.alive
 
     async def end(self, steps: tuple[tuple[signals.Signals, float], ...]) -> None:
         """Sends each signal in turn, with its patience in seconds, until it has ended.
@@ -151,6 +155,14 @@ class Process:
         if self._child is not None and self._child.returncode is None:
             # It is left running on purpose; Popen would warn about that when it is collected.
             self._child.returncode = 0
+
+    def _look(self) -> None:
+        """Learns of an end that the loop has not told yet."""
+        if self.alive and self._fd >= 0:
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            if poll.poll(0):
+                self._ended()
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._fd)

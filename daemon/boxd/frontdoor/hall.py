@@ -41,6 +41,8 @@ class Hall:
     """Owners, at this moment, whose keys open the console of administrators."""
     shown_as: Address | None = None
     """What clients are told to type; None: the address that they reached, as at port 0."""
+    preview_domain: str | None = None
+    """Below which ports of boxes answer."""
     visitors: set[Guest] = field(default_factory=set)
     channels: int = 0
     quiet: asyncio.Event = field(default_factory=asyncio.Event)

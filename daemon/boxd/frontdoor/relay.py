@@ -217,6 +217,9 @@ class RelaySession(Session):
                 try:
                     self._connect(up)
                     await self._closed
+                    if self._up is None and self._exit is None:
+                        # Lost when it was open and nobody had been told of it.
+                        self.tell(self._lost())
                 finally:
                     # Not close(): it would wait for input that the box may never read.
                     up.abort()

@@ -57,10 +57,11 @@ class FrontDoor:
         console: Console = CLI,
         shown_as: Address | None = None,
         administrators: Container[str] = frozenset(),
+        preview_domain: str | None = None,
     ) -> None:
         """Who comes from a network of `trusted` is no stranger. `console`: what user `cli` may
         type. `shown_as`: what clients are told to type; None: the address that they reached.
-        `administrators`: the owners that are some, asked each time.
+        `administrators`: the owners that are some, asked each time. `preview_domain`: see `Door`.
         """
         self._address = address
         self._key = load_host_key(keys_dir)
@@ -71,6 +72,7 @@ class FrontDoor:
             *(operations, self._clock, limits, fingerprint, self.host_key, console),
             administrators,
             shown_as,
+            preview_domain,
         )
         self._acceptor: asyncssh.SSHAcceptor | None = None
 

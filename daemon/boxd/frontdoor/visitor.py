@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import asyncssh
 from asyncssh.constants import (
+    DISC_BY_APPLICATION,
     DISC_NO_MORE_AUTH_METHODS_AVAILABLE,
     DISC_TOO_MANY_CONNECTIONS,
     OPEN_ADMINISTRATIVELY_PROHIBITED,
@@ -20,6 +21,7 @@ from asyncssh.constants import (
 from box_guest.backpressure import Backpressure
 from box_guest.commandbytes import take_any_command
 from box_guest.endofwriting import on_end_of_writing
+from box_guest.farewell import disconnect
 from box_guest.wire import send_no_padding
 from boxd.errors import BoxdError, Forbidden, Unsupported
 from boxd.frontdoor.agentforward import forward_no_agent
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
 
 SESSIONS_PER_CONNECTION = 10
 CHANNELS_PER_CONNECTION = 64
+_STOPS = "the service stops; connect again when it is back"
+"""What clients print when their connection is ended with the door."""
 
 _log = logging.getLogger(__name__)
 
@@ -113,9 +117,8 @@ class Visitor(asyncssh.SSHServer):
         """Whether the key may be used; it is not proved yet."""
         accepted = self._auth.offer(username, key)
         if self._auth.exhausted:
-            self._conn.disconnect(
-                DISC_NO_MORE_AUTH_METHODS_AVAILABLE, "too many authentication failures"
-            )
+            text = "too many authentication failures"
+            disconnect(self._conn, DISC_NO_MORE_AUTH_METHODS_AVAILABLE, text)
             return False
         return accepted
 
@@ -124,7 +127,7 @@ class Visitor(asyncssh.SSHServer):
         principal = self._auth.complete()
         self._meter.proved = True
         if refusal := self._hall.limits.authenticated(self._held_place, principal.owner):
-            self._conn.disconnect(DISC_TOO_MANY_CONNECTIONS, refusal)
+            disconnect(self._conn, DISC_TOO_MANY_CONNECTIONS, refusal)
             return
         self._hall.operations.came(principal, self._address)
         self._hall.operations.seen(principal)
@@ -155,22 +158,27 @@ class Visitor(asyncssh.SSHServer):
 
     def session_requested(self) -> tuple[asyncssh.SSHServerChannel[bytes], Session]:
         """A session channel: relayed to the box, or answered here."""
+        chan = self._conn.create_server_channel()
+        Environment(chan)
+        take_any_command(chan)
+        # Asyncssh awaits it, a step of the loop later. Channels that the client has closed before
+        # it asked are counted out by then, also when all of that came at once.
+        return chan, cast("Session", self._session(chan))
+
+    async def _session(self, chan: asyncssh.SSHServerChannel[bytes]) -> Session:
         if self._sessions >= SESSIONS_PER_CONNECTION:
             raise asyncssh.ChannelOpenError(
                 OPEN_RESOURCE_SHORTAGE,
                 f"a connection carries at most {SESSIONS_PER_CONNECTION} sessions",
             )
         released = self._count_channel(is_session=True)
-        chan = self._conn.create_server_channel()
-        Environment(chan)
-        take_any_command(chan)
         if (barred := self._barred()) is not None:
-            return chan, RefusalSession(self.tasks, released, barred)
+            return RefusalSession(self.tasks, released, barred)
         if self._target is not None:
             relay = RelaySession(self.tasks, released, self._attach_to(self._target))
             on_end_of_writing(chan, relay.output_unwanted)
-            return chan, relay
-        return chan, self._text_session(released)
+            return relay
+        return self._text_session(released)
 
     def _text_session(self, released: Callable[[], None]) -> Session:
         if isinstance(self._route, ToText):
@@ -215,8 +223,8 @@ class Visitor(asyncssh.SSHServer):
         return await self._forward(to_socket(dest_path), self._target)
 
     async def close(self) -> None:
-        """Ends the connection and waits for its tasks."""
-        self._conn.close()
+        """Ends the connection, telling the client why, and waits for its tasks."""
+        disconnect(self._conn, DISC_BY_APPLICATION, _STOPS)
         await self.tasks.close()
         await self._conn.wait_closed()
 
@@ -246,7 +254,7 @@ class Visitor(asyncssh.SSHServer):
             self._conn.abort()
         else:
             text = "there are too many connections, and this one was idle"
-            self._conn.disconnect(DISC_TOO_MANY_CONNECTIONS, text)
+            disconnect(self._conn, DISC_TOO_MANY_CONNECTIONS, text)
 
     def _count_channel(self, *, is_session: bool) -> Callable[[], None]:
         """Counts a channel; the result counts it out again, once. Raises ChannelOpenError."""
@@ -311,7 +319,8 @@ class Visitor(asyncssh.SSHServer):
         host, port = (str(name[0]), int(name[1])) if name else ("localhost", 22)
         if (shown := self._hall.shown_as) is not None:
             host, port = shown.host, shown.port or port
-        return Door(host, port, self._hall.fingerprint, self._hall.host_key)
+        hall = self._hall
+        return Door(host, port, hall.fingerprint, hall.host_key, hall.preview_domain)
 
     @property
     def _held_place(self) -> Place:

@@ -34,6 +34,8 @@ LOCAL_CERTIFICATES = Path("/usr/local/share/ca-certificates")
 BUILD_TIMEOUT = 1800.0
 KEPT_LINES = 30
 MAX_LINE = 1 << 20
+APART = ("unshare", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child")
+"""What the host unmounts meanwhile, roots of boxes for example, is unmounted there too."""
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
@@ -105,8 +107,14 @@ def mmdebstrap(
     recipe: Recipe, target: Path, packages: Path, proxy: str | None, lines: list[str]
 ) -> list[str]:
     """The command line. Pure."""
-    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-    command += ["mmdebstrap", "--mode=root", "--variant=minbase", "--format=directory", "--verbose"]
+    command = [
+        *APART,
+        "mmdebstrap",
+        "--mode=root",
+        "--variant=minbase",
+        "--format=directory",
+        "--verbose",
+    ]
     # Keeps the downloaded packages: in from the kept directory, and out to it at the end.
     command += ["--skip=download/empty", "--skip=essential/unlink"]
     command += ['--setup-hook=mkdir -p "$1"/var/cache/apt/archives/']

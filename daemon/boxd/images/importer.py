@@ -32,7 +32,7 @@ FLOOR = 1 << 30
 """Bytes that an import leaves free on the host's disk."""
 SANDBOX = (
     *("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"),
-    *("--propagation", "private", "--"),
+    *("--propagation", "slave", "--"),
     *("setpriv", "--no-new-privs", "--inh-caps=-all"),
     "--bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+sys_chroot",
 )

@@ -36,7 +36,7 @@ WHEELS = ("asyncssh",)
 """What the agent imports; what these require comes along."""
 DRIVE_WHEELS = ("pyfuse3", "uvloop", "asyncpg", "obstore", "crc32c")
 """What the mount process imports."""
-MODULES = "box_guest.tunnel, box_guest.agent, box_guest.cli, box_guest.relayd"
+MODULES = "box_guest.tunnel, box_guest.agent, box_guest.cli, box_guest.relayd, box_guest.handover"
 DRIVE_MODULES = f"{MODULES}, box_guest.mount.__main__"
 LOADER = "ld-linux-x86-64.so.2"
 CLI_COMMAND = (*protocol.AGENT_COMMAND[:-1], "box_guest.cli")

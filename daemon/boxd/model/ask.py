@@ -16,7 +16,8 @@ class Ask:
     """One question; the first answer counts.
 
     `id` is 32 hex digits; `box_id` the box in which it was asked, which may be gone, None: in none.
-    `options` are the answers to choose from; without any, every text is one.
+    `options` are the answers to choose from; without any, every text is one. `asker` is the id of
+    the API key, or of the box, that asked; None: the owner by SSH.
     """
 
     id: str
@@ -29,12 +30,27 @@ class Ask:
     expires: datetime
     answer: str | None = None
     answered: datetime | None = None
+    asker: str | None = None
 
     def state(self, now: datetime) -> State:
         """What `now` can be done with it."""
         if self.answer is not None:
             return "answered"
         return "open" if now < self.expires else "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class AskResult:
+    """What became of a question so far."""
+
+    id: str
+    state: State
+    answer: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        """`answer` is there once there is one."""
+        told = {"id": self.id, "state": self.state}
+        return told if self.answer is None else told | {"answer": self.answer}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypedDict
 
+from boxd.names.jump import UNNAMED
+
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
@@ -132,6 +134,6 @@ class Box:
 
     @property
     def relayed(self) -> str:
-        """How its owner reaches it when it is confidential. `HOST` is the front door's, which puts
-        its own name there."""
-        return f"ssh -J jump@HOST root@{self.ref}"
+        """How its owner reaches it when it is confidential. `HOST` is the front door's: who knows
+        its name puts it there (`names.jump`)."""
+        return f"ssh -J {UNNAMED} root@{self.ref}"

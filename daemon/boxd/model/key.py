@@ -20,3 +20,7 @@ class ApiKey:
     created: datetime
     expires: datetime | None
     last_used: datetime | None
+
+    def lives(self, now: datetime) -> bool:
+        """Whether it has not expired."""
+        return self.expires is None or now < self.expires

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume, of (owner, workspace). Role, schema and prefix are random and meaningless.
+    """One volume, of (owner, workspace), which has one in use. Role, schema and prefix are random
+    and meaningless.
 
     `sealed` holds its credentials (`wrkfs.config.VolumeConfig` as JSON) encrypted with the key
     file of the state directory: the database never sees them in clear.
@@ -25,3 +26,5 @@ class Volume:
     prefix: str
     sealed: bytes = field(repr=False)
     created: datetime
+    trashed_until: datetime | None = None
+    """It is in the trash, and destroyed then; None: it is in use."""

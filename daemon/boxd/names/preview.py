@@ -1,4 +1,4 @@
-"""Labels of preview hosts: `<box>-<port>`, the box being all before the last hyphen."""
+"""Preview hosts: `<box>-<port>.<preview domain>`, the box being all before the last hyphen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from boxd.errors import BadName
 from boxd.names.reference import Reference, parse_reference
-from boxd.names.words import shown
+from boxd.names.words import fold, shown
 
 MAX_LABEL = 63
 """Characters of one DNS label."""
@@ -39,6 +39,38 @@ def parse_preview_label(label: str) -> PreviewLabel:
     return PreviewLabel(parse_reference(box), parse_port(port))
 
 
+def label_below(host: str, domain: str) -> str | None:
+    """What stands before `.domain` in a host, folded to lower case; None when nothing does.
+
+    `host` may have a port and the dot of a complete name. More than one label comes back with its
+    dots, which `parse_preview_label` refuses.
+    """
+    name, colon, port = fold(host).rpartition(":")
+    if not colon or not port.isdigit():
+        name = fold(host)
+    label, dot, rest = name.removesuffix(".").rpartition(f".{domain}")
+    return label if dot and not rest and label else None
+
+
+def also_reads_as(name: str) -> PreviewLabel | None:
+    """What a box name alone means before the preview domain: a port of another box, or nothing."""
+    try:
+        return parse_preview_label(name)
+    except BadName:
+        return None
+
+
 def format_preview_label(preview: PreviewLabel) -> str:
     """The text that `parse_preview_label` reads back."""
     return f"{preview.reference}-{preview.port}"
+
+
+def example_url(domain: str, port: int) -> str:
+    """How the address of a port begins that is to be typed; `port` is that of the API.
+
+    Browsers take names below `localhost` for this very machine, without DNS; before other domains
+    stands a TLS proxy.
+    """
+    if f".{domain}".endswith(".localhost"):
+        return f"http://BOX-PORT.{domain}:{port}"
+    return f"https://BOX-PORT.{domain}"

@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from boxd.authz import Action, Target, require
-from boxd.boxes.expiry import Expiry
 from boxd.errors import Ambiguous, NotFound
 from boxd.model.box import BoxState
 from boxd.model.view import BoxView, view_box
 from boxd.names.reference import parse_reference
 from boxd.names.spec import parse_spec
 from boxd.names.words import shown
-from boxd.operations.core import Core, checked_workspace, joined_workspace
+from boxd.operations.core import Core, checked_workspace, expiry_of, joined_workspace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from boxd.boxes.lifecycle import Attachment
     from boxd.model.box import Box
+    from boxd.names.reference import Reference
     from boxd.names.spec import BoxSpec
     from boxd.principal import Principal
 
@@ -52,18 +52,19 @@ class BoxOperations(Core):
         require(p, Action.SHOW_BOX)
         reference = parse_reference(ref)
         workspace = joined_workspace(p, reference.workspace, ws)
-        boxes = await self._visible(p)
-        found = [
-            box
-            for box in boxes
-            if (box.workspace == workspace and box.name == reference.name)
-            or (reference.id_prefix is not None and box.id.startswith(reference.id_prefix))
-        ]
+        boxes = await self._store.boxes_meant(
+            p.owner, workspace, reference.name, reference.id_prefix
+        )
+        found = [box for box in boxes if _is_visible(p, box)]
         if not found:
             raise NotFound(f"no box {shown(str(reference))}; see: ls")
         if len(found) > 1:
             raise Ambiguous(_candidates(str(reference), found))
         return found[0]
+
+    def is_anywhere(self, reference: Reference) -> bool:
+        """Whether a box of any owner may be meant: for who shows no key. From memory."""
+        return self._lifecycle.census.has(reference)
 
     async def inspect(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
         """The one box that a reference means, with its present use of resources; see `resolve`."""
@@ -137,24 +138,28 @@ class BoxOperations(Core):
     async def attach(
         self,
         p: Principal,
-        target: str,
+        target: str | Box,
         ws: str | None = None,
         *,
         kind: Literal["spec", "reference"],
         why: str,
         run_box: bool = False,
+        secrets: bool = True,
         relay: str | None = None,
+        ephemeral: bool | None = None,
         notes: Callable[[str], None] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> AsyncIterator[Attachment]:
         """Holds a running box, with its drive in it, while the context lasts.
 
-        A `spec` creates the box when it is not there, a `reference` never does; both wake it.
+        A `spec` creates the box when it is not there, a `reference` never does; both wake it. A Box
+        is one that a reference has just been found to mean for this principal.
         What is started through it gets the owner's secrets in its environment: not through a share,
-        nor in a confidential box.
+        nor in a confidential box, nor without `secrets`, for who starts nothing.
         `run_box`: a box that is made here for one command has the tier's default deadline, unless
-        its spec or its profile has one. `relay`: the caller's public key, for who comes to the SSH
-        server inside; what is made then is confidential.
+        its spec or its profile has one. `ephemeral`: whether a box that is made here goes with its
+        last hold; None: one without a name does. `relay`: the caller's public key, for who comes to
+        the SSH server inside; what is made then is confidential.
         `notes` gets lines for people, `progress` what they wait for. Raises InvalidKey inside the
         context when the key or share that opened it is revoked or expires, Forbidden when it is
         ended otherwise (`Attachments.end_box`), Confidential without `relay` and Conflict with it
@@ -164,28 +169,40 @@ class BoxOperations(Core):
         self._gate.check_owner(p.owner)
         self._gate.check_work()
         begun = partial(_tell_begun, progress or _ignore)
-        if kind == "spec":
+        if kind == "spec" and isinstance(target, str):
             spec, workspace = await self._creatable(p, target, ws, anonymous=True)
             ttl = self._tier_of(p.owner).deadline_exec if run_box else None
             held = self._lifecycle.attach(
                 *(p.owner, workspace, spec),
                 why=why,
                 key_id=p.key_id,
-                expiry=_expiry(p),
+                expiry=expiry_of(p),
                 notes=notes or _ignore,
                 begun=begun,
                 default_ttl=ttl,
                 relay=relay,
+                ephemeral=ephemeral,
             )
         else:
-            box = await self.resolve(p, target, ws)
+            box = await self._meant(p, target, ws)
             held = self._lifecycle.attach_existing(
-                box, why=why, key_id=p.key_id, expiry=_expiry(p), begun=begun, relay=relay
+                box, why=why, key_id=p.key_id, expiry=expiry_of(p), begun=begun, relay=relay
             )
         async with held as attachment:
             self._gate.check_owner(p.owner)  # from here on a block ends it
             self.seen(p, has_something=True)
-            yield replace(attachment, env=await self._environment(p, attachment.box))
+            if secrets:
+                env = await self._environment(p, attachment.box)
+                attachment = replace(attachment, env=env)
+            yield attachment
+
+    async def _meant(self, p: Principal, target: str | Box, ws: str | None) -> Box:
+        """As `resolve`; of what has been found already only whether the principal may see it."""
+        if isinstance(target, str):
+            return await self.resolve(p, target, ws)
+        if target.owner != p.owner or not _is_visible(p, target):
+            raise NotFound(f"no box {target.id}; see: ls")
+        return target
 
     async def _environment(self, p: Principal, box: Box) -> dict[str, str]:
         """What a principal's sessions in a box get; a confined one has no secrets of the account.
@@ -198,11 +215,7 @@ class BoxOperations(Core):
 
     async def _visible(self, p: Principal) -> list[Box]:
         """The boxes that there are for the principal."""
-        return [
-            box
-            for box in await self._store.boxes(p.owner)
-            if (p.scope is None or box.workspace == p.scope) and p.box in (None, box.id)
-        ]
+        return [box for box in await self._store.boxes(p.owner) if _is_visible(p, box)]
 
     async def _creatable(
         self, p: Principal, text: str, ws: str | None, *, anonymous: bool
@@ -221,17 +234,17 @@ class BoxOperations(Core):
         return view_box(box, self._clock.now(), self._lifecycle.use(box))
 
 
+def _is_visible(p: Principal, box: Box) -> bool:
+    """Whether a box of the principal's owner is there for it."""
+    return (p.scope is None or box.workspace == p.scope) and p.box in (None, box.id)
+
+
 def _tell_begun(tell: Callable[[str], None], box: Box) -> None:
     """What happens to a box that somebody waits for."""
     if box.state is BoxState.CREATING:
         tell(f"creating {box.ref} ...")
     else:
         tell(f"{'resuming' if box.memory else 'starting'} {box.ref} ...")
-
-
-def _expiry(p: Principal) -> Expiry | None:
-    what = {"api_key": "API key", "share": "share link"}.get(p.via, "credential")
-    return None if p.expires is None else Expiry(p.expires, f"this {what} has expired")
 
 
 def _ignore(_line: str) -> None:

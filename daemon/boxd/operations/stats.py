@@ -36,13 +36,12 @@ class StatOperations(BoxOperations):
             api_keys=len(await self._store.keys(p.owner)),
         )
 
-    async def account_stats(self, p: Principal) -> list[Stat]:
-        """What the owner has, beside the limits of its tier; use as it was measured last."""
-        require(p, Action.LIST_KEYS)
+    async def box_limits(self, p: Principal) -> list[Stat]:
+        """How many boxes there may be, beside those that the principal may see."""
+        require(p, Action.LIST_BOXES)
         tier = self._tier_of(p.owner)
         boxes = await self._visible(p)
         awake = [box for box in boxes if box.state in AWAKE]
-        snapshots = await self._store.snapshots(p.owner)
         return [
             Stat("boxes", len(boxes), tier.boxes),
             Stat("running boxes", len(awake), tier.running),
@@ -53,6 +52,16 @@ class StatOperations(BoxOperations):
                 tier.mem_mb * _MIB,
                 "bytes",
             ),
+        ]
+
+    async def account_stats(self, p: Principal) -> list[Stat]:
+        """What the owner has, beside the limits of its tier; use as it was measured last."""
+        require(p, Action.LIST_KEYS)
+        tier = self._tier_of(p.owner)
+        boxes = await self._visible(p)
+        snapshots = await self._store.snapshots(p.owner)
+        return [
+            *await self.box_limits(p),
             *self._measured(boxes),
             Stat("snapshots", len(snapshots), tier.snapshots),
             Stat("disk of snapshots", sum(one.size_bytes for one in snapshots), None, "bytes"),

@@ -10,10 +10,10 @@ import logging
 from typing import TYPE_CHECKING
 
 from boxd.errors import Unavailable
+from boxd.secret import Secret
 
 if TYPE_CHECKING:
-    from boxd.model.secret import StoredSecret, Tier
-    from boxd.secret import Secret
+    from boxd.model.secret import Agent, StoredSecret, Tier
     from boxd.store.interface import ControlStore
     from boxd.workspaces.seal import Sealer
 
@@ -36,7 +36,17 @@ class Vault:
 
     def seal_token(self, owner: str, token: Secret) -> bytes:
         """The stored form of the token of an owner's agent."""
-        return self._sealer.seal(f"agent/{owner}", token.reveal())
+        return self._sealer.seal(_agent_place(owner), token.reveal())
+
+    def open_token(self, agent: Agent) -> Secret:
+        """The token of an owner's agent. Unavailable when it cannot be opened."""
+        try:
+            return Secret(self._sealer.unseal(_agent_place(agent.owner), agent.sealed))
+        except Unavailable as error:
+            _log.warning("%s", error)  # it names files of the host
+            raise Unavailable(
+                "the token of your agent cannot be opened any more; give it again: agent set"
+            ) from None
 
     async def environment(
         self, owner: str, workspace: str | None, *, account: bool
@@ -66,6 +76,10 @@ class Vault:
                 f"secret {one.name} cannot be opened any more; give its value again: "
                 f"secret set {one.name}{where}; or: secret rm {one.name}{where}"
             ) from None
+
+
+def _agent_place(owner: str) -> str:
+    return f"agent/{owner}"
 
 
 def _secret_place(owner: str, tier: Tier, workspace: str | None, name: str) -> str:

@@ -88,7 +88,7 @@ class WorkspaceOperations(ProfileOperations):
         force: bool = False,
         notes: Callable[[str], None] | None = None,
     ) -> Workspace:
-        """Removes a workspace with its secrets and the keys that are confined to it.
+        """Removes a workspace with its secrets, its canvases and the keys confined to it.
 
         While boxes, snapshots or files are in it: Conflict, or with `force` they go first. `notes`
         gets lines for people. NotFound; what fails in between can be done again.
@@ -105,7 +105,10 @@ class WorkspaceOperations(ProfileOperations):
                 await self._lifecycle.snapshots.remove(snapshot)
             await self._tell_built(p, snapshots, notes)
             if self._drives is not None:
-                await self._drives.remove(p.owner, workspace.name)
+                until = await self._drives.remove(p.owner, workspace.name)
+                if until is not None and notes is not None:
+                    shown = until.strftime("%Y-%m-%d %H:%M")
+                    notes(f"the operator can bring its files back until {shown} UTC")
             await self._revoke(workspace, notes)
             boxes, _ = await self._inside(workspace)
             if boxes:
@@ -161,7 +164,7 @@ class WorkspaceOperations(ProfileOperations):
                 notes(f"profile {profile.name} was built of {profile.built_from}, which is gone")
 
     async def _revoke(self, workspace: Workspace, notes: Callable[[str], None] | None) -> None:
-        """What another workspace of that name would take over: secrets, and keys confined to it."""
+        """What a workspace of its name would take over: secrets, keys, canvases, questions."""
         owner, name = workspace.owner, workspace.name
         for secret in await self._store.secrets(owner):
             if (secret.tier, secret.workspace) == ("workspace", name):
@@ -175,6 +178,12 @@ class WorkspaceOperations(ProfileOperations):
                     self._lifecycle.attachments.end_key(key.id, text)
                 if notes is not None:
                     notes(f"revoked API key {key.name}, which was confined to workspace {name}")
+        for canvas in await self._store.canvases(owner, name):
+            await self._store.remove_canvas(owner, name, canvas.id)
+            self._feed.canvas(owner, name, canvas.id)
+        await self._store.remove_asks_of(owner, name)
+        self._ends.drop_all(owner, name)
+        self._feed.asks(owner, name)
 
 
 def _listed(one: str, many: str, names: list[str]) -> str:

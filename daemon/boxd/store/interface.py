@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from boxd.model.account import Account, Audit
     from boxd.model.ask import Ask
     from boxd.model.box import Box, BoxChanges, BoxNotes, BoxState
+    from boxd.model.canvas import Canvas
+    from boxd.model.end import End
     from boxd.model.key import ApiKey
     from boxd.model.profile import Profile
+    from boxd.model.proxy import ProxySession
     from boxd.model.secret import Agent, StoredSecret, Tier
     from boxd.model.share import Share
     from boxd.model.snapshot import Snapshot
@@ -50,6 +53,13 @@ class ControlStore(Protocol):
         """All boxes of an owner, oldest first."""
         ...
 
+    async def boxes_meant(
+        self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
+    ) -> list[Box]:
+        """The owner's box of that name in the workspace, and those, wherever they are, whose ids
+        begin with `id_prefix`; oldest first."""
+        ...
+
     async def all_boxes(self) -> list[Box]:
         """Every box of every owner, oldest first."""
         ...
@@ -74,7 +84,7 @@ class ControlStore(Protocol):
         ...
 
     async def remove_box(self, box_id: str) -> None:
-        """Forgets a box and its shares. No error if it is gone."""
+        """Forgets a box, its shares and its proxy sessions. No error if it is gone."""
         ...
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
@@ -121,12 +131,13 @@ class ControlStore(Protocol):
         """All API keys of an owner, oldest first, expired ones included."""
         ...
 
-    async def find_key(self, sha256: bytes) -> ApiKey | None:
-        """The key with this digest, expired or not."""
+    async def find_key(self, sha256: bytes, now: datetime) -> ApiKey | None:
+        """The key with this digest that lasts beyond `now`; to find an expired one takes exactly as
+        long as to find none."""
         ...
 
     async def remove_key(self, key_id: str) -> None:
-        """Forgets a key. No error if it is gone."""
+        """Forgets a key and its proxy sessions. No error if it is gone."""
         ...
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
@@ -154,15 +165,26 @@ class ControlStore(Protocol):
         ...
 
     async def add_volume(self, volume: Volume) -> None:
-        """Records a volume; Conflict when (owner, workspace) has another one."""
+        """Records a volume; Conflict when (owner, workspace) has another one in use."""
         ...
 
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
-        """The volume of an owner's workspace (None: the default one)."""
+        """The volume of an owner's workspace (None: the default one) that is in use."""
         ...
 
     async def list_volumes(self, owner: str | None = None) -> list[Volume]:
-        """The volumes of an owner, or of all of them, oldest first."""
+        """The volumes of an owner, or of all of them, oldest first, those in the trash included."""
+        ...
+
+    async def trash_volume(self, volume_id: str, until: datetime) -> None:
+        """Puts a volume into the trash; no error if it is gone, or there already."""
+        ...
+
+    async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
+        """Takes a volume out of the trash, for a workspace.
+
+        NotFound when it is gone; Conflict when the workspace has another one in use.
+        """
         ...
 
     async def remove_volume(self, volume_id: str) -> None:
@@ -195,6 +217,23 @@ class ControlStore(Protocol):
 
     async def touch_share(self, share_id: str, when: datetime) -> None:
         """Records the last use of a share; never moves it back. No error if it is gone."""
+        ...
+
+    async def add_proxy_session(self, session: ProxySession, sha256: bytes) -> None:
+        """Records a browser's session by the digest of its cookie.
+
+        NotFound when its box or its key is gone.
+        """
+        ...
+
+    async def find_proxy_session(self, sha256: bytes) -> ProxySession | None:
+        """The session with this digest, expired or not, while its box and its key are there and
+        its owner's."""
+        ...
+
+    async def trim_proxy_sessions(self, owner: str, now: datetime, keep: int) -> None:
+        """Forgets the sessions of an owner that had expired `now`, and all others but the newest
+        `keep`."""
         ...
 
     async def accounts(self) -> list[Account]:
@@ -266,4 +305,34 @@ class ControlStore(Protocol):
 
     async def remove_asks(self, before: datetime) -> None:
         """Forgets all questions that had expired `before` then."""
+        ...
+
+    async def remove_asks_of(self, owner: str, workspace: str) -> None:
+        """Forgets all questions that belong to a workspace; no error if there are none."""
+        ...
+
+    async def ends(self, now: datetime) -> list[End]:
+        """All canvases and open questions, of every owner, that end by themselves after `now`."""
+        ...
+
+    async def put_canvas(self, canvas: Canvas, content: str) -> None:
+        """Records a canvas in the place of an older one of its id in its scope."""
+        ...
+
+    async def canvases(self, owner: str, scope: str | None) -> list[Canvas]:
+        """The canvases of an owner in a scope, by id, expired ones included."""
+        ...
+
+    async def canvas(
+        self, owner: str, scope: str | None, canvas_id: str
+    ) -> tuple[Canvas, str] | None:
+        """A canvas and its content, expired or not."""
+        ...
+
+    async def remove_canvas(self, owner: str, scope: str | None, canvas_id: str) -> None:
+        """Forgets a canvas. No error if it is gone."""
+        ...
+
+    async def remove_canvases(self, before: datetime) -> None:
+        """Forgets all canvases that had expired by then."""
         ...

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS
+from boxd.model.end import End
 from boxd.model.workspace import Workspace
 from boxd.store.memory_accounts import MemoryAccounts
+from boxd.store.memory_canvases import MemoryCanvases
+from boxd.store.memory_proxy import MemoryProxy
 from boxd.store.memory_secrets import MemorySecrets
 from boxd.store.memory_shares import MemoryShares
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from boxd.model.volume import Volume
 
 
-class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
+class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, MemoryProxy):
     """Forgets everything with the process."""
 
     def __init__(self) -> None:
@@ -45,6 +48,20 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
     async def close(self) -> None:
         """Nothing to do."""
 
+    async def ends(self, now: datetime) -> list[End]:
+        """See ControlStore."""
+        found = [
+            End("canvas", one.owner, one.scope, one.id, one.expires)
+            for one, _ in self._canvases.values()
+            if one.expires is not None
+        ]
+        found += [
+            End("ask", one.owner, one.workspace, one.id, one.expires)
+            for one in self._asks.values()
+            if one.answer is None
+        ]
+        return [one for one in found if one.at > now]
+
     async def add_box(self, box: Box) -> None:
         """See ControlStore."""
         for other in self._boxes.values():
@@ -60,6 +77,17 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
     async def boxes(self, owner: str) -> list[Box]:
         """See ControlStore."""
         return [box for box in await self.all_boxes() if box.owner == owner]
+
+    async def boxes_meant(
+        self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
+    ) -> list[Box]:
+        """See ControlStore."""
+        return [
+            box
+            for box in await self.boxes(owner)
+            if (box.workspace, box.name) == (workspace, name)
+            or (id_prefix is not None and box.id.startswith(id_prefix))
+        ]
 
     async def all_boxes(self) -> list[Box]:
         """See ControlStore."""
@@ -91,6 +119,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
         """See ControlStore."""
         self._boxes.pop(box_id, None)
         self._forget_shares_of(box_id)
+        self._forget_proxy_sessions(lambda session: session.box_id == box_id)
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
         """See ControlStore."""
@@ -147,14 +176,18 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
         mine = [key for key, _ in self._keys.values() if key.owner == owner]
         return sorted(mine, key=lambda key: (key.created, key.name))
 
-    async def find_key(self, sha256: bytes) -> ApiKey | None:
+    async def find_key(self, sha256: bytes, now: datetime) -> ApiKey | None:
         """See ControlStore."""
-        by_digest = {stored: key for key, stored in self._keys.values()}
-        return by_digest.get(sha256)
+        good = ((key, stored) for key, stored in self._keys.values() if key.lives(now))
+        return {stored: key for key, stored in good}.get(sha256)
 
     async def remove_key(self, key_id: str) -> None:
         """See ControlStore."""
         self._keys.pop(key_id, None)
+        self._forget_proxy_sessions(lambda session: session.key_id == key_id)
+
+    def _key_owner(self, key_id: str) -> str | None:
+        return self._keys[key_id][0].owner if key_id in self._keys else None
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
         """See ControlStore."""
@@ -198,7 +231,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
         """See ControlStore."""
         for volume in self._volumes.values():
-            if (volume.owner, volume.workspace) == (owner, workspace):
+            if (volume.owner, volume.workspace, volume.trashed_until) == (owner, workspace, None):
                 return volume
         return None
 
@@ -228,3 +261,19 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets):
             )
             if same_name and other.id != snapshot.id:
                 raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists")
+
+    async def trash_volume(self, volume_id: str, until: datetime) -> None:
+        """See ControlStore."""
+        volume = self._volumes.get(volume_id)
+        if volume is not None and volume.trashed_until is None:
+            self._volumes[volume_id] = replace(volume, trashed_until=until)
+
+    async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
+        """See ControlStore."""
+        volume = self._volumes.get(volume_id)
+        if volume is None:
+            raise NotFound("no such volume")
+        present = await self.find_volume(volume.owner, workspace)
+        if present is not None and present.id != volume_id:
+            raise Conflict("the workspace has a volume")
+        self._volumes[volume_id] = replace(volume, trashed_until=None, workspace=workspace)

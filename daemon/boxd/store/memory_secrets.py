@@ -70,3 +70,12 @@ class MemorySecrets:
     async def remove_asks(self, before: datetime) -> None:
         """See ControlStore."""
         self._asks = {ask_id: ask for ask_id, ask in self._asks.items() if ask.expires >= before}
+
+    async def remove_asks_of(self, owner: str, workspace: str) -> None:
+        """See ControlStore."""
+        place = (owner, workspace)
+        self._asks = {key: ask for key, ask in self._asks.items() if _place(ask) != place}
+
+
+def _place(ask: Ask) -> tuple[str, str | None]:
+    return ask.owner, ask.workspace

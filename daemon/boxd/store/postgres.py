@@ -5,14 +5,22 @@ Every method is one statement, so it is atomic by itself.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from boxd.model.end import End
 from boxd.store.postgres_accounts import PostgresAccounts
 from boxd.store.postgres_boxes import PostgresBoxes
+from boxd.store.postgres_canvases import PostgresCanvases
 from boxd.store.postgres_keys import PostgresKeys
+from boxd.store.postgres_proxy import PostgresProxy
 from boxd.store.postgres_secrets import PostgresSecrets
 from boxd.store.postgres_settings import PostgresSettings
 from boxd.store.postgres_shares import PostgresShares
 from boxd.store.postgres_snapshots import PostgresSnapshots
 from boxd.store.postgres_workspaces import PostgresWorkspaces
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 
 class PostgresStore(
@@ -20,9 +28,22 @@ class PostgresStore(
     PostgresSnapshots,
     PostgresKeys,
     PostgresShares,
+    PostgresProxy,
     PostgresWorkspaces,
     PostgresAccounts,
     PostgresSecrets,
+    PostgresCanvases,
     PostgresSettings,
 ):
     """All of ControlStore on one pool; see `PostgresPool` for how it is made."""
+
+    async def ends(self, now: datetime) -> list[End]:
+        """See ControlStore."""
+        rows = await self._rows(
+            "SELECT 'canvas' AS what, owner, scope AS workspace, id, expires AS at "
+            "FROM boxd.canvas WHERE expires > $1 UNION ALL "
+            "SELECT 'ask', owner, workspace, id, expires "
+            "FROM boxd.ask WHERE answer IS NULL AND expires > $1",
+            now,
+        )
+        return [End(**row) for row in rows]

@@ -40,6 +40,17 @@ class PostgresBoxes(PostgresPool):
         )
         return [_box(row) for row in rows]
 
+    async def boxes_meant(
+        self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
+    ) -> list[Box]:
+        """See ControlStore."""
+        rows = await self._rows(
+            "SELECT * FROM boxd.box WHERE owner = $1 AND (name = $3 AND workspace IS NOT DISTINCT "
+            "FROM $2 OR starts_with(id, $4)) ORDER BY created, id",
+            *(owner, workspace, name, id_prefix),
+        )
+        return [_box(row) for row in rows]
+
     async def all_boxes(self) -> list[Box]:
         """See ControlStore."""
         rows = await self._rows("SELECT * FROM boxd.box ORDER BY created, id")

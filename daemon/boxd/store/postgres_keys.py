@@ -37,9 +37,12 @@ class PostgresKeys(PostgresPool):
         )
         return [_key(row) for row in rows]
 
-    async def find_key(self, sha256: bytes) -> ApiKey | None:
+    async def find_key(self, sha256: bytes, now: datetime) -> ApiKey | None:
         """See ControlStore."""
-        row = await self._row("SELECT * FROM boxd.api_key WHERE sha256 = $1", sha256)
+        row = await self._row(
+            "SELECT * FROM boxd.api_key WHERE sha256 = $1 AND (expires IS NULL OR expires > $2)",
+            *(sha256, now),
+        )
         return None if row is None else _key(row)
 
     async def remove_key(self, key_id: str) -> None:

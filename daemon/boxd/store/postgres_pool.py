@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
+    _Base = asyncpg.Connection[asyncpg.Record]
+else:
+    _Base = asyncpg.Connection
+
 _T = TypeVar("_T")
 
 
@@ -34,6 +38,15 @@ _BROKEN = (
     asyncpg.TooManyConnectionsError,
 )
 """The server is away or going away: worth sending the statement again."""
+
+
+class _Connection(_Base):
+    """Goes back into the pool without a question to the server."""
+
+    def get_reset_query(self) -> str:
+        """None: no statement here leaves anything in its session, and it would be a second round
+        trip after each; a transaction that is open is rolled back all the same."""
+        return ""
 
 
 class PostgresPool:
@@ -54,6 +67,7 @@ class PostgresPool:
             self._dsn,
             min_size=0,
             max_size=self._connections,
+            connection_class=_Connection,
             timeout=5,
             command_timeout=10,
             max_inactive_connection_lifetime=300,

@@ -99,6 +99,12 @@ class PostgresSecrets(PostgresPool):
         """See ControlStore."""
         await self._execute("DELETE FROM boxd.ask WHERE expires < $1", before)
 
+    async def remove_asks_of(self, owner: str, workspace: str) -> None:
+        """See ControlStore."""
+        await self._execute(
+            "DELETE FROM boxd.ask WHERE owner = $1 AND workspace = $2", owner, workspace
+        )
+
 
 def _ask(row: asyncpg.Record) -> Ask:
     return Ask(**{**row, "options": tuple(row["options"])})

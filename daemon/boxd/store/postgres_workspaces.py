@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from boxd.errors import Conflict
+from boxd.errors import Conflict, NotFound
 from boxd.model.volume import Volume
 from boxd.model.workspace import Workspace
 from boxd.store.postgres_pool import PostgresPool, values_of
@@ -63,8 +63,8 @@ class PostgresWorkspaces(PostgresPool):
         try:
             await self._execute(
                 "INSERT INTO boxd.volume (id, owner, workspace, role, schema, prefix, sealed, "
-                "created) VALUES "
-                "($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (id) DO NOTHING",
+                "created, trashed_until) VALUES "
+                "($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (id) DO NOTHING",
                 *values_of(volume),
             )
         except asyncpg.UniqueViolationError:
@@ -74,7 +74,7 @@ class PostgresWorkspaces(PostgresPool):
         """See ControlStore."""
         row = await self._row(
             "SELECT * FROM boxd.volume WHERE owner = $1 "
-            "AND coalesce(workspace, '') = coalesce($2, '')",
+            "AND coalesce(workspace, '') = coalesce($2, '') AND trashed_until IS NULL",
             owner,
             workspace,
         )
@@ -91,3 +91,25 @@ class PostgresWorkspaces(PostgresPool):
     async def remove_volume(self, volume_id: str) -> None:
         """See ControlStore."""
         await self._execute("DELETE FROM boxd.volume WHERE id = $1", volume_id)
+
+    async def trash_volume(self, volume_id: str, until: datetime) -> None:
+        """See ControlStore."""
+        await self._execute(
+            "UPDATE boxd.volume SET trashed_until = $2 WHERE id = $1 AND trashed_until IS NULL",
+            volume_id,
+            until,
+        )
+
+    async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
+        """See ControlStore."""
+        try:
+            row = await self._row(
+                "UPDATE boxd.volume SET trashed_until = NULL, workspace = $2 WHERE id = $1 "
+                "RETURNING id",
+                volume_id,
+                workspace,
+            )
+        except asyncpg.UniqueViolationError:
+            raise Conflict("the workspace has a volume") from None
+        if row is None:
+            raise NotFound("no such volume")

@@ -121,7 +121,7 @@ CREATE TABLE boxd.api_key (
     UNIQUE (owner, name)
 );
 
--- Volumes: one drive per (owner, workspace). Role, schema and prefix are random and meaningless.
+-- Volumes: one drive in use per (owner, workspace). Role, schema and prefix are random and meaningless.
 CREATE TABLE boxd.volume (
     id text PRIMARY KEY,
     owner text NOT NULL,
@@ -130,9 +130,11 @@ CREATE TABLE boxd.volume (
     schema text NOT NULL UNIQUE,
     prefix text NOT NULL UNIQUE,      -- of its objects; no trailing slash
     sealed bytea NOT NULL,            -- credentials, encrypted with the state directory's key file
-    created timestamptz NOT NULL
+    created timestamptz NOT NULL,
+    trashed_until timestamptz         -- in the trash, and destroyed then; NULL: in use
 );
-CREATE UNIQUE INDEX volume_workspace ON boxd.volume (owner, coalesce(workspace, ''));
+CREATE UNIQUE INDEX volume_workspace ON boxd.volume (owner, coalesce(workspace, ''))
+    WHERE trashed_until IS NULL;
 
 -- Links to one box for people without its owner's key. The token is never stored: 128 random bits
 -- need no salt. They go with their box.
@@ -200,6 +202,41 @@ CREATE TABLE boxd.ask (
     expires timestamptz NOT NULL,     -- no answer is taken from then on
     answer text,                      -- NULL: none yet
     answered timestamptz,
+    asker text,                       -- id of the API key or of the box that asked; NULL: by SSH
     CHECK ((answer IS NULL) = (answered IS NULL))
 );
 CREATE INDEX ask_owner ON boxd.ask (owner);
+
+-- Browsers that look at one port of one box. The cookie is never stored: 256 random bits need no
+-- salt. They go with their box, and with the key that made them.
+CREATE TABLE boxd.proxy_session (
+    id text PRIMARY KEY CHECK (id ~ '^[0-9a-f]{32}$'),
+    owner text NOT NULL,              -- of box and key
+    scope text,                       -- of the key
+    key_id text NOT NULL REFERENCES boxd.api_key (id) ON DELETE CASCADE,
+    box_id text NOT NULL REFERENCES boxd.box (id) ON DELETE CASCADE,
+    port integer NOT NULL CHECK (port BETWEEN 1 AND 65535),
+    host text,                        -- the preview host; NULL: the path of the API
+    sha256 bytea NOT NULL UNIQUE CHECK (length(sha256) = 32),
+    created timestamptz NOT NULL,
+    expires timestamptz NOT NULL      -- at most the key's
+);
+CREATE INDEX proxy_session_owner ON boxd.proxy_session (owner);
+CREATE INDEX proxy_session_key ON boxd.proxy_session (key_id);
+CREATE INDEX proxy_session_box ON boxd.proxy_session (box_id);
+
+-- Documents that programs render for people.
+CREATE TABLE boxd.canvas (
+    owner text NOT NULL,
+    scope text CHECK (scope <> ''),   -- the workspace of a confined credential; NULL: the account
+    id text NOT NULL CHECK (id ~ '^[a-z0-9-]{1,64}$'),
+    title text NOT NULL,
+    mime text NOT NULL,
+    size integer NOT NULL CHECK (size >= 0),          -- bytes of the content
+    revision integer NOT NULL CHECK (revision > 0),
+    updated timestamptz NOT NULL,
+    expires timestamptz,              -- it is gone from then on; NULL: never
+    content text NOT NULL
+);
+CREATE UNIQUE INDEX canvas_id ON boxd.canvas (owner, coalesce(scope, ''), id);
+CREATE INDEX canvas_expires ON boxd.canvas (expires);

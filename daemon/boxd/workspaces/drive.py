@@ -184,8 +184,8 @@ class Gathering:
 
     async def blocks(
         self, body: Callable[[], Awaitable[bytes | None]]
-    ) -> AsyncGenerator[bytes, None]:
-        """The bytes of `body`; what it raises ends this too."""
+    ) -> AsyncGenerator[bytes | memoryview, None]:
+        """The bytes of `body`; what it raises ends this too. A view is good until the next one."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -204,7 +204,7 @@ class Gathering:
                     cut = size - size % BLOCK_SIZE
                     self.held -= cut
                     parts, size = [whole[cut:]], size - cut
-                    yield whole[:cut]
+                    yield memoryview(whole)[:cut]
             if size:
                 yield b"".join(parts)
         finally:
@@ -225,7 +225,7 @@ class OpenFile:
         self.mtime_ns = handle.attr.mtime_ns
         self.tag = entity_tag(handle.attr)
 
-    async def pieces(self, start: int, stop: int) -> AsyncIterator[bytes]:
+    async def pieces(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """The bytes [start, stop), in pieces; Unavailable when some of them are gone."""
         at = start
         while at < stop:

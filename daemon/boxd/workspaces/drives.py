@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from datetime import datetime
 
     from boxd.model.usage import DriveUse
     from boxd.workspaces.pool import DrivePool
@@ -55,11 +56,11 @@ class WorkspaceDrives:
         """See Drives."""
         return await self._volumes.is_empty(owner, workspace)
 
-    async def remove(self, owner: str, workspace: str) -> None:
+    async def remove(self, owner: str, workspace: str) -> datetime | None:
         """See Drives."""
         volume_id = await self._volumes.id_of(owner, workspace)
         if volume_id is None:
-            return
+            return None
         await self._pool.drop(owner, workspace)
         await self._attacher.retire(owner, workspace, volume_id)
-        await self._volumes.remove(owner, workspace)
+        return await self._volumes.remove(owner, workspace)

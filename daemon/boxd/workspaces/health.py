@@ -21,9 +21,11 @@ async def ask(path: Path, patience: float = PATIENCE) -> dict[str, object]:
     """What the mount process says; only `health` when it does not answer."""
     try:
         async with asyncio.timeout(patience):
-            reader, writer = await asyncio.open_unix_connection(sock=_connected(path))
+            reader, writer = await asyncio.open_unix_connection(
+                sock=_connected(path), limit=MAX_ANSWER
+            )
             try:
-                line = await reader.read(MAX_ANSWER)
+                line = await reader.readline()
             finally:
                 writer.close()
         answer = json.loads(line)

@@ -1,4 +1,4 @@
-"""Looks after volumes that nobody uses: what was removed from them leaves the store all the same.
+"""Looks after volumes that nobody uses: what was removed leaves the store all the same.
 
 Whoever has a volume open looks after it (`wrkfs.upkeep`), but what its trash keeps, and garbage
 within its grace, outlasts the last one who closes it. So the daemon looks from outside which
@@ -40,6 +40,10 @@ class Volumes(Protocol):
         """Volumes that nobody has open and that keep what could be freed. Unavailable."""
         ...
 
+    async def empty_trash(self) -> int:
+        """Destroys the volumes that have been in the trash for their time. Unavailable."""
+        ...
+
 
 class Keeper:
     """See the module."""
@@ -67,6 +71,7 @@ class Keeper:
     async def look(self) -> int:
         """One look at all volumes; how many it looked after. What fails waits for the next look."""
         try:
+            await self._volumes.empty_trash()
             found = await self._volumes.wasteful()
         except BoxdError as error:
             _log.debug("upkeep waits for the database: %s", error)

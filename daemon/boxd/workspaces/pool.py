@@ -35,8 +35,12 @@ TICK = 5.0
 """Seconds between looks for idle ones."""
 MAX_OPEN = 64
 """Most Filesystems at once: each holds connections to the database and a cache of blocks."""
-LIMITS = Limits(blocks=24 * MIB, dirty=32 * MIB)
-"""Memory of each: enough to stream at the store's speed."""
+LIMITS = Limits(blocks=24 * MIB, dirty=48 * MIB)
+"""Memory of each: enough to stream at the store's speed.
+
+*Measured*, by turns with a mount on a busy machine: uploads at 0.87 of its speed with 32 MiB dirty,
+at 0.98 with 48; files of 256 MiB take 20 MiB of it where the store keeps up.
+"""
 SHARE = 4
 """All together may take this part (a quarter) of the host's memory: see `most_open`."""
 MAX_OWNER = 8

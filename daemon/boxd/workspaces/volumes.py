@@ -11,12 +11,13 @@ import logging
 from collections import Counter
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 from weakref import WeakValueDictionary
 
 from boxd.clock import SystemClock
-from boxd.errors import Conflict, Unavailable
+from boxd.errors import BoxdError, Conflict, NotFound, Unavailable
 from boxd.model.volume import Volume
 from boxd.secret import Secret, random_hex
 from boxd.workspaces.credentials import OWN_PREFIX, RandomPrefixes
@@ -26,12 +27,16 @@ from wrkfs.errors import WrkfsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from boxd.clock import Clock
     from boxd.model.usage import DriveUse
     from boxd.workspaces.credentials import CredentialIssuer, PrefixChooser, StoreTarget
     from boxd.workspaces.provision import Provisioner
     from boxd.workspaces.seal import Sealer
+
+RESTORE_MARGIN = timedelta(minutes=1)
+"""So long before a volume leaves the trash nobody takes it out any more."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +54,14 @@ class VolumeStore(Protocol):
 
     async def list_volumes(self, owner: str | None = None) -> list[Volume]:
         """The volumes of an owner, or of all."""
+        ...
+
+    async def trash_volume(self, volume_id: str, until: datetime) -> None:
+        """Puts a volume into the trash."""
+        ...
+
+    async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
+        """Takes a volume out of the trash. NotFound, Conflict."""
         ...
 
     async def remove_volume(self, volume_id: str) -> None:
@@ -69,8 +82,10 @@ class Volumes:
         *,
         prefixes: PrefixChooser | None = None,
         clock: Clock | None = None,
+        trash: timedelta = timedelta(0),
     ) -> None:
-        """`target` is where the object store is now; stored volumes follow it."""
+        """`target` is where the object store is now; stored volumes follow it. `trash`: so long
+        removed volumes can be restored."""
         self._store = store
         self._provisioner = provisioner
         self._issuer = issuer
@@ -78,6 +93,7 @@ class Volumes:
         self._target = target
         self._prefixes = prefixes or RandomPrefixes()
         self._clock = clock or SystemClock()
+        self._trash = trash
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = (
             WeakValueDictionary()
         )
@@ -127,32 +143,78 @@ class Volumes:
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:
         """What each volume of an owner holds, by workspace. Raises Unavailable."""
-        volumes = {one.schema: one for one in await self._store.list_volumes(owner)}
+        volumes = {one.schema: one for one in await self._in_use(owner)}
         found = await self._provisioner.usage(list(volumes))
         return {volumes[name].workspace: use for name, use in found.items()}
 
-    async def remove(self, owner: str, workspace: str | None) -> None:
-        """Destroys a volume: names, objects, credential, and its row last, so that what was cut off
-        can be done again. No error when there is none. Nobody may use it: within `closing`.
+    async def remove(self, owner: str, workspace: str | None) -> datetime | None:
+        """Puts a volume into the trash, or destroys it if nothing is kept there. No error when
+        there is none. Nobody may use it: within `closing`. Until when it can be restored; None: not
+        at all.
         """
         volume = await self._store.find_volume(owner, workspace)
         if volume is None:
-            return
+            return None
         lock = self._locks.setdefault((owner, workspace), asyncio.Lock())
         async with lock:
-            store = self._config(volume).store
-            await self._provisioner.drop(volume.role)
-            await _clear(store)
-            # A credential that volumes share is the operator's, and no end of it is meant here.
-            await self._issuer.revoke(store.access_key)
-            await self._store.remove_volume(volume.id)
+            if not self._trash:
+                await self._destroy(volume)
+                return None
+            until = self._clock.now() + self._trash
+            await self._store.trash_volume(volume.id, until)
+            return until
+
+    async def empty_trash(self) -> int:
+        """Destroys what has been in the trash for its time; how many volumes that were.
+
+        What fails is told in the log, and done the next time. Raises Unavailable.
+        """
+        now, destroyed = self._clock.now(), 0
+        for volume in await self._store.list_volumes():
+            if volume.trashed_until is None or volume.trashed_until > now:
+                continue
+            try:
+                await self._destroy(volume)
+                destroyed += 1
+            except BoxdError as error:
+                _log.warning("removed volume %s not destroyed yet: %s", volume.id, error)
+        return destroyed
+
+    async def restore(self, volume_id: str, workspace: str | None) -> Volume:
+        """Gives a volume of the trash back to its owner, as the drive of a workspace that has none.
+
+        Returns what it was. NotFound, also when its time is over; Conflict.
+        """
+        end = self._clock.now() + RESTORE_MARGIN
+        for volume in await self._store.list_volumes():
+            until = volume.trashed_until
+            if volume.id == volume_id and until is not None and until > end:
+                await self._store.restore_volume(volume_id, workspace)
+                return volume
+        raise NotFound(f"no removed volume {volume_id}; `boxd volumes ls` lists them")
+
+    async def _destroy(self, volume: Volume) -> None:
+        """Names, objects, credential, and the row last: what was cut off can be done again."""
+        store = self._config(volume).store
+        await self._provisioner.drop(volume.role)
+        await _clear(store)
+        # A credential that volumes share is the operator's, and no end of it is meant here.
+        await self._issuer.revoke(store.access_key)
+        await self._store.remove_volume(volume.id)
 
     async def all(self) -> list[VolumeConfig]:
-        """Every volume of the installation. Raises Unavailable."""
-        return [self._config(volume) for volume in await self._store.list_volumes()]
+        """Every volume of the installation that is in use. Raises Unavailable."""
+        return [self._config(volume) for volume in await self._in_use()]
+
+    def config(self, volume: Volume) -> VolumeConfig:
+        """What a mount of a stored volume gets. Raises Unavailable."""
+        return self._config(volume)
+
+    async def _in_use(self, owner: str | None = None) -> list[Volume]:
+        return [one for one in await self._store.list_volumes(owner) if one.trashed_until is None]
 
     async def sizes(self) -> dict[str, int]:
-        """Bytes that the volumes of each owner hold. Raises Unavailable."""
+        """Bytes that the volumes of each owner hold, those in the trash included. Unavailable."""
         volumes = await self._store.list_volumes()
         held = await self._provisioner.usage([volume.schema for volume in volumes])
         sums: Counter[str] = Counter()

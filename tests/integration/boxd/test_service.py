@@ -81,9 +81,10 @@ class User:
             connection.close()
 
 
-def own(processes: list[str]) -> list[str]:
-    """Without the database's, which come and go and change their titles as they like."""
-    return [line for line in processes if not line.startswith("postgres: ")]
+def own(processes: list[str]) -> set[str]:
+    """Without the database's, which come and go and change their titles as they like; each once,
+    as a program that starts another one is there twice for a moment."""
+    return {line for line in processes if not line.startswith("postgres: ")}
 
 
 def kill_all(daemon: Daemon) -> None:

@@ -155,7 +155,13 @@ def test_a_box_that_nobody_uses_sleeps_and_goes(image_rootfs: Path, tmp_path: Pa
     with open_daemon(image_rootfs, flags=flags) as daemon:
         user = User(daemon, tmp_path)
         user.ssh("dev", COUNTER)
-        until(lambda: user.boxes()["dev"]["state"] == "suspended")
-        assert user.boxes()["dev"]["memory"]
+        seen: list[tuple[object, object]] = []
+
+        def sleeps() -> bool:
+            seen.append(state(user, "dev"))
+            return seen[-1][0] == "suspended"
+
+        until(sleeps)
+        assert seen[-1] == ("suspended", True)
         until(lambda: user.boxes() == {})
         until(lambda: not any(path.is_dir() for path in daemon.boxes()))

@@ -20,7 +20,7 @@ from boxd.errors import Conflict, DiskFull, MemoryLost
 from tests.harness.backend import STAND_IN, open_box_host
 from tests.harness.suspending import Sleepy, judging
 from tests.harness.wait import until
-from tests.isolation.test_posture import posture
+from tests.isolation.test_posture import asleep, posture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,18 +125,22 @@ async def test_a_resumed_box_is_bound_as_before(sleepy: Sleepy) -> None:
     guest = await sleepy.guest()
     host, box = sleepy.host, guest.box
 
+    def sleeping() -> list[int]:
+        return [x for x in cgroups.pids_of(cgroups.detect(), host.names.cgroup(box)) if asleep(x)]
+
     def look() -> dict[str, Any]:
-        pids = cgroups.pids_of(cgroups.detect(), host.names.cgroup(box))
-        (command,) = (x for x in pids if Path(f"/proc/{x}/comm").read_text() == "sleep\n")
+        (command,) = sleeping()
         groups = {x: Path(f"/proc/{x}/cgroup").read_text() for x in (host.pid(box), command)}
         return posture(host.pid(box), command) | {"cgroups": [*groups.values()]}
 
+    await until(sleeping)
     before = look()
     seen = ("cat", "/proc/1/cgroup", "/proc/sys/net/ipv4/ping_group_range")
     inside = await host.run(box, *seen)
     assert inside.status == 0
     await sleepy.suspend(guest)
     await sleepy.resume(guest)
+    await until(sleeping)
     after = look()
     for process in ("init", "command"):
         # What CRIU gives clocks with.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import tarfile
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,11 +50,22 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+        self._shown = b""
+
+    def shows(self, text: str) -> bool:
+        """Whether a text has come to the screen."""
+        assert self._process.stdout is not None
+        with suppress(BlockingIOError):
+            while data := os.read(self._process.stdout.fileno(), 65536):
+                self._shown += data
+        return text.encode() in self._shown
 
     def leave(self) -> str:
         """Detaches; returns what was on the screen meanwhile."""
-        shown, _ = self._process.communicate(DETACH, timeout=60)
-        return shown.decode(errors="replace")
+        rest, _ = self._process.communicate(DETACH, timeout=60)
+        return (self._shown + rest).decode(errors="replace")
 
     def type(self, keys: str) -> None:
         """Types a line."""
@@ -84,11 +98,9 @@ def test_tmux_lives_on(daemon: Daemon, tmp_path: Path) -> None:
         assert "suspended" in user.ssh("cli", "suspend dev")
         assert user.boxes()["dev"]["memory"]
         second = Terminal(user)
-        until(lambda: user.boxes()["dev"]["attached"] == 1)
+        until(partial(second.shows, "typed-42"))
         assert user.boxes()["dev"]["detail"] == ""
-        shown = second.leave()
-        assert "typed-42" in shown
-        assert "[detached" in shown
+        assert "[detached" in second.leave()
         assert pids() == before
         assert screen() == seen
     third = Terminal(user)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
-import http.client
 import io
 import socket
+from http.client import HTTPResponse
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import pytest
 
 from boxd.embedded.objectfiles import ObjectFiles
+from boxd.embedded.objectserver import http
 from boxd.embedded.objectserver.__main__ import assemble
 from boxd.embedded.objectserver.config import ServerConfig
 from boxd.embedded.objectserver.keys import Credential, KeyTable
@@ -23,6 +25,8 @@ from wrkfs.config import StoreConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from boxd.embedded.objectserver.http import HttpServer
 
 TIMEOUT = 30.0
 
@@ -52,7 +56,7 @@ class Answers(io.BufferedReader):
 
 
 def receive(connection: socket.socket | Answers) -> Answer:
-    response = http.client.HTTPResponse(cast("socket.socket", connection))
+    response = HTTPResponse(cast("socket.socket", connection))
     response.begin()
     return read_answer(response)
 
@@ -112,6 +116,32 @@ def test_a_head_that_is_too_long_is_refused(object_volume: StoreConfig) -> None:
             assert receive(connection).status == 400
             assert closed(connection)
     alive(object_volume)
+
+
+@pytest.mark.parametrize("filler", [b"X: " + b"y" * 70_000, b"GET /" + b"a" * 70_000])
+def test_who_still_sends_a_refused_head_hears_why(
+    object_volume: StoreConfig, filler: bytes
+) -> None:
+    """What arrives after the answer must not destroy it, nor the connection that it is sent on."""
+    with connect(object_volume) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\n" + filler)
+        assert connection.recv(1, socket.MSG_PEEK) == b"H"
+        for _ in range(20):
+            connection.sendall(filler)
+        connection.sendall(b"\r\n\r\n")
+        answer = receive(connection)
+        assert (answer.status, answer.code) == (400, "InvalidRequest")
+
+
+def test_who_sends_no_more_hears_all_answers(object_volume: StoreConfig) -> None:
+    alive(object_volume)
+    asked = head(object_volume, "GET", key(object_volume, "alive"))
+    with connect(object_volume) as connection:
+        connection.sendall(3 * asked)
+        connection.shutdown(socket.SHUT_WR)
+        answers = Answers(connection)
+        assert [receive(answers).body for _ in range(3)] == [b"alive"] * 3
+        assert answers.read() == b""
 
 
 def test_a_body_cut_short_stores_nothing(object_volume: StoreConfig) -> None:
@@ -267,13 +297,70 @@ def test_idle_connections_do_not_keep_others_out(object_volume: StoreConfig) -> 
     alive(object_volume)
 
 
-async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
-    keys = KeyTable(tmp_path / "keys.json")
+async def begun(directory: Path) -> tuple[HttpServer, StoreConfig]:
+    """A server in this process that takes four connections."""
+    keys = KeyTable(directory / "keys.json")
     keys.add(Credential("key", Secret("secret"), "vol/"))
-    config = ServerConfig(directory=str(tmp_path), max_connections=4)
-    server = assemble(config, keys, ObjectFiles(tmp_path))
+    config = ServerConfig(directory=str(directory), max_connections=4)
+    server = assemble(config, keys, ObjectFiles(directory))
     port = await server.start("127.0.0.1", 0)
-    store = StoreConfig(f"http://127.0.0.1:{port}", "drive", "vol", "r", "key", "secret")
+    return server, StoreConfig(f"http://127.0.0.1:{port}", "drive", "vol", "r", "key", "secret")
+
+
+async def test_a_refused_body_is_read_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slowly it comes."""
+    monkeypatch.setattr(http, "LINGER_TIMEOUT", 0.1)
+    monkeypatch.setattr(http, "SWEEP", 0.01)
+    server, store = await begun(tmp_path)
+    with connect(store) as connection:
+        connection.sendall(b"PUT /drive/foreign/x HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+        assert (await asyncio.to_thread(receive, connection)).status == 403
+
+        def is_cut() -> bool:
+            try:
+                connection.sendall(b"x")
+            except OSError:
+                return True
+            return False
+
+        await until(is_cut)
+    await server.stop(5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"PUT /drive/foreign/x HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n", b"GET\r\n\r\n"],
+    ids=["a body", "a head"],
+)
+async def test_who_is_refused_and_gone_at_once_is_no_fault_of_ours(
+    tmp_path: Path, text: bytes
+) -> None:
+    """The answer meets a closed socket, so that there is no connection any more to end."""
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    server, store = await begun(tmp_path)
+    connection_made = http.Connection.connection_made
+    served: list[asyncio.Task[None]] = []
+
+    def note(self: http.Connection, transport: asyncio.BaseTransport) -> None:
+        connection_made(self, transport)
+        served.append(self.task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http.Connection, "connection_made", note)
+        with connect(store) as connection:
+            connection.sendall(text)
+        await until(lambda: served and served[0].done())
+    served.clear()
+    gc.collect()
+    await server.stop(5)
+    assert faults == []
+
+
+async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
+    server, store = await begun(tmp_path)
     held = [await asyncio.to_thread(connect, store) for _ in range(4)]
     await until(lambda: len(server.connections) == 4)
     with connect(store) as fifth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -71,19 +72,27 @@ async def unlinked(meta: PostgresMeta) -> Ino:
     return (await meta.create_unlinked(0o600, ME)).attr.ino
 
 
-async def release_in_vain(meta: PostgresMeta, ino: Ino) -> None:
-    """A release during an outage, and what waits for it; a heartbeat may fail meanwhile."""
-    with provoked("wrkfs.meta.sessions"), pytest.raises(errors.Unavailable):
-        await let_go(meta, ino)
+@asynccontextmanager
+async def away(wire: Wire) -> AsyncIterator[None]:
+    """An outage; a heartbeat may fail in it, until the end."""
+    with provoked("wrkfs.meta.sessions"):
+        await wire.down()
+        yield
+        await wire.up()
+
+
+async def release_in_vain(meta: PostgresMeta, wire: Wire, ino: Ino) -> None:
+    """A release during an outage, and what waits for it."""
+    async with away(wire):
+        with pytest.raises(errors.Unavailable):
+            await let_go(meta, ino)
 
 
 async def test_a_release_that_failed_is_made_up_for(
     pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
 ) -> None:
     kept, left = await unlinked(meta), await unlinked(meta)
-    await wire.down()
-    await release_in_vain(meta, left)
-    await wire.up()
+    await release_in_vain(meta, wire, left)
     await meta.tidy()
     assert await held(pg_volume) == {kept}
     assert (await meta.statfs()).inodes_used == 1
@@ -176,10 +185,9 @@ async def test_a_file_that_cannot_be_opened_again_is_let_go(
     (ino,) = await named(meta, b"a")
     await meta.open(ino)
     await meta.release(ino)
-    await wire.down()
-    with provoked("wrkfs.meta.sessions"), pytest.raises(errors.Unavailable):
-        await meta.open(ino)
-    await wire.up()
+    async with away(wire):
+        with pytest.raises(errors.Unavailable):
+            await meta.open(ino)
     await meta.statfs()
     await meta.tidy()
     assert await held(pg_volume) == set()
@@ -209,10 +217,9 @@ async def test_what_is_open_by_lease_is_passed_over(
 ) -> None:
     light, stray = await named(meta, b"a", b"b")
     meta.watch_leases(lambda _: None, lambda: None, nothing, lambda: [light])
-    await wire.down()
-    with pytest.raises(errors.Unavailable):
-        await meta.sustain([stray])
-    await wire.up()
+    async with away(wire):
+        with pytest.raises(errors.Unavailable):
+            await meta.sustain([stray])
     # As the first question on a new connection does after a crash of the database.
     row = "INSERT INTO sustained (ino, session_id) VALUES ($1, $2)"
     for ino in (light, stray):
@@ -228,9 +235,7 @@ async def test_a_call_that_is_under_way_is_left_alone(
     pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
 ) -> None:
     ino = await unlinked(meta)
-    await wire.down()
-    await release_in_vain(meta, ino)
-    await wire.up()
+    await release_in_vain(meta, wire, ino)
     made, _ = await asyncio.gather(
         asyncio.gather(*(unlinked(meta) for _ in range(50))),
         asyncio.gather(*(meta.tidy() for _ in range(10))),
@@ -242,7 +247,5 @@ async def test_the_heart_makes_up_for_it(
     pg_volume: InPostgres, meta: PostgresMeta, wire: Wire
 ) -> None:
     ino = await unlinked(meta)
-    await wire.down()
-    await release_in_vain(meta, ino)
-    await wire.up()
+    await release_in_vain(meta, wire, ino)
     await eventually(pg_volume, set())

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from tests.mount.posix.tree import ROOT, USERS, Tree, User
+from tests.mount.posix.tree import ROOT, USERS, Tree, User, next_tick
 
 if TYPE_CHECKING:
     from tests.mount.posix.actor import Picture
@@ -69,6 +69,7 @@ class Twins:
             )
             self._compare_times(path, one, other)
         self._before = (kernel, drive)
+        next_tick()
 
     def _compare_times(self, path: bytes, one: dict[str, Any], other: dict[str, Any]) -> None:
         if self._before is None:

@@ -34,6 +34,7 @@ class Writer(asyncssh.SSHServerSession[bytes]):
         self.calls: list[str] = []
         self.written = 0
         self.read = b""
+        self.slow = False
         self.chan: asyncssh.SSHServerChannel[bytes]
 
     def connection_made(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
@@ -44,6 +45,8 @@ class Writer(asyncssh.SSHServerSession[bytes]):
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self.read += data
+        if self.slow:
+            self.chan.pause_reading()
 
     def pause_writing(self) -> None:
         self.may = False
@@ -210,6 +213,25 @@ async def test_single_bytes_that_nobody_takes_need_little_memory(pair: Pair) -> 
     assert waiting.memory < PIECE + 1000
     session.chan.resume_reading()
     assert session.read == b"x" * PIECE
+
+
+async def test_a_session_that_takes_piece_by_piece_keeps_a_window_at_most(pair: Pair) -> None:
+    chan, _ = await pair.client.create_session(Reader, "x", encoding=None)
+    session = pair.sessions[-1]
+    session.slow = True
+    window, waiting = session.chan._init_recv_window, session.chan._recv_buf
+    assert isinstance(waiting, Packed)
+    size = 4 * window
+    chan.write(bytes(size))
+    for _ in range(20):
+        await until(lambda: session.chan._recv_window == 0)
+        assert waiting.size <= window
+        session.chan.resume_reading()
+    assert len(session.read) > window
+    session.slow = False
+    session.chan.resume_reading()
+    await until(lambda: len(session.read) == size)
+    assert session.chan.get_recv_window() == window
 
 
 async def test_what_a_held_session_says_last_arrives_in_order(pair: Pair) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from box_guest import protocol
 from box_guest.identity import Identity
+from tests.mount.posix.tree import next_tick
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,8 @@ KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\n-----END OPENSSH PRIVATE KEY----
 
 
 def write(run_dir: Path, config: object, key: str) -> None:
-    """Both files, as the daemon makes them."""
+    """Both files, as the daemon makes them: not at once after those of before."""
+    next_tick()
     (run_dir / protocol.AGENT_CONFIG).write_text(json.dumps(config))
     (run_dir / protocol.HOST_KEY).write_text(key)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box_guest import standby
+from tests.mount.posix.tree import next_tick
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,6 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make(path: Path) -> None:
     """A listener of its own making; the socket's path may be long, its name is not."""
     path.unlink(missing_ok=True)
+    next_tick()  # its number is given again, and many kernels know no finer time
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(path.name)
 

@@ -38,6 +38,8 @@ EXPECTED: dict[Action, tuple[set[str], bool]] = {
     Action.CHANGE_PROFILE: (ACCOUNT, False),
     Action.LIST_SECRETS: (ACCOUNT, True),
     Action.CHANGE_SECRETS: (ACCOUNT, True),
+    Action.READ_CANVAS: (ACCOUNT, True),
+    Action.RENDER_CANVAS: (ACCOUNT, True),
     Action.LIST_ASKS: (ACCOUNT, True),
     Action.MAKE_ASK: (ACCOUNT, True),
     Action.ANSWER_ASK: (ACCOUNT, False),

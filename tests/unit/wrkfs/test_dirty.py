@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.harness.virtual_loop import VirtualLoop
-from wrkfs.dirty import LOOKS, PAGE, DirtyBudget, Pieces
+from wrkfs.dirty import HERE_WAIT, PAGE, DirtyBudget, Pieces
 
 
 async def test_writers_wait_while_too_much_is_dirty() -> None:
@@ -81,29 +81,52 @@ def test_a_first_piece_is_waited_for_until_the_next_comes_or_time_is_over() -> N
     VirtualLoop(0).run(play())
 
 
-def test_first_pieces_one_after_the_other_do_not_keep_anybody() -> None:
+def test_the_next_write_waits_until_who_waited_has_gone_on() -> None:
+    """What was whole at one moment is taken, however quickly pieces follow each other."""
+
     async def play() -> None:
-        loop = asyncio.get_running_loop()
         pieces = Pieces()
-        for number in range(8):
-            loop.call_later(number * PATIENCE / 3, pieces.came, 100, PAGE - 100)
-        await asyncio.sleep(PATIENCE / 6)
-        assert PATIENCE / 2 < await waited(pieces) < 2 * PATIENCE
-        assert not pieces.pending
+        order: list[str] = []
+
+        async def write() -> None:
+            for _ in range(3):
+                await pieces.next()
+                order.append("first piece")
+                pieces.came(100, PAGE - 100)
+                pieces.came(PAGE, 7)
+                order.append("rest")
+
+        async def take() -> None:
+            await pieces.whole(PATIENCE)
+            assert not pieces.pending
+            order.append("taken")
+
+        pieces.came(100, PAGE - 100)
+        taking = [asyncio.create_task(take()) for _ in range(2)]
+        await asyncio.sleep(PATIENCE / 2)
+        began = asyncio.get_running_loop().time()
+        await write()
+        assert asyncio.get_running_loop().time() == began
+        await asyncio.gather(*taking)
+        assert order == ["taken"] * 2 + ["first piece", "rest"] * 3
 
     VirtualLoop(0).run(play())
 
 
-def test_quick_first_pieces_use_up_no_patience() -> None:
+def test_a_rest_that_is_here_is_waited_for() -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
         pieces = Pieces()
-        for number in range(2 * LOOKS):
-            loop.call_later(number * PATIENCE / 100, pieces.came, 100, PAGE - 100)
-        loop.call_later(PATIENCE / 2, pieces.came, PAGE, 5)
-        await asyncio.sleep(0)
+        for end in (lambda: pieces.came(PAGE, 7), pieces.end):
+            pieces.came(100, PAGE - 100)
+            loop.call_later(PATIENCE / 2, pieces.arrives)
+            loop.call_later(10, end)
+            assert await waited(pieces) == pytest.approx(10)
         pieces.came(100, PAGE - 100)
-        assert await waited(pieces) == pytest.approx(PATIENCE / 2)
+        assert await waited(pieces) == pytest.approx(PATIENCE), "that was another rest"
+        pieces.came(100, PAGE - 100)
+        pieces.arrives()
+        assert await waited(pieces) == pytest.approx(HERE_WAIT, abs=2 * PATIENCE), "D3"
 
     VirtualLoop(0).run(play())
 

@@ -18,6 +18,7 @@ from wrkfs.fs import DEFAULT_LIMITS, Filesystem
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
 from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
+from wrkfs.writepath import SLICE_RANGE
 from wrkfs.writer import COMMIT_DELAY, MAX_RUNS
 
 if TYPE_CHECKING:
@@ -301,6 +302,35 @@ def test_a_rest_is_taken_in_though_too_much_is_dirty() -> None:
         await drive.close()
 
     VirtualLoop(0).run(play())
+
+
+def test_a_commit_waits_for_a_rest_that_waits_for_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Slice ids may be used up between two pieces of a write."""
+
+    async def play() -> list[int]:
+        drive = Drive()
+        fs = await drive.mount()
+        meta, through = drive.metas[0], drive.metas[0].reserve_slices
+
+        async def slowly(many: int) -> int:
+            await asyncio.sleep(10)
+            return await through(many)
+
+        handle = await create(fs)
+        sizes = committed(drive, monkeypatch)
+        for number in range(SLICE_RANGE - 1):
+            await handle.write((2 + 2 * number) * PAGE, b"x")
+        await asyncio.sleep(1)
+        monkeypatch.setattr(meta, "reserve_slices", slowly)
+        await handle.write(100, b"y" * (PAGE - 100))
+        await handle.write(PAGE, b"y" * 50)
+        await handle.close()
+        await drive.close()
+        return sizes
+
+    assert VirtualLoop(0).run(play()) == [SLICE_RANGE - 1, PAGE - 50]
 
 
 def test_a_rest_does_not_meet_the_bound_on_scattered_writes(

@@ -9,6 +9,7 @@ handed to a thread while the next one fills; a file leaves by sendfile(2). httpt
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ PROGRESS_TIMEOUT = 15.0
 SLOWEST = 64 * 1024
 """Bytes a second below which a body or an answer is cut, after a start of PROGRESS_TIMEOUT."""
 LINGER_BYTES = 16 * 1024 * 1024
-"""How much of a refused body is still read, so that the client sees the answer."""
+"""How much of a refused request is still read, so that the client sees the answer."""
 LINGER_TIMEOUT = 5.0
 SWEEP = 1.0
 _SEPARATOR = b"\r\n\r\n"
@@ -206,7 +207,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Counts bytes in; wakes the task when it has what it waits for."""
         if self._target is None:
-            if not self._head:
+            if not self._head and not self._last:
                 self.deadline = self._loop.time() + HEAD_TIMEOUT
             self._head += self._server.scratch[:nbytes]
             if len(self._head) >= MAX_HEAD:
@@ -331,13 +332,14 @@ class Connection(asyncio.BufferedProtocol):
             response = await self._server.handle(request, self)
         except S3Error as error:
             response = self._server.error_response(error)
-        if self._body_left or request is None or not request.keep_alive:
+        left = LINGER_BYTES if request is None else min(self._body_left, LINGER_BYTES)
+        if left or request is None or not request.keep_alive:
             self._last = True
         await self._answer(response, request)
         self._busy = False
-        if self._body_left:
-            await self._linger()
-        return not self._last and not self._ended
+        if left:
+            await self._linger(left)
+        return not self._last and (not self._ended or _SEPARATOR in self._head)
 
     async def _next_head(self) -> HttpRequest | None:
         """The next request, its body not yet read; None at the end of the connection."""
@@ -387,9 +389,11 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._waiter = None
 
-    async def _linger(self) -> None:
-        """Reads on for a while, so that closing does not destroy the answer on its way."""
-        left = min(self._body_left, LINGER_BYTES)
+    async def _linger(self, left: int) -> None:
+        """Says its end, and reads on for a while: a close would destroy the answer on its way."""
+        if self._transport is not None and not self._transport.is_closing():
+            with contextlib.suppress(OSError):  # the client has left already
+                self._transport.write_eof()
         self.deadline = self._loop.time() + LINGER_TIMEOUT
         while left > len(self._head) and not self._ended:
             left -= len(self._head)

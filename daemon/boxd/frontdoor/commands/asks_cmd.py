@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.frontdoor.commands.boxrow import SHORT_ID
-from boxd.frontdoor.commands.command import Call, Command, Reply
+from boxd.frontdoor.commands.command import SHORT_ID, Call, Command, Reply
 from boxd.frontdoor.commands.table import span, table
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from boxd.frontdoor.commands.command import SHORT_ID
 from boxd.frontdoor.commands.table import moment, remaining, size, span, table
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("NAME", "ID", "STATE", "ATTACHED", "IMAGE", "FLAVOR", "AGE", "DEADLINE", "NEXT")
 _USAGE = ("CPU %", "CPU s", "MEM USED", "DISK USED", "PIDS", "RECEIVED", "SENT")
-_WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH", "DETAIL")
-SHORT_ID = 12
+_WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH", "PREVIEW", "DETAIL")
 
 
 def boxes_table(call: Call, boxes: Sequence[BoxView], *, wide: bool = False) -> str:
@@ -40,13 +40,18 @@ def box_row(call: Call, box: BoxView) -> tuple[object, ...]:
 
 
 def box_json(call: Call, box: BoxView) -> dict[str, Any]:
-    """The one JSON form of a box, and where `ssh` reaches it."""
-    return box.to_json() | {"ssh_dest": way_in(call, box)}
+    """The one JSON form of a box, and where `ssh` and browsers reach it."""
+    return box.to_json() | {"ssh_dest": way_in(call, box), "preview": preview(call, box)}
 
 
 def way_in(call: Call, box: BoxView) -> str:
     """The command that leads into it."""
     return call.door.box(box.ref, confidential=box.confidential)
+
+
+def preview(call: Call, box: BoxView) -> str | None:
+    """The host of its ports, by its id, so that it is the same for all who may see it."""
+    return None if box.confidential else call.door.preview(box.id)
 
 
 def why(box: BoxView) -> str | None:
@@ -94,7 +99,8 @@ def usage_pairs(box: BoxView) -> list[tuple[str, object]]:
 
 
 def _wide(call: Call, box: BoxView) -> tuple[object, ...]:
-    return box.cpus, box.mem_mb, *_usage(box), why(box), way_in(call, box), box.detail
+    ways = (way_in(call, box), preview(call, box))
+    return box.cpus, box.mem_mb, *_usage(box), why(box), *ways, box.detail
 
 
 def _usage(box: BoxView) -> tuple[object, ...]:

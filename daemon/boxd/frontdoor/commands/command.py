@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from boxd.errors import BadRequest
+from boxd.names.jump import UNNAMED, named, spelled
 from boxd.names.words import shown
 
 if TYPE_CHECKING:
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 MAX_STDIN = 64 * 1024
 """Bytes of input that a command takes as a whole."""
+SHORT_ID = 12
+"""Digits of an id that are shown."""
+_HELP = frozenset({"--help", "-h"})
 USAGE = 2
 """Exit status of a command line that makes no sense."""
 
@@ -77,12 +82,18 @@ class Door:
     """Where the client reached us: what goes into examples and configurations.
 
     `host_key` is the public key of the server, one line in OpenSSH form, `fingerprint` its own.
+    Ports of boxes answer below `preview_domain`; None: nowhere but below the HTTP API.
     """
 
     host: str
     port: int
     fingerprint: str
     host_key: str
+    preview_domain: str | None = None
+
+    def preview(self, box_id: str) -> str | None:
+        """The host of a port of a box, which `PORT` stands for; None: there are no such hosts."""
+        return self.preview_domain and f"{box_id[:SHORT_ID]}-PORT.{self.preview_domain}"
 
     def ssh(self, user: str, *words: str) -> str:
         """A command line for this front door; `^`, `+` and the like are quoted for the shell."""
@@ -93,19 +104,16 @@ class Door:
 
     def box(self, ref: str, *, confidential: bool) -> str:
         """A command line that leads into a box."""
-        return self.named(f"ssh -J jump@HOST root@{ref}") if confidential else self.ssh(ref)
+        return self.named(f"ssh -J {UNNAMED} root@{ref}") if confidential else self.ssh(ref)
 
     def named(self, text: str) -> str:
         """An error text that shows the way into a confidential box (`Box.relayed`), with this front
         door in it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        port = "" if self.port == 22 else f":{self.port}"
-        return text.replace("jump@HOST", f"jump@{host}{port}")
+        return named(text, self.host, self.port)
 
     def spelled(self, text: str) -> str:
         """An error text that ends in a command of the CLI, for who is not in the CLI."""
-        head, see, command = text.rpartition("; see: ")
-        return f"{head}{see}{self.ssh('cli', command)}" if see else text
+        return spelled(text, self.ssh("cli"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +180,8 @@ class Console:
 
     def find(self, words: Sequence[str]) -> tuple[Command, Sequence[str]]:
         """The command that words begin with, the longest one, and what follows. UsageError."""
-        if words[0] in ("--help", "-h"):
-            words = ["help", *words[1:]]
+        if not _HELP.isdisjoint(itertools.takewhile(lambda word: word != "--", words)):
+            words = ["help", *self._named(words)]
         fitting = [one for one in self.commands if tuple(words[: len(one.words)]) == one.words]
         if fitting:
             command = max(fitting, key=lambda one: len(one.words))
@@ -182,6 +190,17 @@ class Console:
         if family:
             raise UsageError(f"{words[0]} needs one of: {', '.join(family)}")
         raise UsageError(f"there is no command {shown(words[0])}; see: help")
+
+    def _named(self, words: Sequence[str]) -> list[str]:
+        """What is asked about with `--help`: as many words as begin a command, at least the first
+        that is none itself of _HELP."""
+        asked = [word for word in words if word not in _HELP]
+        begun = [
+            count
+            for count in range(1, len(asked) + 1)
+            if any(one.words[:count] == tuple(asked[:count]) for one in self.commands)
+        ]
+        return asked[: max(begun, default=1)]
 
 
 class _Parser(argparse.ArgumentParser):

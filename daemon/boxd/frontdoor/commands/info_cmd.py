@@ -9,6 +9,7 @@ from boxd.frontdoor.commands.boxrow import (
     deadline,
     next_act,
     pinned,
+    preview,
     usage_pairs,
     way_in,
     why,
@@ -55,6 +56,7 @@ async def _run(call: Call) -> Reply:
         ("why", why(box)),
         *usage_pairs(box),
         ("ssh", way_in(call, box)),
+        *([("preview", host)] if (host := preview(call, box)) else ()),
     ]
     return Reply(box_json(call, box), listing(pairs))
 

@@ -1,13 +1,30 @@
-"""`mcp`: the place of the Model Context Protocol over standard input and output."""
+"""`mcp`: the Model Context Protocol over standard input and output, for clients that start ssh."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from boxd.errors import Unsupported
-from boxd.frontdoor.commands.command import Call, Command, Ended
+from boxd.frontdoor.commands.command import Call, Command, Ended, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from boxd.frontdoor.commands.command import Stdio
+    from boxd.principal import Principal
+
+    Serve = Callable[[Principal, Stdio], Awaitable[None]]
 
 
-async def _run(call: Call) -> Ended:
-    raise Unsupported("mcp is not served by this release")
+def command(serve: Serve | None) -> Command:
+    """The command; `serve` None: it says that there is no such service here."""
 
+    async def run(call: Call) -> Ended:
+        if serve is None:
+            raise Unsupported("mcp is not served here")
+        if call.stdio.terminal:
+            raise UsageError("mcp is for programs: use ssh -T, and let them talk")
+        await serve(call.principal, call.stdio)
+        return Ended()
 
-COMMANDS = (Command(("mcp",), "for MCP clients: not served by this release", "mcp", _run),)
+    return Command(("mcp",), "for MCP clients that start ssh -T", "mcp", run)

@@ -38,37 +38,41 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from boxd.frontdoor.commands.command import Door, Stdio
+    from boxd.frontdoor.commands.mcp_cmd import Serve
     from boxd.operations import Operations
     from boxd.principal import Principal
 
 MAX_LINE = 64 * 1024
 """Characters of a command line."""
 
-CLI = Console(
-    "cli",
-    (
-        *ls_cmd.COMMANDS,
-        *up_cmd.COMMANDS,
-        *rm_cmd.COMMANDS,
-        *info_cmd.COMMANDS,
-        *stat_cmd.COMMANDS,
-        *power_cmd.COMMANDS,
-        *pin_cmd.COMMANDS,
-        *snapshot_cmd.COMMANDS,
-        *share_cmd.COMMANDS,
-        *profiles_cmd.COMMANDS,
-        *workspaces_cmd.COMMANDS,
-        *secrets_cmd.COMMANDS,
-        *agent_cmd.COMMANDS,
-        *asks_cmd.COMMANDS,
-        *apikeys_cmd.COMMANDS,
-        *catalog_cmd.COMMANDS,
-        *sshconfig_cmd.COMMANDS,
-        *whoami_cmd.COMMANDS,
-        *mcp_cmd.COMMANDS,
-        *help_cmd.COMMANDS,
-    ),
-)
+
+def cli(serve_mcp: Serve | None = None) -> Console:
+    """The commands of user `cli`. `serve_mcp` serves a client of MCP; None: nothing does here."""
+    families = (
+        ls_cmd,
+        up_cmd,
+        rm_cmd,
+        info_cmd,
+        stat_cmd,
+        power_cmd,
+        pin_cmd,
+        snapshot_cmd,
+        share_cmd,
+        profiles_cmd,
+        workspaces_cmd,
+        secrets_cmd,
+        agent_cmd,
+        asks_cmd,
+        apikeys_cmd,
+        catalog_cmd,
+        sshconfig_cmd,
+        whoami_cmd,
+    )
+    commands = [one for family in families for one in family.COMMANDS]
+    return Console("cli", (*commands, mcp_cmd.command(serve_mcp), *help_cmd.COMMANDS))
+
+
+CLI = cli()
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.errors import BadRequest
-from boxd.frontdoor.commands.boxrow import SHORT_ID
-from boxd.frontdoor.commands.command import Call, Command, Door, Reply, workspace_option
+from boxd.frontdoor.commands.command import SHORT_ID, Call, Command, Door, Reply, workspace_option
 from boxd.names.words import shown
 
 if TYPE_CHECKING:

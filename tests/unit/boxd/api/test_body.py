@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.api import sse
 from boxd.api.body import Body, ClientGone
+from boxd.api.errors import Refusal
 from boxd.api.sse import EventStream
 
 if TYPE_CHECKING:
@@ -95,12 +97,43 @@ async def test_events_are_cut_at_64_kib_and_sent_whole() -> None:
     assert sent[-1] == b"event: exit\ndata: {}\n\n"
 
 
-async def test_a_client_that_sends_nothing_for_too_long_counts_as_gone() -> None:
+async def test_only_a_stream_that_is_under_way_has_last_words() -> None:
+    sent: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    events = EventStream(send)
+    await events.last_words("not begun")
+    await events.start()
+    await events.last_words("the key was revoked")
+    await events.finish(b"exit", b"{}")
+    await events.last_words("over")
+    words = base64.b64encode(b"boxd: the key was revoked\n")
+    assert sent == [
+        *(b"", b"event: stderr\ndata: " + words + b"\n\n", b"event: exit\ndata: {}\n\n")
+    ]
+
+
+async def test_last_words_wait_for_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "LAST_WORDS_S", 0.01)
+    never = asyncio.Event()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await never.wait()
+
+    events = EventStream(send)
+    await events.start()
+    await events.last_words("nobody reads this")
+
+
+async def test_a_client_that_sends_nothing_for_too_long_is_refused() -> None:
     never = asyncio.Event()
 
     async def receive() -> Message:
         await never.wait()
         raise AssertionError("nobody sends")
 
-    with pytest.raises(ClientGone):
+    with pytest.raises(Refusal, match=r"stopped for 0\.01 s"):
         await Body(receive, idle=0.01).next()

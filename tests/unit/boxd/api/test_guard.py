@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from typing import TYPE_CHECKING
 
 import pytest
 from fastapi.exceptions import RequestValidationError
@@ -15,7 +16,8 @@ from boxd.api.errors import answer_for
 from boxd.api.guard import Guard
 from boxd.api.logs import LOGGER, UvicornFilter
 
-Message = dict[str, object]
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 def all_errors() -> list[type[errors.BoxdError]]:
@@ -53,7 +55,7 @@ def test_errors_of_the_framework_are_answers() -> None:
     assert answer_for(HTTPException(413, "too large")).status == 413
 
 
-def scope(**changes: object) -> Message:
+def scope(**changes: object) -> Scope:
     """A plain GET as a server describes it."""
     return {
         "type": "http",
@@ -66,7 +68,7 @@ def scope(**changes: object) -> Message:
     }
 
 
-async def serve(app: object, described: Message) -> list[Message]:
+async def serve(app: ASGIApp, described: Scope) -> list[Message]:
     """What a guarded application sends."""
     sent: list[Message] = []
 
@@ -76,15 +78,15 @@ async def serve(app: object, described: Message) -> list[Message]:
     async def send(message: Message) -> None:
         sent.append(dict(message))
 
-    await Guard(app)(described, receive, send)  # type: ignore[arg-type]  # plain functions are apps
+    await Guard(app)(described, receive, send)
     return sent
 
 
 async def test_a_failure_after_the_response_began_is_not_answered_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def app(scope: Message, receive: object, send: object) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]  # ASGI send
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
         raise errors.Unavailable("the store is out")
 
     sent = await serve(app, scope())
@@ -92,8 +94,21 @@ async def test_a_failure_after_the_response_began_is_not_answered_again(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+async def test_what_ends_after_a_whole_response_is_no_alarm(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"all"})
+        raise errors.InvalidKey("API key x was revoked")
+
+    sent = await serve(app, scope())
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 async def test_cancelling_passes_through() -> None:
-    async def app(scope: Message, receive: object, send: object) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -101,7 +116,7 @@ async def test_cancelling_passes_through() -> None:
 
 
 async def test_other_scopes_are_left_alone() -> None:
-    async def app(scope: Message, receive: object, send: object) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise AssertionError("not reached")
 
     assert await serve(app, {"type": "lifespan"}) == []

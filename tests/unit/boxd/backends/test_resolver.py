@@ -19,7 +19,7 @@ from boxd.backends.egress import parse_egress
 from boxd.backends.resolver import Resolver
 from boxd.errors import Unavailable
 from tests.harness.nameserver import NameServer, serving
-from tests.harness.wait import until
+from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -31,6 +31,7 @@ OWN = IPv4Address("127.0.7.254")
 UPSTREAM = IPv4Address("127.0.7.53")
 ZONE = {"a.test": ["9.9.9.9"], "b.test": ["1.1.1.1"], "in.wild.test": ["8.8.8.8"]}
 QUICK = 2.0
+"""Seconds for an answer that is not to come."""
 
 
 class Setting:
@@ -53,12 +54,18 @@ class Setting:
         self.opened += [(link, str(address), port) for address in addresses]
 
     async def ask(
-        self, name: str, kind: str = "A", *, box: IPv4Address = BOX, tcp: bool = False
+        self,
+        name: str,
+        kind: str = "A",
+        *,
+        box: IPv4Address = BOX,
+        tcp: bool = False,
+        patience: float = DEADLINE,
     ) -> dns.message.Message:
         """One question of a box."""
         ask = dns.asyncquery.tcp if tcp else dns.asyncquery.udp
         query = dns.message.make_query(name, kind)
-        return await ask(query, str(OWN), QUICK, self.port, source=str(box))
+        return await ask(query, str(OWN), patience, self.port, source=str(box))
 
     async def code(self, name: str, kind: str = "A", *, box: IPv4Address = BOX) -> str:
         """The word of the answer to one question."""
@@ -73,9 +80,8 @@ def _free_port() -> int:
 
 
 @pytest_asyncio.fixture
-async def setting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Setting]:
+async def setting() -> AsyncIterator[Setting]:
     """A resolver that knows BOX with a list."""
-    monkeypatch.setattr(resolvers, "UPSTREAM_TIMEOUT", 0.5)
     with serving(NameServer(dict(ZONE))) as names:
         names.listen(str(UPSTREAM))
         one = Setting(names)
@@ -133,12 +139,12 @@ async def test_over_tcp(setting: Setting) -> None:
 
 async def test_only_known_boxes_are_answered(setting: Setting) -> None:
     with pytest.raises(dns.exception.Timeout):
-        await setting.ask("a.test.", box=OTHER)
+        await setting.ask("a.test.", box=OTHER, patience=QUICK)
     with pytest.raises((EOFError, ConnectionError)):
         await setting.ask("a.test.", box=OTHER, tcp=True)
     await setting.resolver.forget(BOX)
     with pytest.raises(dns.exception.Timeout):
-        await setting.ask("a.test.")
+        await setting.ask("a.test.", patience=QUICK)
     assert setting.names.asked == []
 
 
@@ -193,9 +199,9 @@ async def test_a_flood_of_questions_is_dropped(setting: Setting) -> None:
             wire = dns.message.make_query("a.test.", "A").to_wire()
             for _ in range(2 * resolvers.AT_ONCE):
                 one.sendto(wire, (str(OWN), setting.port))
-        await until(lambda: len(setting.names.asked) == resolvers.AT_ONCE, 10)
+        await until(lambda: len(setting.names.asked) == resolvers.AT_ONCE)
         with pytest.raises(dns.exception.Timeout):
-            await setting.ask("a.test.")
+            await setting.ask("a.test.", patience=QUICK)
         assert len(setting.names.asked) == resolvers.AT_ONCE
     finally:
         await resolver.close()

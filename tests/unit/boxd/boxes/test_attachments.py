@@ -8,6 +8,7 @@ import pytest
 
 from boxd.boxes import attachments as attachments_module
 from boxd.boxes.attachments import Attachments, Hold
+from boxd.boxes.feed import Feed
 from boxd.errors import Forbidden, InvalidKey
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ ALICE, BOB = "SHA256:alice", "SHA256:bob"
 
 
 def test_holds_are_counted_per_box_and_reason() -> None:
-    attachments = Attachments()
+    attachments = Attachments(Feed())
     places = (("a", "session"), ("a", "exec"), ("b", "exec"))
     holds = [Hold(ALICE, box_id, why, None) for box_id, why in places]
     for hold in holds:
@@ -48,7 +49,7 @@ def expected(attachments: Attachments) -> dict[str, BoxdError]:
 
 
 def test_only_holds_of_the_key_are_ended() -> None:
-    attachments = Attachments()
+    attachments = Attachments(Feed())
     ended = expected(attachments)
     assert attachments.end_key("k1", "revoked") == 1
     assert [(type(why), str(why)) for why in ended.values()] == [(InvalidKey, "revoked")]
@@ -57,7 +58,7 @@ def test_only_holds_of_the_key_are_ended() -> None:
 
 def test_a_key_that_was_ended_starts_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attachments_module, "ENDED_KEPT", 2)
-    attachments = Attachments()
+    attachments = Attachments(Feed())
     for number in range(3):
         assert attachments.end_key(f"k{number}", f"revoked {number}") == 0
     with pytest.raises(InvalidKey, match="revoked 2"):
@@ -69,7 +70,7 @@ def test_a_key_that_was_ended_starts_nothing_any_more(monkeypatch: pytest.Monkey
 
 
 def test_holds_of_a_box_and_of_an_owner_are_ended_with_a_text() -> None:
-    attachments = Attachments()
+    attachments = Attachments(Feed())
     ended = expected(attachments)
     assert attachments.end_box("b", "sent away") == 1
     assert attachments.end_box("d", "sent away") == 0
@@ -84,7 +85,7 @@ def test_holds_of_a_box_and_of_an_owner_are_ended_with_a_text() -> None:
 
 
 def test_what_is_over_is_not_ended() -> None:
-    attachments = Attachments()
+    attachments = Attachments(Feed())
     hold = Hold(ALICE, "a", "exec", "k1", end=lambda _why: None)
     attachments.expect(hold)
     attachments.finish(hold)

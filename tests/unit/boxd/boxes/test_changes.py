@@ -15,6 +15,7 @@ from boxd.boxes.hostlimits import HostLimits
 from boxd.errors import NotFound, QuotaExceeded, Unavailable, UnknownImage
 from boxd.model.box import BoxState
 from boxd.model.profile import Profile
+from boxd.principal import Principal
 from tests.harness.wait import until
 from tests.harness.world import CREATE_STEPS, Failure, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
@@ -35,6 +36,25 @@ async def test_first_connect_creates_a_running_box_with_its_drive(world: World) 
     assert box.grace == timedelta(minutes=10)
     assert world.drives.attached == {box.id}
     assert len(box.id) == 32
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+async def test_a_terminal_in_a_box_without_a_drive_gets_it_none(
+    tmp_path: Path, asleep: bool
+) -> None:
+    world = World(tmp_path, automount=False, suspends=True)
+    await world.start()
+    box = await up(world)
+    if asleep:
+        box = await world.lifecycle.suspend(box)
+    owner = Principal(OWNER, None, "ssh_key")
+    attach = world.operations.attach(owner, "web", kind="reference", why="terminal")
+    async with attach as held:
+        assert held.box.drive is False
+        assert await rows(world) == [held.box]
+    assert world.drives.attached == set()
+    assert not [step for step in world.steps.done if step.startswith("drive.")]
+    await world.close(stop_boxes=True)
 
 
 async def test_tunnel_listens_before_the_box_starts(world: World) -> None:

@@ -72,7 +72,8 @@ def test_limit_is_reached_exactly(limit: str, check: str) -> None:
 
 def test_remedy_for_too_many_running_boxes_can_be_followed() -> None:
     tier = replace(load_tiers()["default"], running=0)
-    with pytest.raises(QuotaExceeded, match="0 running boxes per owner; remove one: rm NAME"):
+    remedy = "put one to sleep: suspend NAME, or remove one: rm NAME"
+    with pytest.raises(QuotaExceeded, match=f"0 running boxes per owner; {remedy}"):
         tier.check_box([], BOX, new=False)
 
 

@@ -1,11 +1,13 @@
-"""`boxd doctor`."""
+"""`boxd doctor` and `boxd openapi`."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.api.openapi import document
 from boxd.cli import main
 
 if TYPE_CHECKING:
@@ -21,3 +23,8 @@ def test_doctor_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert any(line.startswith("/dev/fuse") and " ok " in line for line in lines)
     assert any(line.startswith("suspend ") for line in lines)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_openapi_prints_the_whole_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["openapi"]) == 0
+    assert json.loads(capsys.readouterr().out) == document()

@@ -110,6 +110,36 @@ def test_an_external_store_is_cached() -> None:
     assert parsed("--store-file", "store.json", "--cache-size", "0").cache_size == 0
 
 
+def test_the_domain_of_previews_is_folded() -> None:
+    assert parsed("--preview-domain", "Preview.Example.NET").preview_domain == "preview.example.net"
+    assert parsed("--preview-domain", "localhost").preview_domain == "localhost"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ".", "*.example.net", "example.net.", "example..net", "-a.net", "a-.net"),
+        *("example.net:443", "https://example.net", "a b", "a_b.net", "\u0130.net", "10.0.0.1"),
+        *("::1", "x" * 64 + ".net", ".".join(["x" * 60] * 4)),
+    ],
+)
+def test_what_is_no_domain_of_previews_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"--preview-domain.*preview\.example\.net"):
+        parsed(f"--preview-domain={text}")
+
+
+def test_proxies_are_addresses_and_networks() -> None:
+    assert parsed("--trusted-proxy", "10.0.0.1, 2001:db8::/64").trusted_proxy == (
+        "10.0.0.1,2001:db8::/64"
+    )
+
+
+@pytest.mark.parametrize("text", ["", " , ", "*", "proxy.example.net", "10.0.0.1:80", "10.0.0.1/8"])
+def test_who_is_no_proxy_is_not_trusted(text: str) -> None:
+    with pytest.raises(BadRequest, match="--trusted-proxy"):
+        parsed(f"--trusted-proxy={text}")
+
+
 def test_every_flag_arrives(tmp_path: Path) -> None:
     config = parsed(
         *("--state-dir", str(tmp_path), "--ssh-addr", "[::1]:22", "--api-addr", ":8080"),
@@ -117,7 +147,7 @@ def test_every_flag_arrives(tmp_path: Path) -> None:
         *("--default-image", "python", "--workspace-automount", "--trusted-proxy", "10.0.0.1"),
         *("--ssh-host", "box.example.net:22"),
         *("--cache-dir", str(tmp_path / "cache"), "--cache-size", "1M"),
-        "--verbose",
+        *("--preview-domain", "preview.example.net", "--partitioned-cookies", "--verbose"),
     )
     assert config.state_dir == tmp_path
     assert (config.ssh_addr, str(config.ssh_addr)) == (Address("::1", 22), "[::1]:22")
@@ -128,6 +158,8 @@ def test_every_flag_arrives(tmp_path: Path) -> None:
     assert config.ssh_host == Address("box.example.net", 22)
     assert config.workspace_automount
     assert config.trusted_proxy == "10.0.0.1"
+    assert config.preview_domain == "preview.example.net"
+    assert config.partitioned_cookies
     assert (config.cache_dir, config.cache_size) == (tmp_path / "cache", 1 << 20)
     assert config.verbose
 

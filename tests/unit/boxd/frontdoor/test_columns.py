@@ -158,8 +158,6 @@ async def test_what_users_wrote_cannot_move_a_cursor(sleepy: World) -> None:
             assert shown.isprintable(), line
 
 
-async def test_mcp_is_not_served(sleepy: World) -> None:
+async def test_mcp_is_not_served_where_nothing_does(sleepy: World) -> None:
     done = await run(sleepy, "mcp")
-    assert (done.status, done.stdout, done.stderr) == (
-        (1, "", "mcp is not served by this release\n")
-    )
+    assert (done.status, done.stdout, done.stderr) == ((1, "", "mcp is not served here\n"))

@@ -44,6 +44,27 @@ def test_the_longest_words_win_and_a_family_may_have_a_default() -> None:
     assert console.find(["share", "create", "web"]) == (create, ["web"])
 
 
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("--help", "help"),
+        ("-h rm", "help rm"),
+        ("up --help", "help up"),
+        ("up web -h", "help up"),
+        ("snapshot fork -h", "help snapshot fork"),
+        ("snapshot fork web copy --help", "help snapshot fork"),
+        ("apikeys --help", "help apikeys"),
+        ("nonsense --help", "help nonsense"),
+    ],
+)
+async def test_help_is_had_as_an_option_too(world: World, typed: str, asked: str) -> None:
+    assert await run(world, typed) == await run(world, asked)
+
+
+async def test_what_stands_behind_two_dashes_asks_for_no_help(world: World) -> None:
+    assert "no open question" in (await run(world, "asks answer abcd -- -h")).stderr
+
+
 @pytest.mark.parametrize("pieces", [[], [b"one"], [b"on", b"e", b"\xff"], [b"x" * MAX_STDIN]])
 async def test_a_command_gets_all_of_its_input(world: World, pieces: list[bytes]) -> None:
     whole = b"".join(pieces)

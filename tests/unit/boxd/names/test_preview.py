@@ -10,7 +10,10 @@ from boxd.errors import BadName
 from boxd.names.preview import (
     MAX_PORT,
     PreviewLabel,
+    also_reads_as,
+    example_url,
     format_preview_label,
+    label_below,
     parse_port,
     parse_preview_label,
 )
@@ -53,7 +56,39 @@ def test_any_label_is_read_or_refused(label: str) -> None:
     assert preview is None or 1 <= preview.port <= MAX_PORT
 
 
+@pytest.mark.parametrize(
+    ("host", "label"),
+    [
+        ("web-80.preview.test", "web-80"),
+        ("WEB-80.Preview.TEST:8443", "web-80"),
+        ("web-80.preview.test.", "web-80"),
+        ("web-80.preview.test.:443", "web-80"),
+        ("a.b.preview.test", "a.b"),
+        ("preview.test.preview.test", "preview.test"),
+        *((host, None) for host in ("", "preview.test", ".preview.test", "web-80preview.test")),
+        *((host, None) for host in ("web-80.preview.test.evil", "api.test", "[::1]:80", "::1")),
+        *((host, None) for host in ("web-80.preview.test:http", "web-80.preview.test..")),
+    ],
+)
+def test_what_stands_before_the_preview_domain(host: str, label: str | None) -> None:
+    assert label_below(host, "preview.test") == label
+
+
+def test_what_a_name_alone_means_before_the_preview_domain() -> None:
+    assert also_reads_as("web") is None
+    found = also_reads_as("web-3000")
+    assert found is not None
+    assert (found.reference.name, found.port) == ("web", 3000)
+
+
 def test_ports() -> None:
     assert parse_port("8080") == 8080
     with pytest.raises(BadName, match="is not a port"):
         parse_port("99999")
+
+
+def test_what_is_to_be_typed_can_be_typed() -> None:
+    assert example_url("localhost", 8080) == "http://BOX-PORT.localhost:8080"
+    assert example_url("p.localhost", 8080) == "http://BOX-PORT.p.localhost:8080"
+    assert example_url("notlocalhost", 8080) == "https://BOX-PORT.notlocalhost"
+    assert example_url("preview.example.net", 8080) == "https://BOX-PORT.preview.example.net"

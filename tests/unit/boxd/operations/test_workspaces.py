@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -30,6 +31,8 @@ class FakeDrives:
         self.files: dict[tuple[str, str | None], int] = {}
         self.closed: list[str] = []
         self.used = False
+        self.until: datetime | None = None
+        """Until when what is removed can come back."""
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:
         """Seven bytes a file."""
@@ -49,12 +52,13 @@ class FakeDrives:
         """No files."""
         return not self.files.get((owner, workspace))
 
-    async def remove(self, owner: str, workspace: str) -> None:
+    async def remove(self, owner: str, workspace: str) -> datetime | None:
         """Forgets them."""
         assert self.closed == [workspace]
         if self.used:
             raise Conflict("the drive is in use")
         self.files.pop((owner, workspace), None)
+        return self.until
 
 
 @pytest.fixture
@@ -177,14 +181,20 @@ async def test_each_of_them_alone_is_a_reason(
     assert not drives.closed
 
 
-async def test_secrets_and_keys_of_it_go_with_it(world: World, drives: FakeDrives) -> None:
+async def test_secrets_keys_and_questions_of_it_go_with_it(
+    world: World, drives: FakeDrives
+) -> None:
     ops = world.operations
     await ops.set_secret(ALICE, "A", Secret("account"), tier="account")
     await ops.set_secret(ALICE, "A", Secret("ws1"), tier="workspace", ws="ws1")
     _, inside = await ops.create_key(ALICE, "inside", scope="ws1", ttl=None)
     _, whole = await ops.create_key(ALICE, "whole", scope=None, ttl=None)
+    await ops.ask(SCOPED, "Go on?")
+    stays = await ops.ask(ALICE, "And here?")
     notes: list[str] = []
     await ops.remove_workspace(ALICE, "ws1", notes=notes.append)
+    assert [view.ask.id for view in await ops.list_asks(ALICE)] == [stays.id]
+    assert [place[3] for place in world.lifecycle.ends._known] == [stays.id]
     assert notes == ["revoked API key inside, which was confined to workspace ws1"]
     assert [one.tier for one in await ops.list_secrets(ALICE)] == ["account"]
     with pytest.raises(InvalidKey):
@@ -205,3 +215,14 @@ async def test_what_fails_in_between_can_be_done_again(world: World, drives: Fak
     drives.used = False
     await ops.remove_workspace(ALICE, "ws1", force=True)
     assert await world.store.workspaces(ALICE.owner) == []
+
+
+async def test_who_removes_one_is_told_until_when_its_files_can_come_back(
+    ops: Operations, drives: FakeDrives
+) -> None:
+    drives.until = datetime(2026, 1, 3, 3, 4, tzinfo=UTC)
+    drives.files = {(ALICE.owner, "ws1"): 3}
+    await ops.create_workspace(ALICE, "ws1")
+    notes: list[str] = []
+    await ops.remove_workspace(ALICE, "ws1", force=True, notes=notes.append)
+    assert notes == ["the operator can bring its files back until 2026-01-03 03:04 UTC"]

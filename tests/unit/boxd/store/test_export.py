@@ -15,8 +15,10 @@ from boxd.errors import Conflict, Unavailable
 from boxd.model.account import Audit
 from boxd.model.ask import Ask
 from boxd.model.box import Box, BoxState
+from boxd.model.canvas import Canvas
 from boxd.model.key import ApiKey
 from boxd.model.profile import Profile
+from boxd.model.proxy import ProxySession
 from boxd.model.secret import Agent, StoredSecret
 from boxd.model.share import Share
 from boxd.model.snapshot import Snapshot
@@ -107,6 +109,10 @@ async def fill(dsn: str) -> None:
         await store.put_agent(Agent(OWNER, "do 'it'", "TOKEN", "jsonl", sealed, NOW))
         options = ('"yes", {really}', "no \\", "")
         await store.add_ask(Ask("c" * 32, OWNER, None, None, "?", options, NOW, LATER))
+        canvas = Canvas(OWNER, "ws1", "plan", "déjà vu", "text/html", 9, 7, NOW, LATER)
+        visit = ProxySession("d" * 32, OWNER, None, "k1", BOXES[1].id, 80, None, NOW, LATER)
+        await store.add_proxy_session(visit, bytes(range(1, 33)))
+        await store.put_canvas(canvas, "<p>a 'quoted'\\\n\tü</p>")
         await store.add_snapshot(
             Snapshot(
                 id="a" * 32,
@@ -184,7 +190,10 @@ async def test_every_row_of_every_table_comes_back_the_same(pg: str, filled: str
             assert await new.secrets(OWNER) == await old.secrets(OWNER)
             assert await new.agent(OWNER) == await old.agent(OWNER)
             assert await new.asks(OWNER) == await old.asks(OWNER)
-            key = await new.find_key(bytes(range(32)))
+            assert await new.canvas(OWNER, "ws1", "plan") == await old.canvas(OWNER, "ws1", "plan")
+            visit = await old.find_proxy_session(bytes(range(1, 33)))
+            assert await new.find_proxy_session(bytes(range(1, 33))) == visit is not None
+            key = await new.find_key(bytes(range(32)), NOW)
             assert key is not None
             assert (key.owner, key.expires) == (OWNER, LATER)
 

@@ -303,7 +303,7 @@ async def test_a_file_written_into_while_it_is_read_comes_as_it_was(fs: Filesyst
 
 async def gathered(gathering: Gathering, *pieces: bytes) -> list[bytes]:
     """What is written of a body."""
-    return [data async for data in gathering.blocks(body(*pieces))]
+    return [bytes(data) async for data in gathering.blocks(body(*pieces))]
 
 
 async def test_uploads_are_written_in_whole_blocks() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ANYTHING = Condition()
 SHORT = 0.2
-"""Seconds; a verb of these tests waits for nothing else."""
+"""Seconds; a verb of these tests waits for nothing else. What leads to it is not so impatient."""
 
 
 class Silent(MemoryMeta):
@@ -76,10 +76,10 @@ async def drive(meta: Silent) -> AsyncIterator[Drive]:
     """An impatient drive with a file `old`, and a directory `dir`."""
     await meta.start()
     fs = Filesystem(meta, MemoryBlocks())
-    drive = Drive(fs, patience=SHORT)
-    await put(drive, b"old")
-    await drive.make_directory(b"dir")
-    yield drive
+    patient = Drive(fs)
+    await put(patient, b"old")
+    await patient.make_directory(b"dir")
+    yield Drive(fs, patience=SHORT)
     meta.back.set()
     await fs.close()
 
@@ -123,7 +123,7 @@ async def test_other_verbs_end(meta: Silent, drive: Drive, call: set[str]) -> No
 
 @pytest.mark.promise("D3")
 async def test_a_listing_ends(meta: Silent, drive: Drive) -> None:
-    async with drive.at(b"dir") as found:
+    async with Drive(drive._fs).at(b"dir") as found:
         assert isinstance(found, Directory)
         meta.mute = {"readdir"}
         with pytest.raises(Unavailable, match="no end within"):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from boxd.frontdoor.commands.boxrow import SHORT_ID
-from boxd.frontdoor.commands.command import Call, Command, Reply
+from boxd.frontdoor.commands.command import SHORT_ID, Call, Command, Reply
 from boxd.frontdoor.commands.sudo.arguments import box
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from boxd.errors import BoxdError
-from boxd.frontdoor.commands.boxrow import SHORT_ID
-from boxd.frontdoor.commands.command import Call, Command, Reply
+from boxd.frontdoor.commands.command import SHORT_ID, Call, Command, Reply
 from boxd.frontdoor.commands.sudo.arguments import boxes
 
 

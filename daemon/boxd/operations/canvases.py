@@ -1,0 +1,143 @@
+"""Canvases: documents that programs render and people look at. Each scope has its own.
+
+A credential that is confined to a workspace has the canvases of that scope, every other one those
+of the account; with `ws` it may read and remove those of a workspace too, never render there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, get_args
+
+from boxd.authz import Action, require
+from boxd.errors import BadName, BadRequest, NotFound, QuotaExceeded, TooLarge
+from boxd.model.canvas import Canvas, Mime
+from boxd.model.end import End
+from boxd.names.words import shown
+from boxd.operations.core import Core, checked_workspace
+
+if TYPE_CHECKING:
+    from boxd.principal import Principal
+
+MAX_CANVASES = 100
+"""Canvases of one scope."""
+MAX_CONTENT = 256 * 1024
+"""Bytes of one."""
+MAX_TITLE = 200
+"""Characters."""
+LONGEST_TTL = timedelta(days=365)
+_ID = re.compile(r"[a-z0-9-]{1,64}")
+
+
+class CanvasOperations(Core):
+    """See the module."""
+
+    async def render_canvas(
+        self,
+        p: Principal,
+        canvas_id: str,
+        content: str,
+        *,
+        mime: str = "text/markdown",
+        title: str = "",
+        ttl: timedelta | None = None,
+    ) -> Canvas:
+        """Puts a document in the place of an older one of its id in the caller's scope.
+
+        After `ttl` it is gone. BadName, BadRequest, TooLarge, QuotaExceeded.
+        """
+        require(p, Action.RENDER_CANVAS)
+        _check_id(canvas_id)
+        kind = _mime(mime)
+        size = _size(content, kind)
+        if len(title) > MAX_TITLE or not title.isprintable():
+            raise BadRequest(f"a title is at most {MAX_TITLE} printable characters")
+        if ttl is not None and not timedelta(0) < ttl <= LONGEST_TTL:
+            raise BadRequest(f"the ttl of a canvas is from 1 s to {LONGEST_TTL.days} days")
+        async with self._minting:
+            now = self._clock.now()
+            await self._store.remove_canvases(now)
+            others = {one.id: one for one in await self._store.canvases(p.owner, p.scope)}
+            older = others.pop(canvas_id, None)
+            if len(others) >= MAX_CANVASES:
+                raise QuotaExceeded(
+                    f"limit reached: {MAX_CANVASES} canvases; remove one, or render in its place"
+                )
+            canvas = Canvas(
+                owner=p.owner,
+                scope=p.scope,
+                id=canvas_id,
+                title=title,
+                mime=kind,
+                size=size,
+                revision=older.revision + 1 if older else 1,
+                updated=now,
+                expires=None if ttl is None else now + ttl,
+            )
+            await self._store.put_canvas(canvas, content)
+        if canvas.expires is None:
+            self._ends.drop("canvas", p.owner, p.scope, canvas_id)
+        else:
+            self._ends.put(End("canvas", p.owner, p.scope, canvas_id, canvas.expires))
+        self._feed.canvas(p.owner, p.scope, canvas_id)
+        return canvas
+
+    async def list_canvases(self, p: Principal, ws: str | None = None) -> list[Canvas]:
+        """The canvases of the caller's scope, or of a workspace, by id."""
+        require(p, Action.READ_CANVAS)
+        now = self._clock.now()
+        found = await self._store.canvases(p.owner, checked_workspace(p, ws))
+        return [one for one in found if one.lives(now)]
+
+    async def read_canvas(
+        self, p: Principal, canvas_id: str, ws: str | None = None
+    ) -> tuple[Canvas, str]:
+        """A canvas and its content. NotFound."""
+        require(p, Action.READ_CANVAS)
+        scope = checked_workspace(p, ws)
+        if _ID.fullmatch(canvas_id) is not None:
+            found = await self._store.canvas(p.owner, scope, canvas_id)
+            if found is not None and found[0].lives(self._clock.now()):
+                return found
+        raise NotFound(f"no canvas {shown(canvas_id)}")
+
+    async def remove_canvas(self, p: Principal, canvas_id: str, ws: str | None = None) -> Canvas:
+        """Removes a canvas; returns what it was. NotFound."""
+        require(p, Action.RENDER_CANVAS)
+        canvas, _ = await self.read_canvas(p, canvas_id, ws)
+        await self._store.remove_canvas(p.owner, canvas.scope, canvas_id)
+        self._ends.drop("canvas", p.owner, canvas.scope, canvas_id)
+        self._feed.canvas(p.owner, canvas.scope, canvas_id)
+        return canvas
+
+
+def _check_id(canvas_id: str) -> None:
+    if _ID.fullmatch(canvas_id) is None:
+        raise BadName(f"{shown(canvas_id)} is no id of a canvas: 1 to 64 of a-z, 0-9 and '-'")
+
+
+def _mime(text: str) -> Mime:
+    known: dict[str, Mime] = {one: one for one in get_args(Mime)}
+    if text not in known:
+        raise BadRequest(f"no kind of canvas {shown(text)}; known: {', '.join(known)}")
+    return known[text]
+
+
+def _size(content: str, kind: Mime) -> int:
+    """Bytes of what may be stored. BadRequest, TooLarge."""
+    try:
+        size = len(content.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise BadRequest("the content holds half of a surrogate pair") from None
+    if size > MAX_CONTENT:
+        raise TooLarge(f"the content has {size} bytes; a canvas has at most {MAX_CONTENT}")
+    if "\0" in content:
+        raise BadRequest("the content holds a NUL character")
+    if kind == "application/json":
+        try:
+            json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise BadRequest(f"the content is no JSON: {error}") from None
+    return size

@@ -1,0 +1,1 @@
+ALTER TABLE boxd.ask ADD COLUMN asker text;

@@ -1,0 +1,33 @@
+"""The time of a command runs from its first output: how long it takes to begin is the machine's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from boxd.boxes.exec import ExecRun
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import pytest
+
+
+def time_from_first_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on no `timeout_s` begins before some command has written something."""
+    pump, limit = ExecRun.pump, ExecRun._limit
+    said = asyncio.Event()
+
+    async def listening(self: ExecRun, emit: Callable[[str, bytes], Awaitable[None]]) -> int:
+        async def heard(stream: str, data: bytes) -> None:
+            await emit(stream, data)
+            said.set()
+
+        return await pump(self, heard)
+
+    async def late(self: ExecRun) -> None:
+        await said.wait()
+        await limit(self)
+
+    monkeypatch.setattr(ExecRun, "pump", listening)
+    monkeypatch.setattr(ExecRun, "_limit", late)
