@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
+import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import FrameType
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def asked(name: str) -> tuple[bool, Path]:
+    """Reads the command line of `python -m benchmarks.NAME`: whether it is to be quick, and the
+    directory of the results. What is quick stays out of the committed ones. From here on SIGTERM
+    ends the program as Ctrl-C does, with what it started.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
+    parser.add_argument("--quick", action="store_true", help="little of each, kept elsewhere")
+    parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, _end)
+    elsewhere = given.quick and given.to == RESULTS
+    return given.quick, Path(tempfile.mkdtemp(prefix="bench-")) if elsewhere else given.to
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    """Ends as Ctrl-C does, so that nothing of the service stays."""
+    raise KeyboardInterrupt
 
 
 def machine() -> dict[str, object]:

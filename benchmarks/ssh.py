@@ -16,10 +16,8 @@ parallel_100_s  100 `ssh HOST 'echo NUMBER'` started at once, until the last has
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import signal
 import tempfile
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,7 +26,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.boxes import CALM, complain
-from benchmarks.report import RESULTS, machine
+from benchmarks.report import asked, machine
 from benchmarks.ssh_report import report
 from benchmarks.ssh_works import FULL, QUICK, Limit, Side, Size, measure
 from benchmarks.sshd import sshd
@@ -36,7 +34,6 @@ from tests.e2e.service import Person, Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
 BOX = "live"
 PLACE = "/tmp/bench"
@@ -47,16 +44,9 @@ IN_MEMORY = Path("/dev/shm")
 
 def main() -> None:
     """Measures and reports."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ssh")
-    parser.add_argument("--quick", action="store_true", help="little of each, kept elsewhere")
-    parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
-    given = parser.parse_args()
-    signal.signal(signal.SIGTERM, _end)
+    quick, to = asked("ssh")
     facts = machine()
-    size = QUICK if given.quick else FULL
-    to = given.to
-    if given.quick and to == RESULTS:
-        to = Path(tempfile.mkdtemp(prefix="bench-"))
+    size = QUICK if quick else FULL
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="boxd-bench-")))
         local = stack.enter_context(tempfile.TemporaryDirectory(dir=_roomy(size)))
@@ -69,11 +59,6 @@ def main() -> None:
         theirs = Side("sshd", server.port, "root", place, person.options, meters)
         found = measure((ours, theirs), size, Path(local), Limit(LIMIT_S))
     report(found, size, facts, to)
-
-
-def _end(_signal: int, _frame: FrameType | None) -> None:
-    """Ends as Ctrl-C does, so that nothing of the service stays."""
-    raise KeyboardInterrupt
 
 
 def _roomy(size: Size) -> Path | None:
@@ -111,12 +96,17 @@ def _cpu(pid: int) -> Callable[[], float]:
 
 
 def _agent(person: Person) -> int:
-    """The agent of the only box, as this machine sees it."""
+    """The agent of the only box."""
     (box,) = json.loads(person.run("cli", "ls --json"))
+    return agent_of(box["id"])
+
+
+def agent_of(box_id: str) -> int:
+    """The agent of a box, as this machine sees it."""
     for process in psutil.process_iter():
         try:
             cgroup = Path(f"/proc/{process.pid}/cgroup").read_text()
-            if box["id"] in cgroup and "box_guest" in " ".join(process.cmdline()):
+            if box_id in cgroup and "box_guest" in " ".join(process.cmdline()):
                 return process.pid
         except (OSError, psutil.NoSuchProcess):
             continue  # it has ended meanwhile
