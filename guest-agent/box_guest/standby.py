@@ -42,18 +42,22 @@ async def until_made_anew(socket: Path, old: Place | None) -> None:
 
 
 async def pause(seconds: float) -> None:
-    """Sleeps by the interval timer, which is stored with a process as "so much is left".
+    """Sleeps by two clocks: either may fail a process that is stored. The first one ends it.
 
-    The loop's own timers are moments of CLOCK_MONOTONIC. Where that clock starts anew (a process
+    The interval timer is stored as "so much is left", but one that runs out between the moment in
+    which CRIU stores the signals of a process and that in which it stores its timers is in neither.
+    The loop's own timers are moments of CLOCK_MONOTONIC: where that clock starts anew (a process
     restored after a restart of its host) they would come after the old uptime has gone by once
     more. One task at a time may sleep so.
     """
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGALRM, over.set)
+    moment = loop.call_later(seconds, over.set)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         await over.wait()
     finally:
+        moment.cancel()
         signal.setitimer(signal.ITIMER_REAL, 0)
         loop.remove_signal_handler(signal.SIGALRM)
 

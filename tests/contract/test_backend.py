@@ -20,7 +20,7 @@ from boxd.backends.runc import RuncBackend
 from boxd.errors import BoxdError, Conflict, NotFound, Unavailable, Unsupported
 from tests.harness.backend import STAND_IN, BoxHost, open_box_host
 from tests.harness.dockerd import open_docker_host
-from tests.harness.wait import until
+from tests.harness.wait import at_once, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -270,7 +270,7 @@ class TestRunc:
         plan = box_host.plan()
         await box_host.backend.create(plan)
         starting = asyncio.create_task(box_host.backend.start(plan.box_id))
-        await until((box_host.names.paths(plan.box_id).bundle / "config.json").exists)
+        await at_once((box_host.names.paths(plan.box_id).bundle / "config.json").exists)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting

@@ -19,7 +19,7 @@ from boxd.errors import BoxdError, Conflict, Unavailable, UnknownImage
 from tests.harness.backend import STAND_IN
 from tests.harness.dockerd import open_docker_host, open_dockerd
 from tests.harness.registry import registry
-from tests.harness.wait import until
+from tests.harness.wait import at_once, until
 
 if TYPE_CHECKING:
     from boxd.backends.interface import BoxPlan
@@ -198,7 +198,7 @@ async def test_a_cancelled_create_leaves_nothing(docker_host: DockerHost) -> Non
     first, plan, backend = docker_host.plan(), docker_host.plan(), docker_host.backend
     await backend.create(first)  # the image is there
     creating = asyncio.create_task(backend.create(plan))
-    await until(docker_host.names.paths(plan.box_id).record.exists)
+    await at_once(docker_host.names.paths(plan.box_id).record.exists)
     creating.cancel()
     with pytest.raises(asyncio.CancelledError):
         await creating
@@ -213,7 +213,7 @@ async def test_a_cancelled_start_leaves_nothing_running(docker_host: DockerHost)
     await backend.create(plan)
     starting = asyncio.create_task(backend.start(plan.box_id))
     shims = docker_host.engine.directory / "exec/containerd/daemon"
-    await until(lambda: list(shims.glob(f"*/moby/{docker_host.container(plan.box_id)}")))
+    await at_once(lambda: list(shims.glob(f"*/moby/{docker_host.container(plan.box_id)}")))
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

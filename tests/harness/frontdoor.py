@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +40,7 @@ from boxd.operations import Operations
 from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.seal import Sealer
+from tests.harness.drive import until
 from tests.harness.openssh import Client, kill
 
 if TYPE_CHECKING:
@@ -166,8 +166,7 @@ class ProcessBackend(WithoutMemory):
         agent = psutil.Process(self._running[box_id].pid)
         agent.suspend()
         # From then on it starts nothing. What it was starting is its child when it stands still.
-        while agent.status() not in _STILL:
-            time.sleep(0.001)
+        until(lambda: agent.status() in _STILL)
         for process in (*agent.children(recursive=True), agent):
             with suppress(psutil.NoSuchProcess):  # its input ended with the agent, and it with that
                 process.kill()

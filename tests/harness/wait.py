@@ -17,3 +17,13 @@ async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> 
     async with asyncio.timeout(deadline):
         while not condition():  # noqa: ASYNC110 - what it looks at has no event to wait for
             await asyncio.sleep(0.01)
+
+
+async def at_once(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
+    """As `until`, but it looks in every turn of the event loop.
+
+    So what a task of the same loop does next, after the condition has come true, is not done yet.
+    """
+    async with asyncio.timeout(deadline):
+        while not condition():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)

@@ -23,6 +23,7 @@ from boxd.errors import BadRequest, Forbidden, InvalidKey, NotFound, QuotaExceed
 from boxd.model.delegated import Task
 from boxd.principal import Principal
 from boxd.secret import Secret
+from tests.harness.allowances import small_allowances
 from tests.harness.unhurried import time_from_first_output
 from tests.harness.wait import until
 
@@ -173,16 +174,7 @@ async def test_a_long_last_line_is_read_although_output_is_cut(front_door: Entra
 async def test_what_an_agent_says_is_bounded_by_its_owners_allowance(
     front_door: Entrance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[allowance.Allowance] = []
-
-    class Small(allowance.Allowance):
-        """With room for half of the line."""
-
-        def __init__(self) -> None:
-            super().__init__(50_000)
-            made.append(self)
-
-    monkeypatch.setattr(allowance, "Allowance", Small)
+    made = small_allowances(monkeypatch, 50_000)  # room for half of the line
     program = "import json; print(json.dumps({'result': 'y' * 100_000}))"
     command = f"{sys.executable} -c {shlex.quote(program)}"
     await set_agent(front_door, command, "jsonl")

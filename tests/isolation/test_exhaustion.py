@@ -37,10 +37,10 @@ SAMPLES = 100
 """Execs in each half of a turn."""
 CHUNK = 10
 TURNS = 2
-TRIALS = 10
-"""Beside a fork bomb about half of them come out on two processors: one or two of a hundred execs
-take some 50 ms. Each fork that the limit refuses has copied its address space before, and its
-process, put off meanwhile, holds locks of files that the boxes' systems have in common."""
+TRIALS = 3
+"""Beside a fork bomb one of twenty does not come out on two processors. Each fork that the limit
+refuses has copied its address space before, and its process, put off meanwhile, holds locks of
+files that the boxes' systems have in common: no longer than `bundle.CPU_PERIOD_US`."""
 RATIO = 3.0
 FLOOR_S = 0.010
 """A quiet p99 below it is taken for it: three times next to nothing is next to nothing."""

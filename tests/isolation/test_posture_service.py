@@ -62,7 +62,8 @@ def test_boxes_are_bound_alike(daemon: Daemon, tmp_path: Path) -> None:
     user.ssh("cli", "suspend resumed")
     user.ssh("resumed", "true")
     boxes = user.boxes()
-    assert all((box["state"], box["detail"]) == ("running", "") for box in boxes.values())
+    states = {name: (box["state"], box["detail"]) for name, box in boxes.items()}
+    assert set(states.values()) == {("running", "")}, f"{states}\n{daemon.log.read_text()}"
     seen = {name: bounds(daemon, str(box["id"])) for name, box in boxes.items()}
     assert seen.keys() == {"booted", "copied", "forked", "restored", "resumed"}
     init = seen["booted"]["init"]

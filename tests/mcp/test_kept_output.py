@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes import allowance
+from tests.harness.allowances import small_allowances
 from tests.harness.http import BOB
 from tests.harness.mcp import Talk, talk
 from tests.harness.wait import until
@@ -22,26 +23,14 @@ SIZE = 1_000_000
 CALLS = 12
 
 
-class Watched(allowance.Allowance):
-    """One that is looked at, with room for three streams."""
-
-    made: list[Watched]
-
-    def __init__(self) -> None:
-        super().__init__(SIZE)
-        self.made.append(self)
-
-
 @pytest.fixture
-def allowances(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
+def allowances(monkeypatch: pytest.MonkeyPatch) -> list[allowance.Allowance]:
     """Those that are made."""
-    monkeypatch.setattr(Watched, "made", [], raising=False)
-    monkeypatch.setattr(allowance, "Allowance", Watched)
-    return Watched.made
+    return small_allowances(monkeypatch, SIZE)
 
 
 async def test_an_owner_with_many_loud_commands_keeps_no_more_than_that(
-    web: Web, allowances: list[Watched], tmp_path: Path
+    web: Web, allowances: list[allowance.Allowance], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     wait = f"until [ -e {gate} ]; do sleep 0.05; done"

@@ -59,7 +59,7 @@ def test_again_and_again(user: User, figures: Figures) -> None:
         assert ticks >= reached
         reached = ticks
         box = user.boxes()["dev"]
-        assert (box["state"], box["detail"]) == ("running", "")
+        assert (box["state"], box["detail"]) == ("running", ""), user.daemon.log.read_text()
         until(lambda: user.boxes()["dev"]["attached"] == 0)
     unbroken(user)
 

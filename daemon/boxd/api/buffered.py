@@ -32,8 +32,8 @@ class BufferedOutput:
     def __init__(self, room: Room) -> None:
         self._held = {name: bytearray() for name in ("stdout", "stderr")}
         self._parts = {name: room.part() for name in self._held}
-        self._code: int | None = None
-        self._duration_ms = 0
+        self._end: tuple[int, int] | None = None
+        """Its exit code, and how many milliseconds it took."""
 
     async def keep(self, stream: str, data: bytes) -> None:
         """Takes the next bytes of a stream.
@@ -56,16 +56,16 @@ class BufferedOutput:
 
     def end(self, code: int, duration_ms: int) -> None:
         """The command has ended, and all its output is here."""
-        self._code, self._duration_ms = code, duration_ms
-
-    @property
-    def ended(self) -> bool:
-        """Whether there is something to answer."""
-        return self._code is not None
+        self._end = code, duration_ms
 
     async def answer(self, exchange: Exchange) -> None:
-        """Sends the object, a long one in pieces: each when the client has taken those before."""
-        layout = list(self._layout())
+        """Sends the object, a long one in pieces: each when the client has taken those before.
+
+        Nothing before the command has ended: its client was gone then.
+        """
+        if self._end is None:
+            return
+        layout = list(self._layout(*self._end))
         if sum(len(held) for held in self._held.values()) <= PIECE:
             body = b"".join(piece for part in layout for piece in _encoded(part))
             await exchange.answer(Answer(200, body))
@@ -78,14 +78,14 @@ class BufferedOutput:
             await asyncio.sleep(0)  # others have their turn, however fast this client is
         await exchange.send({"type": "http.response.body"})
 
-    def _layout(self) -> Iterator[bytes | bytearray]:
+    def _layout(self, code: int, duration_ms: int) -> Iterator[bytes | bytearray]:
         """The object in its order: `bytes` as they are, and between them the streams, raw."""
-        yield b'{"exit_code": %d' % (self._code or 0)
+        yield b'{"exit_code": %d' % code
         for name, held in self._held.items():
             yield b', "%b": "' % name.encode()
             yield held
             yield b'"'
-        yield b', "duration_ms": %d}' % self._duration_ms
+        yield b', "duration_ms": %d}' % duration_ms
 
 
 def _encoded(part: bytes | bytearray) -> Iterator[bytes]:

@@ -93,8 +93,7 @@ async def _serve_buffered(
     async with attach as held, running(held.tunnel, request, held.env) as run:
         await exchange.while_connected(_collect(run, body, output))
     # The box is let go of: a client that takes its time holds it no longer.
-    if output.ended:
-        await exchange.while_connected(output.answer(exchange))
+    await exchange.while_connected(output.answer(exchange))
 
 
 async def _stream(run: ExecRun, body: Body, events: EventStream) -> None:

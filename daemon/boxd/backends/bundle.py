@@ -109,7 +109,13 @@ FUSE_CALLS = ("fsopen", "fsconfig", "fsmount", "move_mount", "umount2")
 
 OOM_SCORE_ADJ = 500
 """Above the daemon's 0: when the host runs short, boxes go first."""
-CPU_PERIOD_US = 100_000
+CPU_PERIOD_US = 10_000
+"""What a box has used up its time in, it stands still to the end of, also a process in the kernel
+that holds a lock which others wait for. *Measured* on two processors, p99 of execs beside a box
+whose forks are refused, medians: 50 ms with periods of 100 ms, 27 with 20, 21 with 10, 26 with 5;
+within three times the quiet one (7 ms) in 4 trials of 44, 27 of 42, 34 of 36 and 29 of 41. Sums of
+busy processes were 0 to 4 % smaller with 10 ms."""
+_LONGEST_CPU_PERIOD_US = 1_000_000
 CPU_SHARES_PER_CPU = 1024
 MIN_CPU_QUOTA_US = 1_000
 MIN_CPU_SHARES = 2
@@ -213,9 +219,12 @@ def seccomp(*, fuse: bool = False) -> dict[str, Any]:
     return profile
 
 
-def cpu_quota(plan: BoxPlan) -> int:
-    """Microseconds of CPU time that the box gets in each CPU_PERIOD_US."""
-    return max(MIN_CPU_QUOTA_US, round(plan.cpus * CPU_PERIOD_US))
+def cpu_quota(plan: BoxPlan) -> tuple[int, int]:
+    """Microseconds of CPU time that the box gets, and in which period: the shortest that the
+    kernel, which knows no quota below MIN_CPU_QUOTA_US, allows, but for CPU_PERIOD_US."""
+    least = MIN_CPU_QUOTA_US / plan.cpus if plan.cpus else _LONGEST_CPU_PERIOD_US
+    period = min(max(CPU_PERIOD_US, round(least)), _LONGEST_CPU_PERIOD_US)
+    return max(MIN_CPU_QUOTA_US, round(plan.cpus * period)), period
 
 
 def cpu_shares(plan: BoxPlan) -> int:
@@ -291,13 +300,10 @@ def _resources(plan: BoxPlan, facts: HostFacts, *, fuse: bool) -> dict[str, Any]
     if fuse:
         numbers = {name: FUSE_DEVICE[name] for name in ("type", "major", "minor")}
         devices.append({"allow": True, "access": "rw", **numbers})
+    quota, period = cpu_quota(plan)
     return {
         "devices": devices,
         "memory": memory,
-        "cpu": {
-            "quota": cpu_quota(plan),
-            "period": CPU_PERIOD_US,
-            "shares": cpu_shares(plan),
-        },
+        "cpu": {"quota": quota, "period": period, "shares": cpu_shares(plan)},
         "pids": {"limit": plan.pids},
     }

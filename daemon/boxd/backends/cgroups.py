@@ -16,7 +16,9 @@ from boxd.errors import BoxdError, Unavailable
 REMOVE_TIMEOUT = 5.0
 """Seconds in which the processes of a killed cgroup must be gone."""
 FREEZE_TIMEOUT = 10.0
+"""Seconds in which all processes of a cgroup must stand still."""
 SPAWN_TIMEOUT = 5.0
+"""Seconds in which they are let go on again and again, until none waits for a vfork child."""
 _SPAWNING = frozenset({"kernel_clone", "wait_for_vfork_done"})
 """Where in the kernel a process waits until its child has become another program."""
 _FROZEN, _THAWED = "FROZEN", "THAWED"
@@ -122,9 +124,9 @@ def caps_swap(layout: Layout, parent: str = "") -> bool:
     return (layout.mounts["memory"] / "memory.memsw.limit_in_bytes").exists()
 
 
-def pids_of(layout: Layout, cgroup: str) -> list[int]:
-    """Processes in a cgroup and below it; empty when it does not exist."""
-    top = layout.directory("pids", cgroup)
+def pids_of(layout: Layout, cgroup: str, controller: str = "pids") -> list[int]:
+    """Processes in a cgroup of one hierarchy and below it; empty when it does not exist."""
+    top = layout.directory(controller, cgroup)
     if not top.is_dir():
         return []
     found: list[int] = []
@@ -169,7 +171,8 @@ async def freeze(layout: Layout, cgroup: str) -> None:
     while True:
         lasted = time.monotonic() - began
         if _set_frozen(layout, cgroup, wanted=True):
-            if lasted > SPAWN_TIMEOUT or not any(map(is_spawning, pids_of(layout, cgroup))):
+            held = pids_of(layout, cgroup, "freezer")
+            if lasted > SPAWN_TIMEOUT or not any(map(is_spawning, held)):
                 return
             thaw(layout, cgroup)
         elif lasted > FREEZE_TIMEOUT:

@@ -104,6 +104,7 @@ def _environment(of_image: Iterable[str]) -> list[str]:
 def _host_config(plan: BoxPlan, facts: EngineFacts) -> dict[str, Any]:
     limit = plan.mem_mb * bundle.MIB
     files = min(bundle.NOFILE, facts.nofile)
+    quota, period = bundle.cpu_quota(plan)
     config: dict[str, Any] = {
         "Init": False,
         "RestartPolicy": {"Name": "no"},
@@ -119,8 +120,8 @@ def _host_config(plan: BoxPlan, facts: EngineFacts) -> dict[str, Any]:
         "ReadonlyPaths": list(bundle.READONLY_PATHS),
         "Memory": limit,
         "MemorySwap": limit,  # memory and swap together: no swap
-        "CpuPeriod": bundle.CPU_PERIOD_US,
-        "CpuQuota": bundle.cpu_quota(plan),
+        "CpuPeriod": period,
+        "CpuQuota": quota,
         "CpuShares": bundle.cpu_shares(plan),
         "PidsLimit": plan.pids,
         "OomScoreAdj": bundle.OOM_SCORE_ADJ,

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 HELLO_TIMEOUT = 30.0
 """Seconds in which a started agent must say hello."""
+RESUME_TIMEOUT = 90.0
+"""Seconds for the hello of an agent whose memory was brought back: after them that is lost, and a
+busy host may have taken the first thirty."""
 COPY_TIMEOUT = 10.0
 """Seconds for the hello of an agent that ran already; a box that boots instead is no failure."""
 PROBE_TIMEOUT = 2.0
@@ -165,8 +168,8 @@ class Assembly:
         return await self.drives.prepare(box.owner, box.workspace)
 
     async def resumed(self, box: Box) -> None:
-        """Returns when the agent of a box that runs on has said hello."""
-        await self.tunnels.get(box.id, HELLO_TIMEOUT)
+        """Returns when the agent of a box that runs on has said hello. Raises Unavailable."""
+        await self.tunnels.get(box.id, RESUME_TIMEOUT)
         if self.drives is not None and box.drive:
             self.drives.use(box)
 

@@ -49,12 +49,12 @@ async def test_a_box_stands_still_when_what_it_was_starting_has_begun(sleepy: Sl
         await freezing
     finally:
         os.close(gate)
-    assert (home / "spawned").exists()
     asleep = guest.state()
     await sleepy.host.backend.save_memory(guest.box)
     await sleepy.host.backend.stop(guest.box)
     await sleepy.resume(guest)
     assert (await guest.goes_on(asleep["tick"]))["nonce"] == asleep["nonce"]
+    await until((home / "spawned").exists)
 
 
 async def test_a_box_that_never_comes_to_start_it_stands_still_all_the_same(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tests.harness.drive import until
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -35,8 +37,7 @@ def next_tick() -> None:
     or comes, and what was seen of the one does not count for the other.
     """
     now = time.monotonic_ns()
-    while time.clock_gettime_ns(CLOCK_MONOTONIC_COARSE) <= now:
-        time.sleep(0.001)
+    until(lambda: time.clock_gettime_ns(CLOCK_MONOTONIC_COARSE) > now)
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,20 @@ async def test_pauses_leave_no_timer(place: Path) -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize("lost", ["the interval timer", "the moment"])
+async def test_a_pause_ends_also_when_one_of_its_clocks_is_lost(
+    place: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    if lost == "the moment":
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
+        monkeypatch.setattr(loop, "call_later", lambda _, due: later(3600, due))
+    else:
+        monkeypatch.setattr(signal, "setitimer", lambda *_: None)
+    async with asyncio.timeout(20):
+        await standby.pause(0.01)
+
+
 def test_trimming_is_harmless() -> None:
     kept = bytearray(b"x") * (1 << 20)
     standby.trim_memory()

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 Json: TypeAlias = dict[str, Any]
 JSON_TYPE = "application/json"
 NAME = "^[a-z0-9]([a-z0-9-]{0,55}[a-z0-9])?$"
-_NAME_IN_ANY_CASE = "^[A-Za-z0-9]([A-Za-z0-9-]{0,55}[A-Za-z0-9])?$"
 """Of boxes and workspaces."""
+_NAME_IN_ANY_CASE = "^[A-Za-z0-9]([A-Za-z0-9-]{0,55}[A-Za-z0-9])?$"
 REFERENCE = "^([a-z0-9]([a-z0-9-]{0,55}[a-z0-9])?/)?[a-z0-9]([a-z0-9-]{0,55}[a-z0-9])?$"
 TAGS = '^("[0-9a-f]{1,16}-[0-9a-f]{1,16}"|[*])$'
 """Any, or an entity tag as they are here; lists, and others', are read, too."""

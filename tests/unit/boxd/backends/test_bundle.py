@@ -101,7 +101,7 @@ def test_open_files_stay_below_the_hosts_limit(host: int, files: int) -> None:
 def test_caps() -> None:
     resources = made()["linux"]["resources"]
     assert resources["memory"] == {"limit": 512 * 1024**2, "swap": 512 * 1024**2}
-    assert resources["cpu"] == {"quota": 150_000, "period": 100_000, "shares": 1536}
+    assert resources["cpu"] == {"quota": 15_000, "period": 10_000, "shares": 1536}
     assert resources["pids"] == {"limit": 99}
     assert resources["devices"] == [{"allow": False, "access": "rwm"}]
 
@@ -112,8 +112,13 @@ def test_swap_is_left_alone_where_the_kernel_does_not_count_it() -> None:
 
 
 def test_tiny_shares_of_a_cpu_are_what_the_kernel_takes_at_least() -> None:
-    cpu = made(cpus=0.001)["linux"]["resources"]["cpu"]
-    assert cpu == {"quota": 1000, "period": 100_000, "shares": 2}
+    for cpus, cpu in {
+        0.1: {"quota": 1000, "period": 10_000, "shares": 102},
+        0.05: {"quota": 1000, "period": 20_000, "shares": 51},
+        0.001: {"quota": 1000, "period": 1_000_000, "shares": 2},
+        0.0: {"quota": 1000, "period": 1_000_000, "shares": 2},
+    }.items():
+        assert made(cpus=cpus)["linux"]["resources"]["cpu"] == cpu
 
 
 def test_directories_of_sys_are_hidden_by_an_empty_one(tmp_path: Path) -> None:

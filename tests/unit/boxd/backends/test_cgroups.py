@@ -193,6 +193,31 @@ async def test_freezing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         await cgroups.freeze(without, "/x")
 
 
+@pytest.mark.parametrize("mode", [cgroups.Mode.HYBRID, cgroups.Mode.V2])
+async def test_freezing_waits_for_who_starts_another_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: cgroups.Mode
+) -> None:
+    place, looks = tmp_path / "x" / "below", iter((True, True, False))
+    place.mkdir(parents=True)
+    (place / "cgroup.procs").write_text("4711\n")
+    (place.parent / "cgroup.procs").write_text("")
+    (place.parent / "freezer.state").write_text("THAWED")
+    (place.parent / "cgroup.freeze").write_text("0")
+    (place.parent / "cgroup.events").write_text("frozen 1\n")
+    layout = cgroups.Layout(mode, {"" if mode is cgroups.Mode.V2 else "freezer": tmp_path})
+    frozen_then: list[bool] = []
+
+    def spawning(pid: int) -> bool:
+        assert pid == 4711
+        frozen_then.append(cgroups.is_frozen(layout, "/x"))
+        return next(looks)
+
+    monkeypatch.setattr(cgroups, "is_spawning", spawning)
+    await cgroups.freeze(layout, "/x")
+    assert frozen_then == [True, True, True]
+    assert cgroups.is_frozen(layout, "/x")
+
+
 def test_hierarchies_that_are_mounted_twice() -> None:
     """CRIU does that for a moment."""
     once = (
