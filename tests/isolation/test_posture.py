@@ -198,9 +198,9 @@ async def test_caps_are_what_was_asked_for(box_host: BoxHost) -> None:
     box = await box_host.box(cpus=0.5, mem_mb=96, pids=77)
     wanted = {"memory": str(96 * MIB), "pids": "77"}
     if cgroups.detect().mode is cgroups.Mode.V2:
-        wanted |= {"swap": "0", "cpu": "50000 100000"}
+        wanted |= {"swap": "0", "cpu": "5000 10000"}
     else:
-        wanted["cpu"] = "50000"
+        wanted |= {"cpu": "5000", "of": "10000"}
         if cgroups.caps_swap(cgroups.detect()):
             wanted["swap"] = str(96 * MIB)
     assert caps(box_host, box) == wanted
@@ -215,7 +215,7 @@ def caps(host: BoxHost, box: str) -> dict[str, str]:
         files |= {"cpu": ("", "cpu.max"), "pids": ("", "pids.max")}
     else:
         files |= {"memory": ("memory", "memory.limit_in_bytes")}
-        files |= {"cpu": ("cpu", "cpu.cfs_quota_us")}
+        files |= {"cpu": ("cpu", "cpu.cfs_quota_us"), "of": ("cpu", "cpu.cfs_period_us")}
         if cgroups.caps_swap(layout):
             files["swap"] = ("memory", "memory.memsw.limit_in_bytes")
     return {
