@@ -33,6 +33,7 @@ from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry
 from boxd.workspaces.seal import Sealer
 from tests.harness.frontdoor import PlainCatalog, ProcessBackend, assembled, make_keys
+from tests.harness.streams import cut
 from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta.memory import MemoryMeta
@@ -227,7 +228,7 @@ async def serve_web(
         for client in web.clients if web is not None else ():
             await client.aclose()
         for writer in web.connections if web is not None else ():
-            writer.transport.abort()
+            cut(writer)
         await server.close()
         await plane.close()
         await lifecycle.close(stop_boxes=True)

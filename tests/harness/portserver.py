@@ -7,6 +7,8 @@ import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from tests.harness.streams import cut
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -133,7 +135,7 @@ async def listening(handler: Handler = plain, host: str = "127.0.0.1") -> AsyncI
     finally:
         listener.close()
         for visit in server.visits:
-            visit.writer.transport.abort()
+            cut(visit.writer)
         await listener.wait_closed()
 
 
