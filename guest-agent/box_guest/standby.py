@@ -48,7 +48,7 @@ async def pause(seconds: float) -> None:
     which CRIU stores the signals of a process and that in which it stores its timers is in neither.
     The loop's own timers are moments of CLOCK_MONOTONIC: where that clock starts anew (a process
     restored after a restart of its host) they would come after the old uptime has gone by once
-    more. One task at a time may sleep so.
+    more. Only a process that meets both at once sleeps on. One task at a time may sleep so.
     """
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGALRM, over.set)

@@ -38,9 +38,9 @@ SAMPLES = 100
 CHUNK = 10
 TURNS = 2
 TRIALS = 3
-"""Beside a fork bomb one of twenty does not come out on two processors. Each fork that the limit
-refuses has copied its address space before, and its process, put off meanwhile, holds locks of
-files that the boxes' systems have in common: no longer than `bundle.CPU_PERIOD_US`."""
+"""Beside a fork bomb one of twenty does not come out on two processors (`bundle.CPU_PERIOD_US`).
+Each fork that the limit refuses has copied its address space before, under locks of files that the
+boxes' systems have in common."""
 RATIO = 3.0
 FLOOR_S = 0.010
 """A quiet p99 below it is taken for it: three times next to nothing is next to nothing."""

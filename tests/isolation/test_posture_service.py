@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CAPS = {
     "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max"),
-    "cpu": ("cpu.cfs_quota_us", "cpu.max"),
+    "cpu": ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.max"),
     "pids": ("pids.max",),
 }
 

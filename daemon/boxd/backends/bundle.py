@@ -110,14 +110,18 @@ FUSE_CALLS = ("fsopen", "fsconfig", "fsmount", "move_mount", "umount2")
 OOM_SCORE_ADJ = 500
 """Above the daemon's 0: when the host runs short, boxes go first."""
 CPU_PERIOD_US = 10_000
-"""What a box has used up its time in, it stands still to the end of, also a process in the kernel
-that holds a lock which others wait for. *Measured* on two processors, p99 of execs beside a box
-whose forks are refused, medians: 50 ms with periods of 100 ms, 27 with 20, 21 with 10, 26 with 5;
-within three times the quiet one (7 ms) in 4 trials of 44, 27 of 42, 34 of 36 and 29 of 41. Sums of
-busy processes were 0 to 4 % smaller with 10 ms."""
+"""In which a box gets its time: the shorter, the shorter are the bursts in which it takes all
+processors, and the rests after them, in which a process that kernels before 6.18 stop while it
+holds a lock keeps who waits for that. *Measured* on two processors with Linux 6.18, p99 of execs
+beside a box whose forks are refused, medians: 50 ms with periods of 100 ms, 27 with 20, 21 with 10,
+26 with 5; within three times the quiet one (7 ms) in 4 trials of 44, 27 of 42, 34 of 36 and 29 of
+41. One to four busy processes of a box got as much as with 100 ms, but for 0 to 4 %; with many
+processors it is not measured."""
 _LONGEST_CPU_PERIOD_US = 1_000_000
+"""The kernel's own limit."""
 CPU_SHARES_PER_CPU = 1024
 MIN_CPU_QUOTA_US = 1_000
+"""The kernel's own limit."""
 MIN_CPU_SHARES = 2
 MIB = 1024 * 1024
 NOFILE = 65_536
@@ -220,8 +224,10 @@ def seccomp(*, fuse: bool = False) -> dict[str, Any]:
 
 
 def cpu_quota(plan: BoxPlan) -> tuple[int, int]:
-    """Microseconds of CPU time that the box gets, and in which period: the shortest that the
-    kernel, which knows no quota below MIN_CPU_QUOTA_US, allows, but for CPU_PERIOD_US."""
+    """Microseconds of CPU time that the box gets, and the period in which it gets them.
+
+    That is CPU_PERIOD_US, longer where the quota would fall below MIN_CPU_QUOTA_US.
+    """
     least = MIN_CPU_QUOTA_US / plan.cpus if plan.cpus else _LONGEST_CPU_PERIOD_US
     period = min(max(CPU_PERIOD_US, round(least)), _LONGEST_CPU_PERIOD_US)
     return max(MIN_CPU_QUOTA_US, round(plan.cpus * period)), period

@@ -125,7 +125,10 @@ def caps_swap(layout: Layout, parent: str = "") -> bool:
 
 
 def pids_of(layout: Layout, cgroup: str, controller: str = "pids") -> list[int]:
-    """Processes in a cgroup of one hierarchy and below it; empty when it does not exist."""
+    """Processes in a cgroup and below it; empty when it does not exist.
+
+    `controller` says in which hierarchy of v1; v2 has one alone.
+    """
     top = layout.directory(controller, cgroup)
     if not top.is_dir():
         return []
@@ -171,7 +174,7 @@ async def freeze(layout: Layout, cgroup: str) -> None:
     while True:
         lasted = time.monotonic() - began
         if _set_frozen(layout, cgroup, wanted=True):
-            held = pids_of(layout, cgroup, "freezer")
+            held = pids_of(layout, cgroup, "freezer")  # those, and no others, stand still
             if lasted > SPAWN_TIMEOUT or not any(map(is_spawning, held)):
                 return
             thaw(layout, cgroup)

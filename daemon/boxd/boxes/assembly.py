@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 HELLO_TIMEOUT = 30.0
 """Seconds in which a started agent must say hello."""
-RESUME_TIMEOUT = 90.0
-"""Seconds for the hello of an agent whose memory was brought back: after them that is lost, and a
-busy host may have taken the first thirty."""
+RESUME_TIMEOUT = 50.0
+"""Seconds for the hello of an agent whose memory was brought back: after them that is lost, so it
+is waited for longer than at a start. With HELLO_TIMEOUT for the start from the disk that follows,
+a service that is to end waits no longer than service managers do (90 s)."""
 COPY_TIMEOUT = 10.0
 """Seconds for the hello of an agent that ran already; a box that boots instead is no failure."""
 PROBE_TIMEOUT = 2.0

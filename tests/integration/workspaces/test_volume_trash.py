@@ -56,7 +56,7 @@ def trashed(parts: Parts, world: World) -> Trashed:
 
 async def test_a_removed_drive_comes_back_with_its_files(trashed: Trashed, world: World) -> None:
     parts = trashed.parts
-    await trashed.volumes.sweep()  # others used the same servers
+    await trashed.volumes.sweep()  # credentials of others are on the same object server
     await parts.write("ws1")
     volume_id = await trashed.remove("ws1")
     assert await parts.drives.usage(OWNER) == {}

@@ -55,6 +55,7 @@ def test_caps_are_those_of_runc() -> None:
     resources = like["resources"]
     assert host["Memory"] == host["MemorySwap"] == resources["memory"]["limit"]
     assert host["CpuQuota"] == resources["cpu"]["quota"]
+    assert host["CpuPeriod"] == resources["cpu"]["period"]
     assert host["CpuShares"] == resources["cpu"]["shares"]
     assert host["PidsLimit"] == resources["pids"]["limit"]
     assert host["ShmSize"] == 256 << 20

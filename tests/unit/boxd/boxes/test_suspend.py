@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.boxes import assembly
 from boxd.boxes.adoption import SLEEPS, STARTED_AGAIN, STOPPED
 from boxd.boxes.suspend import DIED
 from boxd.errors import Conflict, DiskFull, MemoryLost, NotFound, Unavailable, Unsupported
@@ -256,7 +257,7 @@ async def test_an_agent_that_does_not_come_back_is_no_error_loop(
     calls = []
 
     async def deaf_once(box_id: str, timeout: float = 30) -> object:
-        calls.append(box_id)
+        calls.append(timeout)
         if len(calls) == 1:
             raise Unavailable("no hello")
         return await get(box_id, timeout)
@@ -265,6 +266,7 @@ async def test_an_agent_that_does_not_come_back_is_no_error_loop(
     with assert_logs("starts from its disk"):
         woken = await up(sleepy)
     assert "did not answer after its memory was brought back: no hello" in woken.detail
+    assert calls[:2] == [assembly.RESUME_TIMEOUT, assembly.HELLO_TIMEOUT]
     assert sleepy.steps.done.count("backend.start") == 2
 
 
