@@ -12,10 +12,10 @@ FLAGS ?=
 PART ?=
 MINUTES ?= 60
 BIN := .venv/bin
-CODE := wrkfs guest-agent daemon tests benchmarks
+CODE := wrkfs objectserver guest-agent daemon tests benchmarks scripts
 # Three at a time, as half of their time they wait; each worker in a network of its own; whoever
 # takes long begins first.
-TESTS := $(addprefix tests/,isolation security soak crash browser integration mcp frontdoor fuzz faults mount model contract unit)
+TESTS := $(addprefix tests/,isolation security soak crash browser integration mcp ssh fuzz faults mount model contract unit)
 IN_ROOMS := --tx '3*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
 # What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
 ONLINE := tests/e2e
@@ -23,13 +23,17 @@ IMAGES := tests/integration/test_images.py
 # What compares a neighbour's times before and during an attack must not have other neighbours.
 ALONE := $(addprefix tests/isolation/test_exhaustion,.py _io.py)
 
+# Failed tests are listed here as they fail, and printed when the run ends, however it ends.
+FAILED := .build/failed-tests
+LISTED := --failed-list $(FAILED)
+
 # Targets that run beside each other, each with its output in one piece.
 BESIDE = $(MAKE) --no-print-directory -j 2 -O
 
 # What a killed benchmark leaves behind, servers and mounts, ends with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-ssh bench-http bench-mcp clean
+.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-alone test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-contention bench-ssh bench-http bench-mcp docs docs-pages clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,7 +54,7 @@ setup-dev: ## the same, and what checks and tests need
 setup-bench: ## the same, and who the drive is measured beside
 	@scripts/setup bench
 
-check: setup-dev ## format, lint, types, import contracts, file sizes
+check: setup-dev ## format, lint, types, import contracts, file sizes, documentation
 	@$(BESIDE) check-types check-code
 
 check-types:
@@ -67,18 +71,24 @@ format: ## rewrite the code in the house format
 	$(BIN)/ruff format $(CODE)
 
 test: setup-dev ## set up, check, and run all tests
-	@$(BESIDE) check-types check-code test-images
-	tests/room -m pytest -q $(ALONE)
-	@$(BESIDE) test-rooms test-online
+	@$(BIN)/python -m tests.machine
+	@$(BIN)/python -m tests.plugins.failed_tests --begin $(FAILED)
+	@trap '$(BIN)/python -m tests.plugins.failed_tests $(FAILED)' EXIT; \
+		$(BESIDE) check-types check-code test-images; \
+		$(MAKE) --no-print-directory test-alone; \
+		$(BESIDE) test-rooms test-online
 
 test-images:
-	$(BIN)/pytest -q $(IMAGES)
+	$(BIN)/pytest -q $(LISTED) $(IMAGES)
+
+test-alone:
+	tests/room -m pytest -q $(LISTED) $(ALONE)
 
 test-rooms:
-	$(BIN)/pytest -q $(IN_ROOMS) $(TESTS) $(addprefix --ignore=,$(IMAGES) $(ALONE))
+	$(BIN)/pytest -q $(LISTED) $(IN_ROOMS) $(TESTS) $(addprefix --ignore=,$(IMAGES) $(ALONE))
 
 test-online:
-	$(BIN)/pytest -q $(ONLINE)
+	$(BIN)/pytest -q $(LISTED) $(ONLINE)
 
 unit: setup-dev ## the fast tests alone
 	$(BIN)/pytest -q -n 2 tests/unit
@@ -100,6 +110,9 @@ bench-growth: setup-bench ## what an operation costs in large drives -> benchmar
 bench-budget: setup-dev ## what an operation of our mount is made of -> benchmarks/results/budget.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.budget $(FLAGS)
 
+bench-contention: setup-dev ## four clients of two mounts in one directory, and what their longest calls wait for -> standard output
+	$(CONTAINED) $(BIN)/python -m benchmarks.contention $(FLAGS)
+
 bench-boxes: setup-dev ## boxes made, asleep, woken, forked, and many of them -> benchmarks/results/boxes* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.boxes $(FLAGS)
 	$(BIN)/python -m benchmarks.boxes_fleet $(FLAGS)
@@ -112,6 +125,12 @@ bench-http: setup-dev ## the HTTP API beside the drive's mount and ports in boxe
 
 bench-mcp: setup-dev ## the MCP plane by each of its doors -> benchmarks/results/mcp.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.mcp $(FLAGS)
+
+docs: setup-dev ## build the documentation -> .build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-pages: setup-dev ## write the pages of docs/ that are generated from the code
+	@$(BIN)/python -m scripts.reference_pages
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -18,7 +18,7 @@ from benchmarks.counters import Counters
 from box_guest.mount.__main__ import main
 from box_guest.mount.operations import Operations
 from wrkfs.data.s3 import S3Blocks
-from wrkfs.meta.links import Link
+from wrkfs.meta.postgres.links import Link
 
 FUSE, DATABASE, OBJECTS = "fuse", "database", "objects"
 VERBS = {"put": "PUT", "get": "GET", "delete": "DELETE"}

@@ -57,6 +57,7 @@ pytest_plugins: list[str] = [
     "tests.harness.pg",
     "tests.harness.site",
     "tests.harness.suspending",
+    "tests.plugins.failed_tests",
     "tests.plugins.figures",
     "tests.plugins.strict_logs",
 ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from wrkfs.errors import WrkfsError
 
 if TYPE_CHECKING:
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.files import FileStore
     from wrkfs.types import Attr, Ino
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class AccessTimes:
     `_tell` runs at a time.
     """
 
-    def __init__(self, meta: MetaStore) -> None:
+    def __init__(self, meta: FileStore) -> None:
         self._meta = meta
         self._due: OrderedDict[Ino, None] = OrderedDict()
         self._new: dict[Ino, int] = {}

@@ -14,6 +14,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from wrkfs.attribute_cache import AttributeCache
 from wrkfs.config import Limits
 from wrkfs.data.diskcache import open_cache
 from wrkfs.data.s3 import S3Blocks
@@ -31,14 +32,13 @@ from wrkfs.errors import (
 )
 from wrkfs.handle import FileHandle, OpenFile
 from wrkfs.layout import FileLayout
-from wrkfs.meta.leased import LeasedMeta
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.leases.store import LeasedMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.rules import check_namespace
 from wrkfs.reader import BlockReader
-from wrkfs.shown import Shown
 from wrkfs.stores import Stores
 from wrkfs.types import RenameFlags, SetAttr, XattrFlags
-from wrkfs.writepath import REFUSED, SliceIds, WritePath
+from wrkfs.write_path import REFUSED, SliceIds, WritePath
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
     from wrkfs.data.diskcache import DiskCache
     from wrkfs.data.interface import BlockStore
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.reader import CacheUsage
-    from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, StatFs
+    from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, Spot, StatFs
 
     T = TypeVar("T")
 
@@ -74,20 +74,21 @@ class Filesystem:
 
     def __init__(
         self,
-        meta: MetaStore,
+        store: MetaStore,
         blocks: BlockStore,
         *,
+        leased: LeasedMeta | None = None,
         prefix: str = "volume",
         limits: Limits = DEFAULT_LIMITS,
         disk: DiskCache | None = None,
     ) -> None:
-        """Takes over started stores and a disk cache; `close` closes them."""
-        self._meta = meta
+        """Take over started stores and a disk cache; `leased` caches names and files of `store`."""
+        self._meta = meta = leased or store
         self._blocks = blocks
         self._files: dict[Ino, OpenFile] = {}
-        self.leases = meta if isinstance(meta, LeasedMeta) else None
-        """What this session keeps, if it keeps anything."""
-        self._shown = Shown(meta, self.leases.known if self.leases else lambda _: None)
+        self.leases = leased.table if leased else None
+        """The leases of this session, if it caches answers."""
+        self._shown = AttributeCache(meta, leased.table.known if leased else lambda _: None)
         self.note_read, self.is_read_due = self._shown.note_read, self._shown.is_read_due
         self._rejoin_lock = asyncio.Lock()
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
@@ -95,11 +96,11 @@ class Filesystem:
         self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
         self._losses = self.crashes = 0
         """`crashes`: of the database. Versions that were seen before one may step back after it."""
-        self.stores = Stores(meta, blocks, self._reader, prefix, self._path.give_up_slices)
+        self.stores = Stores(meta, store, blocks, self._reader, prefix, self._path.give_up_slices)
         self.hold = self.stores.holds.holding
         """A context in which the objects stay that files consist of when it begins."""
         meta.watch(self._crashed)
-        meta.watch_snapshots(self.stores.holds.oldest)
+        store.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
     async def connect(
@@ -112,11 +113,11 @@ class Filesystem:
     ) -> Filesystem:
         """Registers a session of the volume; with `leases` it keeps answers. Raises Unavailable."""
         store = PostgresMeta(config, kind=kind, leases=leases)
-        meta = LeasedMeta(store) if leases else store
-        await meta.start()
-        disk = await open_cache(config, limits)
-        blocks = S3Blocks(config.store)
-        return cls(meta, blocks, prefix=config.store.prefix, limits=limits, disk=disk)
+        leased = LeasedMeta(store) if leases else None
+        await (leased or store).start()
+        disk, blocks = await open_cache(config, limits), S3Blocks(config.store)
+        prefix = config.store.prefix
+        return cls(store, blocks, leased=leased, prefix=prefix, limits=limits, disk=disk)
 
     async def close(self) -> None:
         """Commits what is dirty, ends the session. Idempotent; losses are raised at the end."""
@@ -235,9 +236,9 @@ class Filesystem:
         """Removes a name with everything below it; see MetaStore."""
         await self._change(lambda: self._meta.remove_tree(parent, name, if_version=if_version))
 
-    async def restore(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+    async def restore(self, ino: Ino, parent: Ino, name: bytes, link: Spot | None = None) -> Attr:
         """Gives something of the trash a name; see `MetaStore.restore`, and `trash.restore`."""
-        return await self._change(lambda: self._meta.restore(ino, parent, name))
+        return await self._change(lambda: self._meta.restore(ino, parent, name, link))
 
     async def rename(
         self,
@@ -473,9 +474,9 @@ class Filesystem:
         """Keeps the attributes after an own change, unless newer ones are known."""
         self._shown.learn(attr)
 
-    def note_ragged(self, ino: Ino) -> None:
+    def note_fragmented(self, ino: Ino) -> None:
         """A file may have many refs: upkeep should look at it."""
-        self.stores.note_ragged(ino)
+        self.stores.note_fragmented(ino)
 
     # -- inside --
 

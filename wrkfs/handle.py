@@ -6,14 +6,14 @@ import os
 from typing import TYPE_CHECKING, Protocol
 
 from wrkfs.errors import BadDescriptor, InvalidArgument, WrkfsError
-from wrkfs.layout import RAGGED
+from wrkfs.layout import FRAGMENTED
 from wrkfs.reader import ReadAhead
 from wrkfs.writer import Writer
 
 if TYPE_CHECKING:
     from wrkfs.layout import FileLayout
     from wrkfs.types import Attr, BytesLike, Ino
-    from wrkfs.writepath import WritePath
+    from wrkfs.write_path import WritePath
 
 _SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
 
@@ -43,7 +43,7 @@ class HandleOwner(Protocol):
         """Keeps the attributes after an own change."""
         ...
 
-    def note_ragged(self, ino: Ino) -> None:
+    def note_fragmented(self, ino: Ino) -> None:
         """A file may have many refs: upkeep should look at it."""
         ...
 
@@ -54,7 +54,7 @@ class OpenFile:
     Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
     """
 
-    __slots__ = ("_fs", "_looked", "handles", "ino", "layout", "writer")
+    __slots__ = ("_fs", "_looked", "_path", "handles", "ino", "layout", "writer")
 
     def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath) -> None:
         self.ino = ino
@@ -62,16 +62,25 @@ class OpenFile:
         self.layout: FileLayout | None = None
         self.writer = Writer(ino, path, self._committed, self.lose)
         self._fs = fs
+        self._path = path
         self._looked = 0
-        """Version up to which `note_ragged` was told."""
+        """Version up to which `note_fragmented` was told."""
 
     def _committed(self, attr: Attr) -> None:
         """Refs of a file that is never read are counted as they are made: one a version."""
         self._fs.learn(attr)
         since = max(self._looked, 0 if self.layout is None else self.layout.version)
-        if attr.version - since >= RAGGED:
+        if attr.version - since >= FRAGMENTED:
             self._looked = attr.version
-            self._fs.note_ragged(self.ino)
+            self._fs.note_fragmented(self.ino)
+
+    async def keep_changes(self) -> None:
+        """Makes durable what the Filesystem has answered; the dirty bytes of this file stay so.
+
+        Costs nothing while there is nothing that a crash could undo. Unavailable.
+        """
+        if self._path.changes > self._path.durable:
+            await self._path.sync_all()
 
     def lose(self, error: WrkfsError) -> None:
         """Bytes are lost: every handle that is open now tells it once."""
@@ -160,9 +169,14 @@ class FileHandle:
         return len(data)
 
     async def flush(self) -> None:
-        """Everything written is durable and visible, or the error that lost some of it."""
+        """Everything written is durable and visible, or the error that lost some of it.
+
+        Of a handle that is only read: names and attributes, but not the bytes of other handles.
+        """
         if self.writable:
             await self.file.writer.commit(durable=True)
+        else:
+            await self.file.keep_changes()
         self._raise_error()
 
     async def fsync(self) -> None:
@@ -177,7 +191,13 @@ class FileHandle:
         """
         file, self._file = self._file, None
         if file is not None:
-            await self._fs.let_go(self, file, others=not flushed)
+            try:
+                if not (flushed or self.writable or self.fixed is not None):
+                    await file.keep_changes()
+            except WrkfsError as error:
+                self.fail(error)
+            finally:
+                await self._fs.let_go(self, file, others=not flushed)
         self._raise_error()
 
     def _raise_error(self) -> None:

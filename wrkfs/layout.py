@@ -26,7 +26,7 @@ SLICE_MAX = 256 * MIB
 """Largest slice: garbage collection looks for no more blocks than these."""
 INLINE_MAX = 64 * KIB
 """Slices up to this size are stored in PostgreSQL, with no object at all."""
-RAGGED = 256
+FRAGMENTED = 256
 """Refs from which on a file may need compaction: its map costs about a millisecond then."""
 CHECKSUM_UNIT = 128 * KIB
 """Grain of crc32c sums inside a block, so that a ranged read can be checked."""

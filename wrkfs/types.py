@@ -192,11 +192,18 @@ class XattrFlags(IntFlag):
     REPLACE = 2
 
 
+Spot: TypeAlias = tuple[Ino, bytes]
+"""Where a name stands, or stood: its directory, and the name."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """Something removed that can be restored: the last name of an inode.
+    """Something removed that can be restored: the last name of an inode, or an earlier one.
 
     `parent` is the directory it was removed from, which may be in the trash itself or gone.
+    `linked`: the inode had other names when this one was removed; `nlink` counts those it has now.
+    `dir_mtime_ns` is the directory's mtime before the removal. None: not known, or another inode
+    took the name.
     """
 
     ino: Ino
@@ -208,6 +215,9 @@ class TrashEntry:
     gid: int
     size: int
     mtime_ns: int
+    nlink: int = 0
+    dir_mtime_ns: int | None = None
+    linked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

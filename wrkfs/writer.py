@@ -12,13 +12,13 @@ from wrkfs.dirty import FLUSH_WAIT, REST_WAIT, Pieces, Run
 from wrkfs.errors import Fenced, FileTooBig, StorageError, WrkfsError
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE, SLICE_MAX, block_key
 from wrkfs.types import Commit, Extent, SliceId
-from wrkfs.writepath import REFUSED
+from wrkfs.write_path import REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from wrkfs.types import Attr, BytesLike, Ino
-    from wrkfs.writepath import WritePath
+    from wrkfs.write_path import WritePath
 
 COMMIT_DELAY = 0.1
 """Seconds after a write until a background commit starts: half of what V2 allows."""

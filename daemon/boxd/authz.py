@@ -1,7 +1,7 @@
-"""Who may do what: one table, one function that decides.
+"""Authorization: one table of rules, and one function that decides.
 
-Everything is confined to the principal's owner. A scoped credential is confined to its workspace
-as well; some actions are refused to it altogether (not widened, not hidden).
+A principal has access only to the objects of its owner. A scoped credential has access only to its
+workspace. Some actions are forbidden for scoped credentials; the error says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What a surface can ask for."""
+    """An action that an interface can request."""
 
     LIST_BOXES = "list boxes"
     SHOW_BOX = "show a box"
@@ -54,7 +54,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`vias`: ways of authentication that may. `scoped`: a scoped credential may, in its scope."""
+    """`vias`: the allowed ways of authentication. `scoped`: allowed for scoped credentials too."""
 
     vias: frozenset[Via]
     scoped: bool
@@ -62,7 +62,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the action is about: somebody's workspace (None: the default one)."""
+    """The workspace that the action affects, and its owner. None: the default workspace."""
 
     owner: str
     workspace: str | None
@@ -109,7 +109,7 @@ TABLE: dict[Action, Rule] = {
 
 
 def may(principal: Principal, action: Action, target: Target | None = None) -> bool:
-    """Whether the principal may; `target` None asks for the action as such."""
+    """Whether the principal may do the action. `target` None: ignore the target."""
     try:
         require(principal, action, target)
     except (Forbidden, NotFound):
@@ -118,7 +118,10 @@ def may(principal: Principal, action: Action, target: Target | None = None) -> b
 
 
 def require(principal: Principal, action: Action, target: Target | None = None) -> None:
-    """Raises Forbidden, or NotFound for what belongs to others (they are not told apart)."""
+    """Check that the principal may do the action.
+
+    Raises Forbidden, or NotFound for an object of another owner, as for an object that is missing.
+    """
     rule = TABLE[action]
     if principal.via not in rule.vias:
         where = " here: use ssh" if rule.vias == _SSH else " with this credential"
@@ -133,14 +136,14 @@ def require(principal: Principal, action: Action, target: Target | None = None) 
         raise Forbidden(_confined(principal.scope))
 
 
-def workspace_of(principal: Principal, asked: str | None) -> str | None:
-    """The workspace a call is about: what was asked for, else the credential's default.
+def workspace_of(principal: Principal, requested: str | None) -> str | None:
+    """Return the workspace of a request: the requested one, else the default of the credential.
 
-    Raises Forbidden naming the scope when a scoped credential asks for another one.
+    Raises Forbidden with the scope if a scoped credential requests another workspace.
     """
-    if principal.scope is not None and asked not in (None, principal.scope):
+    if principal.scope is not None and requested not in (None, principal.scope):
         raise Forbidden(_confined(principal.scope))
-    return principal.scope if asked is None else asked
+    return principal.scope if requested is None else requested
 
 
 def _confined(scope: str) -> str:

@@ -1,4 +1,4 @@
-"""Wall time and monotonic time behind one Protocol, so that tests can turn the hands."""
+"""Wall-clock time and monotonic time behind one protocol, so that tests can replace the clock."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
-    """Where the service reads time."""
+    """The source of time for the service."""
 
     def now(self) -> datetime:
-        """Wall time, UTC."""
+        """Return the wall-clock time in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that only grow, also while the machine sleeps."""
+        """Return seconds that never decrease and include the time that the machine sleeps."""
         ...
 
 
 class HostClock(Clock, Protocol):
-    """A clock that knows the machine's starts."""
+    """A clock that also identifies the current boot of the machine."""
 
     def boot_id(self) -> str:
-        """Names the machine's present start: the next one has another."""
+        """Return an id of the machine's current boot. Each boot has another id."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine. Monotonic time is CLOCK_BOOTTIME."""
 
     def now(self) -> datetime:
-        """Wall time, UTC."""
+        """Return the wall-clock time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that only grow, also while the machine sleeps."""
+        """Return seconds that never decrease and include the time that the machine sleeps."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def boot_id(self) -> str:
-        """Names the machine's present start: the next one has another."""
+        """Return an id of the machine's current boot. Each boot has another id."""
         return BOOT_ID.read_text(encoding="ascii").strip()

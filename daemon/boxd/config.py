@@ -1,106 +1,566 @@
-"""Configuration of the daemon: one frozen field per flag, validated once."""
+"""Configuration of the daemon. A field of `Config` declares its flag, default, parser and help.
+
+`boxd.cli` builds its parsers and the `Config` from these declarations.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from boxd.names.address import (
+    Address,
+    parse_address,
+    parse_networks,
+    parse_proxies,
+    parse_public_address,
+)
+from boxd.names.dsn import parse_dsn, read_dsn_file
+from boxd.names.duration import format_duration, parse_duration, parse_seconds
+from boxd.names.flag import Flag, Group
+from boxd.names.hosts import parse_domain, parse_host_names, parse_origins
+from boxd.names.size import parse_count, parse_size
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from ipaddress import IPv4Network, IPv6Network
+
+__all__ = [
+    "BACKENDS",
+    "DEFAULT_IMAGE",
+    "DEFAULT_STATE_DIR",
+    "EXTERNAL_CACHE_SIZE",
+    "Address",
+    "Config",
+    "flags",
+]
 
 DEFAULT_STATE_DIR = Path("/var/lib/boxd")
 DEFAULT_IMAGE = "debian"
-DOCKER_SOCKET = Path("/var/run/docker.sock")
 BACKENDS = ("runc", "docker")
-BACKUPS_KEPT = 30
+EXTERNAL_CACHE_SIZE = 4 << 30
+"""Default bytes of blocks that each mounted drive caches on disk in front of an external store.
+
+The embedded store is on the same disk, so caching its blocks a second time has no benefit.
+"""
+
+_FLAGS = "flags"
+"""The key of a field's metadata that holds its flags."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where to listen. Port 0 lets the kernel choose."""
+def _flags(*declared: Flag) -> dict[str, tuple[Flag, ...]]:
+    """Return the metadata of a field that these flags set."""
+    return {_FLAGS: declared}
 
-    host: str
-    port: int
 
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+def _path(text: str, _flag: str) -> Path:
+    return Path(text)
+
+
+def _absolute_path(text: str, _flag: str) -> Path:
+    return Path(text).absolute()
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything that the operator decides.
+    """Everything the operator decides. Each field declares the flag that sets it."""
 
-    `meta_dsn` None means the embedded PostgreSQL, `store_file` None the embedded object server
-    (else a JSON file, mode 0600, that names an external S3 endpoint, bucket and credentials).
-    `api_addr` None serves no HTTP. Each mounted drive keeps at most `cache_size` bytes of blocks
-    below `cache_dir` (None: in the state directory). Removed files of drives can be restored for
-    `trash_seconds`; 0: not at all.
+    state_dir: Path = field(
+        default=DEFAULT_STATE_DIR,
+        metadata=_flags(
+            Flag(
+                "--state-dir",
+                Group.COMMON,
+                "store all state in this directory",
+                "DIR",
+                _absolute_path,
+            )
+        ),
+    )
+    verbose: bool = field(
+        default=False,
+        metadata=_flags(Flag("--verbose", Group.COMMON, "log more details", default="off")),
+    )
 
-    The keys in `admin_keys` open the console of administrators; None: nobody's do.
+    ssh_addr: Address = field(
+        default=Address("127.0.0.1", 2222),
+        metadata=_flags(
+            Flag(
+                "--ssh-addr",
+                Group.LISTENERS,
+                "serve SSH at this address",
+                "HOST:PORT",
+                parse_address,
+            )
+        ),
+    )
+    api_addr: Address | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--api-addr",
+                Group.LISTENERS,
+                "serve the HTTP API at this address",
+                "HOST:PORT",
+                parse_address,
+                default="not served",
+            )
+        ),
+    )
+    default_image: str = field(
+        default=DEFAULT_IMAGE,
+        metadata=_flags(
+            Flag("--default-image", Group.IMAGES, "image of a box whose spec names none", "NAME")
+        ),
+    )
 
-    Addresses in `trusted_sources` are no strangers to the SSH listener, as loopback is none.
+    meta_dsn: str | None = field(
+        default=None,
+        repr=False,
+        metadata=_flags(
+            Flag(
+                "--meta-dsn",
+                Group.STORES,
+                "connect to this PostgreSQL; the DSN must not contain a password",
+                "DSN",
+                parse_dsn,
+                default="embedded PostgreSQL",
+            ),
+            Flag(
+                "--meta-dsn-file",
+                Group.STORES,
+                "read the DSN of the PostgreSQL from this file (mode 0600)",
+                "FILE",
+                read_dsn_file,
+                default="embedded PostgreSQL",
+            ),
+        ),
+    )
+    """None: the embedded PostgreSQL."""
+    store_file: Path | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--store-file",
+                Group.STORES,
+                "use the S3 endpoint, bucket and credentials in this JSON file (mode 0600)",
+                "FILE",
+                _path,
+                default="embedded object server",
+            )
+        ),
+    )
+    """None: the embedded object server."""
 
-    Whose forwarded headers count: the addresses and networks of `trusted_proxy`, with commas.
-    Ports of boxes are also served at hosts below `preview_domain` (lower case; None: at none);
-    with `partitioned_cookies` a browser keeps their cookie apart for each site that embeds them.
+    backend: str = field(
+        default="runc",
+        metadata=_flags(
+            Flag("--backend", Group.BACKEND, "create boxes with this backend", choices=BACKENDS)
+        ),
+    )
+    docker_socket: Path = field(
+        default=Path("/var/run/docker.sock"),
+        metadata=_flags(
+            Flag(
+                "--docker-socket",
+                Group.BACKEND,
+                "socket of the engine for the docker backend",
+                "PATH",
+                _absolute_path,
+            )
+        ),
+    )
 
-    Pages of other origins, `api_origins`, may use MCP by HTTP.
+    idle_timeout: timedelta = field(
+        default=timedelta(minutes=2),
+        metadata=_flags(
+            Flag(
+                "--idle-timeout",
+                Group.BOXES,
+                "suspend a box after it has been idle this long",
+                "DURATION",
+                parse_duration,
+            )
+        ),
+    )
+    """See `boxes.timing.policy`, also for the next two."""
+    idle_reap: timedelta = field(
+        default=timedelta(hours=3),
+        metadata=_flags(
+            Flag(
+                "--idle-reap",
+                Group.BOXES,
+                "remove a box after it has been suspended this long",
+                "DURATION",
+                parse_duration,
+            )
+        ),
+    )
+    grace: timedelta | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--grace",
+                Group.BOXES,
+                "keep a box awake this long after the last detach",
+                "DURATION",
+                parse_duration,
+                default="no grace period",
+            )
+        ),
+    )
+    names: str = field(
+        default="owner",
+        metadata=_flags(
+            Flag(
+                "--names",
+                Group.BOXES,
+                "make box names in default workspaces unique for each owner, or for all owners",
+                choices=("owner", "global"),
+            )
+        ),
+    )
+    templates: bool = field(
+        default=True,
+        metadata=_flags(
+            Flag(
+                "--no-templates",
+                Group.BOXES,
+                "boot every new box instead of copying the memory of a booted one",
+                default="off",
+            )
+        ),
+    )
 
-    `ssh_host` is what users type to reach `ssh_addr`, behind NAT or by a name; None: that address;
-    its port 0: the one of `ssh_addr`.
+    boxes_size: int | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--boxes-size",
+                Group.LIMITS,
+                "limit the disks of all boxes together to this size; 0: no limit on any disk",
+                "SIZE",
+                parse_size,
+                default="chosen by free disk space",
+            )
+        ),
+    )
+    """Bytes of the writable layers of all boxes. None: chosen by free space. 0: no disk limits."""
+    max_running: int | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--max-running",
+                Group.LIMITS,
+                "let at most this many boxes of all owners run at once",
+                "N",
+                parse_count,
+                default="500",
+            )
+        ),
+    )
+    """None: see `boxes.limits.host`, also for the next two."""
+    max_memory: int | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--max-memory",
+                Group.LIMITS,
+                "limit the sum of the memory limits of running boxes",
+                "SIZE",
+                parse_size,
+                default="chosen by the host's memory",
+            )
+        ),
+    )
+    """Bytes."""
+    min_free: int | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--min-free",
+                Group.LIMITS,
+                "start no box while the disk has less free space than this",
+                "SIZE",
+                parse_size,
+                default="2G, at most 5% of the disk",
+            )
+        ),
+    )
+    """Bytes."""
 
-    `backend` makes the boxes: `runc`, or `docker` by the engine at `docker_socket`. `boxes_size`
-    bytes hold the writable layers of all boxes (None: chosen by free space; 0: no limits on disks).
-    `templates`: boxes are made from the memory of one that has just started, where that works.
-    `mount_in_box`: the agents of boxes mount their drives, with rights that boxes have not else.
-    `idle_timeout`, `idle_reap` and `grace`: see `boxes.policy`. `max_running` boxes, `max_memory`
-    bytes of their caps and `min_free` bytes of disk bound all; None: see `boxes.hostlimits`.
+    workspace_automount: bool = field(
+        default=False,
+        metadata=_flags(
+            Flag(
+                "--workspace-automount",
+                Group.DRIVES,
+                "mount the drive at /wrk in every new box",
+                default="off",
+            )
+        ),
+    )
+    drive: bool = field(
+        default=True,
+        metadata=_flags(
+            Flag(
+                "--no-drive",
+                Group.DRIVES,
+                "serve no drive, neither in boxes nor by the API; overrides --workspace-automount",
+                default="off",
+            )
+        ),
+    )
+    mount_in_box: bool = field(
+        default=False,
+        metadata=_flags(
+            Flag(
+                "--mount-in-box",
+                Group.DRIVES,
+                "let agents in boxes mount the drive, which needs more rights: see SECURITY.md",
+                default="off",
+            )
+        ),
+    )
+    cache_dir: Path | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--cache-dir",
+                Group.DRIVES,
+                "cache blocks of drives in this directory",
+                "DIR",
+                _absolute_path,
+                default="in the state directory",
+            )
+        ),
+    )
+    cache_size: int = field(
+        default=0,
+        metadata=_flags(
+            Flag(
+                "--cache-size",
+                Group.DRIVES,
+                "cache at most this much of each mounted drive, for example 20G; 0: no cache",
+                "SIZE",
+                parse_size,
+                default="4G with --store-file, else 0",
+            )
+        ),
+    )
+    """Bytes."""
+    trash_seconds: int = field(
+        default=24 * 3600,
+        metadata=_flags(
+            Flag(
+                "--trash",
+                Group.DRIVES,
+                "let users restore removed files for this long; 0: never",
+                "DURATION",
+                parse_seconds,
+                default="24h",
+            )
+        ),
+    )
 
-    Every `backup_every` the control plane is backed up to `backup_url` (a directory or
-    s3://BUCKET/PREFIX with `backup_store_file`, None: no backups), encrypted with
-    `backup_key_file`; there the newest `backup_keep` archives stay.
-    """
+    ssh_host: Address | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--ssh-host",
+                Group.SSH,
+                "name and port that users type to reach SSH, for example behind NAT",
+                "NAME[:PORT]",
+                parse_public_address,
+                default="the address and port of --ssh-addr",
+            )
+        ),
+    )
+    """Port 0: the port of `ssh_addr`."""
+    admin_keys: Path | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--admin-keys",
+                Group.SSH,
+                "let the public keys in this file open the administrators' console (ssh sudo@...)",
+                "FILE",
+                _absolute_path,
+                default="no administrators",
+            )
+        ),
+    )
+    trusted_sources: tuple[IPv4Network | IPv6Network, ...] = field(
+        default=(),
+        metadata=_flags(
+            Flag(
+                "--trusted-sources",
+                Group.SSH,
+                "exempt these networks, like loopback, from the SSH limits for unknown clients",
+                "NET,...",
+                parse_networks,
+                default="loopback only",
+            )
+        ),
+    )
 
-    state_dir: Path = DEFAULT_STATE_DIR
-    ssh_addr: Address = Address("127.0.0.1", 2222)
-    ssh_host: Address | None = None
-    api_addr: Address | None = None
-    admin_keys: Path | None = None
-    trusted_sources: tuple[IPv4Network | IPv6Network, ...] = ()
-    meta_dsn: str | None = field(default=None, repr=False)
-    store_file: Path | None = None
-    cache_dir: Path | None = None
-    cache_size: int = 0
-    trash_seconds: int = 24 * 3600
-    default_image: str = DEFAULT_IMAGE
-    backend: str = "runc"
-    docker_socket: Path = DOCKER_SOCKET
-    boxes_size: int | None = None
-    templates: bool = True
-    idle_timeout: timedelta = timedelta(minutes=2)
-    idle_reap: timedelta = timedelta(hours=3)
-    grace: timedelta | None = None
-    max_running: int | None = None
-    max_memory: int | None = None
-    min_free: int | None = None
-    workspace_automount: bool = False
-    mount_in_box: bool = False
-    api_origins: tuple[str, ...] = ()
-    trusted_proxy: str = "127.0.0.1"
-    preview_domain: str | None = None
-    partitioned_cookies: bool = False
-    backup_url: str | None = None
-    backup_key_file: Path | None = None
-    backup_store_file: Path | None = None
-    backup_every: timedelta = timedelta(hours=24)
-    backup_keep: int = BACKUPS_KEPT
-    verbose: bool = False
+    trusted_proxy: str = field(
+        default="127.0.0.1",
+        metadata=_flags(
+            Flag(
+                "--trusted-proxy",
+                Group.HTTP,
+                "trust forwarded headers from these addresses and networks (comma-separated)",
+                "IP",
+                parse_proxies,
+            )
+        ),
+    )
+    preview_domain: str | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--preview-domain",
+                Group.HTTP,
+                "serve the ports of boxes at BOX-PORT.DOMAIN as well",
+                "DOMAIN",
+                parse_domain,
+                default="no preview hosts",
+            )
+        ),
+    )
+    """Lower case."""
+    partitioned_cookies: bool = field(
+        default=False,
+        metadata=_flags(
+            Flag(
+                "--partitioned-cookies",
+                Group.HTTP,
+                "partition preview cookies by embedding site (CHIPS)",
+                default="off",
+            )
+        ),
+    )
+    api_origins: tuple[str, ...] = field(
+        default=(),
+        metadata=_flags(
+            Flag(
+                "--api-origins",
+                Group.HTTP,
+                "let pages of these origins use MCP by HTTP, for example https://app.example.com",
+                "ORIGIN,...",
+                parse_origins,
+                default="no other origins",
+            )
+        ),
+    )
+    api_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=_flags(
+            Flag(
+                "--api-hosts",
+                Group.HTTP,
+                "serve MCP at these host names, besides IP addresses and localhost",
+                "NAME,...",
+                parse_host_names,
+                default="no names",
+            )
+        ),
+    )
+    """Lower case."""
+
+    backup_url: str | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--backup-url",
+                Group.SCHEDULE,
+                "back up the control plane to this place; needs --backup-key-file",
+                "DIR|s3://BUCKET/PREFIX",
+                default="no backups",
+            )
+        ),
+    )
+    backup_every: timedelta = field(
+        default=timedelta(hours=24),
+        metadata=_flags(
+            Flag(
+                "--backup-every",
+                Group.SCHEDULE,
+                "make a backup each time this long has passed",
+                "DURATION",
+                parse_duration,
+                default="24h",
+            )
+        ),
+    )
+    backup_keep: int = field(
+        default=30,
+        metadata=_flags(
+            Flag(
+                "--backup-keep",
+                Group.SCHEDULE,
+                "keep this many archives and remove older ones",
+                "N",
+                parse_count,
+            )
+        ),
+    )
+    backup_key_file: Path | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--backup-key-file",
+                Group.BACKUPS,
+                "encrypt backups with the key in this file (mode 0600)",
+                "FILE",
+                _path,
+                default="none",
+                aliases=("--key-file",),
+            )
+        ),
+    )
+    backup_store_file: Path | None = field(
+        default=None,
+        metadata=_flags(
+            Flag(
+                "--backup-store-file",
+                Group.BACKUPS,
+                "S3 endpoint and credentials for s3:// backups; same format as --store-file",
+                "FILE",
+                _path,
+                default="none",
+            )
+        ),
+    )
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names at which clients reach the HTTP API: `api_hosts` and the host of `api_addr`."""
+        return self.api_hosts if self.api_addr is None else (*self.api_hosts, self.api_addr.host)
 
     @property
     def instance(self) -> str:
-        """6 hex digits that tell this installation's host objects (netns, cgroups) from others'."""
+        """Six hex digits in the names of this installation's host objects (netns, cgroups).
+
+        They distinguish the objects from those of other installations on the host.
+        """
         return hashlib.sha256(str(self.state_dir.resolve()).encode()).hexdigest()[:6]
+
+
+def flags() -> Iterator[tuple[str, Flag]]:
+    """Yield each flag with the name of the field that it sets, in the order of the fields."""
+    for setting in fields(Config):
+        for flag in setting.metadata[_FLAGS]:
+            yield setting.name, flag
+
+
+def default_text(field_name: str, flag: Flag) -> str:
+    """Return the default of a flag as help texts show it."""
+    if flag.default is not None:
+        return flag.default
+    value = next(setting.default for setting in fields(Config) if setting.name == field_name)
+    return format_duration(value) if isinstance(value, timedelta) else str(value)

@@ -1,4 +1,7 @@
-"""What this host can and cannot do: the checks of `boxd doctor`, which `serve` makes first."""
+"""The checks of `boxd doctor`: what this host supports.
+
+`boxd serve` makes the same checks before it starts.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends import cgroups, criu, fence, hostshares
-from boxd.backends.hostnames import HostNames
-from boxd.backends.run import run
-from boxd.backends.runc import RuncBackend
-from boxd.backends.volume import Volume
+from boxd.backends.checkpoint import criu, obstacles
+from boxd.backends.disks.volume import Volume
+from boxd.backends.host import cgroups, shares
+from boxd.backends.host.names import HostNames
+from boxd.backends.host.run import run
+from boxd.backends.network import fence
+from boxd.backends.oci import lxcfs
+from boxd.backends.runc.backend import RuncBackend
 from boxd.backup import status as backups
 from boxd.embedded.postgres_cluster import DISTRIBUTION
 from boxd.embedded.statedir import lock_holder
@@ -31,86 +37,98 @@ if TYPE_CHECKING:
     from boxd.config import Address, Config
 
 MIN_KERNEL = (5, 12)
-"""Drives come into boxes by open_tree and move_mount (5.2), setns on a pidfd (5.8) and
+"""The daemon mounts drives in boxes with open_tree and move_mount (5.2), setns on a pidfd (5.8) and
 mount_setattr (5.12)."""
 OVERDUE = 2
-"""Times its period after which a scheduled backup is missed."""
+"""A scheduled backup is overdue after this many of its periods."""
 MIN_FREE = 2 << 30
-"""Bytes: an image, its runtime and a new PostgreSQL cluster fit."""
+"""Bytes that an image, its runtime and a new PostgreSQL cluster need."""
 _PROGRAMS = {
     "ip": "iproute2",
     "nft": "nftables",
     "mount": "mount",
 }
 _PROGRAMS_OF = {"runc": {"runc": "runc"}, "docker": {"tar": "tar"}}
-"""Those of a backend alone."""
+"""Programs that only one backend needs, by backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the table. `needed`: `serve` refuses to start without it."""
+    """One line of the table. `serve` does not start if a `needed` check fails."""
 
     name: str
     ok: bool
-    found: str
+    finding: str
     remedy: str = ""
     needed: bool = True
 
 
 def checks(config: Config, *, starting: bool = False) -> list[Check]:
-    """All checks of this host for this configuration; changes nothing.
+    """Return all checks of this host for a configuration. The checks change nothing.
 
-    `starting`: asked by a daemon about to serve, for which a state directory that another one
-    serves is a failure. To anybody else it is good news.
+    `starting`: the caller is a daemon that is about to serve. A state directory that another daemon
+    serves is then a failure; for `boxd doctor` it is not.
     """
-    found = [_root(), _fuse(), _kernel(), *_programs(config), *_engine(config), _state_dir(config)]
+    results = [
+        _root(),
+        _fuse(),
+        _kernel(),
+        *_programs(config),
+        *_engine(config),
+        _state_dir(config),
+    ]
     busy = lock_holder(config.state_dir)
-    found.append(_lock(busy, starting=starting))
+    results.append(_lock(busy, starting=starting))
     if busy is None:
-        found.append(_port("SSH address", config.ssh_addr, "--ssh-addr"))
+        results.append(_port("SSH address", config.ssh_addr, "--ssh-addr"))
         if config.api_addr is not None:
-            found.append(_port("API address", config.api_addr, "--api-addr"))
-    found.extend(_secret_files(config))
-    found.append(_image(config))
-    found.append(_backup(config))
-    found.append(_disks(config))
-    found.append(_shares())
-    found.append(_cgroups())
-    found.extend(_fence())
-    return found
+            results.append(_port("API address", config.api_addr, "--api-addr"))
+    results.extend(_secret_files(config))
+    results.append(_image(config))
+    results.append(_backup(config))
+    results.append(_disks(config))
+    results.append(_shares())
+    if config.backend == RuncBackend.name:
+        results.append(_limits_of_others())
+        results.append(_sizes())
+    results.append(_cgroups())
+    results.extend(_fence())
+    return results
 
 
 def suspending(config: Config) -> Check:
-    """Whether this host can suspend boxes. It is tried with one, which takes some seconds.
+    """Check whether this host can suspend boxes, by a trial with one box. It takes some seconds.
 
-    What is found out is kept in the state directory; where there is none yet, it is tried beside
-    its place and nothing is kept.
+    The state directory stores the result. If there is no state directory yet, the trial runs in its
+    parent directory and stores nothing.
     """
     if config.backend != RuncBackend.name:
-        from boxd.backends.docker import WHY_NO_SUSPEND
+        from boxd.backends.docker.backend import WHY_NO_SUSPEND
 
         remedy = "use --backend runc"
-        return Check("suspend", ok=False, found=WHY_NO_SUSPEND, remedy=remedy, needed=False)
+        return Check("suspend", ok=False, finding=WHY_NO_SUSPEND, remedy=remedy, needed=False)
     try:
         if config.state_dir.is_dir() or os.geteuid() != 0:
-            found = asyncio.run(criu.verdict(config.state_dir, again=True))
+            verdict = asyncio.run(criu.verdict(config.state_dir, again=True))
         else:
             with tempfile.TemporaryDirectory(dir=_existing_parent(config.state_dir)) as place:
-                found = asyncio.run(criu.verdict(Path(place)))
+                verdict = asyncio.run(criu.verdict(Path(place)))
     except OSError as error:
-        text, remedy = f"suspending could not be tried: {error}", "use another --state-dir"
-        return Check("suspend", ok=False, found=text, remedy=remedy, needed=False)
-    return Check("suspend", found.suspends, found.text, found.remedy, needed=False)
+        text, remedy = f"suspending a box could not be tried: {error}", "use another --state-dir"
+        return Check("suspend", ok=False, finding=text, remedy=remedy, needed=False)
+    return Check("suspend", verdict.suspends, verdict.text, verdict.remedy, needed=False)
 
 
 def boxes_left(config: Config) -> int:
-    """How many boxes of this state directory have a network, as those that run have."""
+    """Return the number of boxes of this state directory that have a network: the running ones."""
     return len(list(Path("/run/netns").glob(f"boxd-{config.instance}-*")))
 
 
 def left_running(config: Config) -> bool:
-    """Whether an earlier daemon left servers, drives or boxes of this state directory running, or
-    on this host what surrounds them: fence, routes, cgroup."""
+    """Whether an earlier daemon has left servers, drives or boxes of this state directory running.
+
+    The fence, the routes and the cgroup around its boxes count too.
+    """
     inside = str(config.state_dir.resolve()) + "/"
     if boxes_left(config) or _surrounded(config):
         return True
@@ -122,15 +140,15 @@ def left_running(config: Config) -> bool:
 
 
 def _surrounded(config: Config) -> bool:
-    """Whether the cgroup or the fence around all boxes is there. Routes go with the fence."""
+    """Whether the cgroup or the fence around all boxes exists. The fence includes the routes."""
     names = HostNames(config.instance, config.state_dir.resolve())
-    with suppress(Unavailable, OSError):  # without cgroups nothing has ever run here
+    with suppress(Unavailable, OSError):  # no cgroups: no box has ever run here
         if cgroups.exists(cgroups.detect(), names.cgroup_parent):
             return True
     try:
         asyncio.run(run("nft", "--terse", "list", "table", "inet", names.table))
     except BoxdError:
-        return False  # there is none, or no nftables, without which none was made
+        return False  # no fence, or no nftables to create one
     return True
 
 
@@ -139,7 +157,7 @@ def _works_in(process: Path, inside: str) -> bool:
         place = os.readlink(process / "cwd") + "/"
         words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
     except OSError:
-        return False  # it has just ended, or is a thread of the kernel
+        return False  # the process has just ended, or is a kernel thread
     return place.startswith(inside) or any(inside in word for word in words)
 
 
@@ -156,7 +174,7 @@ def _fuse() -> Check:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
         remedy = "modprobe fuse (in a container: --device /dev/fuse)"
-        return Check("/dev/fuse", ok=False, found=error.strerror or "not usable", remedy=remedy)
+        return Check("/dev/fuse", ok=False, finding=error.strerror or "not usable", remedy=remedy)
     return Check("/dev/fuse", ok, "present", "modprobe fuse")
 
 
@@ -174,39 +192,41 @@ def _programs(config: Config) -> Iterator[Check]:
         yield Check(program, path is not None, path or "missing", f"apt-get install {package}")
     if config.meta_dsn is None:
         here = next(iter(sorted(DISTRIBUTION.glob("*/bin/postgres"), reverse=True)), None)
-        found = str(here) if here else "missing"
-        yield Check("postgres", here is not None, found, "apt-get install postgresql-15")
+        finding = str(here) if here else "missing"
+        yield Check("postgres", here is not None, finding, "apt-get install postgresql-15")
 
 
 def _engine(config: Config) -> Iterator[Check]:
     if config.backend == RuncBackend.name:
         return
-    # Its client takes long to load (see CONTRIBUTING): only who uses it waits for that.
-    from boxd.backends.docker_engine import ask
+    # The import of the client is slow (see CONTRIBUTING), so other backends skip it.
+    from boxd.backends.docker.engine import ask
 
     name = "docker engine"
     try:
         info = asyncio.run(ask(config.docker_socket))
     except Unavailable as error:
-        found, _, remedy = str(error).partition("; ")
-        yield Check(name, ok=False, found=found, remedy=remedy)
+        finding, _, remedy = str(error).partition("; ")
+        yield Check(name, ok=False, finding=finding, remedy=remedy)
         return
     text = f"{info.version}, API {info.api}, {info.storage_driver}, at {config.docker_socket}"
     if info.cgroup_driver != "cgroupfs":
-        text += f"; boxes share no ceiling of memory (cgroup driver {info.cgroup_driver})"
-    yield Check(name, ok=True, found=text)
+        text += f"; boxes have no common memory limit (cgroup driver {info.cgroup_driver})"
+    yield Check(name, ok=True, finding=text)
 
 
 def _state_dir(config: Config) -> Check:
     path, name = config.state_dir, "state directory"
     if not path.exists():
-        return _space(name, _existing_parent(path), f"{path} (to be made)")
+        return _space(name, _existing_parent(path), f"{path} (will be created)")
     status = path.stat()
     if not stat.S_ISDIR(status.st_mode):
-        return Check(name, ok=False, found=f"{path} is no directory", remedy="use --state-dir DIR")
+        return Check(
+            name, ok=False, finding=f"{path} is not a directory", remedy="use --state-dir DIR"
+        )
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         remedy = f"chown root {path} && chmod 700 {path}"
-        return Check(name, ok=False, found=f"{path} is open to others", remedy=remedy)
+        return Check(name, ok=False, finding=f"{path} is accessible to other users", remedy=remedy)
     return _space(name, path, str(path))
 
 
@@ -216,14 +236,14 @@ def _existing_parent(path: Path) -> Path:
 
 def _space(name: str, where: Path, shown: str) -> Check:
     free = shutil.disk_usage(where).free
-    found = f"{shown}, {free / 2**30:.1f} GiB free"
-    return Check(name, free >= MIN_FREE, found, "free at least 2 GiB, or use another --state-dir")
+    finding = f"{shown}, {free / 2**30:.1f} GiB free"
+    return Check(name, free >= MIN_FREE, finding, "free at least 2 GiB, or use another --state-dir")
 
 
 def _lock(holder: str | None, *, starting: bool) -> Check:
-    remedy = "stop that boxd first (Ctrl-C there, or: boxd down), or use another --state-dir"
-    found = "free" if holder is None else f"served by process {holder}"
-    return Check("lock", holder is None or not starting, found, remedy)
+    remedy = "stop that boxd first (Ctrl-C, or `boxd down`), or use another --state-dir"
+    finding = "free" if holder is None else f"served by process {holder}"
+    return Check("lock", holder is None or not starting, finding, remedy)
 
 
 def _port(name: str, address: Address, flag: str) -> Check:
@@ -234,10 +254,10 @@ def _port(name: str, address: Address, flag: str) -> Check:
             probe.bind((address.host, address.port))
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
-            found = f"{address} is taken" if taken else f"{address}: {error.strerror}"
-            remedy = f"stop what listens there, or choose another {flag} HOST:PORT"
-            return Check(name, ok=False, found=found, remedy=remedy)
-    return Check(name, ok=True, found=f"{address} is free")
+            finding = f"{address} is in use" if taken else f"{address}: {error.strerror}"
+            remedy = f"stop the program that listens there, or choose another {flag} HOST:PORT"
+            return Check(name, ok=False, finding=finding, remedy=remedy)
+    return Check(name, ok=True, finding=f"{address} is free")
 
 
 def _secret_files(config: Config) -> Iterator[Check]:
@@ -247,92 +267,119 @@ def _secret_files(config: Config) -> Iterator[Check]:
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
         except OSError as error:
-            found = f"{path}: {error.strerror}"
-            yield Check(flag, ok=False, found=found, remedy=f"make the file, mode 0600: {path}")
+            finding = f"{path}: {error.strerror}"
+            yield Check(
+                flag, ok=False, finding=finding, remedy=f"create the file with mode 0600: {path}"
+            )
             continue
         private = mode & 0o077 == 0
         yield Check(flag, private, f"{path}, mode {mode:04o}", f"chmod 600 {path}")
 
 
 def _backup(config: Config) -> Check:
-    """The outcome of the last backup to each target; the first one that went wrong."""
+    """Check the last backup to each target; report the first failure."""
     known = backups.load(config.state_dir)
-    last = "none yet: a lost disk loses boxes' names, keys and workspaces"
+    last = "no backup yet: if the disk fails, names of boxes, keys and workspaces are lost"
     for url, one in known.items():
-        remedy = f"look whether {url} can be written; boxd tries again by itself"
+        remedy = f"check that boxd can write to {url}; boxd retries automatically"
         if one.failed is not None:
-            found = f"to {url} failed {one.failed:%Y-%m-%d %H:%M} UTC: {one.why}"
-            return Check("backup", ok=False, found=found, remedy=remedy, needed=False)
+            finding = f"backup to {url} failed at {one.failed:%Y-%m-%d %H:%M} UTC: {one.why}"
+            return Check("backup", ok=False, finding=finding, remedy=remedy, needed=False)
         if one.succeeded is None:
             continue
         last = f"{one.archive} in {url}"
         if one.every is not None and datetime.now(UTC) > one.succeeded + OVERDUE * one.every:
-            found = f"the last to {url} is of {one.succeeded:%Y-%m-%d %H:%M} UTC"
-            remedy = f"serve with --backup-url; without, remove {config.state_dir / backups.FILE}"
-            return Check("backup", ok=False, found=found, remedy=remedy, needed=False)
-    return Check("backup", ok=True, found=last)
+            finding = f"the last backup to {url} is from {one.succeeded:%Y-%m-%d %H:%M} UTC"
+            remedy = f"serve with --backup-url, or remove {config.state_dir / backups.FILE}"
+            return Check("backup", ok=False, finding=finding, remedy=remedy, needed=False)
+    return Check("backup", ok=True, finding=last)
 
 
 def _disks(config: Config) -> Check:
     name = "disks of boxes"
     if config.backend != RuncBackend.name:
-        found, remedy = "no limits: the engine sets none", "use --backend runc"
-        return Check(name, ok=False, found=found, remedy=remedy, needed=False)
+        finding, remedy = "no limits: the engine does not support them", "use --backend runc"
+        return Check(name, ok=False, finding=finding, remedy=remedy, needed=False)
     try:
-        found = Volume(config.state_dir, config.boxes_size).outlook()
+        finding = Volume(config.state_dir, config.boxes_size).outlook()
     except Unavailable as error:
         reason, _, remedy = str(error).partition("; ")
-        return Check(name, ok=False, found=f"no limits: {reason}", remedy=remedy, needed=False)
-    return Check(name, ok=True, found=f"limited, on {found}")
+        return Check(name, ok=False, finding=f"no limits: {reason}", remedy=remedy, needed=False)
+    return Check(name, ok=True, finding=f"limited, on {finding}")
 
 
 def _shares() -> Check:
-    """What the kernel counts for all boxes together; `serve` raises it where it may."""
-    name, lacking = "shared limits", hostshares.lacking()
+    """Check the kernel limits that all boxes share. `serve` raises them if it is allowed to."""
+    name, lacking = "shared limits", shares.lacking()
     if not lacking:
-        return Check(name, ok=True, found="more than one box can use up")
-    found = ", ".join(f"{share.name} is {share.present()}" for share in lacking)
+        return Check(name, ok=True, finding="one box cannot use them up")
+    finding = ", ".join(f"{share.name} is {share.present()}" for share in lacking)
     may = all(os.access(share.file(), os.W_OK) for share in lacking)
-    found += "; raised at the start" if may else ": one box can use that up"
-    return Check(name, may, found, remedy=hostshares.command(lacking), needed=False)
+    finding += "; boxd raises it at the start" if may else ": one box can use it up"
+    return Check(name, may, finding, remedy=shares.command(lacking), needed=False)
+
+
+def _limits_of_others() -> Check:
+    """Check whether boxes with processes of users other than root can be suspended."""
+    name = "suspend users"
+    if obstacles.may_read_limits():
+        return Check(name, ok=True, finding="boxes with processes of any user can be suspended")
+    finding = f"{obstacles.LACKS_SYS_RESOURCE}; boxes with processes of other users stay awake"
+    remedy = "grant CAP_SYS_RESOURCE to the service (in a container: --cap-add SYS_RESOURCE)"
+    return Check(name, ok=False, finding=finding, remedy=remedy, needed=False)
+
+
+def _sizes() -> Check:
+    """Check whether boxes see their own limits in /proc."""
+    name = "size of boxes"
+    try:
+        program = asyncio.run(lxcfs.find())
+    except BoxdError as error:
+        finding = f"{error}: {lxcfs.CONSEQUENCE}"
+        return Check(name, ok=False, finding=finding, remedy=lxcfs.REMEDY, needed=False)
+    return Check(
+        name, ok=True, finding=f"boxes see their own processors and memory through {program}"
+    )
 
 
 def _cgroups() -> Check:
-    """What bounds boxes; hosts mount it in three ways."""
+    """Check the cgroups that limit boxes. Hosts mount them in one of three ways."""
     try:
         layout = cgroups.detect()
     except (Unavailable, OSError) as error:
         remedy = "mount cgroup2 at /sys/fs/cgroup, with the controllers cpu, memory and pids"
-        return Check("cgroups", ok=False, found=str(error), remedy=remedy)
+        return Check("cgroups", ok=False, finding=str(error), remedy=remedy)
     if cgroups.caps_swap(layout):
-        return Check("cgroups", ok=True, found=f"{layout.mode}, swap of boxes is capped")
-    found = f"{layout.mode}; boxes may use swap beyond their memory"
+        return Check("cgroups", ok=True, finding=f"{layout.mode}; swap of boxes is limited")
+    finding = f"{layout.mode}; boxes can use swap beyond their memory limit"
     remedy = "boot with swapaccount=1, or without swap"
-    return Check("cgroups", ok=False, found=found, remedy=remedy, needed=False)
+    return Check("cgroups", ok=False, finding=finding, remedy=remedy, needed=False)
 
 
 def _fence() -> Iterator[Check]:
-    """Whether the kernel takes the rules around boxes, which are not loaded by this."""
+    """Check whether the kernel accepts the rules around boxes, without loading them."""
     if os.geteuid() != 0 or shutil.which("nft") is None:
-        return  # told above
+        return  # other checks report it
     try:
         asyncio.run(run("nft", "--check", "-f", "-", stdin=fence.ruleset(fence.SAMPLE)))
     except BoxdError as error:
         remedy = "modprobe nf_tables nft_chain_nat nft_reject_inet nft_connlimit"
-        yield Check("network fence", ok=False, found=str(error), remedy=remedy)
+        yield Check("network fence", ok=False, finding=str(error), remedy=remedy)
     else:
-        yield Check("network fence", ok=True, found="nftables takes its rules")
+        yield Check("network fence", ok=True, finding="nftables accepts its rules")
 
 
 def _image(config: Config) -> Check:
     built = (config.state_dir / "images" / config.default_image / "rootfs").is_dir()
     maker = shutil.which("mmdebstrap")
     if built or maker is not None:
-        found = "built" if built else "built at the first start, which takes about a minute"
-        return Check(f"image {config.default_image}", ok=True, found=found)
+        finding = (
+            "built" if built else "will be built at the first start, which takes about a minute"
+        )
+        return Check(f"image {config.default_image}", ok=True, finding=finding)
     return Check(
         f"image {config.default_image}",
         ok=False,
-        found="not built, and mmdebstrap is missing",
+        finding="not built, and mmdebstrap is missing",
         remedy="apt-get install mmdebstrap",
     )

@@ -1,4 +1,4 @@
-"""Errors of the service; each class carries its HTTP status and SSH exit status.
+"""Errors of the service. Each class has an HTTP status and an SSH exit status.
 
 ::
 
@@ -7,21 +7,22 @@
     │   ├── BadName            a spec, reference, name or duration that does not parse
     │   ├── UnknownImage       no such image or flavor
     │   └── Unsupported        the backend cannot do it
-    ├── InvalidKey 401         one text for whatever is wrong with a key that is shown
+    ├── InvalidKey 401         the same text for every reason
     ├── Forbidden 403
-    │   └── Confidential       a box that only its own SSH server opens
+    │   └── Confidential       only the SSH server inside the box gives access
     ├── NotFound 404
     │   └── InvalidShare       always the same text
     ├── Conflict 409
-    │   └── Ambiguous          names the candidates
+    │   ├── Ambiguous          names the candidates
+    │   └── Pinned             a pin protects the box from removal
     ├── PreconditionFailed 412 ├── TooLarge 413          ├── BadRange 416
     ├── QuotaExceeded 429      ├── NothingListening 502  ├── BadAnswer 502
     ├── Unavailable 503
     ├── DialTimeout 504        ├── DriveFull 507
     ├── DiskFull 507           └── MemoryLost 500
 
-The text of an error is shown to users: it says what happened, to what, and what to do next, and
-holds no secret and nothing of another owner.
+Users see the text of an error. It says what happened, to what, and what to do next. It contains no
+secret and nothing about another owner.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from typing import ClassVar
 
 
 class BoxdError(Exception):
-    """Base of everything the service refuses or fails on purpose."""
+    """Base class of all refusals and expected failures of the service."""
 
     http_status: ClassVar[int] = 500
     exit_status: ClassVar[int] = 1
 
 
 class BadRequest(BoxdError):
-    """The request makes no sense."""
+    """The request is not valid."""
 
     http_status = 400
 
@@ -53,13 +54,13 @@ class UnknownImage(BadRequest):
 
 
 class Unsupported(BadRequest):
-    """The backend cannot do this."""
+    """The backend does not support the request."""
 
 
 class InvalidKey(BoxdError):
-    """Missing, unknown, revoked or expired API key; they are not told apart.
+    """Missing, unknown, revoked or expired API key. The text does not tell which.
 
-    What a key or share has opened, and may not go on, is told why in a text of its own.
+    A connection that ends because its key or share has ended gets another text with the reason.
     """
 
     http_status = 401
@@ -69,99 +70,113 @@ class InvalidKey(BoxdError):
 
 
 class Forbidden(BoxdError):
-    """Known, but not allowed."""
+    """The caller is authenticated, but not allowed to do this."""
 
     http_status = 403
 
 
 class Confidential(Forbidden):
-    """The box is reached through the relay alone; the text names the command for it."""
+    """The box accepts connections only through the relay; the text has the command for it."""
 
 
 class NotFound(BoxdError):
-    """Nothing of the caller's matches. Foreign things are not found either."""
+    """No object of the caller matches. Objects of other owners count as missing."""
 
     http_status = 404
 
 
 class InvalidShare(NotFound):
-    """Unknown, revoked or expired share, or its box is gone; they are not told apart."""
+    """Unknown, revoked or expired share, or its box is removed. The text does not tell which."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "this share link is not valid (any more); ask who gave it to you for another"
-        )
+        super().__init__("this share link is not valid or has expired; ask its owner for a new one")
 
 
 class Conflict(BoxdError):
-    """The present state does not allow it."""
+    """The current state does not allow the request."""
 
     http_status = 409
 
 
+class Pinned(Conflict):
+    """A pin protects the box from removal. `fact` is the text without the remedy."""
+
+    def __init__(self, fact: str, remedy: str = "") -> None:
+        super().__init__(f"{fact}. {remedy}" if remedy else fact)
+        self.fact = fact
+
+
 class Ambiguous(Conflict):
-    """A reference matches several boxes; the text names them with their ids."""
+    """A reference matches several boxes. The text names them with their ids."""
 
 
 class PreconditionFailed(BoxdError):
-    """If-Match or If-None-Match did not hold."""
+    """The condition in If-Match or If-None-Match is false."""
 
     http_status = 412
 
 
 class TooLarge(BoxdError):
-    """More output or input than this form carries."""
+    """The input or output is larger than the request or the answer can carry."""
 
     http_status = 413
 
 
 class BadRange(BoxdError):
-    """The range starts behind the end."""
+    """The range starts after the end of the file."""
 
     http_status = 416
 
 
 class QuotaExceeded(BoxdError):
-    """A limit of the owner; the text names it and its value."""
+    """The request exceeds a limit of the owner. The text names the limit and its value."""
 
     http_status = 429
 
 
 class NothingListening(BoxdError):
-    """The target port in the box is closed."""
+    """No program listens at the target port in the box."""
 
     http_status = 502
 
 
 class BadAnswer(BoxdError):
-    """What listens at the target port in the box does not answer, or not as it should."""
+    """The program at the target port in the box gives no answer, or an answer that is not valid."""
 
     http_status = 502
 
 
 class Unavailable(BoxdError):
-    """Something the request needs is out, or not enabled."""
+    """A part of the service that the request needs is down or disabled."""
 
     http_status = 503
 
 
 class DialTimeout(BoxdError):
-    """The target in the box did not answer in time."""
+    """The target in the box did not answer before the deadline."""
 
     http_status = 504
 
 
 class DriveFull(BoxdError):
-    """The drive's quota or the store's space is used up."""
+    """The drive's quota is used up, or the store is full."""
 
     http_status = 507
 
 
 class DiskFull(BoxdError):
-    """The host's disk for boxes has too little room left."""
+    """The host's disk for boxes has too little free space."""
 
     http_status = 507
 
 
+class RootHeld(Unavailable):
+    """A host process still uses the root of a stopped box, which cannot start until it ends."""
+
+
+class AgentLost(BoxdError):
+    """The agent of a running box has ended and cannot restart by itself."""
+
+
 class MemoryLost(BoxdError):
-    """The memory of a suspended box cannot be brought back; its disk can."""
+    """The memory of a suspended box cannot be restored. Its disk can."""

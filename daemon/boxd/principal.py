@@ -1,4 +1,4 @@
-"""Who is asking: made once from a credential, handed to every operation."""
+"""The authenticated caller. Each interface creates it from a credential for all operations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Via: TypeAlias = Literal["ssh_key", "api_key", "cookie", "share", "admin"]
 class Principal:
     """An authenticated caller.
 
-    `owner` is the fingerprint of an SSH public key (`SHA256:...`). `scope` is None for the whole
-    account, else the one workspace that the credential is confined to. `key_id` is the id of the
-    API key or share when there is one, so that revoking it can end what it started; of an
-    administrator, of the audit's entry about the present command.
+    `owner` is the fingerprint of an SSH public key (`SHA256:...`). `scope` is the only workspace of
+    a scoped credential, or None for the whole account. `key_id` is the id of the API key or share,
+    if any: revoking the key ends the work that it has started. For an administrator, `key_id` is
+    the id of the audit entry of the current command.
     """
 
     owner: str
@@ -26,6 +26,6 @@ class Principal:
     via: Via
     key_id: str | None = None
     box: str | None = None
-    """Id of the one box that there is for it; None: all that scope and owner have."""
+    """Id of the only box that the caller has access to. None: all boxes of the scope and owner."""
     expires: datetime | None = None
-    """When the credential ends; None: never."""
+    """When the credential expires. None: never."""

@@ -1,4 +1,4 @@
-"""Secrets in memory: they print as `***` and are compared in constant time, only here."""
+"""Secrets in memory. They print as `***`, and this module compares them in constant time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 
 
 class Secret:
-    """A text that must not be shown. `reveal()` only where it is used."""
+    """A text that must not appear in output. Call `reveal()` only at the point of use."""
 
     __slots__ = ("_value",)
 
@@ -32,22 +32,22 @@ class Secret:
 
 
 def same(left: str | bytes, right: str | bytes) -> bool:
-    """Whether two secrets are equal, in time that does not depend on where they differ."""
+    """Whether two secrets are equal. The time does not depend on where they differ."""
     return hmac.compare_digest(_bytes(left), _bytes(right))
 
 
 def digest(value: str) -> bytes:
-    """SHA-256 of a secret, the only form that is stored. Random secrets need no salt."""
+    """Return the SHA-256 of a secret, the only stored form. Random secrets need no salt."""
     return hashlib.sha256(_bytes(value)).digest()
 
 
 def random_hex(size: int) -> str:
-    """`size` random bytes as lower-case hex."""
+    """Return `size` random bytes as lower-case hexadecimal digits."""
     return secrets.token_hex(size)
 
 
 def random_word(size: int) -> str:
-    """`size` random bytes in the 64 letters that are safe in URLs and cookies."""
+    """Return `size` random bytes in base64url, which is safe in URLs and cookies."""
     return secrets.token_urlsafe(size)
 
 

@@ -1,8 +1,8 @@
-"""Composition root: alone knows which concrete part stands behind each seam, and in which order
-they start and stop.
+"""The composition root: it creates all parts of the service, and starts and stops them in order.
 
-Each started part puts its end on one stack, so that a start that fails, or is cancelled, takes
-back what was done before, and `stop` ends everything in the opposite order.
+No other module knows which class implements an interface. Each part pushes its `close` on one
+stack. A start that fails or is cancelled therefore undoes its earlier steps, and `stop` closes the
+parts in reverse order.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import itertools
 import logging
 import os
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
@@ -21,47 +20,44 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
-from boxd.api.app import Api
-from boxd.api.serve import ApiServer
 from boxd.backends.choose import choose
-from boxd.backends.hostnames import HostNames
-from boxd.backends.origins import Origins
-from boxd.backends.records import Records
 from boxd.backup.keyfile import read_key
 from boxd.backup.making import BackupJob
 from boxd.backup.places import open_target
 from boxd.backup.schedule import BackupSchedule
-from boxd.boxes.assembly import Assembly, Places
-from boxd.boxes.gate import Gate
-from boxd.boxes.hostlimits import check_floor, host_limits
-from boxd.boxes.lifecycle import Lifecycle
-from boxd.boxes.policy import Policy
-from boxd.boxes.quota import DEFAULT_TIER, TIERS_FILE, load_tiers
-from boxd.boxes.sources import Sources
-from boxd.boxes.tiers import Tiers
+from boxd.boxes.lifecycle.assembly import Assembly, Places
+from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
+from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.admission import Limits
+from boxd.boxes.limits.host import check_floor, host_limits
+from boxd.boxes.limits.quota import DEFAULT_TIER, TIERS_FILE, load_tiers
+from boxd.boxes.limits.source_addresses import SourceAddresses
+from boxd.boxes.limits.tiers import Tiers
+from boxd.boxes.timing.policy import Policy
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.embedded.files import write_private
-from boxd.embedded.objectserver.config import BUCKET, REGION
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import hold_lock, make_private
 from boxd.errors import BadRequest, BoxdError, Unavailable, UnknownImage
-from boxd.frontdoor.adminkeys import AdminKeys
-from boxd.frontdoor.commands.registry import cli
-from boxd.frontdoor.server import DRAIN_S, FrontDoor
+from boxd.http.app import Api
+from boxd.http.server.serve import ApiServer
 from boxd.images import runtime
-from boxd.images.catalog import Catalog
-from boxd.mcp.plane import Plane
+from boxd.maintenance import catalog_of
+from boxd.mcp.service import Plane
 from boxd.names.preview import example_url
-from boxd.operations import Operations
+from boxd.operations import Dependencies, Operations
 from boxd.secret import random_hex
-from boxd.store.postgres import PostgresStore
+from boxd.ssh.cli.registry import cli
+from boxd.ssh.connection.admin_keys import AdminKeys
+from boxd.ssh.connection.server import DRAIN_S, FrontDoor
+from boxd.store.postgres.store import PostgresStore
+from boxd.tasks import BackgroundTasks
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
 from boxd.workspaces.drives import WorkspaceDrives
-from boxd.workspaces.handout import Row, credentials_text, listing, restored
 from boxd.workspaces.inbox import BoxDrives
 from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.mounts import Mounts
@@ -72,54 +68,58 @@ from boxd.workspaces.volumes import Volumes
 from boxd.workspaces.watchdog import DatabaseWatchdog
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from pathlib import Path
 
     from boxd.backends.interface import Backend
-    from boxd.boxes.hostlimits import HostLimits
+    from boxd.boxes.limits.host import HostLimits
     from boxd.config import Config
-    from boxd.images.importer import Imported
-    from boxd.model.catalog import Image
+    from boxd.images.catalog import Catalog
 
 INSTANCE = "instance"
-"""Setting in the control database, and file in the state directory: they belong together."""
-BESIDE_S = 5.0
-"""Seconds in which the database of a service that runs must answer."""
+"""A setting in the control database and a file in the state directory, with the same value.
+
+A database and a state directory belong together if the values are equal.
+"""
 QUICK_DRAIN = 1.0
-"""Seconds that open channels get when their boxes are about to stop anyway."""
+"""Seconds that open channels have to drain when their boxes are about to stop."""
 
 _log = logging.getLogger(__name__)
 
 
 class StopMode(Enum):
-    """What `stop` leaves running."""
+    """What `stop` stops."""
 
     EVERYTHING = "everything"
-    """Nothing: boxes are stopped and start again from their disks."""
+    """The daemon, boxes and mounts. The boxes later start again from their disks."""
     DAEMON = "daemon"
-    """Boxes and mounts, for the next daemon to adopt."""
+    """Only the daemon. The next daemon adopts the boxes and mounts."""
 
 
 class Service:
-    """One installation. `start` once, `stop` once; `progress` is told what takes long."""
+    """One installation. Call `start` once and `stop` once.
+
+    `progress` receives a line for each step that may take long.
+    """
 
     def __init__(self, config: Config, progress: Callable[[str], None]) -> None:
         self._config = config
         self._progress = progress
         self._stack = AsyncExitStack()
+        self._tasks = BackgroundTasks()
         self._mode = StopMode.DAEMON
         self._known_tiers = load_tiers()
         self._administrators = AdminKeys(config.admin_keys)
         self._door: FrontDoor | None = None
         self._operations: Operations | None = None
-        self._drives: HostDrives | BoxDrives
+        self._drives: HostDrives | BoxDrives | None = None
         self.ssh_addr: Address | None = None
         self.api_addr: Address | None = None
 
     async def start(self, *, serve: bool = True) -> None:
-        """Starts everything; `serve` off: only what is needed to stop boxes (`boxd down`).
+        """Start all parts. `serve` false: start only the parts that stop boxes (`boxd down`).
 
-        Raises Unavailable with a remedy; what was started before is then stopped.
+        Raises Unavailable with a remedy, after it has stopped the parts that had started.
         """
         try:
             await self._start(serve=serve)
@@ -128,24 +128,24 @@ class Service:
             raise
 
     async def stop(self, mode: StopMode) -> None:
-        """Ends what `start` began, in the opposite order. Idempotent."""
+        """Stop all parts in reverse order. Idempotent."""
         self._mode = mode
         await self._stack.aclose()
 
     def reread(self) -> None:
-        """Reads anew what stands in files that may change; see `AdminKeys.reread`."""
+        """Read the files of settings again that may change while the service runs (admin keys)."""
         self._administrators.reread()
 
     def welcome(self) -> list[str]:
-        """What to type next."""
+        """Return the lines that tell the operator how to use the service."""
         if self._door is None or self.ssh_addr is None:
             raise RuntimeError("not serving")
         host, port = _reachable(self.ssh_addr.host), self.ssh_addr.port
-        if (typed := self._config.ssh_host) is not None:
-            host, port = typed.host, typed.port or port
+        if (public := self._config.ssh_host) is not None:
+            host, port = public.host, public.port or port
         lines = [
             "",
-            f"boxd serves; its state is in {self._config.state_dir}",
+            f"boxd is serving; its state is in {self._config.state_dir}",
             f"  SSH host key   {_fingerprint(self._door.host_key)}",
             f"  a box          ssh -p {port} dev@{host}",
             f"  help           ssh -p {port} cli@{host} help",
@@ -158,12 +158,12 @@ class Service:
                 lines.append(
                     f"  a box's port   {example_url(domain, self.api_addr.port)}/?key=$KEY"
                 )
-        return [*lines, "Ctrl-C stops everything; boxes, keys and files are there again next time."]
+        return [*lines, "Ctrl-C stops everything; the next start restores boxes, keys and files."]
 
     async def _start(self, *, serve: bool) -> None:
         config, state = self._config, self._config.state_dir
         backups = _backups(config) if serve else None
-        if serve:  # what only stops boxes asks for no limits
+        if serve:  # stopping boxes needs no limits
             self._known_tiers = load_tiers(state / TIERS_FILE)
             self._administrators.load()
         make_private(state)
@@ -174,14 +174,14 @@ class Service:
         make_private(keys)
         store, volumes = await self._start_stores(keys, serve=serve)
         existing = {box.backend for box in await store.all_boxes()}
-        # Who only stops boxes makes no volume for new ones.
+        # Stopping boxes needs no disk space for new ones.
         backend = choose(config if serve else replace(config, boxes_size=0), existing, serve=serve)
         self._progress("Preparing the host for boxes")
-        # Before the setup: one that is refused, or broken off, has changed the host in part.
+        # Pushed before the setup, because a failed or cancelled setup has changed part of the host.
         self._stack.push_async_callback(backend.close)
         await backend.setup()
         await _check_pairing(state, store, backend)
-        catalog = _catalog(config)
+        catalog = catalog_of(config)
         mounts = Mounts(
             state / "mounts",
             on_restart=self._mount_restarted,
@@ -194,18 +194,21 @@ class Service:
             _tunnel_key(keys), self._on_request, self._on_activity, self._on_misbehaviour
         )
         inside = not backend.capabilities().attaches_drives
-        if inside:
-            self._drives = await self._box_drives(volumes, tunnels, keys)
-        else:
-            self._drives = HostDrives(volumes, mounts, backend)
-        self._stack.push_async_callback(self._drives.close)
+        if config.drive:
+            drives: HostDrives | BoxDrives = (
+                await self._box_drives(volumes, tunnels, keys)
+                if inside
+                else HostDrives(volumes, mounts, backend)
+            )
+            self._stack.push_async_callback(drives.close)
+            self._drives = drives
         guest = state / "runtime"
         if serve:
             build = partial(runtime.build, guest, self._progress, drive=inside)
             guest = await asyncio.to_thread(build)
             await self._build_default_image(catalog, backend)
-            ahead = asyncio.create_task(self._expect_images(catalog, backend))
-            self._stack.push_async_callback(_end, ahead)
+            self._stack.push_async_callback(self._tasks.close)
+            self._tasks.start(self._expect_images(catalog, backend), name="look ahead at images")
         operations = await self._start_core(
             store, backend, catalog, volumes, guest, tunnels, serve=serve
         )
@@ -217,7 +220,7 @@ class Service:
             self._stack.push_async_callback(schedule.close)
 
     async def _box_drives(self, volumes: Volumes, tunnels: TunnelRegistry, keys: Path) -> BoxDrives:
-        """Drives of a backend whose boxes mount them themselves."""
+        """Start the drives of a backend whose boxes mount their drives themselves."""
         shared = self._issuer.admin.access_key if isinstance(self._issuer, ExternalStore) else ""
         drives = BoxDrives(
             volumes,
@@ -242,6 +245,7 @@ class Service:
         *,
         serve: bool,
     ) -> Operations:
+        """Start the lifecycle of boxes; return the operations on top of it."""
         tiers, gate = await self._decisions(store, clock := SystemClock())
         assembly = Assembly(
             backend=backend,
@@ -251,12 +255,62 @@ class Service:
             places=Places(self._config.state_dir / "boxes", guest, tunnels.public_key),
             new_identity=new_identity,
         )
-        lifecycle = Lifecycle(
+        self._lifecycle = lifecycle = Lifecycle(
             store=store,
             assembly=assembly,
             catalog=catalog,
-            tier_of=tiers.of,
             clock=clock,
+            limits=Limits(
+                tier_of=tiers.of,
+                host=self._host_limits(backend),
+                source_addresses=SourceAddresses(self._config.trusted_sources),
+            ),
+            options=self._lifecycle_options(),
+        )
+        self._lifecycle = lifecycle
+        self._stack.push_async_callback(self._close_lifecycle)
+        self._progress("Recovering existing boxes")
+        await lifecycle.start(stopping=not serve)
+        pool = DrivePool(volumes, clock)
+        self._stack.push_async_callback(pool.close)
+        operations = Operations.compose(
+            Dependencies(
+                store=store,
+                lifecycle=lifecycle,
+                catalog=catalog,
+                drives=None
+                if self._drives is None
+                else WorkspaceDrives(volumes, pool, self._drives),
+                tier_of=tiers.of,
+                tiers=tiers,
+                access_policy=gate,
+                clock=clock,
+                sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
+                ssh_host=_public_ssh_address(self._config),
+            )
+        )
+        self._operations = operations
+        self._stack.push_async_callback(operations.close)
+        return operations
+
+    async def _decisions(
+        self, store: PostgresStore, clock: SystemClock
+    ) -> tuple[Tiers, AccessPolicy]:
+        """What the operator decided on single owners."""
+        tiers = Tiers(store, self._known_tiers)
+        gate = AccessPolicy(store, clock, self._administrators)
+        await tiers.start()
+        await gate.start()
+        return tiers, gate
+
+    def _policy(self) -> Policy:
+        config = self._config
+        return Policy(
+            idle_timeout=config.idle_timeout, idle_reap=config.idle_reap, grace=config.grace
+        )
+
+    def _lifecycle_options(self) -> LifecycleOptions:
+        return LifecycleOptions(
             default_image=self._config.default_image,
             automount=self._config.workspace_automount,
             policy=Policy(
@@ -265,39 +319,9 @@ class Service:
                 grace=self._config.grace,
             ),
             templates=self._config.templates,
-            sources=Sources(self._config.trusted_sources),
-            host=self._host_limits(backend),
             previews=self._config.preview_domain is not None,
+            global_names=self._config.names == "global",
         )
-        self._lifecycle = lifecycle
-        self._stack.push_async_callback(self._close_lifecycle)
-        self._progress("Looking after the boxes")
-        await lifecycle.start(stopping=not serve)
-        pool = DrivePool(volumes, clock)
-        self._stack.push_async_callback(pool.close)
-        operations = Operations(
-            store=store,
-            lifecycle=lifecycle,
-            catalog=catalog,
-            drives=WorkspaceDrives(volumes, pool, self._drives),
-            tier_of=tiers.of,
-            tiers=tiers,
-            gate=gate,
-            clock=clock,
-            sealer=Sealer(self._config.state_dir / "keys" / "master.key"),
-            ssh_host=_typed(self._config),
-        )
-        self._operations = operations
-        self._stack.push_async_callback(operations.close)
-        return operations
-
-    async def _decisions(self, store: PostgresStore, clock: SystemClock) -> tuple[Tiers, Gate]:
-        """What the operator decided on single owners."""
-        tiers = Tiers(store, self._known_tiers)
-        gate = Gate(store, clock, self._administrators)
-        await tiers.start()
-        await gate.start()
-        return tiers, gate
 
     def _host_limits(self, backend: Backend) -> HostLimits:
         return host_limits(
@@ -330,7 +354,7 @@ class Service:
             self._stack.push_async_callback(server.close)
 
     async def _start_stores(self, keys: Path, *, serve: bool) -> tuple[PostgresStore, Volumes]:
-        """Control database and volumes, on embedded or external servers."""
+        """Start the control database and the volumes, on embedded or external servers."""
         config = self._config
         dsn = config.meta_dsn
         if dsn is None:
@@ -361,7 +385,7 @@ class Service:
             bytes_limit=tier.drive_bytes,
             inodes_limit=tier.drive_files or None,
         )
-        # Who only stops boxes knows no limits: the operator's file may be what has to be mended.
+        # Stopping boxes ignores limits, because the operator's file may have an error.
         await provisioner.prepare(limits=serve)
         sealer = Sealer(keys / "master.key")
         self._issuer = issuer
@@ -385,24 +409,24 @@ class Service:
         except UnknownImage:
             if not backend.capabilities().any_image:
                 raise
-            return  # fetched with the first box of it
+            return  # the backend pulls the image with its first box
         if not built:
             await catalog.build(name, self._progress)
 
     async def _expect_images(self, catalog: Catalog, backend: Backend) -> None:
-        """Goes on while boxes are served: one that is made meanwhile waits for its own image."""
+        """Prepare images while the service runs. A new box waits only for its own image."""
         try:
             roots = {one.name: catalog.rootfs(one.name) for one in catalog.images() if one.built}
             await backend.expect(roots, self._config.default_image)
         except BoxdError as error:
-            _log.warning("images are not made ready: %s", error)
+            _log.warning("cannot prepare images: %s", error)
 
     async def _on_request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Agents ask when their box runs, and then there is a lifecycle."""
+        """Answer an agent. Agents send requests only after the lifecycle has started their box."""
         if verb in protocol.ASKS:
             if self._operations is None:
                 raise Unavailable("the service is starting; try again")
-            return await self._operations.request_of_box(box_id, verb, params)
+            return await self._operations.asks.request_of_box(box_id, verb, params)
         return await self._lifecycle.request(box_id, verb, params)
 
     def _on_activity(self, box_id: str, shells: int) -> None:
@@ -413,7 +437,7 @@ class Service:
 
     async def _mount_restarted(self, volume_id: str, path: Path) -> None:
         del path
-        place = self._drives.workspace_of(volume_id)
+        place = None if self._drives is None else self._drives.workspace_of(volume_id)
         if place is not None:
             self._lifecycle.mount_restarted(*place)
 
@@ -429,20 +453,17 @@ class Service:
             await self._door.close(QUICK_DRAIN if everything else DRAIN_S)
 
 
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 def _backups(config: Config) -> Callable[[str], BackupJob] | None:
-    """Makes the job of scheduled backups from a DSN; None: there are none.
+    """Return a function from a DSN to the job of scheduled backups, or None without --backup-url.
 
-    Raises BadRequest and Unavailable naming the flag or file that is wrong.
+    Raises BadRequest or Unavailable with the name of the wrong flag or file.
     """
     if config.backup_url is None:
         return None
     if config.backup_key_file is None:
-        raise BadRequest("--backup-url needs --backup-key-file; `boxd backup --new-key` makes one")
+        raise BadRequest(
+            "--backup-url needs --backup-key-file; `boxd backup --new-key FILE` creates one"
+        )
     key = read_key(config.backup_key_file)
     target = open_target(config.backup_url, config.backup_store_file)
     return partial(
@@ -456,105 +477,11 @@ def _backups(config: Config) -> Callable[[str], BackupJob] | None:
     )
 
 
-async def build_image(config: Config, name: str, progress: Callable[[str], None]) -> None:
-    """`boxd images build`: UnknownImage, Conflict, Unavailable."""
-    make_private(config.state_dir)
-    catalog = _catalog(config)
-    await catalog.build(name, progress)
-    await asyncio.to_thread(catalog.prune, partial(_image_users, config))
-
-
-async def import_image(
-    config: Config, name: str, source: Path, progress: Callable[[str], None]
-) -> Imported:
-    """`boxd images import`: BadName, BadRequest, Conflict, Unavailable."""
-    make_private(config.state_dir)
-    catalog = _catalog(config)
-    imported = await catalog.import_image(name, source, progress)
-    await asyncio.to_thread(catalog.prune, partial(_image_users, config))
-    return imported
-
-
-def remove_image(config: Config, name: str) -> None:
-    """`boxd images rm`: UnknownImage, Conflict naming the boxes that stand on it."""
-    catalog = _catalog(config)
-    users = partial(_image_users, config)
-    catalog.remove(name, users)
-    catalog.prune(users)
-
-
-def known_images(config: Config) -> list[Image]:
-    """The catalog."""
-    return _catalog(config).images()
-
-
-def _catalog(config: Config) -> Catalog:
-    return Catalog(config.state_dir / "images", own=config.state_dir)
-
-
-def _image_users(config: Config) -> dict[Path, list[str]]:
-    """Versions of images on which boxes and snapshots of this host stand, and what these are."""
-    users: dict[Path, list[str]] = {}
-    names = HostNames(config.instance, config.state_dir.resolve())
-    records = Records(names)
-    origins = (one.plan for one in Origins(names).all() if not one.plan.template)
-    kept = ((f"a snapshot of {plan.hostname}", plan) for plan in origins)
-    boxes = ((f"{one.plan.hostname} ({one.plan.box_id[:12]})", one.plan) for one in records.all())
-    for name, plan in itertools.chain(boxes, kept):
-        if plan.rootfs is not None:
-            users.setdefault(plan.rootfs.resolve(), []).append(name)
-    return users
-
-
-async def list_volumes(config: Config) -> list[Row]:
-    """`boxd volumes ls`. Unavailable."""
-    async with _stored_volumes(config) as (store, _):
-        return listing(await store.list_volumes())
-
-
-async def volume_credentials(config: Config, volume_id: str) -> str:
-    """`boxd volumes credentials`: see `credentials_text`."""
-    async with _stored_volumes(config) as (store, volumes):
-        return await credentials_text(store, volumes, volume_id)
-
-
-async def restore_volume(config: Config, volume_id: str, workspace: str | None) -> str:
-    """`boxd volumes restore`: of which workspace it is the drive now. BadName, NotFound, Conflict.
-
-    None: of the one whose drive it was.
-    """
-    async with _stored_volumes(config) as (store, volumes):
-        return await restored(store, volumes, volume_id, workspace)
-
-
-@asynccontextmanager
-async def _stored_volumes(config: Config) -> AsyncIterator[tuple[PostgresStore, Volumes]]:
-    """The volumes of a service that runs beside this process. Unavailable when none does."""
-    dsn = config.meta_dsn
-    key = config.state_dir / "keys" / "master.key"
-    try:
-        if dsn is None:
-            dsn = EmbeddedPostgres(config.state_dir / "postgres").dsn()
-        key.stat()
-    except OSError:
-        raise Unavailable(f"{config.state_dir} has no service yet: run `make up` first") from None
-    issuer: EmbeddedObjectServer | ExternalStore
-    if config.store_file is None:
-        issuer = EmbeddedObjectServer(config.state_dir / "objects")
-        target = StoreTarget(issuer.url, BUCKET, REGION)
-    else:
-        issuer = ExternalStore.from_file(config.store_file)
-        target = issuer.target
-    store = PostgresStore(dsn, deadline=BESIDE_S)
-    try:
-        await store.start()
-        yield store, Volumes(store, Provisioner(dsn), issuer, Sealer(key), target)
-    finally:
-        await store.close()
-
-
 async def _check_pairing(state: Path, store: PostgresStore, backend: Backend) -> None:
-    """Refuses a control database of another installation: its rows decide which boxes live."""
+    """Raise Unavailable for the control database of another installation.
+
+    The service removes boxes that have no row in the database.
+    """
     file = state / INSTANCE
     local = file.read_text(encoding="ascii") if file.exists() else None
     remote = await store.setting(INSTANCE)
@@ -565,12 +492,12 @@ async def _check_pairing(state: Path, store: PostgresStore, backend: Backend) ->
     elif local != remote:
         raise Unavailable(
             f"the control database does not belong to the state directory {state}; "
-            "give the --meta-dsn-file that was used with it, or another --state-dir"
+            "give the --meta-dsn-file of that directory, or another --state-dir"
         )
 
 
 def _tunnel_key(keys: Path) -> Path:
-    """The daemon's key in tunnels; boxes of earlier daemons know it."""
+    """Return the path of the daemon's tunnel key, creating it if needed. Existing boxes know it."""
     path = keys / "tunnel_ed25519"
     if not path.exists():
         write_private(path, new_identity()[0])
@@ -578,19 +505,20 @@ def _tunnel_key(keys: Path) -> Path:
 
 
 def _fingerprint(public_key: str) -> str:
+    """Return the fingerprint of a public key line, as `ssh-keygen -l` prints it."""
     blob = base64.b64decode(public_key.split()[1])
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def _typed(config: Config) -> Address | None:
-    """What users type to reach the front door, if the operator said so."""
+def _public_ssh_address(config: Config) -> Address | None:
+    """Return the SSH address that users type, or None if --ssh-host is not given."""
     if config.ssh_host is None:
         return None
     return Address(config.ssh_host.host, config.ssh_host.port or config.ssh_addr.port)
 
 
 def _reachable(host: str) -> str:
-    """An address to type for a listener that may listen on all addresses."""
+    """Return a host that users can type: loopback for a listener on all addresses."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  compared, not bound
 
 

@@ -1,4 +1,4 @@
-"""The agent: init of a box. Starts the tunnel and the guest socket and ends with the box."""
+"""The agent, init process of a box: runs the tunnel and the guest socket until the box ends."""
 
 from __future__ import annotations
 
@@ -12,59 +12,60 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
-from box_guest.control import ControlServer
-from box_guest.fusefs import keep_right
-from box_guest.identity import execute_anew
-from box_guest.link import DaemonLink
-from box_guest.process import Reaper
-from box_guest.standby import trim_memory
+from box_guest.control.identity import reexecute
+from box_guest.control.link import DaemonLink
+from box_guest.control.socket import ControlServer
+from box_guest.control.standby import trim_memory
+from box_guest.drive.fusefs import drop_mount_right
+from box_guest.process.process import Reaper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from box_guest.activity import Watch
-    from box_guest.config import AgentConfig, Places
-    from box_guest.identity import Identity
-    from box_guest.relayd import Relay
-    from box_guest.sessions import Services
-    from box_guest.tunnel import Dialler
-    from box_guest.workspace import BoxDrive
+    from box_guest.config import AgentConfig, AgentPaths
+    from box_guest.control.identity import Identity
+    from box_guest.drive.workspace import BoxDrive
+    from box_guest.process.activity import Watch
+    from box_guest.ssh.relayd import Relay
+    from box_guest.ssh.sessions import Services
+    from box_guest.ssh.tunnel import Dialler
 
 logger = logging.getLogger(__name__)
 
 UMASK = 0o022
+"""File mode mask of the agent and of the sessions it starts."""
 CLI = Path(protocol.RUNTIME_DIR) / "bin/box-guest"
 CLI_LINK = Path("/usr/local/bin/box-guest")
 STOP_S = 8.0
-"""Longer than the end of a stubborn process group takes."""
+"""Seconds to wait for commands and tasks at the end. Ending a stubborn process group takes less."""
 
 
 class Agent:
-    """Everything of one box. `run` is its whole life; nothing else changes its state."""
+    """The agent of one box. `run` is its whole life; nothing else changes its state."""
 
-    def __init__(self, config: AgentConfig, places: Places, identity: Identity) -> None:
-        """`identity` was made before `config` was read."""
+    def __init__(self, config: AgentConfig, paths: AgentPaths, identity: Identity) -> None:
+        """`identity` must be created before `config` is read, so that later changes are noticed."""
         self._config = config
-        self._places = places
+        self._places = paths
         self._identity = identity
         self._tasks: set[asyncio.Task[None]] = set()
         self._link = DaemonLink(
             {
                 "version": protocol.VERSION,
                 "boot": secrets.token_hex(8),
-                "forward_dir": str(places.forward_dir),
+                "forward_dir": str(paths.forward_dir),
             }
         )
 
     async def run(self) -> bool:
-        """Serves until SIGTERM or SIGINT, then ends the running commands.
+        """Serve until SIGTERM or SIGINT, then end the running commands.
 
-        True: the box has become another one, and somebody has to begin again with what stands in
-        its run directory now. Where the generators cannot be seeded anew, the process executes
-        itself instead, and this does not return.
+        Returns True if the box has become another one: the caller then reads the run directory
+        again and starts a new agent. If the random generators cannot be reseeded, the process
+        re-executes itself instead, and this method does not return.
         """
-        # These bring asyncssh, nine tenths of the agent's start-up time: the guest socket and the
-        # reaper are up before.
+        # `_serve` imports asyncssh, nine tenths of the agent's start-up time. The guest socket and
+        # the reaper start before that.
         stopped = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -79,11 +80,11 @@ class Agent:
             reaper.close()
 
     async def _serve(self, reaper: Reaper, stopped: asyncio.Event) -> bool:
-        from box_guest.activity import Watch
-        from box_guest.forward import DriveGate, ForwardDir
-        from box_guest.sessions import Services
-        from box_guest.tunnel import Dialler
-        from box_guest.workspace import BoxDrive
+        from box_guest.drive.workspace import BoxDrive
+        from box_guest.process.activity import Watch
+        from box_guest.ssh.forward import DriveGate, ForwardDir
+        from box_guest.ssh.sessions import Services
+        from box_guest.ssh.tunnel import Dialler
 
         forwards, gate = ForwardDir(self._places.forward_dir), DriveGate()
         forwards.prepare()
@@ -114,25 +115,25 @@ class Agent:
         return not stopped.is_set()
 
     def _relay(self, services: Services) -> Relay | None:
-        """The SSH server of its own that a confidential box has."""
+        """Create the SSH server that a confidential box runs for its owner, or None."""
         if not self._config.relay_key:
             return None
-        from box_guest.relayd import Relay
+        from box_guest.ssh.relayd import Relay
 
         return Relay(services, self._places.state_dir)
 
     def _renew(self, services: Services) -> None:
-        """The box has become another one.
+        """End all commands and reseed, because the box has become another one.
 
-        Commands belong to channels, and those stayed with the box of before: they end. Everything
-        else that runs in the box goes on.
+        Commands belong to channels, which stayed with the previous box. Everything else that runs
+        in the box continues.
         """
-        from box_guest.randomness import reseed
+        from box_guest.control.randomness import reseed
 
         for command in services.commands:
             command.kill()
         if not reseed():
-            execute_anew()
+            reexecute()
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -142,22 +143,21 @@ class Agent:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a task of the agent failed", exc_info=error)
+            logger.error("a background task of the agent failed", exc_info=error)
 
     async def _end_commands(self, services: Services) -> None:
-        ending = [asyncio.ensure_future(command.abandon()) for command in services.commands]
-        if ending:
-            await asyncio.wait(ending, timeout=STOP_S)
+        waits = [asyncio.ensure_future(command.abandon()) for command in services.commands]
+        if waits:
+            await asyncio.wait(waits, timeout=STOP_S)
 
     async def _settle(self) -> None:
-        """Lets the tasks of ended commands come to their end."""
+        """Wait for background tasks to finish, at most STOP_S seconds."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
 
 
 class _Duties:
-    """What the agent does when a tunnel comes and goes, when the box is to be frozen, and when it
-    is to mount its drive."""
+    """Reacts to the tunnel coming up or going down, and to the daemon's requests."""
 
     def __init__(
         self,
@@ -174,17 +174,22 @@ class _Duties:
         self._background = background
 
     def greeted(self) -> None:
+        """Start reporting detached shells."""
         self._watch.begin()
 
     def parted(self) -> None:
+        """Stop reporting detached shells."""
         self._watch.end()
 
     def suspend_soon(self, number: int) -> None:
+        """Free memory, answer with the number of detached shells, and close the tunnel."""
         trim_memory()
         self._link.answer(number, shells=self._watch.count())
         self._dialler.leave()
 
     def drive(self, number: int, kind: str, parameters: dict[str, Any]) -> None:
+        """Perform a drive request in the background and send its answer."""
+
         async def answer() -> None:
             self._link.answer(number, **await self._drive.do(kind, parameters))
 
@@ -192,15 +197,17 @@ class _Duties:
 
 
 def prepare_box() -> None:
-    """What the first process of a box sets up: file modes, working directory, the CLI's name; and
-    that the right to mount, if the box has it, stays with it alone."""
+    """Set the umask, the working directory and the CLI's symbolic link of a box.
+
+    As pid 1, also drop the right to mount from the bounding set, so that no child inherits it.
+    """
     os.umask(UMASK)
     os.chdir("/")
     if os.getpid() == 1:
-        keep_right()
+        drop_mount_right()
     if CLI.exists() and CLI_LINK.parent.is_dir() and not os.path.lexists(CLI_LINK):
         try:
             CLI_LINK.symlink_to(CLI)
         except OSError as error:
-            # A read-only root: sessions find the CLI by the last entry of their PATH.
-            logger.debug("no %s: %s", CLI_LINK, error)
+            # The root is read-only: sessions find the CLI through the last entry of their PATH.
+            logger.debug("cannot create %s: %s", CLI_LINK, error)

@@ -1,6 +1,6 @@
 """`box-guest`: the agent's command line inside the box.
 
-Standard library only and no asyncio, so that it answers at once.
+Uses the standard library only and no asyncio, so that it starts quickly.
 """
 
 from __future__ import annotations
@@ -18,45 +18,56 @@ from typing import Any
 
 from box_guest import protocol
 from box_guest.errors import AgentDown, GuestError, RequestFailed
+from box_guest.shared.command_line import CommandParser
+from box_guest.shared.unread import quietly
 
 TIMEOUT_S = 90.0
-"""Longer than the agent waits for the daemon, so that its error text arrives."""
+"""Seconds to wait for the agent. The agent waits less for the daemon, so its error text arrives."""
 ASK_PAUSE_S = 2.0
-"""Between two looks whether a question has been answered."""
+"""Seconds between two checks whether a question has been answered."""
 ASK_FAILURES = 60
-"""Looks in a row that may fail."""
+"""Consecutive checks that may fail before the command gives up."""
 SOCKET_VARIABLE = "BOX_GUEST_SOCKET"
+"""Environment variable that overrides the path of the guest socket."""
 _SIZES = (86_400, 3_600, 60, 1)
 _DURATION = re.compile(r"(?:(\d{1,6})d)?(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,6})s)?", re.ASCII)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs one command. Exit status: 0 done, 1 refused or failed (text on stderr), 2 usage."""
-    parsed = _parser().parse_args(arguments)
-    path = parsed.socket or os.environ.get(SOCKET_VARIABLE) or str(protocol.GUEST_SOCKET)
+    """Run one command and return its exit status.
+
+    0: success; 1: the request was rejected or failed (text on stderr); 2: wrong usage; 141: the
+    reader of the output has gone.
+    """
+    return quietly(lambda: _main(arguments))
+
+
+def _main(arguments: list[str] | None) -> int:
+    options = _parser().parse_args(arguments)
+    path = options.socket or os.environ.get(SOCKET_VARIABLE) or str(protocol.GUEST_SOCKET)
     name_process()
     path = os.path.abspath(path)
-    os.chdir("/")  # so that this very process does not keep the drive from being detached
-    request: dict[str, Any] = {"type": parsed.request, "id": 1, **parsed.fields(parsed)}
+    os.chdir("/")  # this process must not keep the drive from being detached
+    request: dict[str, Any] = {"type": options.request, "id": 1, **options.fields(options)}
     try:
         result = ask(Path(path), request)
-        if parsed.request == protocol.ASK:
+        if options.request == protocol.ASK:
             result = wait_for_answer(Path(path), str(result.get("ask")))
     except GuestError as error:
         print(f"box-guest: {error}", file=sys.stderr)
         return 1
-    if parsed.json:
+    if options.json:
         print(json.dumps(result))
-    elif parsed.request == protocol.ASK:
+    elif options.request == protocol.ASK:
         print(result.get("answer"))
     else:
         for key, value in result.items():
-            print(f"{key}: {_shown(key, value)}")
+            print(f"{key}: {_formatted(key, value)}")
     return 0
 
 
-def _shown(key: str, value: object) -> str:
-    """A value for people."""
+def _formatted(key: str, value: object) -> str:
+    """Format a value of an answer for people."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -72,13 +83,16 @@ def _shown(key: str, value: object) -> str:
 
 
 def name_process() -> None:
-    """Lists of processes show `box-guest`, not the loader that started the interpreter."""
-    with contextlib.suppress(OSError):  # without /proc nobody lists processes
+    """Set this process's name to `box-guest`; otherwise `ps` shows the loader that started it."""
+    with contextlib.suppress(OSError):  # without /proc there is no process list
         Path("/proc/self/comm").write_text(protocol.PROCESS_NAME)
 
 
 def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """One request to the agent. Raises AgentDown or RequestFailed."""
+    """Send one request to the agent and return its result.
+
+    Raises AgentDown if the agent does not answer, RequestFailed if it rejects the request.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         agent.settimeout(TIMEOUT_S)
         try:
@@ -87,12 +101,15 @@ def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
             with agent.makefile("rb") as stream:
                 line = stream.readline(protocol.MAX_LINE + 1)
         except OSError as error:
-            text = "no answer in time" if isinstance(error, TimeoutError) else error.strerror
-            raise AgentDown(f"the box's agent cannot be reached at {path}: {text}") from None
+            late = isinstance(error, TimeoutError)
+            text = f"no answer within {TIMEOUT_S:.0f} s" if late else error.strerror
+            raise AgentDown(f"cannot reach the box's agent at {path}: {text}") from None
     try:
         answer = protocol.decode(line)
     except protocol.ProtocolError:
-        raise AgentDown(f"the box's agent closed the connection at {path}") from None
+        raise AgentDown(
+            f"the box's agent at {path} closed the connection without an answer"
+        ) from None
     if answer.get("ok") is not True:
         raise RequestFailed(str(answer.get("error", "refused")))
     result = answer.get("result")
@@ -100,51 +117,57 @@ def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait_for_answer(path: Path, number: str) -> dict[str, Any]:
-    """The answer to a question, when it comes. Raises RequestFailed when nobody gave one.
+    """Wait for the answer to question `number` and return it as `{"answer": text}`.
 
-    The tunnel may go meanwhile, with the daemon or because the box sleeps.
+    Polls, because the tunnel may go down meanwhile: the daemon restarts, or the box is suspended.
+    Raises RequestFailed if the question expires without an answer, and the last error after
+    ASK_FAILURES failed checks in a row.
     """
     request = {"type": protocol.ASK_STATE, "id": 1, "ask": number}
     failures = 0
     while True:
         time.sleep(ASK_PAUSE_S)
         try:
-            told = ask(path, request)
+            question = ask(path, request)
         except GuestError:
             failures += 1
             if failures == ASK_FAILURES:
                 raise
             continue
         failures = 0
-        if told.get("state") == "answered":
-            return {"answer": told.get("answer")}
-        if told.get("state") != "open":
-            raise RequestFailed("nobody has answered the question in its time")
+        if question.get("state") == "answered":
+            return {"answer": question.get("answer")}
+        if question.get("state") != "open":
+            raise RequestFailed("the question expired without an answer; ask again")
 
 
 def _duration(text: str) -> int:
-    """Seconds. The text has the form that box specs have: `90s`, `1h30m`, `2d`."""
+    """Parse a duration such as `90s`, `1h30m` or `2d` into seconds."""
     match = _DURATION.fullmatch(text)
     if match is None or not text:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: for example 90s, 30m, 2h or 1h30m")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration; use for example 90s, 30m, 2h or 1h30m"
+        )
     counts = (int(count or 0) for count in match.groups())
     return sum(count * size for count, size in zip(counts, _SIZES, strict=True))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="box-guest", description="Talks to the box's agent.")
+    parser: argparse.ArgumentParser = CommandParser(
+        prog="box-guest", description="Control this box from inside."
+    )
     parser.add_argument("--socket", help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    # Also behind the command; what is not said there leaves what was said before it.
+    # --json is also accepted after the command; if absent there, the value from before it stays.
     late = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     late.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     info = commands.add_parser(
-        "info", parents=[late], help="this box: its tunnel, and what keeps it awake"
+        "info", parents=[late], help="show this box, its tunnel and what keeps it awake"
     )
     info.set_defaults(request=protocol.INFO, fields=lambda _: {})
     pin = commands.add_parser(
-        "pin", parents=[late], help="keep the box awake; `^ttl` still ends it"
+        "pin", parents=[late], help="keep the box awake; `^ttl` still removes it"
     )
     pin.add_argument(
         "--for",
@@ -152,39 +175,58 @@ def _parser() -> argparse.ArgumentParser:
         type=_duration,
         default=protocol.PIN_DEFAULT_S,
         metavar="TIME",
-        help="how long, up to 7d: 90s, 30m, 1h30m (2h)",
+        help="for how long, up to 7d, such as 90s, 30m or 1h30m (default: 2h)",
     )
-    pin.add_argument("--why", default="", metavar="TEXT", help="shown beside the box in lists")
+    pin.add_argument(
+        "--why", default="", metavar="TEXT", help="reason, shown beside the box in lists"
+    )
     pin.set_defaults(
-        request=protocol.PIN, fields=lambda said: {"for_s": said.seconds, "why": said.why}
+        request=protocol.PIN, fields=lambda options: {"for_s": options.seconds, "why": options.why}
     )
-    unpin = commands.add_parser("unpin", parents=[late], help="take the pin away")
+    unpin = commands.add_parser("unpin", parents=[late], help="remove the pin")
     unpin.set_defaults(request=protocol.UNPIN, fields=lambda _: {})
     auto = commands.add_parser(
-        "auto-suspend", parents=[late], help="whether the box sleeps when nobody uses it"
+        "auto-suspend", parents=[late], help="turn suspension of the idle box on or off"
     )
-    auto.add_argument("on", choices=("on", "off"))
-    auto.set_defaults(request=protocol.AUTO_SUSPEND, fields=lambda said: {"on": said.on == "on"})
+    auto.add_argument("on", choices=("on", "off"), help="on: suspend the box when it is idle")
+    auto.set_defaults(
+        request=protocol.AUTO_SUSPEND, fields=lambda options: {"on": options.on == "on"}
+    )
     question = commands.add_parser(
-        "ask", parents=[late], help="ask the owner something, wait, print the answer"
+        "ask", parents=[late], help="ask the owner a question, wait, and print the answer"
     )
-    question.add_argument("question")
+    question.add_argument("question", help="text of the question")
     question.add_argument(
-        "--option", action="append", default=[], metavar="TEXT", help="an answer to choose from"
+        "--option",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="an answer to choose from; repeat for more",
     )
     question.set_defaults(
         request=protocol.ASK,
-        fields=lambda said: {"question": said.question, "options": said.option},
+        fields=lambda options: {"question": options.question, "options": options.option},
     )
-    workspace = commands.add_parser(
-        "workspace", parents=[late], help=f"the drive at {protocol.DRIVE_DIR}"
-    )
-    workspace.set_defaults(request=protocol.WORKSPACE, fields=lambda said: {"verb": said.verb})
-    verbs = workspace.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("mount", parents=[late], help=f"attach it at {protocol.DRIVE_DIR}")
-    verbs.add_parser("info", parents=[late], help="whether it is attached, and its use")
-    verbs.add_parser("umount", parents=[late], help="detach it")
+    _add_workspace(commands, late)
     return parser
+
+
+def _add_workspace(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], late: argparse.ArgumentParser
+) -> None:
+    """Add the command `workspace` with its verbs; `late` has options of every command."""
+    workspace = commands.add_parser(
+        "workspace", parents=[late], help=f"manage the drive at {protocol.DRIVE_DIR}"
+    )
+    workspace.set_defaults(
+        request=protocol.WORKSPACE, fields=lambda options: {"verb": options.verb}
+    )
+    verbs = workspace.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs.add_parser("mount", parents=[late], help=f"mount the drive at {protocol.DRIVE_DIR}")
+    verbs.add_parser(
+        "info", parents=[late], help="show whether the drive is mounted, and its usage"
+    )
+    verbs.add_parser("umount", parents=[late], help="unmount the drive")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the agent is told when its box starts: the run directory's files and the command line."""
+"""The agent's configuration: the files of the run directory, and paths from the command line."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from box_guest import protocol
 from box_guest.errors import ConfigError
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of a session, unless the image sets its own."""
 DEFAULT_USER = "root"
+"""Login user if the configuration names none."""
 MAX_CONFIG = 1 << 20
+"""Largest configuration file in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Where the agent finds and makes its files; other than the defaults only outside of boxes."""
+class AgentPaths:
+    """Paths of the agent's files. They differ from the defaults only outside of boxes."""
 
     run_dir: Path = Path(protocol.RUN_DIR)
     guest_socket: Path = Path(protocol.GUEST_SOCKET)
@@ -26,17 +29,17 @@ class Places:
 
     @property
     def tunnel_socket(self) -> Path:
-        """The daemon's listener."""
+        """The Unix socket on which the daemon listens for the tunnel."""
         return self.run_dir / protocol.TUNNEL_SOCKET
 
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """One box's identity and environment.
+    """Identity and environment of one box.
 
-    `daemon_key` is the only public key that may log in, `host_key` the agent's private key
-    (OpenSSH format). `env` is the image's environment; sessions start from it. `relay_key` is the
-    public key that the SSH server of a confidential box takes; other boxes have none.
+    `daemon_key` is the only public key that may log in; `host_key` is the agent's private key (both
+    in OpenSSH format). `env` is the image's environment; sessions start from it. `relay_key` is the
+    public key that the SSH server of a confidential box accepts; it is None for other boxes.
     """
 
     box_id: str
@@ -50,7 +53,7 @@ class AgentConfig:
 
 
 def load(run_dir: Path) -> AgentConfig:
-    """Reads the configuration and the host key. Raises ConfigError naming the file at fault."""
+    """Read the configuration and the host key. Raises ConfigError, which names the faulty file."""
     path = run_dir / protocol.AGENT_CONFIG
     try:
         text = path.read_bytes()
@@ -58,13 +61,13 @@ def load(run_dir: Path) -> AgentConfig:
     except OSError as error:
         raise ConfigError(f"{error.filename}: {error.strerror}") from None
     if len(text) > MAX_CONFIG:
-        raise ConfigError(f"{path}: larger than {MAX_CONFIG} bytes")
+        raise ConfigError(f"{path}: the file is larger than {MAX_CONFIG} bytes")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        raise ConfigError(f"{path}: not JSON") from None
+        raise ConfigError(f"{path}: the file is not JSON") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: not an object")
+        raise ConfigError(f"{path}: the file is not a JSON object")
     return AgentConfig(
         box_id=_text(path, data, "box_id"),
         name=_text(path, data, "name"),
@@ -80,16 +83,16 @@ def load(run_dir: Path) -> AgentConfig:
 def _text(path: Path, data: dict[str, Any], key: str) -> str:
     value = data.get(key)
     if not isinstance(value, str):
-        raise ConfigError(f"{path}: {key} is missing or not a text")
+        raise ConfigError(f"{path}: {key!r} is missing or not a string")
     return value
 
 
 def _env(path: Path, value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: env is not an object")
+        raise ConfigError(f"{path}: 'env' is not a JSON object")
     for key, item in value.items():
         if not isinstance(key, str) or not isinstance(item, str):
-            raise ConfigError(f"{path}: env holds something that is not a text")
+            raise ConfigError(f"{path}: 'env' contains a value that is not a string")
         if not key or "=" in key or "\0" in key + item:
-            raise ConfigError(f"{path}: env holds an impossible name or value")
+            raise ConfigError(f"{path}: 'env' contains an invalid variable name or value")
     return dict(value)

@@ -3,23 +3,23 @@
 ::
 
     GuestError
-    ├── ConfigError      the box's run directory holds no usable configuration
-    ├── SpawnError       a session's command could not be started
-    ├── DriveFailed      the box could not mount its drive, or not take it away
-    ├── TunnelDown       there is no tunnel to the daemon at the moment
-    ├── RequestFailed    the daemon refused; its text is meant for the user
-    └── AgentDown        nothing answers on the guest socket
+    ├── ConfigError      the run directory of the box has no usable configuration
+    ├── SpawnError       a command of a session could not be started
+    ├── DriveFailed      the box could not mount or unmount its drive
+    ├── TunnelDown       the tunnel to the daemon is down
+    ├── RequestFailed    the daemon rejected a request; the text is meant for the user
+    └── AgentDown        the agent does not answer on the guest socket
 """
 
 from __future__ import annotations
 
 
 class GuestError(Exception):
-    """Base of everything the agent refuses or fails on purpose; the text is shown to users."""
+    """Base class of the agent's expected errors; users see the text."""
 
 
 class ConfigError(GuestError):
-    """The run directory holds no usable configuration."""
+    """The run directory has no usable configuration."""
 
 
 class SpawnError(GuestError):
@@ -27,16 +27,16 @@ class SpawnError(GuestError):
 
 
 class DriveFailed(GuestError):
-    """The drive could not be mounted in the box, or not be taken away; the text says why."""
+    """The drive could not be mounted or unmounted in the box; the text gives the reason."""
 
 
 class TunnelDown(GuestError):
-    """There is no tunnel to the daemon at the moment."""
+    """The tunnel to the daemon is down."""
 
 
 class RequestFailed(GuestError):
-    """The daemon refused a request; the text says why."""
+    """The daemon rejected a request; the text gives the reason."""
 
 
 class AgentDown(GuestError):
-    """Nothing answers on the guest socket."""
+    """The agent does not answer on the guest socket."""

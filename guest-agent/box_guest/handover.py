@@ -1,12 +1,13 @@
-"""`python -m box_guest.handover`: becomes a command, with variables that it alone has seen.
+"""`python -m box_guest.handover`: becomes a command whose secret variables the agent never sees.
 
-The agent lives as long as its box, and what it has had in its memory may be found there. So it
-starts this program in the place of the command, and passes on what it cannot read: a frame with the
-command and variables, sealed to a key that is made here. Then this process becomes the command, and
-nothing of the memory it had is left.
+The agent lives as long as its box, and everything it has read may remain in its memory. So the
+agent starts this program in place of the command and passes it a frame that it cannot read. The
+frame holds the command and its variables, sealed to a key that this program creates. Then this
+process executes the command, which replaces all of its memory.
 
-On its input comes a frame of the agent's (the box's id, the shell, the environment of the session),
-then the sealed one; every byte after that is the command's. On its output it shows its key first.
+The input starts with a frame from the agent: the box's id, the shell, the environment of the
+session. The sealed frame follows; every byte after it belongs to the command. The first line of the
+output is this program's public key.
 """
 
 from __future__ import annotations
@@ -15,26 +16,27 @@ import os
 import signal
 import sys
 
-from box_guest import frames
-from box_guest.frames import MalformedFrame
-from box_guest.sealing import HANDOVER, Opener, SealBroken
+from box_guest.shared import frames
+from box_guest.shared.frames import MalformedFrame
+from box_guest.shared.sealing import HANDOVER, Opener, SealBroken
 
 FAILED = 125
-"""Exit status when the command was not begun."""
+"""Exit status if the command was not started."""
 NOT_FOUND = 127
-"""Exit status when its shell cannot be started, as of every command of the agent's."""
-_AS_COMMANDS_HAVE_THEM = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
-"""The interpreter ignores or catches these; what is ignored stays so in the command."""
+"""Exit status if the shell cannot be started, as for every command of the agent."""
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
+"""The interpreter ignores or catches these signals; an ignored signal would stay ignored in the
+command."""
 
 
 def main() -> int:
-    """Returns only when it fails, with the reason on stderr."""
-    for number in _AS_COMMANDS_HAVE_THEM:
+    """Execute the command. Returns an exit status only on failure, with the reason on stderr."""
+    for number in _DEFAULT_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     try:
-        shell, command, env = _taken()
+        shell, command, env = _receive()
     except (MalformedFrame, SealBroken) as error:
-        print(f"box-guest: what the command was to be handed is refused: {error}", file=sys.stderr)
+        print(f"box-guest: the command was not started: {error}", file=sys.stderr)
         return FAILED
     try:
         os.execve(shell, [os.path.basename(shell), b"-c", command], env)  # noqa: S606 - the command
@@ -43,15 +45,15 @@ def main() -> int:
         return NOT_FOUND
 
 
-def _taken() -> tuple[bytes, bytes, dict[bytes, bytes]]:
-    """Shell, command and environment. MalformedFrame, SealBroken."""
+def _receive() -> tuple[bytes, bytes, dict[bytes, bytes]]:
+    """Read the shell, the command and its environment. Raises MalformedFrame or SealBroken."""
     opener = Opener()
     box_id, shell, *session = frames.split(frames.read(0), 2)
     os.write(1, frames.greeting(opener.public))
     sealed = frames.read(0)
     text = opener.open(sealed, purpose=HANDOVER, box_id=box_id.decode("utf-8", "replace"))
-    command, *own = frames.split(text, 1)
-    return shell, command, frames.environment([*session, *own])
+    command, *variables = frames.split(text, 1)
+    return shell, command, frames.environment([*session, *variables])
 
 
 if __name__ == "__main__":

@@ -1,31 +1,33 @@
-"""Messages and places that the guest agent and the daemon agree on. Standard library only.
+"""Messages and paths that the guest agent and the daemon share. Standard library only.
 
-The control channel is one SSH session channel with subsystem `box-control` that the daemon opens
-in the tunnel. Both sides write JSON objects, one a line, at most `MAX_LINE` bytes. A message has a
-`type`. A request carries an `id` that its sender chose; its answer is `reply {id, ok, result |
-error}`. Either side may ask; a type that is not known is ignored, so that either may be newer.
+The control channel is one SSH session channel with subsystem `box-control`, which the daemon opens
+in the tunnel. Both sides write JSON objects, one a line, at most `MAX_LINE` bytes long. Each
+message has a `type`. A request carries an `id` that its sender chooses; the answer is `reply {id,
+ok, result | error}`. Both sides may send requests. A side ignores a message whose type it does not
+know, so either side may be newer than the other.
 
 From the agent:
 
-- `hello {version, boot, generation, forward_dir}` comes first; the box is attachable after it.
-  `boot` is new with every start of the agent, `generation` counts its tunnels, `forward_dir` is
-  where sockets of forwarded SSH agents may be made.
-- `activity {shells}`, after each hello and whenever the number changes: terminals with a shell that
-  nobody is attached to (tmux, screen).
-- requests on behalf of somebody in the box, `REQUESTS`.
+- `hello {version, boot, generation, forward_dir}` is the first message; the daemon may attach to
+  the box after it. `boot` changes with every start of the agent, `generation` counts its tunnels,
+  `forward_dir` is the directory for sockets of forwarded SSH agents.
+- `activity {shells}`, after each hello and whenever the number changes: the number of terminals
+  with a shell that no client is attached to (tmux, screen).
+- requests on behalf of users in the box, `REQUESTS`.
 
 From the daemon:
 
-- request `suspend_soon {}`: the box is about to be frozen. The agent answers `{shells}` and closes
-  its end of the tunnel, because half of a connection cannot be stored. It dials again when the
-  daemon has made the tunnel's socket anew, and by itself after a few seconds.
+- request `suspend_soon {}`: the daemon is about to freeze the box. The agent answers `{shells}` and
+  closes its end of the tunnel, because a checkpoint cannot store half of a connection. The agent
+  dials again when the daemon has created the tunnel's socket anew, or after a few seconds.
 - requests `drive_mount {credentials}`, `drive_umount {force}`, `drive_info {}`, to boxes that mount
-  their drive themselves, each answered with `drive_state`. `credentials` are what the mount process
-  reads, with `store.endpoint` left to the agent; `force` takes the drive from who uses it. The
-  daemon forwards `DRIVE_META` and `DRIVE_BLOCKS` before, and the mount reaches its stores by them.
+  their drive themselves. The agent answers each with `drive_state`. `credentials` is the input of
+  the mount process; the agent fills in `store.endpoint`. `force` detaches the drive although
+  processes use it. Before the mount, the daemon listens on the forwards `DRIVE_META` and
+  `DRIVE_BLOCKS`, through which the mount reaches its stores.
 
-The CLI in the box speaks the same lines on the guest socket: `info {id}`, which the agent answers,
-and `REQUESTS`, which it passes on.
+The CLI in the box sends the same lines on the guest socket: `info {id}`, which the agent answers,
+and `REQUESTS`, which the agent passes to the daemon.
 """
 
 from __future__ import annotations
@@ -38,11 +40,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 VERSION = 1
+"""Version of this protocol, sent in `hello`."""
 MAX_LINE = 64 * 1024
+"""Largest message in bytes, newline included."""
 CONTROL_SUBSYSTEM = "box-control"
+"""SSH subsystem of the control channel."""
 HANDOVER_SUBSYSTEM = "box-handover"
-"""A command that comes sealed on the channel's input, with variables that the agent is not to see:
-`box_guest.handover`. The environment of the channel is that of its session, as of any command."""
+"""SSH subsystem for a command that arrives sealed on the channel's input (`box_guest.handover`),
+with variables that the agent must not see. The channel's environment is the session's, as for any
+command."""
 
 HELLO = "hello"
 REPLY = "reply"
@@ -62,22 +68,28 @@ DRIVE_UMOUNT = "drive_umount"
 DRIVE_INFO = "drive_info"
 
 WORKSPACE_VERBS = ("mount", "info", "umount")
+"""Values of `verb` in a `workspace` request."""
 PIN_DEFAULT_S = 2 * 3600
+"""Seconds that a pin lasts by default."""
 PIN_MAX_S = 7 * 24 * 3600
+"""Longest pin in seconds."""
 MAX_WHY = 200
-"""Characters that tell why a box is pinned."""
+"""Longest reason of a pin, in characters."""
 
 MAX_QUESTION = 2000
-"""Characters of a question."""
+"""Longest question, in characters."""
 MAX_OPTIONS = 20
+"""Largest number of options of a question."""
 MAX_OPTION = 200
-"""Characters of one answer to choose from."""
+"""Longest option of a question, in characters."""
 
 PROCESS_NAME = "box-guest"
+"""Name of the agent and its CLI in process lists."""
 RUNTIME_DIR = PurePosixPath("/.box")
 """The guest runtime inside a box (read-only)."""
 RUN_DIR = PurePosixPath("/run/box")
-"""The box's directory shared with the daemon: the names below are relative to it."""
+"""The directory that a box shares with the daemon; `TUNNEL_SOCKET`, `AGENT_CONFIG` and `HOST_KEY`
+are relative to it."""
 AGENT_COMMAND = (
     f"{RUNTIME_DIR}/lib/ld-linux-x86-64.so.2",
     "--library-path",
@@ -88,95 +100,104 @@ AGENT_COMMAND = (
     "-m",
     "box_guest",
 )
-"""How the agent is started in a box. Isolated mode and no `site`: files of the image must not
+"""Command line of the agent in a box. Isolated mode and no `site`: files of the image must not
 become modules of the agent."""
 TUNNEL_SOCKET = "tunnel.sock"
+"""Unix socket on which the daemon listens for the tunnel."""
 AGENT_CONFIG = "config.json"
 """JSON: `box_id`, `name`, `hostname`, `daemon_key` (OpenSSH public key), `env` (object), `user`
-(optional: whose login shell sessions get; `root` when absent), `relay_key` (optional: OpenSSH
-public key; the box is confidential, see `RELAY_HOST`). Other fields mean nothing, but an agent that
-finds this file or the host key changed begins anew, so that one with another value tells a box from
-the one whose memory it has."""
+(optional: login user of sessions; default `root`), `relay_key` (optional: OpenSSH public key; the
+box is confidential, see `RELAY_HOST`). The agent ignores other fields. It starts anew, however,
+when this file or the host key changes. So a box that was restored from another box's memory notices
+by a changed value that it is another box."""
 HOST_KEY = "host_key"
-"""The agent's private key, OpenSSH format, 0600."""
+"""The agent's private key, OpenSSH format, mode 0600."""
 RELAY_HOST = "box-relay"
-"""Where connections to a confidential box's own SSH server are forwarded to, at any port. Nothing
-listens there: the agent knows the name before it dials anything, and no other box is dialled so."""
+"""Host name to which the daemon forwards connections for a confidential box's own SSH server, at
+any port. Nothing listens there: the agent recognises the name before it dials. Other boxes reject
+it."""
 STATE_DIR = PurePosixPath("/var/lib/box-guest")
-"""What the agent keeps on the box's own disk, 0700."""
+"""The agent's directory on the box's own disk, mode 0700."""
 RELAY_HOST_KEY = "relay_key"
-"""There: the host key of that server, made in the box, which nobody outside ever has."""
+"""File in `STATE_DIR`: host key of the confidential box's SSH server. It is created in the box and
+never leaves it."""
 GUEST_SOCKET = PurePosixPath("/run/box-guest.sock")
-"""Where `box-guest` inside the box talks to the agent."""
+"""Unix socket on which the agent serves the `box-guest` CLI."""
 FORWARD_DIR = PurePosixPath("/run/box-forward")
-"""The agent's own 0700 directory for sockets of forwarded SSH agents."""
+"""The agent's own directory, mode 0700, for sockets of forwarded SSH agents."""
 DRIVE_DIR = PurePosixPath("/wrk")
+"""Mount point of the drive in a box."""
 GATE_DIR = PurePosixPath("/run/box-drive")
-"""The agent's own 0700 directory for a drive that the box mounts itself; the metadata database
-answers at a socket there as if it stood in the box."""
+"""The agent's own directory, mode 0700, for a drive that the box mounts itself. The metadata
+database answers on a socket there, as if it ran in the box."""
 DRIVE_META = str(GATE_DIR / "meta")
 DRIVE_BLOCKS = str(GATE_DIR / "blocks")
-"""Paths of the two forwards to the stores of the drive. Nothing listens there."""
+"""Paths of the two forwards to the metadata database and the object store. Nothing listens there.
+"""
 
 DIAL_TIMED_OUT = "timed out"
-"""End of the reason with which the agent refuses a forward whose target did not answer in time."""
-
+"""End of the agent's error text when the target of a forward did not answer in time."""
 
 MAX_HOLDERS = 16
+"""Most processes that `drive_state` names as users of the drive."""
 MAX_DRIVE_TEXT = 300
+"""Longest text in `drive_state`, in characters; longer ones are cut."""
 MAX_HEALTH = 40
-"""Fields of what a mount tells of itself."""
+"""Most fields in the health report of a mount."""
 _STORE = ("endpoint", "bucket", "prefix", "region", "access_key", "secret_key")
 _VOLUME = ("volume", "schema", "meta_dsn")
 
 
 class ProtocolError(Exception):
-    """The other side sent something that is not a message."""
+    """The other side sent something that is not a valid message."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One line, newline included. Raises ProtocolError above MAX_LINE."""
+    """Encode a message as one line, newline included. Raises ProtocolError above MAX_LINE bytes."""
     line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     if len(line) > MAX_LINE:
-        raise ProtocolError(f"message of {len(line)} bytes; at most {MAX_LINE} are allowed")
+        raise ProtocolError(f"the message has {len(line)} bytes; at most {MAX_LINE} are allowed")
     return line
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """A message with a `type`; raises ProtocolError for anything else."""
+    """Decode one line as a message with a `type`. Raises ProtocolError for anything else."""
     if len(line) > MAX_LINE:
-        raise ProtocolError(f"line of {len(line)} bytes; at most {MAX_LINE} are allowed")
+        raise ProtocolError(f"the line has {len(line)} bytes; at most {MAX_LINE} are allowed")
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
-        raise ProtocolError("not JSON") from None
+        raise ProtocolError("the line is not JSON") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("not an object with a type")
+        raise ProtocolError("the line is not a JSON object with a type")
     return message
 
 
 def request_parameters(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked parameters of a request whose type is in `REQUESTS`; other fields are dropped.
+    """Return the checked parameters of a request whose type is in `REQUESTS`. Other fields are
+    dropped.
 
-    Raises ProtocolError with a text for who asked.
+    Raises ProtocolError with a text for the user who sent the request.
     """
     return REQUESTS[message["type"]](message)
 
 
 def drive_request(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked parameters of one of the daemon's three requests. Raises ProtocolError, whose
-    text holds no secret."""
+    """Return the checked parameters of one of the daemon's three drive requests.
+
+    Raises ProtocolError; its text contains no secret.
+    """
     kind = message["type"]
     if kind == DRIVE_MOUNT:
-        given = message.get("credentials")
-        store = given.get("store") if isinstance(given, dict) else None
-        if not isinstance(given, dict) or not isinstance(store, dict):
-            raise ProtocolError("credentials that are none")
-        texts = [given.get(name) for name in _VOLUME] + [store.get(name) for name in _STORE]
+        credentials = message.get("credentials")
+        store = credentials.get("store") if isinstance(credentials, dict) else None
+        if not isinstance(credentials, dict) or not isinstance(store, dict):
+            raise ProtocolError("the credentials of the drive are incomplete")
+        texts = [credentials.get(name) for name in _VOLUME] + [store.get(name) for name in _STORE]
         if not all(isinstance(text, str) and text for text in texts):
-            raise ProtocolError("credentials that are none")
+            raise ProtocolError("the credentials of the drive are incomplete")
         return {
-            **{name: given[name] for name in _VOLUME},
+            **{name: credentials[name] for name in _VOLUME},
             "store": {name: store[name] for name in _STORE},
         }
     if kind == DRIVE_UMOUNT:
@@ -185,9 +206,12 @@ def drive_request(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drive_state(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What an agent answered about its drive, checked: `mounted`; `error`, why not; `restarts` of
-    the mount since it was asked for; `holders`, who keeps it from being taken away; `health`, what
-    the mount tells of itself. Raises ProtocolError."""
+    """Return the checked answer of an agent about its drive. Raises ProtocolError.
+
+    Keys: `mounted`; `error`, the reason if it is not mounted; `restarts` of the mount since it was
+    requested; `holders`, the processes that keep it from being unmounted; `health`, the mount's own
+    report.
+    """
     restarts, error, holders = result.get("restarts"), result.get("error"), result.get("holders")
     health = result.get("health")
     if (
@@ -199,7 +223,7 @@ def drive_state(result: Mapping[str, Any]) -> dict[str, Any]:
         or len(holders) > MAX_HOLDERS
         or len(health) > MAX_HEALTH
     ):
-        raise ProtocolError("a malformed answer about the drive")
+        raise ProtocolError("the answer about the drive is malformed")
     return {
         "mounted": result.get("mounted") is True,
         "error": shown(error),
@@ -210,7 +234,7 @@ def drive_state(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown(text: str) -> str:
-    """A text of the other side as one that can be shown: short, and of printable characters."""
+    """Make a text of the other side safe to display: short, and printable characters only."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_DRIVE_TEXT])
 
 
@@ -225,24 +249,24 @@ def _plain(value: object) -> object:
 def _workspace(message: Mapping[str, Any]) -> dict[str, Any]:
     verb = message.get("verb")
     if verb not in WORKSPACE_VERBS:
-        raise ProtocolError(f"workspace knows {', '.join(WORKSPACE_VERBS)}")
+        raise ProtocolError(f"workspace needs one of the verbs {', '.join(WORKSPACE_VERBS)}")
     return {"verb": verb}
 
 
 def _pin(message: Mapping[str, Any]) -> dict[str, Any]:
     seconds, why = message.get("for_s"), message.get("why")
-    # A bool is an int to Python.
+    # In Python, a bool is an int.
     if type(seconds) is not int or not 1 <= seconds <= PIN_MAX_S:
-        raise ProtocolError("a pin holds from 1 second to 7 days")
+        raise ProtocolError("a pin lasts from 1 second to 7 days")
     if not isinstance(why, str) or len(why) > MAX_WHY or not why.isprintable():
-        raise ProtocolError(f"the reason of a pin is at most {MAX_WHY} printable characters")
+        raise ProtocolError(f"the reason of a pin has at most {MAX_WHY} printable characters")
     return {"for_s": seconds, "why": why}
 
 
 def _auto_suspend(message: Mapping[str, Any]) -> dict[str, Any]:
     on = message.get("on")
     if not isinstance(on, bool):
-        raise ProtocolError("auto-suspend is on or off")
+        raise ProtocolError("auto-suspend must be on or off")
     return {"on": on}
 
 
@@ -253,18 +277,18 @@ def _ask(message: Mapping[str, Any]) -> dict[str, Any]:
     if (
         not isinstance(options, list)
         or len(options) > MAX_OPTIONS
-        or not all(isinstance(one, str) and 1 <= len(one) <= MAX_OPTION for one in options)
+        or not all(isinstance(option, str) and 1 <= len(option) <= MAX_OPTION for option in options)
     ):
         raise ProtocolError(
             f"at most {MAX_OPTIONS} options of 1 to {MAX_OPTION} characters each are allowed"
         )
     if not all(_storable(text) for text in (question, *options)):
-        raise ProtocolError("a question is text without NUL characters")
+        raise ProtocolError("a question must not contain NUL characters or lone surrogates")
     return {"question": question, "options": options}
 
 
 def _storable(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _ask_state(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,8 +312,11 @@ REQUESTS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     ASK: _ask,
     ASK_STATE: _ask_state,
 }
-"""What a box may ask of the daemon, and the check of its parameters: `workspace {verb:
-mount|umount|info}`; `pin {for_s, why}`, `unpin`, `auto_suspend {on}`, each answered like `life`,
-which tells what keeps the box awake (`pinned_until`, `pin_why`, `auto_suspend`); `ask {question,
-options}`, a question to the owner, answered with `{ask}`, its id, and `ask_state {ask}` with
-`{state, answer}`."""
+"""Requests that a box may send to the daemon, each with the check of its parameters.
+
+`workspace {verb: mount|umount|info}`. `pin {for_s, why}`, `unpin` and `auto_suspend {on}`: the
+answer is that of `life`. `life` returns what keeps the box awake (`pinned_until`, `pin_why`,
+`auto_suspend`) and, for `life` alone, the box's disk in bytes (`disk_limit`, `disk_used`). `ask
+{question, options}` asks the owner a question and returns its id as `{ask}`. `ask_state {ask}`
+returns `{state, answer}`.
+"""

@@ -22,7 +22,7 @@ async def test_a_preview_host_of_a_box_gets_a_certificate_of_its_own(site: Site)
     for label in ("my-app-3000", f"{box_id[:12]}-3000", f"{box_id}-1"):
         host = f"{label}.{PREVIEW_DOMAIN}"
         assert await site.caddy.handshake(host) == (host,)
-    other = await site.web.operations.up(BOB, "theirs")
+    other = await site.web.operations.boxes.up(BOB, "theirs")
     host = f"{other.id}-80.{PREVIEW_DOMAIN}"
     assert await site.caddy.handshake(host) == (host,)
 
@@ -94,7 +94,9 @@ async def test_an_owner_that_comes_through_the_proxy_is_seen_where_they_are(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came: list[tuple[str, str]] = []
-    monkeypatch.setattr(site.web.lifecycle.sources, "came", lambda *pair: came.append(pair))
+    monkeypatch.setattr(
+        site.web.lifecycle.source_addresses, "came", lambda *pair: came.append(pair)
+    )
     client = site.client(**{"x-forwarded-for": "192.0.2.7", "x-api-key": site.web.key})
     assert (await client.get(f"{site.api}/v1/boxes")).status_code == 200
     assert came == [(ALICE.owner, "127.0.0.1")]

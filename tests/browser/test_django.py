@@ -21,7 +21,7 @@ SETTINGS = f"""
 ALLOWED_HOSTS = [".{PREVIEW_DOMAIN}"]
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 """
-"""What the README tells to add."""
+"""The settings that docs/guide/previews.md names."""
 
 
 @asynccontextmanager

@@ -44,10 +44,9 @@ END = """async ([url, key, session]) => {
     const headers = {Authorization: "Bearer " + key, "Mcp-Session-Id": session};
     return (await fetch(url, {method: "DELETE", headers})).status;
 }"""
-LISTEN = """async ([url, key, session]) => {
+LISTEN = """async ([url, key, session, more]) => {
     const headers = {
-        "X-Api-Key": key, Accept: "text/event-stream",
-        "Mcp-Session-Id": session, "Last-Event-ID": "0",
+        "X-Api-Key": key, Accept: "text/event-stream", "Mcp-Session-Id": session, ...more,
     };
     const answer = await fetch(url, {headers});
     const reader = answer.body.getReader();
@@ -111,7 +110,10 @@ async def test_a_page_of_a_listed_origin_has_a_session(visited: Visited) -> None
     assert listed["status"] == 200
     assert '"box_exec"' in listed["body"]
     here = [visited.url, visited.site.web.key, session]
-    assert await page.evaluate(LISTEN, here) == ": keepalive\n\n"
+    assert await page.evaluate(LISTEN, [*here, {}]) == ": keepalive\n\n"
+    # The browser lets the header through; no event of this session has the id.
+    refused = await page.evaluate(LISTEN, [*here, {"Last-Event-ID": "0"}])
+    assert "Last-Event-ID is not the id of an event" in refused
     assert await page.evaluate(END, here) == 204
 
 

@@ -8,7 +8,12 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"wrkfs": "wrkfs", "box_guest": "guest-agent/box_guest", "boxd": "daemon/boxd"}
+PACKAGES = {
+    "wrkfs": "wrkfs",
+    "objectserver": "objectserver",
+    "box_guest": "guest-agent/box_guest",
+    "boxd": "daemon/boxd",
+}
 
 
 @cache
@@ -25,7 +30,7 @@ def python_files() -> tuple[Path, ...]:
 
 
 def product_files() -> list[Path]:
-    """The files of the three packages."""
+    """The files of the four packages."""
     tops = [ROOT / folder for folder in PACKAGES.values()]
     return [path for path in python_files() if any(path.is_relative_to(top) for top in tops)]
 

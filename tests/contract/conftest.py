@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.store.memory import MemoryStore
-from boxd.store.postgres import PostgresStore
+from boxd.store.postgres.store import PostgresStore
+from tests.doubles.control_store import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends import processes
-from boxd.backends.fake import FakeBackend
-from boxd.backends.interface import BackendBox, BoxPlan
-from boxd.backends.run import run
-from boxd.backends.runc import RuncBackend
+from boxd.backends.host import processes
+from boxd.backends.host.run import run
+from boxd.backends.interface import BackendBox, BoxPlan, InitState
+from boxd.backends.runc.backend import RuncBackend
 from boxd.errors import BoxdError, Conflict, NotFound, Unavailable, Unsupported
+from tests.doubles.backend import FakeBackend
 from tests.harness.backend import STAND_IN, BoxHost, open_box_host
 from tests.harness.dockerd import open_docker_host
 from tests.harness.wait import at_once, until
@@ -104,6 +104,26 @@ async def test_life_of_a_box(subject: Subject) -> None:
     assert subject.leftovers() == []
 
 
+async def test_a_box_whose_init_is_stopped_is_a_suspect(subject: Subject) -> None:
+    backend, stopped, well = subject.backend, subject.plan(), subject.plan()
+    for plan in (stopped, well):
+        await backend.create(plan)
+        await backend.start(plan.box_id)
+    ids = (stopped.box_id, well.box_id)
+    assert await backend.suspect_inits(ids) == set()
+    if isinstance(backend, FakeBackend):
+        backend.init_states[stopped.box_id] = InitState(stopped="a signal stopped it")
+    else:
+        assert subject.host is not None
+        pid = subject.host.pid(stopped.box_id)
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: processes.init_state(pid).stopped)
+    assert await backend.suspect_inits(ids) == {stopped.box_id}
+    assert (await backend.init_state(stopped.box_id)).stopped == "a signal stopped it"
+    for plan in (stopped, well):
+        await backend.destroy(plan.box_id)
+
+
 async def test_sockets_inside_see_the_box_alone(subject: Subject) -> None:
     backend, plan = subject.backend, subject.plan()
     await backend.create(plan)
@@ -188,7 +208,7 @@ async def test_what_it_cannot_do_it_says(subject: Subject) -> None:
 async def test_a_stopped_box_takes_no_drive(subject: Subject) -> None:
     backend, plan = subject.backend, subject.plan()
     await backend.create(plan)
-    with pytest.raises(Conflict, match="does not run"):
+    with pytest.raises(Conflict, match="is not running"):
         await backend.attach_drive(plan.box_id, subject.tmp_path)
 
 
@@ -247,7 +267,7 @@ class TestRunc:
         plan = box_host.plan()
         if step == "rootfs":
             plan = replace(plan, rootfs=tmp_path / "absent")
-            with pytest.raises(BoxdError, match="gone from this host"):
+            with pytest.raises(BoxdError, match="missing on this host"):
                 await backend.create(plan)
             assert box_host.leftovers() == []
             return

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.docker import DockerBackend
-from boxd.backends.docker_engine import Engine
-from boxd.backends.run import run
+from boxd.backends.docker.backend import DockerBackend
+from boxd.backends.docker.engine import Engine
+from boxd.backends.host import processes
+from boxd.backends.host.run import run
+from boxd.backends.network.host_network import Network
 from boxd.errors import BoxdError, Conflict, Unavailable, UnknownImage
 from tests.harness.backend import STAND_IN
 from tests.harness.dockerd import open_docker_host, open_dockerd
@@ -29,6 +31,17 @@ if TYPE_CHECKING:
 def any_image(host: DockerHost, reference: str) -> BoxPlan:
     """A plan of a box from an image that is in no catalog."""
     return host.plan(image=reference, rootfs=None)
+
+
+SLEEP = ("/bin/sleep", "1000")
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is a zombie or gone."""
+    try:
+        return processes.is_zombie(Path(f"/proc/{pid}/stat").read_text(encoding="ascii"))
+    except OSError:
+        return True
 
 
 def networks(host: DockerHost) -> list[str]:
@@ -150,9 +163,9 @@ async def test_images_that_cannot_be_had_are_told_and_leave_nothing(
         for reference, error, text in (
             (f"{address}/test/x:2", UnknownImage, "manifest unknown"),
             (f"{address}/test/x:1", UnknownImage, "is for linux/arm64; boxes here are linux/amd64"),
-            ("Upper/Case:1", UnknownImage, "names no image: .*lowercase"),
-            ("../containers/json", UnknownImage, "names no image"),
-            ("x?all=1", UnknownImage, "names no image"),
+            ("Upper/Case:1", UnknownImage, "not a valid image name: .*lowercase"),
+            ("../containers/json", UnknownImage, "not a valid image name"),
+            ("x?all=1", UnknownImage, "not a valid image name"),
             (f"boxd-{docker_host.config.instance}/tiny:1", UnknownImage, "catalog name"),
             ("127.0.0.1:9/x:1", Unavailable, "cannot be pulled: .*127.0.0.1:9.*ask the operator"),
         ):
@@ -181,13 +194,31 @@ async def test_a_failing_start_leaves_nothing(
         await backend.close()
 
 
-async def test_a_first_process_that_ends_at_once_is_told(docker_host: DockerHost) -> None:
-    backend = DockerBackend(docker_host.config, init=("/bin/true",))
+@pytest.mark.parametrize("ends", ["before", "after"])
+async def test_a_first_process_that_ends_around_its_network(
+    docker_host: DockerHost, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    backend = DockerBackend(docker_host.config, init=("/bin/true",) if ends == "before" else SLEEP)
+    make = Network.ensure
+
+    async def ensure(
+        network: Network, box_id: str, slot: int, *, egress: str, pid: int | None = None
+    ) -> None:
+        assert pid is not None
+        if ends == "after":
+            await make(network, box_id, slot, egress=egress, pid=pid)
+            os.kill(pid, signal.SIGKILL)
+            await until(lambda: ended(pid))
+        await until(lambda: not Path(f"/proc/{pid}/ns/net").exists())
+        if ends == "before":
+            await make(network, box_id, slot, egress=egress, pid=pid)
+
+    monkeypatch.setattr(Network, "ensure", ensure)
     await backend.setup()
     try:
         plan = docker_host.plan()
         await backend.create(plan)
-        with pytest.raises(BoxdError, match="does not start"):
+        with pytest.raises(BoxdError, match="does not start: its first process ended"):
             await backend.start(plan.box_id)
         assert networks(docker_host) == []
     finally:
@@ -274,7 +305,7 @@ async def test_a_container_that_was_removed_by_hand_is_told(docker_host: DockerH
     finally:
         await engine.close()
     assert not await state_of(docker_host, box)
-    with pytest.raises(Unavailable, match="gone from the Docker engine"):
+    with pytest.raises(Unavailable, match="missing in the Docker engine"):
         await docker_host.backend.start(box)
     await docker_host.backend.stop(box)
     await docker_host.backend.destroy(box)

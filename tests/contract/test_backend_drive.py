@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends import mounts
+from boxd.backends.host import mounts
 from boxd.errors import Conflict, Unavailable
 from tests.harness.backend import BoxHost, open_box_host
 from tests.harness.dockerd import open_docker_host

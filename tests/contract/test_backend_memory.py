@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends.fake import FakeBackend
 from boxd.backends.interface import BackendBox
 from boxd.errors import Conflict, MemoryLost, NotFound
 from tests.contract.test_backend import Subject
+from tests.doubles.backend import FakeBackend
 from tests.harness.backend import open_box_host
 from tests.harness.suspending import judging
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from boxd.backends import criu
+    from boxd.backends.checkpoint import criu
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -143,7 +143,7 @@ async def test_what_makes_no_sense_is_refused(subject: Subject) -> None:
         with pytest.raises(Conflict):
             await step(box)
     sleeping = await asleep(subject)
-    with pytest.raises(Conflict, match="does not run"):
+    with pytest.raises(Conflict, match="is not running"):
         await backend.thaw(sleeping)
     await backend.resume(sleeping, None)
     for step in (backend.freeze, backend.save_memory, backend.thaw, backend.discard_memory):

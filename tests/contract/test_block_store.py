@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.block_store import MemoryBlocks
 from wrkfs.config import StoreConfig
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import Corrupt, Missing, StorageError, Unavailable
 from wrkfs.layout import BLOCK_SIZE, block_key

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends import mounts
-from boxd.backends.run import run
+from boxd.backends.host import mounts
+from boxd.backends.host.run import run
 from boxd.errors import NotFound
 from tests.harness.disks import KINDS, DiskHost, open_disk_host
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from boxd.backends.hostnames import BoxPaths
+    from boxd.backends.host.names import BoxPaths
 
 DEEP = 1500
 """More than Python's stack or a process's descriptors allow."""

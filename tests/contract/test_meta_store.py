@@ -15,7 +15,7 @@ from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, XattrFlags
 
 if TYPE_CHECKING:
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.types import Attr, Dentry
 
 ME = Caller(1000, 1001)

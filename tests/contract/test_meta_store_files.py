@@ -16,7 +16,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, Extent, Ino, SetAttr, SliceId
 
 if TYPE_CHECKING:
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.types import Attr
 
 ME = Caller(1000, 1001)

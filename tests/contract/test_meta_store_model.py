@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
 
 Step: TypeAlias = "tuple[str, tuple[int, ...]]"
 small = st.integers(0, 4)

@@ -12,7 +12,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, Extent
 
 if TYPE_CHECKING:
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.types import Ino
 
 ROOT = Caller(0, 0)

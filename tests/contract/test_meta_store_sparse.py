@@ -14,7 +14,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, Ino, SetAttr
 
 if TYPE_CHECKING:
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
 
 ME = Caller(1000, 1001)
 

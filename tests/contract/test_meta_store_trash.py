@@ -14,7 +14,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, Ino, SetAttr
 
 if TYPE_CHECKING:
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.types import TrashEntry
 
 ME = Caller(1000, 1001)
@@ -158,21 +158,202 @@ async def test_what_is_replaced_goes_to_the_trash(meta: MetaStore, objects: Obje
     assert (await meta.list_trash(None, 10))[0].ino == first
 
 
-async def test_other_names_and_fresh_empty_files_are_not_kept(
+async def test_what_is_empty_or_young_is_kept_and_comes_back(
     meta: MetaStore, objects: Objects
 ) -> None:
+    """Trees are made of such things: nothing may be missing when one is restored."""
+    await file(meta, objects, b"empty", b"")
+    await meta.symlink(ROOT_INO, b"symlink", b"target", ME)
+    for name, mode in ((b"fifo", 0o010640), (b"socket", 0o140600)):
+        await meta.mknod(ROOT_INO, name, mode, 0, ME)
+    made = {name: await meta.lookup(ROOT_INO, name) for name in (b"empty", b"symlink", b"fifo")}
+    made[b"socket"] = await meta.lookup(ROOT_INO, b"socket")
+    made[b"d"] = await meta.mkdir(ROOT_INO, b"d", 0o2750, ME)
+    for name in made:
+        await (meta.rmdir if name == b"d" else meta.unlink)(ROOT_INO, name)
+    assert await names(meta) == list(made)
+    assert await use(meta) == (0, 0)
+    for name, before in made.items():
+        after = await meta.restore(before.ino, ROOT_INO, name)
+        assert (after.mode, after.nlink, after.uid, after.gid, after.size, after.mtime_ns) == (
+            before.mode,
+            before.nlink,
+            before.uid,
+            before.gid,
+            before.size,
+            before.mtime_ns,
+        )
+    assert await meta.readlink(made[b"symlink"].ino) == b"target"
+    assert await meta.readdir(made[b"d"].ino, 0, 10) == []
+    assert (await use(meta))[1] == len(made)
+
+
+async def linked(meta: MetaStore) -> dict[bytes, bool]:
+    """Names in the trash, and whether their inodes had others."""
+    return {one.name: one.linked for one in await meta.list_trash(None, 100)}
+
+
+async def test_a_name_beside_others_comes_back_as_a_link(meta: MetaStore, objects: Objects) -> None:
+    ino = await file(meta, objects, b"f", b"one")
+    await meta.link(ino, ROOT_INO, b"g")
+    before = (await meta.getattr(ROOT_INO)).mtime_ns
+    await meta.unlink(ROOT_INO, b"f")
+    (entry,) = await meta.list_trash(None, 10)
+    assert (entry.ino, entry.parent, entry.name, entry.linked) == (ino, ROOT_INO, b"f", True)
+    assert (entry.nlink, entry.size, entry.dir_mtime_ns) == (1, 3, before)
+    assert await use(meta) == (3, 1)
+    with pytest.raises(errors.NotFound):
+        await meta.restore(ino, ROOT_INO, b"f")
+    with pytest.raises(errors.NotFound):
+        await meta.restore(ino, ROOT_INO, b"f", (ROOT_INO, b"other"))
+    with pytest.raises(errors.Exists):
+        await meta.restore(ino, ROOT_INO, b"g", (ROOT_INO, b"f"))
+    back = await meta.restore(ino, ROOT_INO, b"again", (ROOT_INO, b"f"))
+    assert (back.ino, back.nlink) == (ino, 2)
+    assert await names(meta) == []
+    assert await use(meta) == (3, 1)
+
+
+async def test_any_removed_name_brings_its_file_back(meta: MetaStore, objects: Objects) -> None:
     ino = await file(meta, objects, b"f", b"one")
     await meta.link(ino, ROOT_INO, b"g")
     await meta.unlink(ROOT_INO, b"f")
-    await file(meta, objects, b"lock", b"")
-    await meta.unlink(ROOT_INO, b"lock")
-    await meta.mknod(ROOT_INO, b"fifo", 0o10644, 0, ME)
-    await meta.unlink(ROOT_INO, b"fifo")
-    await meta.mkdir(ROOT_INO, b"d", 0o755, ME)
-    await meta.rmdir(ROOT_INO, b"d")
+    await meta.unlink(ROOT_INO, b"g")
+    assert await linked(meta) == {b"f": True, b"g": False}
+    assert await use(meta) == (0, 0)
+    back = await meta.restore(ino, ROOT_INO, b"f", (ROOT_INO, b"f"))
+    assert (back.ino, back.nlink) == (ino, 1)
+    assert await use(meta) == (3, 1)
+    # Its last name became one beside others.
+    assert await linked(meta) == {b"g": True}
+    back = await meta.restore(ino, ROOT_INO, b"g", (ROOT_INO, b"g"))
+    assert (back.ino, back.nlink) == (ino, 2)
+    assert await names(meta) == []
+
+
+async def test_a_removed_tree_keeps_all_names_of_its_files(
+    meta: MetaStore, objects: Objects
+) -> None:
+    top = (await meta.mkdir(ROOT_INO, b"top", 0o755, ME)).ino
+    inside = await file(meta, objects, b"a", b"one", top)
+    outside = await file(meta, objects, b"x", b"two", top)
+    await meta.link(inside, top, b"b")
+    await meta.link(inside, top, b"c")
+    await meta.link(outside, top, b"y")
+    await meta.link(outside, ROOT_INO, b"z")
+    await meta.remove_tree(ROOT_INO, b"top")
+    kept = await linked(meta)
+    assert sorted(kept) == [b"a", b"b", b"c", b"top", b"x", b"y"]
+    assert sorted(kept[name] for name in (b"a", b"b", b"c")) == [False, True, True]
+    assert (kept[b"x"], kept[b"y"]) == (True, True)
+    assert await use(meta) == (3, 1)
+    assert (await meta.getattr(outside)).nlink == 1
+
+
+async def test_removed_names_leave_with_their_time_and_with_their_file(
+    meta: MetaStore, meta_volume: MetaVolume, objects: Objects
+) -> None:
+    ino = await file(meta, objects, b"f", b"one")
+    for name in (b"g", b"h"):
+        await meta.link(ino, ROOT_INO, name)
+    await meta.unlink(ROOT_INO, b"f")
+    assert await meta.purge_trash(None, 10) == 0
+    assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
     assert await names(meta) == []
     await meta.unlink(ROOT_INO, b"g")
-    assert await names(meta) == [b"g"]
+    # The last name of a volume that has no trash any more.
+    await meta_volume.keep_trash(0)
+    await meta.unlink(ROOT_INO, b"h")
+    assert await names(meta) == []
+    assert len(await meta_volume.freed_slices()) == 1
+
+
+async def test_without_trash_no_removed_name_is_kept(
+    meta: MetaStore, meta_volume: MetaVolume, objects: Objects
+) -> None:
+    await meta_volume.keep_trash(0)
+    ino = await file(meta, objects, b"f", b"one")
+    await meta.link(ino, ROOT_INO, b"g")
+    await meta.unlink(ROOT_INO, b"f")
+    assert await names(meta) == []
+
+
+async def test_a_replaced_name_beside_others_is_kept(meta: MetaStore, objects: Objects) -> None:
+    ino = await file(meta, objects, b"f", b"one")
+    await meta.link(ino, ROOT_INO, b"g")
+    await file(meta, objects, b"new", b"two")
+    await meta.rename(ROOT_INO, b"new", ROOT_INO, b"g")
+    (entry,) = await meta.list_trash(None, 10)
+    assert (entry.name, entry.ino, entry.linked, entry.dir_mtime_ns) == (b"g", ino, True, None)
+
+
+async def test_removed_names_are_bounded(
+    meta: MetaStore, meta_volume: MetaVolume, objects: Objects
+) -> None:
+    ino = await file(meta, objects, b"f", b"one")
+    for number in range(6):
+        for name in (b"lock", b"%d" % number):
+            await meta.link(ino, ROOT_INO, name)
+            await meta.unlink(ROOT_INO, name)
+            # Removed once more: a name of one inode has one entry.
+            await meta.link(ino, ROOT_INO, name)
+            await meta.unlink(ROOT_INO, name)
+    assert await names(meta) == [b"0", b"1", b"2", b"3", b"4", b"lock", b"5"]
+    assert await meta.thin_trash(2, 10) == 0
+    assert await meta.thin_links(4, 7, 10) == 0
+    assert await meta.thin_links(4, 5, 1) == 1
+    assert await meta.thin_links(4, 5, 10) == 1
+    assert await names(meta) == [b"2", b"3", b"4", b"lock", b"5"]
+    await meta_volume.limit(None, 8)
+    assert await meta.thin_links(4, 100, 10) == 3
+    assert await names(meta) == [b"lock", b"5"]
+
+
+async def test_removed_names_of_many_files_are_thinned(meta: MetaStore, objects: Objects) -> None:
+    for number in range(4):
+        ino = await file(meta, objects, b"%d" % number, b"x")
+        await meta.link(ino, ROOT_INO, b"lock")
+        await meta.unlink(ROOT_INO, b"lock")
+    assert await meta.thin_trash(2, 10) == 2
+    assert await names(meta) == [b"lock", b"lock"]
+
+
+async def test_entries_tell_the_time_of_their_directory(meta: MetaStore, objects: Objects) -> None:
+    """A run of removals can be followed back to the time before it."""
+    top = (await meta.mkdir(ROOT_INO, b"top", 0o755, ME)).ino
+    await file(meta, objects, b"f", b"one", top)
+    await meta.mkdir(top, b"d", 0o755, ME)
+    await meta.setattr(top, SetAttr(mtime_ns=1_234_567_890_123_456_789))
+    await meta.unlink(top, b"f")
+    await meta.rmdir(top, b"d")
+    first, second = await meta.list_trash(None, 10)
+    assert first.dir_mtime_ns == 1_234_567_890_123_456_789
+    assert second.dir_mtime_ns == in_ns(first.deleted_at)
+    assert (await meta.getattr(top)).mtime_ns == in_ns(second.deleted_at)
+
+
+def in_ns(moment: datetime) -> int:
+    """Nanoseconds since the epoch."""
+    return (moment - datetime.fromtimestamp(0, UTC)) // timedelta(microseconds=1) * 1000
+
+
+async def test_empty_directories_of_one_name_are_thinned(meta: MetaStore) -> None:
+    """A directory that serves as a lock must not push out what people removed."""
+    for _ in range(4):
+        await meta.mkdir(ROOT_INO, b"lock", 0o755, ME)
+        await meta.rmdir(ROOT_INO, b"lock")
+    assert await meta.thin_trash(2, 10) == 2
+    assert await names(meta) == [b"lock", b"lock"]
+
+
+async def test_a_removed_tree_keeps_its_empty_parts(meta: MetaStore, objects: Objects) -> None:
+    top = (await meta.mkdir(ROOT_INO, b"top", 0o755, ME)).ino
+    await meta.mkdir(top, b"empty", 0o755, ME)
+    await meta.mknod(top, b"fifo", 0o010640, 0, ME)
+    await file(meta, objects, b"file", b"", top)
+    await meta.remove_tree(ROOT_INO, b"top")
+    assert set(await names(meta)) == {b"top", b"empty", b"fifo", b"file"}
+    assert await use(meta) == (0, 0)
 
 
 async def test_a_removed_directory_keeps_the_place_of_what_was_in_it(
@@ -216,7 +397,7 @@ async def test_a_removed_tree_goes_to_the_trash(
     await meta.open(held)
     await meta.remove_tree(ROOT_INO, b"top")
     found = {entry.name: entry for entry in await meta.list_trash(None, 100)}
-    assert set(found) == {b"top", b"below", b"0", b"1", b"2", b"3", b"4"}
+    assert set(found) == {b"top", b"below", b"0", b"1", b"2", b"3", b"4", b"kept"}
     assert found[b"1"].parent == below
     assert found[b"below"].parent == top
     assert found[b"top"].parent == ROOT_INO
@@ -224,7 +405,8 @@ async def test_a_removed_tree_goes_to_the_trash(
     await let_go(meta, held)
     assert await use(meta) == (4, 1)
     assert await meta_volume.freed_slices() == set()
-    assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 100) == 7
+    for count in (7, 1, 0):
+        assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 100) == count
     assert len(await meta_volume.freed_slices()) == 5
     assert await use(meta) == (4, 1)
 

@@ -11,7 +11,7 @@ from wrkfs import errors
 from wrkfs.types import ROOT_INO, Caller, Ino, RenameFlags
 
 if TYPE_CHECKING:
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
 
 ME = Caller(1000, 1001)
 NOWHERE = Ino(999_999)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.harness.metastore import MetaVolume
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
 
 ME = Caller(1000, 1001)
 NOW = timedelta(0)
@@ -333,7 +333,7 @@ async def test_chunks_are_compacted_apart(
     after = await meta.file_map(ino)
     assert sorted((ref.pos, ref.length) for ref in after.refs) == [(low, 2), (high, 2)]
     assert await meta_volume.freed_slices() == set()
-    assert (await meta.ragged(Ino(0), 1, 10)) == [ino]
+    assert (await meta.fragmented(Ino(0), 1, 10)) == [ino]
 
 
 async def test_a_file_that_is_gone_is_not_compacted(meta: MetaStore, objects: Objects) -> None:
@@ -352,10 +352,10 @@ async def test_files_with_many_refs_are_found_in_order(meta: MetaStore, objects:
         found.append(await opened(meta, name))
         for number in range(4 if name != b"b" else 3):
             await put(meta, found[-1], objects.stored(number * 10, b"x"))
-    assert await meta.ragged(Ino(0), 4, 10) == [found[0], found[2]]
-    assert await meta.ragged(Ino(0), 4, 1) == [found[0]]
-    assert await meta.ragged(found[0], 4, 10) == [found[2]]
-    assert await meta.ragged(found[2], 3, 10) == []
+    assert await meta.fragmented(Ino(0), 4, 10) == [found[0], found[2]]
+    assert await meta.fragmented(Ino(0), 4, 1) == [found[0]]
+    assert await meta.fragmented(found[0], 4, 10) == [found[2]]
+    assert await meta.fragmented(found[2], 3, 10) == []
 
 
 async def test_a_fenced_session_compacts_nothing_nor_does_its_next_epoch(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.backends import netns
-from boxd.backends.rtnetlink import (
+from boxd.backends.checkpoint import netns
+from boxd.backends.host.run import run
+from boxd.backends.network.rtnetlink import (
     LOOPBACK,
     NAMES,
     LinkFailed,
@@ -25,7 +26,6 @@ from boxd.backends.rtnetlink import (
     open_own,
     remove_namespace,
 )
-from boxd.backends.run import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

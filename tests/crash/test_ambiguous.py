@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 import pytest_asyncio
 
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_store import MemoryMeta
 from tests.harness.wire import Wire
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import WrkfsError
 from wrkfs.fs import Filesystem
-from wrkfs.meta.memory import MemoryMeta
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, RenameFlags, SetAttr
 
 if TYPE_CHECKING:

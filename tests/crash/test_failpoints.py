@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_volume import MemoryVolume
 from tests.harness.crashing import POINTS, Died, Trap, guarded_filesystem, shown
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import StorageError
-from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO, Caller, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ import boto3
 import pytest
 
 from tests.harness.loop import run
-from wrkfs import compact, gc, trash
 from wrkfs.errors import Fenced, StorageError
 from wrkfs.fs import Filesystem
 from wrkfs.layout import KIB, MIB, block_count, block_key
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, SetAttr
+from wrkfs.upkeep import compact, gc, trash
 
 if TYPE_CHECKING:
     from tests.plugins.figures import Figures
@@ -327,6 +327,6 @@ async def _scatter(fs: Filesystem) -> Ino:
 
 async def _until_garbage(fs: Filesystem) -> None:
     end = time.monotonic() + DEADLINE
-    while not await fs.stores.meta.garbage(NOW, 10):
+    while not await fs.stores.upkeep.garbage(NOW, 10):
         assert time.monotonic() < end
         await asyncio.sleep(0.05)

@@ -1,9 +1,9 @@
 """CR-9: the service dies by SIGKILL at a step of what it does with a box, and starts again.
 
 The whole service as a process before real boxes. After each kill the box is what the tables of
-`boxd.boxes.suspend` and its neighbours promise, with its memory where that is promised, can be
-used, is there once, and nothing is left of what was broken off. What a kill in the middle of CRIU's
-own work leaves is tried in `tests/integration/boxd/test_suspend_kill.py`.
+`boxd.boxes.lifecycle.suspend` and its neighbours promise, with its memory where that is promised,
+can be used, is there once, and nothing is left of what was broken off. What a kill in the middle of
+CRIU's own work leaves is tried in `tests/integration/boxd/test_suspend_kill.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.integration.boxd.test_sleep import COUNTER, counter, ticks_on
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from boxd.backends import criu
+    from boxd.backends.checkpoint import criu
     from tests.harness.mortal_daemon import Mortal
     from tests.plugins.figures import Figures
 
@@ -251,7 +251,7 @@ def test_a_killed_service_leaves_no_half_copies(
                 whole(mortal, user, booted, templates=0)
             booted.add("last")
             user.ssh("last", "true")
-            until(lambda: "template of image debian made" in mortal.daemon.log.read_text(), 60)
+            until(lambda: "created a template of image debian" in mortal.daemon.log.read_text(), 60)
             for step in COPYING:
                 mortal.die_at(step, user.command("copy", "true"))
                 mortal.daemon.start()

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 import pytest_asyncio
 
+from tests.doubles.block_store import MemoryBlocks
 from tests.harness.logs import provoked
 from tests.harness.wait import until
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import NotFound, StorageError
 from wrkfs.fs import Filesystem
-from wrkfs.meta.leased import LeasedMeta
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.leases.store import LeasedMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ async def connect(crashing: VolumeConfig, blocks: MemoryBlocks) -> AsyncIterator
 
     async def connect(*, leases: bool = False) -> Filesystem:
         store = PostgresMeta(crashing, leases=leases)
-        meta = LeasedMeta(store) if leases else store
-        await meta.start()
-        made.append(Filesystem(meta, blocks.attach()))
+        leased = LeasedMeta(store) if leases else None
+        await (leased or store).start()
+        made.append(Filesystem(store, blocks.attach(), leased=leased))
         return made[-1]
 
     yield connect
@@ -74,7 +74,7 @@ async def test_a_lost_name_is_told_by_every_handle_once(cluster: Cluster, connec
     await asyncio.to_thread(cluster.hold_back)
     await fs.mkdir(ROOT_INO, b"lost", 0o755, ME)
     # The heart may find out before the next call.
-    with provoked("wrkfs.meta.sessions") as lines:
+    with provoked("wrkfs.meta.postgres.sessions") as lines:
         await crash(cluster)
         with pytest.raises(StorageError, match="no fsync had covered"):
             await file.fsync()
@@ -102,7 +102,7 @@ async def test_lost_bytes_are_told_and_not_shown(cluster: Cluster, connect: Conn
     await until(lambda: not file.file.writer.dirty)
     assert await file.read(0, 100) == b"lost, and longer"
     # The heart may find out before the next call.
-    with provoked("wrkfs.meta.sessions"):
+    with provoked("wrkfs.meta.postgres.sessions"):
         await crash(cluster)
         assert await file.read(0, 100) == b"kept"
     assert (await fs.getattr(file.ino)).size == 4
@@ -148,7 +148,7 @@ async def test_versions_that_stepped_back_do_not_mislead_others(
     await until(lambda: not file.file.writer.dirty)
     assert await shown.read(0, 10) == b"1111"
     # The heart may find out before the next call.
-    with provoked("wrkfs.meta.sessions"):
+    with provoked("wrkfs.meta.postgres.sessions"):
         await crash(cluster)
         third = await connect()
         again = await third.open(file.ino, os.O_RDWR)
@@ -185,6 +185,7 @@ async def test_an_open_file_stays_after_its_open_was_lost(
     assert (use.inodes_used, use.bytes_used) == (0, 0)
 
 
+@pytest.mark.promise("D3")
 async def test_nothing_is_told_when_nothing_is_lost(cluster: Cluster, connect: Connect) -> None:
     fs = await connect()
     before = fs.losses
@@ -225,7 +226,71 @@ async def test_names_of_empty_files_stay(cluster: Cluster, connect: Connect, lea
     await fs.mkdir(home.ino, b"lost", 0o755, ME)
     assert fs._path.makes_empty
     # The heart may find out before the next call.
-    with provoked("wrkfs.meta.sessions"):
+    with provoked("wrkfs.meta.postgres.sessions"):
         await crash(cluster)
         found = [entry.name for entry in await fs.readdir(home.ino, 0, 100)]
     assert found == [b"0", b"before 1", b"1", b"before 2", b"2", b"before 3", b"3"]
+
+
+@pytest.mark.promise("D1")
+@pytest.mark.parametrize("way", ["flush", "close"])
+async def test_the_close_of_a_reader_covers_names(
+    cluster: Cluster, connect: Connect, way: str
+) -> None:
+    """A program that only reads a file, and closes it, may rely on names that it made before."""
+    fs = await connect()
+    _, old = await fs.create(ROOT_INO, b"old", 0o600, os.O_RDWR, ME)
+    await old.close()
+    await asyncio.to_thread(cluster.hold_back)
+    _, made = await fs.create(ROOT_INO, b"made", 0o600, os.O_RDONLY | os.O_EXCL, ME)
+    await (made.flush() if way == "flush" else made.close())
+    # Kills and starts the server twice: each change is the newest one when it is lost.
+    await crash(cluster)
+    await fs.lookup(ROOT_INO, b"made")
+    await asyncio.to_thread(cluster.hold_back)
+    reader = await fs.open(old.ino, os.O_RDONLY)
+    await fs.rename(ROOT_INO, b"old", ROOT_INO, b"new")
+    await (reader.flush() if way == "flush" else reader.close())
+    await crash(cluster)
+    await fs.lookup(ROOT_INO, b"new")
+    assert fs.losses == 0
+    if way == "flush":
+        await made.close()
+        await reader.close()
+
+
+@pytest.mark.promise("D3")
+async def test_a_name_that_others_have_seen_may_vanish_and_who_has_nothing_open_learns_nothing(
+    cluster: Cluster, connect: Connect
+) -> None:
+    """What "Known gaps" says: create, rename and link without fsync, and a crash of the server."""
+    maker, other = await connect(), await connect()
+    _, file = await maker.create(ROOT_INO, b"old", 0o600, os.O_RDWR, ME)
+    await file.close()
+    _, held = await maker.create(ROOT_INO, b"held", 0o600, os.O_RDWR, ME)
+    await held.fsync()
+    seen = await other.open(held.ino, os.O_RDONLY)
+    await seen.fsync()
+    await asyncio.to_thread(cluster.hold_back)
+    await maker.rename(ROOT_INO, b"old", ROOT_INO, b"new")
+    await maker.link(file.ino, ROOT_INO, b"linked")
+    await maker.mkdir(ROOT_INO, b"made", 0o755, ME)
+    for name in (b"new", b"linked", b"made"):
+        await other.lookup(ROOT_INO, name)
+    # The heart may find out before the next call.
+    with provoked("wrkfs.meta.postgres.sessions"):
+        await crash(cluster)
+        for fs in (maker, other):
+            await fs.lookup(ROOT_INO, b"old")
+            for name in (b"new", b"linked", b"made"):
+                with pytest.raises(NotFound):
+                    await fs.lookup(ROOT_INO, name)
+    # A call that builds on a lost name finds none, and no other call reports the loss.
+    with pytest.raises(NotFound):
+        await maker.rename(ROOT_INO, b"made", ROOT_INO, b"moved")
+    await maker.mkdir(ROOT_INO, b"made", 0o755, ME)
+    # What the mount that made them has open tells it; another mount has lost nothing of its own.
+    with pytest.raises(StorageError, match="no fsync had covered"):
+        await held.close()
+    await seen.close()
+    assert (maker.losses, other.losses) == (1, 0)

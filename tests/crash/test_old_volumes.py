@@ -20,8 +20,9 @@ from tests.harness.fsck import fsck_clean_async
 from tests.harness.picture import picture
 from wrkfs.config import VolumeConfig
 from wrkfs.fs import Filesystem
-from wrkfs.meta.migrate import create_volume_schema, update_volume
+from wrkfs.meta.sql.migrate import create_volume_schema, update_volume
 from wrkfs.types import ROOT_INO, Caller
+from wrkfs.upkeep import trash
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -90,6 +91,14 @@ async def test_a_volume_of_an_older_release_opens_whole(
         held = use.inodes_used - left - 1
         assert held in (0, 1)
         assert use.bytes_used == 100_000 + held * 300_000
+        await fsck_clean_async(old_volume)
+        # The trash of this release works on it.
+        done = await trash.restore(fs, b"tree")
+        assert (done.missing, done.earlier) == ({}, [])
+        again = await picture(fs)
+        assert {path: again[path] for path in expected if path != "/"} == {
+            path: entry for path, entry in expected.items() if path != "/"
+        }
         await fsck_clean_async(old_volume)
     finally:
         await fs.close()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.block_store import MemoryBlocks
 from tests.harness.logs import provoked
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import NotFound, StorageError
 from wrkfs.fs import Filesystem
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ async def test_what_was_acknowledged_survives(
         await meta.start()
         fs = Filesystem(meta, MemoryBlocks())
         clients = [Client(fs, which, number * 100 + which) for which in range(3)]
-        with provoked("wrkfs.meta.sessions"):
+        with provoked("wrkfs.meta.postgres.sessions"):
             running = [asyncio.create_task(client.run()) for client in clients]
             await _steps(clients, running, 1)
             # Only SIGKILL to all ends a process that is stopped.

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_volume import MemoryVolume
 from tests.harness.crashing import guarded_filesystem, shown
-from wrkfs.data.memory import MemoryBlocks
-from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:

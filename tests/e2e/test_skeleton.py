@@ -212,7 +212,7 @@ def test_the_command_line(person: Person, service: Service) -> None:
 
 
 def test_the_operator_looks_after_a_drive(person: Person, service: Service, tmp_path: Path) -> None:
-    """README, "Looking after a drive": from the volumes to a file that comes back."""
+    """docs/operate/drives.md: from the volumes to a restored file."""
     person.run("dev", "echo precious > /wrk/precious && sync && rm /wrk/precious")
     state = ["--state-dir", str(service.state_dir)]
     table = service.command("boxd", "volumes", "ls", *state).splitlines()
@@ -337,7 +337,7 @@ def _kill_postgres(service: Service) -> None:
 
 
 def _kill_objects(service: Service) -> None:
-    pids = service.processes("boxd.embedded.objectserver", str(service.state_dir))
+    pids = service.processes("objectserver", str(service.state_dir))
     assert pids
     for pid in pids:
         os.kill(pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ from tests.harness.frozen import Frozen
 from tests.harness.truth import truth_of
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.doubles.block_store import MemoryBlocks
 from tests.harness.detour import (
     database_proxy,
     socket_of,
@@ -18,11 +19,10 @@ from tests.harness.detour import (
 from tests.harness.fault_proxy import FaultProxy, Toxic
 from tests.harness.logs import provoked
 from tests.harness.wait import DEADLINE
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import NoSpace, Unavailable
 from wrkfs.fs import Filesystem
-from wrkfs.meta.links import DEADLINE as LONGEST
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.links import DEADLINE as LONGEST
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ async def test_an_outage_longer_than_the_deadline_is_told_and_no_success_hides_i
     bystander = await fs.open(handle.ino, os.O_RDWR)
     await handle.write(0, b"once")
     await handle.fsync()
-    with provoked("wrkfs.meta.sessions"):
+    with provoked("wrkfs.meta.postgres.sessions"):
         proxy.down()
         # Only now: what is asked of a server that is there may take its time.
         meta._links._deadline = 1.0

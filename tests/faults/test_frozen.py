@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from wrkfs.meta.postgres import PostgresMeta
-from wrkfs.meta.sessions import PATIENCE, SILENCE
+from wrkfs.meta.postgres.sessions import PATIENCE, SILENCE
+from wrkfs.meta.postgres.store import PostgresMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from boxd.mcp.registry import TOOLS
+from boxd.mcp.tools.registry import TOOLS
 from tests.harness.mcp import INITIALIZE, LEGACY, MODERN, envelope
 
 if TYPE_CHECKING:

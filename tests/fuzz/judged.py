@@ -7,7 +7,7 @@ import itertools
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from boxd.frontdoor.forward import FLUSH_S
+from boxd.ssh.connection.forward import FLUSH_S
 from tests.fuzz.harmless import BOX
 from tests.fuzz.rounds import in_a_box, run_rounds
 from tests.harness.door_process import door_process

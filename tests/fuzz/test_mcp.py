@@ -84,7 +84,7 @@ async def _by_lines(web: Web, random: Random) -> None:
         for one in messages(random)
     ]
     stdio = Typed(b"\n".join(one.replace(b"\n", b" ") for one in said) + b"\n")
-    principal = await web.operations.principal_of_key(web.key)
+    principal = await web.operations.keys.principal_of_key(web.key)
     await web.plane.serve_lines(principal, stdio)
     for line in bytes(stdio.shown).splitlines():
         answer: dict[str, Any] = json.loads(line)

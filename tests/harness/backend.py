@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends.criu import KEPT, Verdict
-from boxd.backends.hostnames import HostNames
+from boxd.backends.checkpoint.criu import KEPT, Verdict
+from boxd.backends.host.names import HostNames
 from boxd.backends.interface import BoxPlan
-from boxd.backends.network import RESOLV_CONF
-from boxd.backends.runc import RuncBackend
+from boxd.backends.network.host_network import RESOLV_CONF
+from boxd.backends.runc.backend import RuncBackend
 from boxd.config import Config
 from boxd.images.catalog import Catalog
 from boxd.images.recipes import load_recipes
@@ -150,7 +150,7 @@ class BoxHost:
     def leftovers(self) -> list[str]:
         """Everything of this installation's boxes that is on the host, one line each."""
         names = self.names
-        mine = f"{names.boxes_dir}/"
+        mine = (f"{names.boxes_dir}/", f"{names.lxcfs}/")
         found = [
             f"mount {line.split()[4]}"
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
@@ -161,6 +161,7 @@ class BoxHost:
         found += [f"cgroup {path}" for path in self._cgroups()]
         found += [f"container {p.name}" for p in names.runc_root.glob("*")]
         found += [f"directory {p.name}" for p in names.boxes_dir.glob("*/")]
+        found += [f"lxcfs {p.name}" for p in names.lxcfs.glob("*")]
         return found
 
     def _cgroups(self) -> list[str]:

@@ -36,6 +36,10 @@ PORT = 443
 OWN_AUTHORITY = "\tlocal_certs\n\tskip_install_trust\n\tadmin off\n\tlog {\n\t\tlevel ERROR\n\t}"
 
 
+NOT_YET_VALID = 9
+"""X509_V_ERR_CERT_NOT_YET_VALID of OpenSSL."""
+
+
 @dataclass(frozen=True)
 class Caddy:
     """A proxy that serves; `directory` holds what it keeps."""
@@ -65,7 +69,21 @@ class Caddy:
 
     async def handshake(self, host: str) -> tuple[str, ...]:
         """Names in the certificate that it shows for a host. ssl.SSLError when it shows none, or
-        one that is not for that host."""
+        one that is not for that host.
+
+        A certificate is valid from the second in which it is made. When the machine's clock is set
+        back just then, this waits until the clock gets there.
+        """
+        async with asyncio.timeout(DEADLINE):
+            while True:
+                try:
+                    return await self._names(host)
+                except ssl.SSLCertVerificationError as error:
+                    if error.verify_code != NOT_YET_VALID:
+                        raise
+                await asyncio.sleep(0.02)
+
+    async def _names(self, host: str) -> tuple[str, ...]:
         _, writer = await asyncio.open_connection(
             "127.0.0.1", PORT, ssl=self.context, server_hostname=host
         )

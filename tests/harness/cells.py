@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tests.harness.house import Furnished
     from tests.harness.matrix import Row
 
-MARKER = "bytes of "
-"""How the content of each of Alice's files begins."""
+MARKER = "marked content of "
+"""How the content of each of Alice's files begins; no page of the service has these words."""
 
 
 async def credential(house: Furnished, column: str, host: str | None = None) -> str:
@@ -30,7 +30,7 @@ async def begin(house: Furnished, row: Row) -> None:
     """Brings the boxes into the state in which the row's request means something."""
     if row.get("before") == "suspend":
         for name in ("web", "ws1/web", "ws2/web"):
-            await house.house.operations.suspend(house.alice.principal, name)
+            await house.house.operations.boxes.suspend(house.alice.principal, name)
 
 
 async def hidden(house: Furnished, column: str) -> list[str]:

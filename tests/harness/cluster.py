@@ -19,7 +19,7 @@ from boxd.embedded.process import processes_in
 from tests.harness.drive import make_volume, until
 from tests.harness.loop import run
 from wrkfs.config import StoreConfig, VolumeConfig
-from wrkfs.meta.migrate import install_functions
+from wrkfs.meta.sql.migrate import install_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

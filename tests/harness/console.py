@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from boxd.frontdoor.commands.command import Door
-from boxd.frontdoor.commands.registry import CLI, execute
+from boxd.ssh.cli.command import Door
+from boxd.ssh.cli.registry import CLI, execute
 from tests.harness.world import ALICE
 
 if TYPE_CHECKING:
-    from boxd.frontdoor.commands.command import Console, Result
     from boxd.principal import Principal
+    from boxd.ssh.cli.command import Console, Result
     from tests.harness.world import World
 
 DOOR = Door("host", 22, "SHA256:x", "ssh-ed25519 AAAA")

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from tests.doubles.meta_store import MemoryMeta
 from wrkfs.errors import StorageError
 from wrkfs.fs import Filesystem
 from wrkfs.layout import BLOCK_SIZE, block_key
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, Commit
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from tests.doubles.block_store import MemoryBlocks
+    from tests.doubles.meta_volume import MemoryVolume, Node
     from wrkfs.data.interface import BlockStore
-    from wrkfs.data.memory import MemoryBlocks
-    from wrkfs.meta.interface import MetaStore
-    from wrkfs.meta.memory_volume import MemoryVolume, Node
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.types import Ino
 
     Trip: TypeAlias = Callable[[str, str], Awaitable[None]]

@@ -51,6 +51,8 @@ class Daemon:
     """Flags that name the backend; every command gets them."""
     program: tuple[str, ...] = ("boxd",)
     """What serves: a module, and arguments before the command."""
+    addresses: tuple[str, str] = ("127.0.0.1:0", "127.0.0.1:0")
+    """For SSH and HTTP."""
 
     @property
     def _here(self) -> list[str]:
@@ -69,7 +71,8 @@ class Daemon:
     def start(self) -> float:
         """Starts and waits until it serves; seconds that took. Fails with what it printed."""
         began = time.monotonic()
-        addresses = ["--ssh-addr", "127.0.0.1:0", "--api-addr", "127.0.0.1:0"]
+        ssh_addr, api_addr = self.addresses
+        addresses = ["--ssh-addr", ssh_addr, "--api-addr", api_addr]
         addresses += ["--boxes-size", "1G"]
         with self.log.open("wb") as log:
             module, *first = self.program

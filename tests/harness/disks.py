@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from boxd.backends.disk import Disk, PlainDisk
-from boxd.backends.hostnames import BoxPaths
-from boxd.backends.mounts import unmount
-from boxd.backends.subvolume_disk import SubvolumeDisk
-from boxd.backends.volume import Volume
+from boxd.backends.disks.disk import Disk, PlainDisk
+from boxd.backends.disks.subvolume import SubvolumeDisk
+from boxd.backends.disks.volume import Volume
+from boxd.backends.host.mounts import unmount
+from boxd.backends.host.names import BoxPaths
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

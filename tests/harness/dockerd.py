@@ -28,8 +28,8 @@ from urllib.parse import urlencode
 import pytest
 import pytest_asyncio
 
-from boxd.backends.docker import DockerBackend
-from boxd.backends.network import RESOLV_CONF
+from boxd.backends.docker.backend import DockerBackend
+from boxd.backends.network.host_network import RESOLV_CONF
 from boxd.config import Config
 from tests.harness.backend import STAND_IN, BoxHost
 from tests.harness.daemon import open_daemon

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from boxd.backends.oci import masks
 from tests.harness.drive import until
 from tests.harness.footprint import Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from boxd.backends.hostnames import HostNames
+    from boxd.backends.host.names import HostNames
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -35,6 +36,7 @@ def go_down(names: HostNames) -> None:
         subprocess.run(["ip", "link", "delete", path.name], check=False, capture_output=True)
     subprocess.run(["nft", "delete", "table", "inet", names.table], check=True)
     until(lambda: not any(_emptied(group) for group in _groups(names)), 30)
+    masks.remove(names.masks)
     shutil.rmtree(names.runc_root.parent)
     until(lambda: not _left(names), 30)
 
@@ -61,7 +63,8 @@ def _kill(names: HostNames) -> bool:
 def _unmount(names: HostNames) -> bool:
     """Whether there was something mounted."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    mine = [place for place in mounts if place.startswith(f"{names.state_dir}/")]
+    places = (f"{names.state_dir}/", f"{names.lxcfs}/")
+    mine = [place for place in mounts if place.startswith(places)]
     for place in sorted(mine, reverse=True):
         # Of some the end was under way.
         subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)

@@ -19,7 +19,7 @@ from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
 from tests.harness.nursery import nursery
 from wrkfs.config import VolumeConfig
-from wrkfs.meta.migrate import create_volume_schema, install_functions
+from wrkfs.meta.sql.migrate import create_volume_schema, install_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -192,6 +192,17 @@ def mount(
     finally:
         for made in mounts:
             made.clean()
+
+
+@pytest.fixture
+def no_trash(drive_database: str, volume: VolumeConfig) -> None:
+    """Sets the trash time of `volume` to zero: a removed inode that nobody has open is gone."""
+    keep_trash(drive_database, volume, 0)
+
+
+def keep_trash(database: str, volume: VolumeConfig, seconds: int) -> None:
+    """Sets how long removed files stay, as the daemon does; 0: they are freed at once."""
+    run(_execute(database, f'UPDATE "{volume.schema}".volume SET trash_seconds = {seconds}'))  # noqa: S608 own names
 
 
 def until(condition: Callable[[], object], deadline: float = 30.0) -> None:

@@ -28,12 +28,12 @@ from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import StorageError
 from wrkfs.fs import Filesystem
 from wrkfs.handle import FileHandle
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 
 if TYPE_CHECKING:
     from tests.harness.crashing import Method, Trip
     from wrkfs.data.interface import BlockStore
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.store import MetaStore
 
 
 HOLD_PAUSE = 0.02

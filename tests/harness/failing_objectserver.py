@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.embedded.objectserver.__main__ import main
+from objectserver.__main__ import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable

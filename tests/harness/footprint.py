@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from boxd.backends.hostnames import HostNames
+from boxd.backends.host.names import HostNames
 from boxd.config import Config
 
 ROOM = 8
@@ -39,7 +39,9 @@ class Footprint:
         inside = f"{state.resolve()}/"
         mountinfo = Path("/proc/self/mountinfo").read_text().splitlines()
         return cls(
-            mounts=frozenset(line.split()[4] for line in mountinfo if inside in line),
+            mounts=frozenset(
+                line.split()[4] for line in mountinfo if inside in line or f"{names.lxcfs}/" in line
+            ),
             namespaces=frozenset(
                 path.name for path in Path("/run/netns").glob(f"boxd-{names.instance}-*")
             ),

@@ -22,29 +22,32 @@ import psutil
 import pytest_asyncio
 
 from box_guest import protocol
-from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities
-from boxd.backends.without_memory import WithoutMemory
-from boxd.boxes.assembly import Assembly, Places
-from boxd.boxes.gate import Gate
-from boxd.boxes.lifecycle import Lifecycle
-from boxd.boxes.quota import load_tiers
-from boxd.boxes.tiers import Tiers
+from boxd.backends.docker.without_memory import WithoutMemory
+from boxd.backends.interface import BackendBox, BoxPlan, BoxStats, Capabilities, InitState
+from boxd.boxes.lifecycle.assembly import Assembly, Places
+from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
+from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.admission import Limits
+from boxd.boxes.limits.quota import load_tiers
+from boxd.boxes.limits.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.errors import Unavailable, UnknownImage, Unsupported
-from boxd.frontdoor.commands.registry import cli
-from boxd.frontdoor.server import FrontDoor
-from boxd.mcp.plane import Plane
+from boxd.mcp.service import Plane
 from boxd.model.catalog import Flavor, Image
-from boxd.operations import Operations
-from boxd.store.memory import MemoryStore
+from boxd.operations import Dependencies, Operations
+from boxd.ssh.cli.registry import cli
+from boxd.ssh.connection.server import FrontDoor
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.seal import Sealer
+from tests.doubles.control_store import MemoryStore
 from tests.harness.drive import until
 from tests.harness.openssh import Client, kill
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from boxd.operations.shared.drives import Drives
 
 STOP_S = 10.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -71,6 +74,8 @@ class ProcessBackend(WithoutMemory):
         """Whether ports are reached through the box's network instead of its tunnel."""
         self._plans: dict[str, BoxPlan] = {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self.killed: dict[str, int] = {}
+        """By box id: what `oom_kills` answers."""
 
     async def setup(self) -> None:
         """Nothing to prepare."""
@@ -113,6 +118,16 @@ class ProcessBackend(WithoutMemory):
             *command, stdin=asyncio.subprocess.DEVNULL, cwd="/"
         )
 
+    async def init_state(self, box_id: str) -> InitState:
+        """Nothing: tests stop agents for a while, and none of them is to count as lost."""
+        del box_id
+        return InitState()
+
+    async def suspect_inits(self, box_ids: Collection[str]) -> set[str]:
+        """None, for the same reason."""
+        del box_ids
+        return set()
+
     async def attach_drive(self, box_id: str, source: Path) -> None:
         """There is no mount namespace to attach it in."""
         raise Unsupported("boxes that are plain processes have no drive")
@@ -148,6 +163,10 @@ class ProcessBackend(WithoutMemory):
         if not self.near:
             return None
         return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, socket.IPPROTO_TCP)
+
+    async def oom_kills(self, box_id: str) -> int:
+        """What the test set in `killed`."""
+        return self.killed.get(box_id, 0)
 
     async def stats(self, box_id: str) -> BoxStats:
         """Its agent alone is counted."""
@@ -217,7 +236,7 @@ class Entrance:
     store: MemoryStore
     tiers: Tiers
     client: Client
-    gate: Gate
+    access_policy: AccessPolicy
     administrators: set[str]
     """Owners whose keys open the console of administrators."""
 
@@ -250,6 +269,32 @@ def assembled(
     )
 
 
+def composed(
+    store: MemoryStore,
+    lifecycle: Lifecycle,
+    catalog: PlainCatalog,
+    tiers: Tiers,
+    access_policy: AccessPolicy,
+    keys: Path,
+    *,
+    drives: Drives | None = None,
+) -> Operations:
+    """Return the operations over these parts, on the clock of the system."""
+    return Operations.compose(
+        Dependencies(
+            store=store,
+            lifecycle=lifecycle,
+            catalog=catalog,
+            drives=drives,
+            tier_of=tiers.of,
+            tiers=tiers,
+            access_policy=access_policy,
+            clock=SystemClock(),
+            sealer=Sealer(keys / "master.key"),
+        )
+    )
+
+
 @asynccontextmanager
 async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     """The whole of it, below `root`; ends with every process of it."""
@@ -258,36 +303,26 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     async def asked(box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
         """Agents ask when their box runs, and then there are operations."""
         if verb in protocol.ASKS:
-            return await operations.request_of_box(box_id, verb, params)
+            return await operations.asks.request_of_box(box_id, verb, params)
         raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
 
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", asked)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
     administrators: set[str] = set()
-    tiers, gate = Tiers(store, load_tiers()), Gate(store, clock, administrators)
+    tiers, access_policy = Tiers(store, load_tiers()), AccessPolicy(store, clock, administrators)
     assembly = assembled(root, tunnels, backend, catalog)
     lifecycle = Lifecycle(
         store=store,
         assembly=assembly,
         catalog=catalog,
-        tier_of=tiers.of,
         clock=clock,
-        default_image="debian",
-        automount=False,
+        limits=Limits(tier_of=tiers.of),
+        options=LifecycleOptions(default_image="debian", automount=False),
     )
-    operations = Operations(
-        store=store,
-        lifecycle=lifecycle,
-        catalog=catalog,
-        drives=None,
-        tier_of=tiers.of,
-        tiers=tiers,
-        gate=gate,
-        clock=clock,
-        sealer=Sealer(keys / "master.key"),
-    )
+    operations = composed(store, lifecycle, catalog, tiers, access_policy, keys)
     await lifecycle.start()
+    await lifecycle.agents.close()  # tests stop agents, and end them, for a while
     plane = Plane(operations)
     door = FrontDoor(
         *(operations, Address("127.0.0.1", 0), keys),
@@ -298,7 +333,15 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         await door.start()
         client = Client(root / "client", door.port, door.host_key)
         yield Entrance(
-            door, operations, lifecycle, backend, store, tiers, client, gate, administrators
+            door,
+            operations,
+            lifecycle,
+            backend,
+            store,
+            tiers,
+            client,
+            access_policy,
+            administrators,
         )
     finally:
         await door.close(drain_s=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.harness.loop import run
-from wrkfs import fsck
+from wrkfs.upkeep import fsck
 
 if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig

@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from boxd.boxes.lifecycle import Attachment
+    from boxd.boxes.lifecycle.holds import Attachment
     from boxd.operations import Operations
 
 
 def give(monkeypatch: pytest.MonkeyPatch, operations: Operations, env: Mapping[str, str]) -> None:
     """From now on every attachment by these operations has this environment."""
-    attach = operations.attach
+    attach = operations.boxes.attach
 
     @asynccontextmanager
     async def giving(*words: Any, **options: Any) -> AsyncIterator[Attachment]:  # noqa: ANN401 - those of attach
         async with attach(*words, **options) as attachment:
             yield replace(attachment, env=env)
 
-    monkeypatch.setattr(operations, "attach", giving)
+    monkeypatch.setattr(operations.boxes, "attach", giving)

@@ -14,12 +14,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
 DEADLINE = 60.0
 """Seconds for all threads of one history."""
 
 Answer: TypeAlias = object
+
+MOVES = ("rename", "exchange")
+"""Calls of `Names` whose two names a kernel looks up one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,8 @@ class Model(Protocol):
         """The state before the first call."""
         ...
 
-    def step(self, state: Hashable, call: Call) -> Hashable | None:
-        """The state after a call, None when it cannot have answered so."""
+    def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
+        """The possible states after a call; none when it cannot have answered so."""
         ...
 
 
@@ -109,9 +112,8 @@ def is_linearisable(history: Sequence[Call], model: Model) -> bool:
         for number in reversed(left):
             if history[number].began > first_end:
                 continue
-            after = model.step(state, history[number])
-            if after is not None:
-                todo.append((done | 1 << number, after))
+            after = model.steps(state, history[number])
+            todo += [(done | 1 << number, one) for one in after]
     return False
 
 
@@ -122,11 +124,11 @@ class Register:
         """Nothing was written."""
         return b""
 
-    def step(self, state: Hashable, call: Call) -> Hashable | None:
+    def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
         """See Model."""
         if call.verb == "write":
-            return call.args[0] if call.answer is None else None
-        return state if call.answer == state else None
+            return [call.args[0]] if call.answer is None else []
+        return [state] if call.answer == state else []
 
 
 class Log:
@@ -136,59 +138,111 @@ class Log:
         """Empty."""
         return ()
 
-    def step(self, state: Hashable, call: Call) -> Hashable | None:
+    def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
         """See Model."""
         assert isinstance(state, tuple)
         if call.verb == "append":
-            return (*state, call.args[0]) if call.answer is None else None
-        return state if call.answer == state else None
+            return [(*state, call.args[0])] if call.answer is None else []
+        return [state] if call.answer == state else []
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A rename or exchange under way: the file that its kernel found under the old name."""
+
+    call: int
+    host: int
+    file: object
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """Files by name, and the renames under way."""
+
+    files: frozenset[tuple[object, object]] = frozenset()
+    looks: frozenset[Look] = frozenset()
 
 
 class Names:
-    """A directory of whole files: add(name, value) only if absent, remove, rename, read.
+    """A directory of whole files, and the excuse of rename(2).
 
-    A rename that another client makes at the same time may be answered without being done: the
-    kernel finds the old name, then the new one, and between the two they become one file, which
-    rename(2) leaves alone. `twins` marks such calls.
+    Calls: add(name, file) only if absent, remove(name), rename(old, new), exchange(old, new),
+    read(name). No two files are equal.
+
+    The excuse: a kernel looks the old name up, and the new one later. When both are one file, it
+    answers 0 and leaves the file alone. Between the two moments no other call of the same host
+    changes the directory, for the kernel locks it. `looks` splits renames accordingly.
     """
 
+    def __init__(self, hosts: Mapping[int, int] | None = None) -> None:
+        """`hosts`: the host of each client; without it each client has one of its own."""
+        self._hosts = hosts or {}
+
     @staticmethod
-    def twins(history: Sequence[Call]) -> list[Call]:
-        """The history with `twin` for a rename that overlaps an equal one that was done."""
-        done = [call for call in history if call.verb == "rename" and call.answer is True]
-        twin = {
-            call
-            for call in done
-            for other in done
-            if other is not call
-            and other.args == call.args
-            and other.began < call.ended
-            and call.began < other.ended
-        }
-        return [replace(call, verb="twin") if call in twin else call for call in history]
+    def looks(history: Sequence[Call]) -> list[Call]:
+        """The history with a call `look(old)` before each rename that was answered with success.
+
+        Both have the times of the rename, and the place of the rename in the history.
+        """
+        found: list[Call] = []
+        for number, call in enumerate(history):
+            if call.verb in MOVES and call.answer is True:
+                found.append(replace(call, verb="look", args=(call.args[0], number)))
+                found.append(replace(call, args=(*call.args, number)))
+            else:
+                found.append(call)
+        return found
 
     def start(self) -> Hashable:
         """Empty."""
-        return frozenset()
+        return Directory()
 
-    def step(self, state: Hashable, call: Call) -> Hashable | None:
+    def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
         """See Model."""
-        assert isinstance(state, frozenset)
-        names: dict[object, object] = dict(state)
-        name = call.args[0]
+        assert isinstance(state, Directory)
+        files = dict(state.files)
+        host = self._hosts.get(call.client, call.client)
         if call.verb == "read":
-            return state if call.answer == names.get(name) else None
-        if call.verb == "add":
-            allowed = name not in names
-            names[name] = call.args[1]
-        elif call.verb == "remove":
-            allowed = names.pop(name, None) is not None
-        else:
-            if call.verb == "twin" and name not in names and call.args[1] in names:
-                return state
-            allowed = name in names
-            if allowed:
-                names[call.args[1]] = names.pop(name)
-        if call.answer is not allowed:
-            return None
-        return frozenset(names.items()) if allowed else state
+            return [state] if call.answer == files.get(call.args[0]) else []
+        own = next((look for look in state.looks if look.host == host), None)
+        if call.verb == "look":
+            name, number = call.args
+            assert isinstance(number, int)
+            look = Look(number, host, files.get(name))
+            return [replace(state, looks=state.looks | {look})] if own is None else []
+        begun = own if own is not None and _is_end(call, own) else None
+        if call.answer is True and own is not None and begun is None:
+            return []
+        after: list[Hashable] = []
+        looks = state.looks - {begun}
+        if begun is not None and begun.file is not None and files.get(call.args[1]) == begun.file:
+            after.append(replace(state, looks=looks))
+        if _done(files, call) is call.answer:
+            after.append(Directory(frozenset(files.items()), looks))
+        return after
+
+
+def _is_end(call: Call, look: Look) -> bool:
+    """Whether a call is the rename of this look. A call that failed has none."""
+    return call.answer is True and call.verb in MOVES and call.args[-1] == look.call
+
+
+def _done(files: dict[object, object], call: Call) -> bool:
+    """Whether a change succeeds. It is made then."""
+    name, *more = call.args
+    if call.verb == "add":
+        allowed = name not in files
+        if allowed:
+            files[name] = more[0]
+    elif call.verb == "remove":
+        allowed = files.pop(name, None) is not None
+    elif call.verb == "rename":
+        allowed = name in files
+        if allowed:
+            files[more[0]] = files.pop(name)
+    else:
+        assert call.verb == "exchange", call.verb
+        allowed = name in files and more[0] in files
+        if allowed:
+            files[name], files[more[0]] = files[more[0]], files[name]
+    return allowed

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING, Any, cast
 import asyncssh
 
 from box_guest import protocol
-from boxd.api.app import Api
-from boxd.api.serve import ApiServer
 from boxd.config import Address, Config
-from boxd.frontdoor.commands.registry import cli
-from boxd.frontdoor.server import FrontDoor
-from boxd.mcp.plane import Plane
+from boxd.errors import Conflict
+from boxd.http.app import Api
+from boxd.http.server.serve import ApiServer
+from boxd.mcp.service import Plane
 from boxd.principal import Principal
 from boxd.secret import Secret
+from boxd.ssh.cli.registry import cli
+from boxd.ssh.connection.server import FrontDoor
 from boxd.workspaces.drive import Condition, Directory, Drive
 from tests.harness.agent import local_agent
 from tests.harness.http import MemoryDrives
@@ -41,8 +42,8 @@ from tests.harness.world import FakeTunnels, World
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from boxd.store.memory import MemoryStore
     from boxd.tunnel.channel import Tunnel
+    from tests.doubles.control_store import MemoryStore
     from tests.harness.portserver import Visit
     from tests.harness.rawhttp import Answer, Request
 
@@ -78,7 +79,7 @@ class House(World):
 
     def _make_daemon(self) -> None:
         super()._make_daemon()
-        self.operations._drives = self.files
+        self.use_drives(self.files)
         # The lifecycle holds the fake's proxy; the object behind it learns of the agent.
         self.tunnels.__class__ = OneAgent
         cast("OneAgent", self.tunnels).agent = self.agent
@@ -140,9 +141,9 @@ class Furnished:
     async def cookie(self, ref: str, port: int, host: str | None = None) -> str:
         """What a browser of Alice gets at its first visit to a port of a box of hers."""
         operations = self.house.operations
-        p = await operations.principal_of_key(self.alice.keys["account"])
-        box = await operations.resolve(p, ref)
-        return (await operations.open_proxy_session(p, box, port, host)).reveal()
+        p = await operations.keys.principal_of_key(self.alice.keys["account"])
+        box = await operations.directory.resolve(p, ref)
+        return (await operations.proxies.open_proxy_session(p, box, port, host)).reveal()
 
     async def ask(self, request: Request) -> Answer:
         """One request to the HTTP API."""
@@ -209,7 +210,7 @@ class Furnished:
             found["audit", audit.admin, audit.id] = None
         for (owner, scope, canvas_id), canvas in store._canvases.items():
             found["canvas", owner, f"{scope}:{canvas_id}"] = canvas
-        found["drain", "", ""] = self.house.gate.draining
+        found["drain", "", ""] = self.house.access_policy.draining
         for (owner, workspace), volume in self.files.volumes.items():
             for path, content in await _tree(Drive(volume.fs), b""):
                 found["file", owner, f"{workspace}:{path!r}"] = content
@@ -277,37 +278,42 @@ async def _furnish(furnished: Furnished) -> None:
     alice, bob, admin = (furnished.people[name] for name in ("alice", "bob", "admin"))
 
     async def key(person: Person, name: str, scope: str | None, ttl: timedelta | None) -> None:
-        made = await operations.create_key(person.principal, name, scope=scope, ttl=ttl)
+        if scope is not None:
+            with suppress(Conflict):
+                await operations.workspaces.create_workspace(person.principal, scope)
+        made = await operations.keys.create_key(person.principal, name, scope=scope, ttl=ttl)
         person.keys[name] = made[1].reveal()
 
     await key(alice, "expired", None, timedelta(seconds=1))
-    await operations.up(alice.principal, "web")
-    expiring = await operations.create_share(alice.principal, "web", ttl=timedelta(seconds=1))
+    await operations.boxes.up(alice.principal, "web")
+    expiring = await operations.shares.create_share(
+        alice.principal, "web", ttl=timedelta(seconds=1)
+    )
     furnished.shares["expired"] = expiring[1].reveal()
     house.clock.turn(timedelta(seconds=2))
     await key(alice, "revoked", None, None)
-    await operations.remove_key(alice.principal, "revoked")
+    await operations.keys.remove_key(alice.principal, "revoked")
     for person in (alice, bob):
         await key(person, "account", None, None)
         await key(person, "scoped", "ws1", timedelta(days=30))
         for workspace in WORKSPACES[1:] if person is alice else WORKSPACES:
-            await operations.up(
+            await operations.boxes.up(
                 person.principal, "web" if workspace is None else f"{workspace}/web"
             )
         await _entrust(furnished, person)
     await key(admin, "account", None, None)
-    revoked = await operations.create_share(alice.principal, "web", ttl=None)
-    await operations.remove_share(alice.principal, revoked[0].share.id)
+    revoked = await operations.shares.create_share(alice.principal, "web", ttl=None)
+    await operations.shares.remove_share(alice.principal, revoked[0].share.id)
     furnished.shares["revoked"] = revoked[1].reveal()
-    furnished.shares["right"] = (await operations.create_share(alice.principal, "web", ttl=None))[
-        1
-    ].reveal()
+    furnished.shares["right"] = (
+        await operations.shares.create_share(alice.principal, "web", ttl=None)
+    )[1].reveal()
     for workspace in WORKSPACES:
         volume = await house.files.volume(alice.owner, workspace)
-        await _put(Drive(volume.fs), FILE, f"bytes of {workspace}".encode())
+        await _put(Drive(volume.fs), FILE, f"marked content of {workspace}".encode())
         painter = replace(alice.principal, scope=workspace)
-        content = f"bytes of {workspace}"
-        await operations.render_canvas(painter, "plan", content, mime="text/plain")
+        content = f"marked content of {workspace}"
+        await operations.canvases.render_canvas(painter, "plan", content, mime="text/plain")
 
 
 async def _put(drive: Drive, path: bytes, content: bytes) -> None:
@@ -321,19 +327,19 @@ async def _put(drive: Drive, path: bytes, content: bytes) -> None:
 
 async def _entrust(furnished: Furnished, person: Person) -> None:
     operations = furnished.house.operations
-    await operations.set_profile(person.principal, "py", image="debian")
-    await operations.set_secret(person.principal, "KEPT", Secret("kept"), tier="account")
-    await operations.set_secret(
+    await operations.profiles.set_profile(person.principal, "py", image="debian")
+    await operations.secrets.set_secret(person.principal, "KEPT", Secret("kept"), tier="account")
+    await operations.secrets.set_secret(
         person.principal, "KEPT", Secret("kept, too"), tier="workspace", ws="ws1"
     )
     token = Secret("agent token")
-    await operations.set_agent(
+    await operations.agents.set_agent(
         person.principal, command="run", env="TOKEN", output="text", token=token
     )
-    await operations.create_snapshot(person.principal, "web", "one")
+    await operations.snapshots.create_snapshot(person.principal, "web", "one")
     box_id = await furnished.box_id("web", person.name)
     asked = {"question": "Go on?", "options": ["yes", "no"]}
-    await operations.request_of_box(box_id, "ask", asked)
+    await operations.asks.request_of_box(box_id, "ask", asked)
 
 
 @asynccontextmanager
@@ -352,6 +358,7 @@ async def empty_house(
             state_dir=root,
             api_addr=Address("127.0.0.1", 0),
             api_origins=("https://app.test",),
+            api_hosts=("api.test",),
             preview_domain=PREVIEW_DOMAIN,
         )
         plane = Plane(house.operations)
@@ -388,7 +395,7 @@ async def furnished_house(
     async with empty_house(agent, keys, app) as furnished:
         await _furnish(furnished)
         for person in furnished.people.values():
-            furnished.house.operations.seen(person.principal, has_something=True)
+            furnished.house.operations.callers.seen(person.principal, has_something=True)
         await furnished.house.operations.close()  # waits for what was noted behind all this
         yield furnished
 

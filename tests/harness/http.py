@@ -8,42 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 import pytest_asyncio
 
-from boxd.api.app import Api
-from boxd.api.serve import ApiServer
-from boxd.boxes.gate import Gate
-from boxd.boxes.lifecycle import Lifecycle
-from boxd.boxes.quota import load_tiers
-from boxd.boxes.tiers import Tiers
+from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
+from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.admission import Limits
+from boxd.boxes.limits.quota import load_tiers
+from boxd.boxes.limits.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address, Config
-from boxd.errors import Unavailable
-from boxd.mcp.plane import Plane
+from boxd.errors import Conflict, Unavailable
+from boxd.http.app import Api
+from boxd.http.server.serve import ApiServer
+from boxd.mcp.service import Plane
 from boxd.model.usage import DriveUse
-from boxd.operations import Operations
 from boxd.principal import Principal
-from boxd.store.memory import MemoryStore
 from boxd.tunnel.registry import TunnelRegistry
-from boxd.workspaces.seal import Sealer
-from tests.harness.frontdoor import PlainCatalog, ProcessBackend, assembled, make_keys
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.control_store import MemoryStore
+from tests.doubles.meta_store import MemoryMeta
+from tests.doubles.meta_volume import MemoryVolume
+from tests.harness.frontdoor import (
+    PlainCatalog,
+    ProcessBackend,
+    assembled,
+    composed,
+    make_keys,
+)
 from tests.harness.streams import cut
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
-from wrkfs.meta.memory import MemoryMeta
-from wrkfs.meta.memory_volume import MemoryVolume
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractContextManager
     from datetime import timedelta
 
+    from boxd.operations import Operations
     from boxd.secret import Secret
 
 ALICE = Principal("SHA256:alice", None, "ssh_key")
@@ -158,8 +164,11 @@ class Web:
         name: str | None = None,
     ) -> str:
         """A fresh API key of an owner."""
-        name = name or f"key{len(await self.operations.list_keys(owner))}"
-        _, secret = await self.operations.create_key(owner, name, scope=scope, ttl=ttl)
+        name = name or f"key{len(await self.operations.keys.list_keys(owner))}"
+        if scope is not None:
+            with suppress(Conflict):
+                await self.operations.workspaces.create_workspace(owner, scope)
+        _, secret = await self.operations.keys.create_key(owner, name, scope=scope, ttl=ttl)
         return _revealed(secret)
 
     def client(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
@@ -189,32 +198,35 @@ async def serve_web(
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
     catalog = PlainCatalog(root)
-    tiers, gate = Tiers(store, load_tiers()), Gate(store, clock)
+    tiers, access_policy = Tiers(store, load_tiers()), AccessPolicy(store, clock)
     assembly = assembled(root, tunnels, backend, catalog)
     lifecycle = Lifecycle(
         store=store,
         assembly=assembly,
         catalog=catalog,
-        tier_of=tiers.of,
         clock=clock,
-        default_image="debian",
-        automount=False,
+        limits=Limits(tier_of=tiers.of),
+        options=LifecycleOptions(
+            default_image="debian",
+            automount=False,
+            global_names=config is not None and config.names == "global",
+        ),
     )
     drives = MemoryDrives()
-    operations = Operations(
-        store=store,
-        lifecycle=lifecycle,
-        catalog=catalog,
+    operations = composed(
+        store,
+        lifecycle,
+        catalog,
+        tiers,
+        access_policy,
+        keys,
         drives=drives if with_drives else None,
-        tier_of=tiers.of,
-        tiers=tiers,
-        gate=gate,
-        clock=clock,
-        sealer=Sealer(keys / "master.key"),
     )
     await lifecycle.start()
+    await lifecycle.agents.close()  # tests stop agents, and end them, for a while
     if config is None:
         config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
+    config = replace(config, api_hosts=(*config.api_hosts, "api.test"))
     plane = Plane(operations)
     api = Api(operations, config, plane)
     server = ApiServer(api, config)

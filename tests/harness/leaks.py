@@ -25,6 +25,7 @@ EMPTY = {
     "xattr": 0,
     "sustained": 0,
     "trash": 0,
+    "removed_link": 0,
     "deleted": 0,
 }
 """Rows of a volume with nothing in it: the root."""

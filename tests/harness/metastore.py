@@ -9,20 +9,21 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest_asyncio
 
-from wrkfs import fsck
+from tests.doubles.meta_store import MemoryMeta
+from tests.doubles.meta_volume import MemoryVolume
 from wrkfs.config import StoreConfig, VolumeConfig
-from wrkfs.meta.leased import LeasedMeta
-from wrkfs.meta.memory import MemoryMeta
-from wrkfs.meta.memory_volume import MemoryVolume
-from wrkfs.meta.migrate import create_volume_schema, install_functions
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.leases.store import LeasedMeta
+from wrkfs.meta.postgres.store import PostgresMeta
+from wrkfs.meta.sql.migrate import create_volume_schema, install_functions
+from wrkfs.upkeep import fsck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import pytest
 
-    from wrkfs.meta.interface import MetaStore
+    from wrkfs.meta.interface.files import FileStore
+    from wrkfs.meta.interface.store import MetaStore
     from wrkfs.types import Ino
 
 
@@ -185,15 +186,30 @@ async def pg_volume(pg: str) -> AsyncIterator[InPostgres]:
         await volume.drop()
 
 
+class WithUpkeep:
+    """Names and files of a leasing store, and upkeep of the store below it, in one object."""
+
+    def __init__(self, store: PostgresMeta, leased: LeasedMeta) -> None:
+        self._store, self._leased = store, leased
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._leased if hasattr(self._leased, name) else self._store, name)
+
+
 class Leased(InPostgres):
-    """`MetaVolume` whose sessions keep what leases allow."""
+    """`MetaVolume` whose sessions cache what leases allow."""
 
     async def session(self) -> PostgresMeta:
         """See MetaVolume."""
-        meta = LeasedMeta(PostgresMeta(self.config, leases=True))
-        self._sessions.append(meta)
-        await meta.start()
-        return cast("PostgresMeta", meta)  # all that tests use
+        return cast("PostgresMeta", WithUpkeep(*await self.pair()))  # all that tests use
+
+    async def pair(self) -> tuple[PostgresMeta, LeasedMeta]:
+        """A session of its own: the store, and the leasing store above it."""
+        store = PostgresMeta(self.config, leases=True)
+        leased = LeasedMeta(store)
+        self._sessions.append(leased)
+        await leased.start()
+        return store, leased
 
     async def fence(self, session: MetaStore) -> None:
         """See MetaVolume."""
@@ -228,7 +244,7 @@ async def other(meta_volume: MetaVolume) -> MetaStore:
     return await meta_volume.session()
 
 
-async def let_go(meta: MetaStore, ino: Ino) -> None:
+async def let_go(meta: FileStore, ino: Ino) -> None:
     """Releases an inode and waits until the database knows: what counts use sends it first."""
     await meta.release(ino)
     await meta.statfs()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import cgroups
-from boxd.backends.hostnames import HostNames
+from boxd.backends.host import cgroups
+from boxd.backends.host.names import HostNames
 from tests.harness.daemon import STOP_S, Daemon, installation
 from tests.harness.downfall import go_down
 from tests.harness.drive import until
@@ -26,7 +26,7 @@ from tests.harness.drive import until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from boxd.backends import criu
+    from boxd.backends.checkpoint import criu
 
 
 @dataclass

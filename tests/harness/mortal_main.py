@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd import service
-from boxd.boxes.assembly import Assembly
+from boxd.boxes.lifecycle.assembly import Assembly
 from boxd.cli.main import main
 from boxd.clock import SystemClock
-from boxd.store.postgres import PostgresStore
+from boxd.store.postgres.store import PostgresStore
 from tests.harness.mortal import Life, mortal
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from boxd.backends.interface import Backend
-    from boxd.boxes.assembly import Places
-    from boxd.boxes.interface import Catalog, DriveAttacher, Tunnels
+    from boxd.boxes.lifecycle.assembly import Places
+    from boxd.boxes.state.interface import Catalog, DriveAttacher, Tunnels
 
 
 def told(file: Path) -> str:

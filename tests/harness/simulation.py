@@ -9,21 +9,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, cast
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.harness.crashing import CHANGES, Died
 from wrkfs.config import Limits
 from wrkfs.errors import Doubtful, StorageError, Unavailable
 from wrkfs.fs import Filesystem
-from wrkfs.meta.memory import MemoryMeta
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
 
+    from tests.doubles.block_store import MemoryBlocks
+    from tests.doubles.meta_volume import MemoryVolume
     from tests.harness.crashing import Method
     from wrkfs.data.interface import BlockStore
-    from wrkfs.data.memory import MemoryBlocks
-    from wrkfs.meta.interface import MetaStore
-    from wrkfs.meta.memory_volume import MemoryVolume
+    from wrkfs.meta.interface.store import MetaStore
 
 SLOWEST = 0.15
 """Seconds of one way of a call; the background commit comes after 0.1."""

@@ -37,7 +37,7 @@ class Site:
 
     async def box(self, name: str) -> str:
         """A running box of the first owner; its id."""
-        return (await self.web.operations.up(ALICE, name)).id
+        return (await self.web.operations.boxes.up(ALICE, name)).id
 
     def preview(self, box: str, port: int) -> str:
         """The root of a port of a box."""

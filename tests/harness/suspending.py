@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import pytest_asyncio
 
-from boxd.backends import criu
+from boxd.backends.checkpoint import criu
 from tests.harness import guest
 from tests.harness.backend import TRIED, BoxHost, open_box_host
 from tests.harness.loop import run

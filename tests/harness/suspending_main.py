@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from boxd.backends import criu
-from boxd.backends.runc import RuncBackend
+from boxd.backends.checkpoint import criu
+from boxd.backends.runc.backend import RuncBackend
 from boxd.config import Config
 from tests.harness.backend import STAND_IN, BoxHost
 from tests.harness.suspending import judging

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from boxd.boxes.exec import ExecRun
+from boxd.boxes.commands.exec import ExecRun
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

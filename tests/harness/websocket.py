@@ -32,7 +32,7 @@ def handshake(path: str, *lines: str) -> bytes:
     key = base64.b64encode(os.urandom(16)).decode()
     head = [
         f"GET {path} HTTP/1.1",
-        "Host: x",
+        "Host: api.test",
         "Connection: Upgrade",
         "Upgrade: websocket",
         "Sec-WebSocket-Version: 13",

@@ -7,32 +7,34 @@ ended at a step. `World.fail_at` makes one step of the parts around the lifecycl
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from boxd.backends.fake import FakeBackend
-from boxd.boxes.assembly import Assembly, Places
-from boxd.boxes.gate import Gate
-from boxd.boxes.lifecycle import Lifecycle
-from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.quota import Tier, load_tiers
-from boxd.boxes.tiers import Tiers
+from boxd.boxes.lifecycle.assembly import Assembly, Places
+from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
+from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.admission import Limits
+from boxd.boxes.limits.quota import Tier, load_tiers
+from boxd.boxes.limits.tiers import Tiers
+from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.errors import Conflict, Unavailable, UnknownImage
 from boxd.model.catalog import Flavor, Image
-from boxd.operations import Operations
+from boxd.operations import Dependencies, Operations
 from boxd.principal import Principal
-from boxd.store.memory import MemoryStore
 from boxd.workspaces.seal import Sealer
+from tests.doubles.backend import FakeBackend
+from tests.doubles.control_store import MemoryStore
 from tests.harness.mortal import Life, mortal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from boxd.backends.interface import BackendBox, BoxPlan
-    from boxd.boxes.hostlimits import HostLimits
+    from boxd.boxes.limits.host import HostLimits
     from boxd.model.box import Box
+    from boxd.operations.shared.drives import Drives
     from boxd.store.interface import ControlStore
     from boxd.tunnel.channel import Tunnel
 
@@ -161,10 +163,12 @@ class SteppedBackend(FakeBackend):
         await self._steps.step("backend.resume")
         await super().resume(box_id, drive)
 
-    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
+    async def snapshot(
+        self, box_id: str, snapshot_id: str, *, lasting: bool = True, memory: bool = True
+    ) -> None:
         """Fails before the work: what fails leaves no snapshot."""
         await self._steps.step("backend.snapshot")
-        await super().snapshot(box_id, snapshot_id, lasting=lasting)
+        await super().snapshot(box_id, snapshot_id, lasting=lasting, memory=memory)
 
     async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
         """Fails before the work."""
@@ -218,6 +222,10 @@ class FakeTunnels:
             raise Unavailable("the box does not answer")
         await self._steps.step("tunnel.hello")
         return cast("Tunnel", f"tunnel of {box_id}")
+
+    def peek(self, box_id: str) -> Tunnel | None:
+        """The tunnel while it is listened for."""
+        return cast("Tunnel", f"tunnel of {box_id}") if box_id in self.open_for else None
 
     async def quiesce(self, box_id: str) -> int | None:
         """One step; then there is no tunnel."""
@@ -320,6 +328,7 @@ class World:
         host: HostLimits | None = None,
         templates: bool = False,
         previews: bool = False,
+        global_names: bool = False,
     ) -> None:
         self.root = root
         self.steps = Steps()
@@ -336,6 +345,7 @@ class World:
         self.host = host
         self.templates = templates
         self.previews = previews
+        self.global_names = global_names
         self._make_daemon()
 
     def _make_daemon(self) -> None:
@@ -344,7 +354,7 @@ class World:
         self.drives = FakeDrives(self.steps)
         store = mortal(self.store, life, "store")
         self.given = Tiers(store, {**load_tiers(), "default": self.tier})
-        self.gate = Gate(store, self.clock, self.administrators)
+        self.access_policy = AccessPolicy(store, self.clock, self.administrators)
         places = Places(self.root / "boxes", self.root / "runtime", "ssh-ed25519 DAEMON")
         self.lifecycle = Lifecycle(
             store=store,
@@ -357,26 +367,34 @@ class World:
                 new_identity=self._new_identity,
             ),
             catalog=self.catalog,
-            tier_of=self.tier_of,
             clock=self.clock,
-            default_image="debian",
-            automount=self.automount,
-            policy=self.policy,
-            host=self.host,
-            templates=self.templates,
-            previews=self.previews,
+            limits=Limits(tier_of=self.tier_of, host=self.host),
+            options=LifecycleOptions(
+                default_image="debian",
+                automount=self.automount,
+                policy=self.policy,
+                templates=self.templates,
+                previews=self.previews,
+                global_names=self.global_names,
+            ),
         )
-        self.operations = Operations(
+        self._dependencies = Dependencies(
             store=store,
             lifecycle=self.lifecycle,
             catalog=self.catalog,
             drives=None,
             tier_of=self.tier_of,
             tiers=self.given,
-            gate=self.gate,
+            access_policy=self.access_policy,
             clock=self.clock,
             sealer=Sealer(self.root / "master.key"),
         )
+        self.operations = Operations.compose(self._dependencies)
+
+    def use_drives(self, drives: Drives) -> None:
+        """Give the operations of this daemon drives; they are new objects from here on."""
+        self._dependencies = replace(self._dependencies, drives=drives)
+        self.operations = Operations.compose(self._dependencies)
 
     def tier_of(self, owner: str) -> Tier:
         """The limits of an owner: those in `tiers`, else of the tier that it was given."""
@@ -391,8 +409,9 @@ class World:
         """Starts the daemon's part; `stopping` as `boxd down` does."""
         await self.backend.setup()
         await self.given.start()
-        await self.gate.start()
+        await self.access_policy.start()
         await self.lifecycle.start(stopping=stopping)
+        await self.lifecycle.agents.close()  # tests look by themselves
         self.open = True
 
     async def close(self, *, stop_boxes: bool = False) -> None:
@@ -415,11 +434,11 @@ class World:
         lifecycle = self.lifecycle
         tasks = [
             *lifecycle._tasks,
-            *lifecycle._timers._busy.values(),
+            *lifecycle._timers._work,
             *lifecycle.templates._tasks,
+            *lifecycle._timers._loop,
+            *lifecycle.usage._tasks,
         ]
-        loops = (lifecycle._timers._loop, lifecycle.usage._loop)
-        tasks.extend(loop for loop in loops if loop is not None)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

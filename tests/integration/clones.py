@@ -13,7 +13,7 @@ from signal import SIGCHLD
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from box_guest.randomness import reseed
+from box_guest.control.randomness import reseed
 
 SYS_CLONE = 56
 CLONE_NEWPID = 0x20000000

@@ -104,7 +104,7 @@ async def test_a_box_that_only_slept_goes_on(local_box: LocalBox) -> None:
 
 
 async def test_without_a_way_to_reseed_the_program_is_executed_anew(quiet_box: LocalBox) -> None:
-    unable = "from box_guest import randomness; randomness.reseed = lambda: False"
+    unable = "from box_guest.control import randomness; randomness.reseed = lambda: False"
     start = "import sys; from box_guest.__main__ import main; sys.exit(main())"
     places = ("--run-dir", quiet_box.run_dir, "--guest-socket", quiet_box.guest_socket)
     await quiet_box.start((sys.executable, "-c", f"{unable}; {start}", *map(str, places)))

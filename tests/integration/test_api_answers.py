@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api import exec as exec_api
-from boxd.api import mcp, serve, wrk
+from boxd.http.routes import exec as exec_api
+from boxd.http.routes import mcp, wrk
+from boxd.http.server import serve
 from tests.harness.http import ALICE, serve_web
 from tests.harness.portserver import listening
 from tests.harness.rawhttp import Answer, Request, ask
@@ -22,7 +23,7 @@ from tests.harness.websocket import BINARY, connected
 from tests.integration.test_api_exec import header, marked, open_exec
 
 if TYPE_CHECKING:
-    from boxd.api.routes import Route
+    from boxd.http.routes.table import Route
     from tests.harness.http import Web
     from tests.harness.portserver import Visit
 
@@ -78,7 +79,7 @@ async def test_every_refusal_of_a_websocket_is_json_with_its_status(web: Web) ->
 
 
 async def test_head_is_answered_as_get_without_the_body(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     await web.client().put("/v1/wrk/x", content=b"hello")
     paths = {target(route) for route in web.api.routes if "GET" in route.methods} | {*NOWHERE}
     for path in paths - {"/v1/mcp"}:
@@ -134,17 +135,17 @@ async def test_a_client_that_pauses_for_too_long_is_told(
     line, kind, begun = PAUSES[case]
     reader, writer = await web.connect()
     head = (
-        f"{line} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {web.key}\r\nContent-Length: 100\r\n"
+        f"{line} HTTP/1.1\r\nHost: api.test\r\nX-Api-Key: {web.key}\r\nContent-Length: 100\r\n"
         f"Accept: application/json, text/event-stream\r\nContent-Type: {kind}\r\n\r\n"
     )
     writer.write(head.encode() + begun)
     answer = await asyncio.wait_for(reader.readuntil(b"}"), 20)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert b'{"error": "the request stopped for 0.2 s within its body' in answer
+    assert b'{"error": "the request body paused for 0.2 s' in answer
     assert b"connection: close" in answer
     writer.close()
     assert (await sent(web, "GET", "/v1/wrk/x")).status == 404
-    assert await web.operations.list_boxes(ALICE) == []
+    assert await web.operations.boxes.list_boxes(ALICE) == []
 
 
 async def test_a_stop_ends_long_streams_in_time_and_honestly(
@@ -163,7 +164,7 @@ async def _drip(visit: Visit) -> None:
 
 async def _stop_under_streams(web: Web) -> None:
     """A command, a terminal, and an answer of an app that goes on and on."""
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     body = header("echo begun; sleep 1000", env={"EXEC_MARK": "streams"})
     command, _ = await open_exec(web, body)
     await asyncio.wait_for(command.readuntil(b"event: stdout"), 20)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api.routes import Route
+from boxd.http.routes.table import Route
 from tests.harness.http import ALICE, BOB
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def error_of(response: httpx.Response) -> str:
 
 async def make_box(web: Web, spec: str) -> str:
     """A running box of the first owner; its id."""
-    return (await web.operations.up(ALICE, spec)).id
+    return (await web.operations.boxes.up(ALICE, spec)).id
 
 
 async def test_health_needs_no_key(web: Web) -> None:
@@ -95,7 +95,7 @@ async def test_every_route_but_the_public_ones_needs_a_key(web: Web) -> None:
 async def test_keys_that_are_no_good_get_the_same_answer(web: Web) -> None:
     expired = await web.new_key(ttl=timedelta(microseconds=1), name="expired")
     revoked = await web.new_key(name="revoked")
-    await web.operations.remove_key(ALICE, "revoked")
+    await web.operations.keys.remove_key(ALICE, "revoked")
     shown = [
         {},
         {"authorization": ""},
@@ -129,7 +129,7 @@ async def test_keys_that_are_no_good_get_the_same_answer(web: Web) -> None:
 
 async def test_keys_of_who_is_blocked_are_refused_everywhere(web: Web) -> None:
     client = web.client()
-    await web.operations._gate.block(ALICE.owner)
+    await web.operations.callers.access_policy.block(ALICE.owner)
     for method, path in (("GET", "/v1/boxes"), ("GET", "/v1/wrk/"), ("POST", "/v1/exec/web")):
         refused = await client.request(method, path, content="true")
         assert refused.status_code == 403
@@ -143,7 +143,7 @@ async def test_keys_of_who_is_blocked_are_refused_everywhere(web: Web) -> None:
 
 async def test_drained_it_takes_no_commands(web: Web) -> None:
     client = web.client()
-    web.operations._gate.draining = True
+    web.operations.callers.access_policy.draining = True
     plain = {"content-type": "text/plain"}
     refused = await client.post("/v1/exec/web?stream=false", content="true", headers=plain)
     assert refused.status_code == 503
@@ -206,6 +206,28 @@ async def test_a_box_is_removed_by_any_reference(web: Web, form: str) -> None:
     assert (await web.client().get("/v1/boxes")).json() == []
 
 
+async def test_a_pinned_box_is_removed_only_with_force(web: Web) -> None:
+    await make_box(web, "web")
+    await web.operations.boxes.pin(ALICE, "web", span=timedelta(hours=2), why="nightly build")
+    client = web.client()
+    for request in ("DELETE /v1/boxes/web", "DELETE /v1/boxes/web?force=false"):
+        method, path = request.split()
+        refused = await client.request(method, path)
+        assert refused.status_code == 409
+        text = error_of(refused)
+        assert text.startswith("box web is pinned until ")
+        assert text.endswith(
+            " UTC (nightly build). Add ?force=true to remove it, or unpin it first"
+        )
+    fresh = await client.post(
+        "/v1/exec/web+", content=b"true", headers={"content-type": "text/plain"}
+    )
+    assert (fresh.status_code, "unpin web" in error_of(fresh)) == (409, True)
+    assert len((await client.get("/v1/boxes")).json()) == 1
+    assert (await client.delete("/v1/boxes/web?force=true")).status_code == 204
+    assert (await client.get("/v1/boxes")).json() == []
+
+
 @pytest.mark.parametrize("path", ["api?ws=ws1", "ws1%2Fapi", "ws1%2fapi?ws=ws1"])
 async def test_a_box_of_a_workspace_is_removed(web: Web, path: str) -> None:
     await make_box(web, "ws1/api")
@@ -231,6 +253,8 @@ async def test_an_ambiguous_reference_names_the_candidates(web: Web) -> None:
         ("/v1/boxes/%ff", 400),
         ("/v1/boxes/web?ws=NO_GOOD", 400),
         ("/v1/boxes/web?ws=", 400),
+        ("/v1/boxes/web?force=1", 400),
+        ("/v1/boxes/web?force=true&force=false", 400),
         ("/v1/boxes/web?ws=a&ws=b", 400),
         ("/v1/boxes/a%2Fweb?ws=b", 400),
         ("/v1/boxes/a/web", 404),
@@ -279,7 +303,7 @@ async def test_suspend_and_resume_find_the_box_first(web: Web, verb: str) -> Non
         assert (await client.post(f"/v1/boxes/{path}/{verb}?{query}")).status_code == status, ref
     stranger = web.client(await web.new_key(BOB))
     assert (await stranger.post(f"/v1/boxes/{box_id}/{verb}")).status_code == 404
-    assert len(await web.operations.list_boxes(ALICE, everywhere=True)) == 2
+    assert len(await web.operations.boxes.list_boxes(ALICE, everywhere=True)) == 2
 
 
 async def test_catalogs(web: Web) -> None:
@@ -368,10 +392,10 @@ async def test_an_unforeseen_failure_is_500_with_an_id_that_the_log_explains(
         raise LookupError("a fault that nobody foresaw")
 
     logged = logging.handlers.BufferingHandler(100)
-    logger = logging.getLogger("boxd.api")
+    logger = logging.getLogger("boxd.http")
     monkeypatch.setattr(logger, "propagate", False)
     monkeypatch.setattr(logger, "handlers", [logged])
-    monkeypatch.setattr(web.operations, "images", broken)
+    monkeypatch.setattr(web.operations.catalog, "images", broken)
     response = await web.client().get("/v1/images")
     assert response.status_code == 500
     match = re.fullmatch(r"internal error \(([0-9a-f]{12})\)", error_of(response))
@@ -387,6 +411,7 @@ async def test_the_access_log_shows_no_query_and_no_key(
 ) -> None:
     caplog.set_level("DEBUG")
     client = web.client()
+    await web.operations.workspaces.create_workspace(ALICE, "secretplace")
     await client.get(f"/v1/boxes?ws=secretplace&key={web.key}")
     await client.get(f"/v1/wrk/secretname?key={web.key}")
     text = "\n".join(

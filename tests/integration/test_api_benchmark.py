@@ -50,7 +50,7 @@ async def test_the_api_is_measured(
     volume: VolumeConfig, mount: Callable[[], MountProcess], web: Web, tmp_path: Path
 ) -> None:
     await http_drive(web, volume)
-    box_id = (await web.operations.up(ALICE, "live")).id
+    box_id = (await web.operations.boxes.up(ALICE, "live")).id
     box = await web.store.box(box_id)
     assert box is not None
     for number in range(LISTED - 1):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api.openapi import document
+from boxd.http.openapi.document import document
 from tests.harness.http import ALICE
 from tests.harness.portserver import listening
 
@@ -107,7 +107,7 @@ async def test_examples_of_the_guide_are_true(web: Web, tmp_path: Path) -> None:
     examples = [(unescape(one), unescape(other)) for one, other in EXAMPLE.findall(page)]
     assert len(examples) == page.count('<pre class="sh">') == page.count('<pre class="out">')
     assert len(examples) > 6
-    await web.operations.up(ALICE, "dev")
+    await web.operations.boxes.up(ALICE, "dev")
     async with listening(_saw) as app:
         env = {"PATH": "/usr/bin:/bin", "URL": web.url, "KEY": web.key, "PORT": str(app.port)}
         for script, shown in examples:

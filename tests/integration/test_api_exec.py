@@ -18,7 +18,8 @@ import httpx
 import psutil
 import pytest
 
-from boxd.boxes import expiry, quota, sources
+from boxd.boxes.limits import quota, source_addresses
+from boxd.boxes.presence import expiry
 from boxd.clock import SystemClock
 from tests.harness.given import give
 from tests.harness.http import ALICE, BOB
@@ -219,7 +220,7 @@ async def test_what_an_attachment_brings_is_beneath_what_is_asked_for(
 async def test_forms_of_a_spec(web: Web, spec: str, workspace: str | None, name: str) -> None:
     answer = await web.client().post(f"/v1/exec/{spec}", content=b"true", headers=PLAIN)
     assert read_stream(answer.content).code == 0
-    (box,) = await web.operations.list_boxes(ALICE, everywhere=True)
+    (box,) = await web.operations.boxes.list_boxes(ALICE, everywhere=True)
     assert (box.workspace, box.name) == (workspace, name)
     assert box.deadline is not None
 
@@ -229,7 +230,7 @@ async def test_a_fresh_box_replaces_the_old_one(web: Web) -> None:
     ids = []
     for spec in ("web", "web", "web%2B", "web+"):
         await stream(client, spec, header("true"))
-        (box,) = await web.operations.list_boxes(ALICE)
+        (box,) = await web.operations.boxes.list_boxes(ALICE)
         ids.append(box.id)
     assert ids[0] == ids[1]
     assert len(set(ids)) == 3
@@ -256,7 +257,7 @@ async def test_specs_that_make_no_box(web: Web, path: str, status: int) -> None:
     answer = await web.client().post(f"/v1/exec/{path}", content=b"true", headers=PLAIN)
     assert answer.status_code == status
     assert error_of(answer)
-    assert await web.operations.list_boxes(ALICE, everywhere=True) == []
+    assert await web.operations.boxes.list_boxes(ALICE, everywhere=True) == []
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ async def test_bad_requests_are_refused_before_anything_happens(
     answer = await web.client().post("/v1/exec/web", content=body, headers=headers)
     assert answer.status_code == 400
     assert error_of(answer)
-    assert await web.operations.list_boxes(ALICE) == []
+    assert await web.operations.boxes.list_boxes(ALICE) == []
 
 
 async def test_a_command_that_no_shell_could_take_is_413(web: Web) -> None:
@@ -414,7 +415,7 @@ async def test_a_client_that_goes_ends_the_command_and_leaves_the_box(web: Web, 
     body = header("trap '' HUP TERM; sleep 1000 & wait; sleep 1000", env={"EXEC_MARK": "left"})
     _, writer = await open_exec(web, body, query)
     await until(lambda: len(marked("left")) >= 2)
-    (box,) = await web.operations.list_boxes(ALICE)
+    (box,) = await web.operations.boxes.list_boxes(ALICE)
     assert box.why == {"exec": 1}
     writer.transport.abort()
     await until(lambda: not marked("left"))
@@ -484,7 +485,7 @@ async def test_keepalive_every_15_seconds(web: Web) -> None:
 async def test_a_box_that_dies_ends_the_stream_with_255(web: Web) -> None:
     client = web.client()
     await stream(client, "web", header("true"))
-    (box,) = await web.operations.list_boxes(ALICE)
+    (box,) = await web.operations.boxes.list_boxes(ALICE)
     held = asyncio.create_task(
         client.post("/v1/exec/web?stream=false", content=header("sleep 1000"), headers=STREAM)
     )
@@ -509,7 +510,7 @@ async def test_a_key_that_is_over_ends_its_commands(
     monkeypatch.setattr(expiry, "LOOK_EVERY_S", 0.05)
     client = web.client(await web.new_key(name="short", ttl=timedelta(hours=1)))
     await stream(client, "web", header("true"))
-    (box,) = await web.operations.list_boxes(ALICE)
+    (box,) = await web.operations.boxes.list_boxes(ALICE)
     body = header(BEGIN, env={"EXEC_MARK": how})
     running = client.stream("POST", "/v1/exec/web", content=body, headers=STREAM)
     async with running as answer, asyncio.timeout(30):
@@ -517,7 +518,7 @@ async def test_a_key_that_is_over_ends_its_commands(
         await begun(events)
         await until(lambda: marked(how))  # while the shell becomes `sleep` it shows none
         if how == "revoked":
-            await web.operations.remove_key(ALICE, "short")
+            await web.operations.keys.remove_key(ALICE, "short")
         else:
             later = datetime.now(UTC) + timedelta(hours=1)
             monkeypatch.setattr(SystemClock, "now", lambda _: later)
@@ -533,7 +534,7 @@ async def test_a_key_that_is_over_ends_its_commands(
 async def test_boxes_count_for_the_address_that_starts_them(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "is_exempt", lambda *_: False)
+    monkeypatch.setattr(source_addresses, "is_exempt", lambda *_: False)
     monkeypatch.setattr(quota.Tier, "running", 1)
     monkeypatch.setattr(quota, "RUNNING_PER_SOURCE", 1)
     assert (await stream(web.client(), "web", header("true"))).code == 0
@@ -550,21 +551,21 @@ async def test_a_scoped_key_runs_in_its_workspace(web: Web) -> None:
         refused = await client.post(f"/v1/exec/{path}", content=b"true", headers=PLAIN)
         assert refused.status_code == 403
         assert "ws1" in error_of(refused)
-    (box,) = await web.operations.list_boxes(ALICE, everywhere=True)
+    (box,) = await web.operations.boxes.list_boxes(ALICE, everywhere=True)
     assert box.workspace == "ws1"
 
 
 async def test_names_are_per_owner(web: Web) -> None:
     await stream(web.client(), "web", header("true"))
     await stream(web.client(await web.new_key(BOB)), "web", header("true"))
-    (mine,) = await web.operations.list_boxes(ALICE)
-    (theirs,) = await web.operations.list_boxes(BOB)
+    (mine,) = await web.operations.boxes.list_boxes(ALICE)
+    (theirs,) = await web.operations.boxes.list_boxes(BOB)
     assert mine.id != theirs.id
 
 
 async def test_a_confidential_box_is_reached_by_its_own_server_alone(web: Web) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHtRwsqnqZqTtHFUUd1VbzwXlyfdIVJO5OWC4Ft44yVS"
-    async with web.operations.attach(ALICE, "web", kind="spec", why="relay", relay=key):
+    async with web.operations.boxes.attach(ALICE, "web", kind="spec", why="relay", relay=key):
         pass
     for query in ("", "?stream=false"):
         answer = await web.client().post(f"/v1/exec/web{query}", content=b"id", headers=PLAIN)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api.buffered import PIECE
-from boxd.boxes import allowance
+from boxd.boxes.limits.budgets import output as output_budget
+from boxd.http.routes.buffered import PIECE
 from tests.harness.allowances import small_allowances
 from tests.harness.http import ALICE, BOB
 from tests.harness.wait import until
@@ -37,7 +37,7 @@ QUERY = "?stream=false"
 
 
 @pytest.fixture
-def allowances(monkeypatch: pytest.MonkeyPatch) -> list[allowance.Allowance]:
+def allowances(monkeypatch: pytest.MonkeyPatch) -> list[output_budget.Allowance]:
     """Those that are made."""
     return small_allowances(monkeypatch, SIZE)
 
@@ -85,7 +85,7 @@ async def test_the_largest_answer_takes_little_more_than_its_output(web: Web) ->
 
 
 async def test_an_owner_with_many_loud_commands_holds_no_more_than_that(
-    web: Web, allowances: list[allowance.Allowance], tmp_path: Path
+    web: Web, allowances: list[output_budget.Allowance], tmp_path: Path
 ) -> None:
     client, gate = web.client(), tmp_path / "gate"
     await stream(client, "web", header("true"))
@@ -95,7 +95,7 @@ async def test_an_owner_with_many_loud_commands_holds_no_more_than_that(
     for number in range(1, 4):
         body = header(f"{zeros(said)}; {wait}")
         calls.append(asyncio.create_task(buffered(client, "web", body)))
-        await until(partial(_hold, allowances, number * (said - allowance.ALWAYS)))
+        await until(partial(_hold, allowances, number * (said - output_budget.ALWAYS)))
     (watched,) = (one for one in allowances if one.taken)
     refused = await client.post(
         f"/v1/exec/web{QUERY}",
@@ -117,20 +117,20 @@ async def test_an_owner_with_many_loud_commands_holds_no_more_than_that(
     assert len((await buffered(client, "web", header(zeros(said))))[0].stdout) == said
 
 
-def _hold(allowances: list[allowance.Allowance], size: int) -> bool:
+def _hold(allowances: list[output_budget.Allowance], size: int) -> bool:
     return sum(one.taken for one in allowances) >= size
 
 
 async def test_a_client_that_takes_its_time_holds_no_box(web: Web) -> None:
     """The box is let go of while most of the answer, too long for any socket, is still here."""
     await stream(web.client(), "web", header("true"))
-    (box,) = await web.operations.list_boxes(ALICE)
+    (box,) = await web.operations.boxes.list_boxes(ALICE)
     reader, writer = await open_exec(web, header(zeros(16 * MIB)), QUERY)
     writer.write(b"0\r\n\r\n")
     head = await reader.readuntil(b"\r\n\r\n")
     await until(lambda: web.lifecycle.attachments.count(box.id) == 0)
-    (held,) = web.operations._allowances._known.values()
-    assert held.taken > 16 * MIB - 2 * allowance.ALWAYS
+    (held,) = web.operations.output.owners.active.values()
+    assert held.taken > 16 * MIB - 2 * output_budget.ALWAYS
     body = await reader.readexactly(length_of(head))
     assert base64.b64decode(json.loads(body)["stdout"]) == bytes(16 * MIB)
     await until(lambda: held.taken == 0)
@@ -138,12 +138,12 @@ async def test_a_client_that_takes_its_time_holds_no_box(web: Web) -> None:
 
 
 async def test_what_was_held_for_a_client_that_goes_is_free(
-    web: Web, allowances: list[allowance.Allowance]
+    web: Web, allowances: list[output_budget.Allowance]
 ) -> None:
     await stream(web.client(), "web", header("true"))
     command = header(f"{zeros(SIZE // 4)}; sleep 1000", env={"EXEC_MARK": "left"})
     _, writer = await open_exec(web, command, QUERY)
-    await until(partial(_hold, allowances, SIZE // 4 - allowance.ALWAYS))
+    await until(partial(_hold, allowances, SIZE // 4 - output_budget.ALWAYS))
     (watched,) = (one for one in allowances if one.taken)
     writer.transport.abort()
     await until(lambda: watched.taken == 0)

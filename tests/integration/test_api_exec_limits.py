@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api import protocol
+from boxd.http.server import protocol
 from tests.harness.http import ALICE
 from tests.harness.wait import until
 from tests.integration.test_api_basics import error_of
@@ -62,7 +62,7 @@ async def test_headers_that_are_refused_make_no_box(web: Web, line: bytes) -> No
         answer = await web.client().post(f"/v1/exec/web{query}", content=line, headers=STREAM)
         assert answer.status_code == 400, answer.text
         assert error_of(answer)
-    assert await web.operations.list_boxes(ALICE) == []
+    assert await web.operations.boxes.list_boxes(ALICE) == []
 
 
 @pytest.mark.parametrize("size", [65_536, 65_537])
@@ -117,7 +117,7 @@ async def test_input_of_any_size_takes_constant_memory(web: Web, figures: Figure
 @pytest.mark.timeout(120)
 async def test_clients_that_go_at_any_moment_leave_nothing(web: Web, figures: Figures) -> None:
     await stream(web.client(), "web", header("true"))
-    (box,) = await web.operations.list_boxes(ALICE)
+    (box,) = await web.operations.boxes.list_boxes(ALICE)
     tasks = len(asyncio.all_tasks())
     commands = (
         "sleep 1000",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from boxd.api import places, protocol
+from boxd.http.server import connection_limits, protocol
 from tests.harness.malformed import LENIENT, LINES, REFUSED
 from tests.harness.wait import until
 
@@ -165,9 +165,9 @@ async def test_a_client_that_sends_on_after_a_refusal_gets_the_answer(
 @pytest.fixture
 def only_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback is all that a test has, and the listener takes it for any other network."""
-    monkeypatch.setattr(places, "is_exempt", lambda *_: False)
-    monkeypatch.setattr(places, "PER_SOURCE", 20)
-    monkeypatch.setattr(places, "STRANGERS", 50)
+    monkeypatch.setattr(connection_limits, "is_exempt", lambda *_: False)
+    monkeypatch.setattr(connection_limits, "PER_SOURCE", 20)
+    monkeypatch.setattr(connection_limits, "STRANGERS", 50)
 
 
 SLOW = {
@@ -219,13 +219,13 @@ async def test_one_owner_is_served_so_much_at_once(
     server = web.server._server
     assert server is not None
     state = cast("protocol.ListenerState", server.server_state)
-    monkeypatch.setattr(state.places, "_most", 8)
+    monkeypatch.setattr(state.limits, "_most", 8)
     put = b"PUT /v1/wrk/f%d HTTP/1.1\r\n" + HOST + key(web) + b"Content-Length: 1\r\n\r\n"
     opened = []
     for number in range(2):
         opened.append(await web.connect())
         opened[-1][1].write(put % number)
-    await until(lambda: state.places._busy.total() == 2)
+    await until(lambda: state.limits._busy.total() == 2)
     answer = await web.client().get("/v1/boxes")
     assert answer.status_code == 429
     assert "at most 2 requests of one owner" in answer.json()["error"]

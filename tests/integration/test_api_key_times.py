@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.api.app import Api
-from boxd.api.serve import ApiServer
 from boxd.config import Address, Config
-from boxd.store.postgres import PostgresStore
+from boxd.http.app import Api
+from boxd.http.server.serve import ApiServer
+from boxd.store.postgres.store import PostgresStore
 from tests.harness.world import ALICE, World
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ async def asked(tmp_path: Path, pg_database: str) -> AsyncIterator[Asked]:
         address = await server.start()
         stack.push_async_callback(server.close)
         operations = world.operations
-        _, revoked = await operations.create_key(ALICE, "revoked", scope=None, ttl=None)
-        await operations.remove_key(ALICE, "revoked")
+        _, revoked = await operations.keys.create_key(ALICE, "revoked", scope=None, ttl=None)
+        await operations.keys.remove_key(ALICE, "revoked")
         soon = timedelta(microseconds=1)
-        _, expired = await operations.create_key(ALICE, "expired", scope=None, ttl=soon)
+        _, expired = await operations.keys.create_key(ALICE, "expired", scope=None, ttl=soon)
         world.clock.turn(soon)
         made = Asked(address, revoked.reveal(), expired.reveal())
         await made.connect()

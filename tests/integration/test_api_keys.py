@@ -30,7 +30,7 @@ async def test_every_key_is_looked_up_once_and_alike(
 
     expired = await web.new_key(ttl=timedelta(microseconds=1), name="expired")
     revoked = await web.new_key(name="revoked")
-    await web.operations.remove_key(ALICE, "revoked")
+    await web.operations.keys.remove_key(ALICE, "revoked")
     monkeypatch.setattr(web.store, "find_key", counted)
     shown = {web.key: 200, expired: 401, revoked: 401, "svc_" + "0" * 40: 401, "nonsense": 401}
     for key, status in shown.items():
@@ -52,7 +52,7 @@ async def test_the_last_use_is_noted_behind_the_request_and_once_a_minute(
 ) -> None:
     noted: list[str] = []
     go_on = asyncio.Event()
-    uses = web.operations._key_uses
+    uses = web.operations.callers.key_uses
     touch = web.store.touch_key
 
     async def late(key_id: str, when: datetime) -> None:

@@ -50,7 +50,7 @@ async def get(
 @asynccontextmanager
 async def served(web: Web, spec: str = "web") -> AsyncIterator[tuple[str, PortServer]]:
     """A box with a server; its id, and the server."""
-    box = (await web.operations.up(ALICE, spec)).id
+    box = (await web.operations.boxes.up(ALICE, spec)).id
     async with listening() as server:
         yield box, server
 
@@ -110,7 +110,7 @@ async def test_the_key_says_whose_box_is_meant(previews: Web) -> None:
     async with served(previews) as (box, server), listening() as other:
         assert (await get(previews, host("web", server.port), key=theirs)).status_code == 404
         assert (await get(previews, host(box, server.port), key=theirs)).status_code == 404
-        await previews.operations.up(BOB, "web")
+        await previews.operations.boxes.up(BOB, "web")
         assert (await get(previews, host("web", other.port), key=theirs)).text == "ok"
         assert (await get(previews, host(box, server.port), key=theirs)).status_code == 404
 
@@ -121,14 +121,14 @@ async def test_a_box_in_a_workspace_is_meant_by_its_id(previews: Web) -> None:
         assert (await get(previews, host(box, server.port), key=previews.key)).text == "ok"
         inside = await previews.new_key(scope="ws1")
         assert (await get(previews, host("web", server.port), key=inside)).text == "ok"
-        await previews.operations.up(ALICE, "ws2/other")
+        await previews.operations.boxes.up(ALICE, "ws2/other")
         outside = await previews.new_key(scope="ws2")
         assert (await get(previews, host(box, server.port), key=outside)).status_code == 404
 
 
 async def test_a_name_that_begins_an_id_is_ambiguous(previews: Web) -> None:
     async with served(previews) as (box, server):
-        other = (await previews.operations.up(ALICE, box[:3])).id
+        other = (await previews.operations.boxes.up(ALICE, box[:3])).id
         answer = await get(previews, host(box[:3], server.port), key=previews.key)
         assert answer.status_code == 409
         assert {box, other} <= set(re.findall("[0-9a-f]{32}", error_of(answer)))
@@ -172,11 +172,11 @@ async def test_the_cookie_goes_with_its_key_and_its_box(previews: Web) -> None:
         first = await get(previews, name, f"/?key={key}")
         again = await get(previews, name, f"/?key={previews.key}")
         cookies = [one.headers["set-cookie"].split(";")[0] for one in (first, again)]
-        await previews.operations.remove_key(ALICE, "gone")
+        await previews.operations.keys.remove_key(ALICE, "gone")
         statuses = [(await get(previews, name, cookie=one)).status_code for one in cookies]
         assert statuses == [401, 200]
-        await previews.operations.remove(ALICE, "web")
-        await previews.operations.up(ALICE, "web")
+        await previews.operations.boxes.remove(ALICE, "web")
+        await previews.operations.boxes.up(ALICE, "web")
         assert (await get(previews, name, cookie=cookies[1])).status_code == 401
 
 
@@ -207,7 +207,7 @@ async def test_nobody_else_may() -> None:
 
 
 async def test_websockets(previews: Web) -> None:
-    await previews.operations.up(ALICE, "web")
+    await previews.operations.boxes.up(ALICE, "web")
     async with app(echo) as port:
         settings: dict[str, Any] = {"proxy": None, "host": previews.address.host}
         settings["port"] = previews.address.port
@@ -230,12 +230,12 @@ async def test_requests_without_a_host_are_the_apis(previews: Web) -> None:
 
 
 async def test_what_the_log_says(previews: Web, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "boxd.api.access")
+    caplog.set_level("INFO", "boxd.http.access")
     async with served(previews) as (_, server):
         await get(previews, host("web", server.port), f"/secret?key={previews.key}")
 
     def said() -> list[str]:
-        return [one.getMessage() for one in caplog.records if one.name == "boxd.api.access"]
+        return [one.getMessage() for one in caplog.records if one.name == "boxd.http.access"]
 
     await until(said)
     (line,) = said()

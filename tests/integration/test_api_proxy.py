@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes import dialling
+from boxd.boxes.lifecycle import dialling
 from tests.harness.http import ALICE, BOB
 from tests.harness.portserver import OK, listening, saying, sent_headers, status_of
 from tests.harness.wait import until
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def box(web: Web, request: pytest.FixtureRequest) -> str:
     """A running box `web`; its id."""
     web.backend.near = request.param == "through the box's network"
-    return (await web.operations.up(ALICE, "web")).id
+    return (await web.operations.boxes.up(ALICE, "web")).id
 
 
 async def ask(web: Web, request: bytes) -> bytes:
@@ -273,7 +273,7 @@ async def test_a_box_by_id_and_boxes_of_others(web: Web, box: str) -> None:
 
 
 async def test_workspaces_are_never_read_from_the_query(web: Web, box: str) -> None:
-    inside = (await web.operations.up(ALICE, "ws1/web")).id
+    inside = (await web.operations.boxes.up(ALICE, "ws1/web")).id
     scoped = await web.new_key(scope="ws1")
     async with listening() as app:
         client = web.client(scoped)
@@ -282,7 +282,7 @@ async def test_workspaces_are_never_read_from_the_query(web: Web, box: str) -> N
         assert app.last.target == b"/?ws=ws2&a=1"
         assert (await client.get(f"/v1/boxes/{inside}/proxy/{app.port}/")).text == "ok"
         assert (await client.get(f"/v1/boxes/{box}/proxy/{app.port}/")).status_code == 404
-        await web.operations.remove(ALICE, inside)
+        await web.operations.boxes.remove(ALICE, inside)
         assert (await client.get(f"/v1/boxes/web/proxy/{app.port}/")).status_code == 404
 
 
@@ -298,7 +298,7 @@ async def test_a_revoked_key_ends_what_it_holds(web: Web, box: str) -> None:
         request = head_of(web, b"GET", app.port, b"").replace(web.key.encode(), key.encode())
         writer.write(request)
         await reader.readuntil(b"abc")
-        await web.operations.remove_key(ALICE, "short")
+        await web.operations.keys.remove_key(ALICE, "short")
         assert await asyncio.wait_for(reader.read(), 20) == b""
         writer.close()
         await until(lambda: app.open == 0)

@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from boxd.api import socket_protocol
+from boxd.http.server import websocket_protocol
 from tests.harness.http import ALICE
 from tests.harness.portserver import listening, saying
 from tests.harness.wait import until
@@ -35,7 +35,7 @@ SWITCHED = b"HTTP/1.1 101 Yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
 async def box(web: Web, request: pytest.FixtureRequest) -> str:
     """A running box `web`; its id."""
     web.backend.near = request.param == "through the box's network"
-    return (await web.operations.up(ALICE, "web")).id
+    return (await web.operations.boxes.up(ALICE, "web")).id
 
 
 @asynccontextmanager
@@ -256,7 +256,7 @@ async def test_a_key_that_is_revoked_ends_it(web: Web, box: str) -> None:
     ):
         await socket.send("x")
         assert await socket.recv() == "x"
-        await web.operations.remove_key(ALICE, "short")
+        await web.operations.keys.remove_key(ALICE, "short")
         await socket.wait_closed()
         assert (socket.close_code, socket.close_reason) == (1008, "API key short was revoked")
 
@@ -277,7 +277,7 @@ async def test_a_client_that_is_refused_during_the_handshake_holds_nothing(
     web: Web, box: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the box nor its app, also while it has not hung up."""
-    monkeypatch.setattr(socket_protocol, "CLOSE_S", 600)
+    monkeypatch.setattr(websocket_protocol, "CLOSE_S", 600)
 
     async def silent(visit: Visit) -> None:
         await visit.reader.read()

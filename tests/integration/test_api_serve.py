@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from boxd.api import serve
-from boxd.api.serve import ApiServer
 from boxd.config import Address, Config
 from boxd.errors import Unavailable
+from boxd.http.server import serve
+from boxd.http.server.serve import ApiServer
 from tests.harness.http import serve_web
 from tests.harness.wait import until
 from tests.integration.test_api_exec import header, marked, open_exec

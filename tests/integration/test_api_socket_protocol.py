@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from uvicorn.protocols.utils import ClientDisconnected
 
-from boxd.api import serve, socket_protocol
-from boxd.api.bridge import LOST
-from boxd.api.exchange import CLOSED, LIMIT
-from boxd.api.serve import ApiServer
-from boxd.api.socket_protocol import AHEAD, EARLY, SocketProtocol
 from boxd.config import Address, Config
+from boxd.http.proxy.bridge import LOST
+from boxd.http.requests.exchange import CLOSED, LIMIT
+from boxd.http.server import serve, websocket_protocol
+from boxd.http.server.serve import ApiServer
+from boxd.http.server.websocket_protocol import AHEAD, EARLY, SocketProtocol
 from tests.harness.wait import until
 from tests.harness.websocket import (
     BINARY,
@@ -170,7 +170,7 @@ async def test_a_client_that_answers_no_ping_is_cut() -> None:
 async def test_a_client_that_takes_nothing_is_cut_by_the_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket_protocol, "GONE_MS", 500)
+    monkeypatch.setattr(websocket_protocol, "GONE_MS", 500)
     async with serving() as app:
         client = await app.connect()
         client.hold()
@@ -228,7 +228,7 @@ async def test_small_messages_that_nobody_takes_are_bounded() -> None:
         burst = frame(BINARY, b"x") * 50_000
         client.writer.write(burst)
         await until(lambda: protocol.read_paused)
-        assert protocol.queue.qsize() <= AHEAD // 512 + socket_protocol.SLICE // 7 + 1
+        assert protocol.queue.qsize() <= AHEAD // 512 + websocket_protocol.SLICE // 7 + 1
         app.receiving.set()
         await until(lambda: len(app.received) == 50_000)
         assert protocol._waiting == 0
@@ -246,7 +246,7 @@ async def test_a_flood_of_frames_lets_others_have_their_turn() -> None:
         while not app.received:
             turns += bool(protocol._unparsed)
             await asyncio.sleep(0)
-        assert turns > 100_000 * 6 // socket_protocol.SLICE // 2
+        assert turns > 100_000 * 6 // websocket_protocol.SLICE // 2
 
 
 async def test_fragments_weigh_no_more_than_their_bytes() -> None:
@@ -317,7 +317,7 @@ async def test_a_close_is_answered_with_the_same_code() -> None:
 async def test_a_client_that_reads_nothing_does_not_hold_its_end_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket_protocol, "CLOSE_S", 0.3)
+    monkeypatch.setattr(websocket_protocol, "CLOSE_S", 0.3)
     async with serving() as app:
         client = await app.connect()
         client.hold()
@@ -392,7 +392,7 @@ async def test_a_handshake_that_is_refused_while_it_waits_is_over(
     monkeypatch: pytest.MonkeyPatch, *, stopping: bool
 ) -> None:
     """The application learns it at once, and once, also of a client that reads and stays."""
-    monkeypatch.setattr(socket_protocol, "CLOSE_S", 600)
+    monkeypatch.setattr(websocket_protocol, "CLOSE_S", 600)
     async with serving() as app:
         app.accepting = False
         asking = asyncio.create_task(app.ask(handshake("/x")))

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box_guest.packed import Packed
-from boxd.api import protocol, socket_protocol, sse, term
-from boxd.api.protocol import HttpProtocol
+from box_guest.shared.packed import Packed
+from boxd.http.requests import sse
+from boxd.http.routes import term
+from boxd.http.server import protocol, websocket_protocol
+from boxd.http.server.protocol import HttpProtocol
 from boxd.tunnel import channel
 from tests.harness.http import ALICE
 from tests.harness.wait import until
@@ -135,7 +137,7 @@ async def test_who_takes_nothing_for_long_holds_no_box_awake(
         await until(lambda: not web.lifecycle.attachments.held())
         with pytest.raises(ConnectionResetError):  # what it still reads looks like no whole answer
             _drain(client)
-    assert "a client took nothing of its answer for 0.05 s: it is cut off" in caplog.text
+    assert "disconnected a client that read nothing of its response for 0.05 s" in caplog.text
 
 
 def _drain(client: socket.socket) -> None:
@@ -172,7 +174,7 @@ async def test_a_stream_of_events_that_is_read_drop_by_drop(
 async def test_a_terminal_that_nobody_reads_and_whose_program_reads_nothing(
     web: Web, commands: list[Watched]
 ) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web)
     terminal.send(BINARY, b"stty raw; exec cat /dev/zero\n")
     served = protocol_of(web)
@@ -197,7 +199,7 @@ async def test_a_terminal_that_nobody_reads_and_whose_program_reads_nothing(
 def test_what_may_be_held_is_a_mib_by_the_bounds_themselves() -> None:
     events = channel.WINDOW + channel.PACKET + protocol.WRITE_BUFFER + 2 * EVENT
     assert events <= MIB
-    shown = channel.TERMINAL_WINDOW + 2 * channel.TERMINAL_PACKET + socket_protocol.WRITE_BUFFER
-    ahead = min(socket_protocol.AHEAD, term.MESSAGE_BYTES) + term.MESSAGE_BYTES
+    shown = channel.TERMINAL_WINDOW + 2 * channel.TERMINAL_PACKET + websocket_protocol.WRITE_BUFFER
+    ahead = min(websocket_protocol.AHEAD, term.MESSAGE_BYTES) + term.MESSAGE_BYTES
     typed = READ + ahead + 2 * term.MESSAGE_BYTES + channel.WRITE_BUFFER
     assert shown + typed <= MIB

@@ -11,9 +11,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from boxd.api import serve, socket_protocol
-from boxd.api.socket_protocol import SocketProtocol
 from boxd.config import Address
+from boxd.http.server import serve, websocket_protocol
+from boxd.http.server.websocket_protocol import SocketProtocol
 from tests.harness.given import give
 from tests.harness.http import ALICE, BOB
 from tests.harness.mcp import talk
@@ -66,18 +66,18 @@ async def refused(web: Web, path: str, *lines: str) -> tuple[int, str]:
 
 
 async def test_keys_go_in_and_output_comes_back(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     url = f"ws://{web.address}/v1/boxes/web/term"
     async with connect(url, additional_headers={"Authorization": f"Bearer {web.key}"}) as socket:
         await socket.send(b"echo $TERM; stty size; shopt -q login_shell && echo a''login; exit 7\n")
         output = b"".join([part async for part in socket if isinstance(part, bytes)])
         assert b"xterm-256color\r\n24 80\r\nalogin\r\n" in output.replace(b"\x1b[?2004l\r", b"")
         assert (socket.close_code, socket.close_reason) == (1000, "exit 7")
-    assert (await web.operations.list_boxes(ALICE))[0].attached == 0
+    assert (await web.operations.boxes.list_boxes(ALICE))[0].attached == 0
 
 
 async def test_it_resizes_clamps_and_ignores_other_texts(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web, "&cols=100&rows=30")
 
     async def size_after(text: str) -> bytes:
@@ -103,7 +103,7 @@ async def test_it_resizes_clamps_and_ignores_other_texts(web: Web) -> None:
 
 
 async def test_sizes_of_the_query_are_clamped_or_refused(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web, "&cols=5000&rows=0")
     terminal.send(BINARY, b"echo $(stty size).\n")
     assert await terminal.until(b".\r\n") == b"1 1000.\r\n"
@@ -115,13 +115,13 @@ async def test_sizes_of_the_query_are_clamped_or_refused(web: Web) -> None:
 
 
 async def test_each_socket_has_a_shell_of_its_own(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     first, second = await opened(web), await opened(web)
     first.send(BINARY, b"X=1; echo x=$X.\n")
     second.send(BINARY, b"echo x=$X.\n")
     assert b"x=1." in await first.until(b".\r\n")
     assert b"x=." in await second.until(b".\r\n")
-    (box,) = await web.operations.list_boxes(ALICE)
+    (box,) = await web.operations.boxes.list_boxes(ALICE)
     assert (box.attached, box.why) == (2, {"terminal": 2})
     for terminal in (first, second):
         terminal.close()
@@ -131,7 +131,7 @@ async def test_each_socket_has_a_shell_of_its_own(web: Web) -> None:
 async def test_what_an_attachment_brings_is_in_its_environment(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     give(monkeypatch, web.operations, {"GIVEN": "a secret"})
     terminal = await opened(web)
     terminal.send(BINARY, b'echo "[$GIVEN]"\n')
@@ -140,7 +140,7 @@ async def test_what_an_attachment_brings_is_in_its_environment(
 
 
 async def test_a_client_that_goes_leaves_nothing_behind(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web)
     terminal.send(BINARY, b"export EXEC_MARK=term; sh -c 'echo be\"\"gun; sleep 999; :'\n")
     await terminal.until(b"begun\r\n")
@@ -148,11 +148,11 @@ async def test_a_client_that_goes_leaves_nothing_behind(web: Web) -> None:
     terminal.close()
     await until(lambda: not marked("term"))
     await until(lambda: web.lifecycle.attachments.held() == set())
-    assert (await web.operations.list_boxes(ALICE))[0].attached == 0
+    assert (await web.operations.boxes.list_boxes(ALICE))[0].attached == 0
 
 
 async def test_a_client_that_closes_gets_its_close_back(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     async with connect(f"ws://{web.address}/v1/boxes/web/term?key={web.key}") as socket:
         await socket.recv()
         await socket.close(1000, "bye")
@@ -161,8 +161,8 @@ async def test_a_client_that_closes_gets_its_close_back(web: Web) -> None:
 
 
 async def test_refusals_before_the_upgrade_have_their_real_status(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
-    await web.operations.up(ALICE, "ws1/web")
+    await web.operations.boxes.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "ws1/web")
     shown = f"X-Api-Key: {web.key}"
     scoped = await web.new_key(scope="ws1")
     other = await web.new_key(BOB)
@@ -176,7 +176,7 @@ async def test_refusals_before_the_upgrade_have_their_real_status(web: Web) -> N
     assert (await refused(web, f"/v1/boxes/we_b/term?key={web.key}"))[0] == 400
     assert (await refused(web, f"/v1/boxes/%FF/term?key={web.key}"))[0] == 400
     assert (await refused(web, f"/v1/boxes?key={web.key}"))[0] == 404
-    assert [box.name for box in await web.operations.list_boxes(ALICE, everywhere=True)] == [
+    assert [box.name for box in await web.operations.boxes.list_boxes(ALICE, everywhere=True)] == [
         "web",
         "web",
     ]
@@ -184,12 +184,12 @@ async def test_refusals_before_the_upgrade_have_their_real_status(web: Web) -> N
 
 async def test_a_box_that_is_not_there_is_never_made(web: Web) -> None:
     assert (await refused(web, f"/v1/boxes/web/term?key={web.key}"))[0] == 404
-    assert await web.operations.list_boxes(ALICE, everywhere=True) == []
+    assert await web.operations.boxes.list_boxes(ALICE, everywhere=True) == []
 
 
 async def test_boxes_of_workspaces(web: Web) -> None:
-    await web.operations.up(ALICE, "ws1/web")
-    (view,) = await web.operations.list_boxes(ALICE, everywhere=True)
+    await web.operations.boxes.up(ALICE, "ws1/web")
+    (view,) = await web.operations.boxes.list_boxes(ALICE, everywhere=True)
     scoped = await web.new_key(scope="ws1")
     for path in (
         f"web/term?ws=ws1&key={web.key}",
@@ -206,7 +206,9 @@ async def test_boxes_of_workspaces(web: Web) -> None:
 
 
 async def test_a_confidential_box_points_to_the_relay(web: Web) -> None:
-    async with web.operations.attach(ALICE, "quiet", kind="spec", why="test", relay=CLIENT_KEY):
+    async with web.operations.boxes.attach(
+        ALICE, "quiet", kind="spec", why="test", relay=CLIENT_KEY
+    ):
         status, text = await refused(web, f"/v1/boxes/quiet/term?key={web.key}")
     assert status == 403
     assert "ssh -J jump@" in text
@@ -215,12 +217,14 @@ async def test_a_confidential_box_points_to_the_relay(web: Web) -> None:
 async def test_pointers_name_the_front_door_where_it_has_a_name(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web.operations, "_ssh_host", Address("boxes.example.net", 2222))
+    monkeypatch.setattr(web.operations.texts, "_ssh_host", Address("boxes.example.net", 2222))
     unknown = await web.client().get("/v1/boxes/nothing/term")
     assert unknown.json()["error"].endswith("; see: ssh -p 2222 cli@boxes.example.net ls")
     way = "ssh -J jump@boxes.example.net:2222 root@quiet"
     client = web.client()
-    async with web.operations.attach(ALICE, "quiet", kind="spec", why="test", relay=CLIENT_KEY):
+    async with web.operations.boxes.attach(
+        ALICE, "quiet", kind="spec", why="test", relay=CLIENT_KEY
+    ):
         assert way in (await refused(web, f"/v1/boxes/quiet/term?key={web.key}"))[1]
         text = {"content-type": "text/plain"}
         ran = await client.post("/v1/exec/quiet", content=b"id", headers=text)
@@ -233,7 +237,7 @@ async def test_pointers_name_the_front_door_where_it_has_a_name(
 async def test_without_an_upgrade_it_says_what_it_is(web: Web) -> None:
     client = web.client()
     assert (await client.get("/v1/boxes/web/term")).status_code == 404
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     answer = await client.get("/v1/boxes/web/term")
     assert (answer.status_code, answer.headers["upgrade"]) == (426, "websocket")
     assert list(answer.json()) == ["error"]
@@ -243,16 +247,16 @@ async def test_without_an_upgrade_it_says_what_it_is(web: Web) -> None:
 
 
 async def test_ends_have_their_codes(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     signalled = await opened(web)
     signalled.send(BINARY, b"kill -KILL $$\n")
     assert (await signalled.until_close())[1:] == (1000, "exit 137")
     stripped = await web.new_key(name="short")
     revoked = await connected(web, f"/v1/boxes/web/term?key={stripped}")
-    await web.operations.remove_key(ALICE, "short")
+    await web.operations.keys.remove_key(ALICE, "short")
     assert (await revoked.until_close())[1] == 1008
     removed = await opened(web)
-    await web.operations.remove(ALICE, "web")
+    await web.operations.boxes.remove(ALICE, "web")
     assert (await removed.until_close())[1:] == (1001, "box web was removed")
 
 
@@ -260,11 +264,11 @@ async def test_ends_have_their_codes(web: Web) -> None:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that waits for its clients for ever; to be asked for before `web`."""
     monkeypatch.setattr(serve, "GRACE_S", 3600)
-    monkeypatch.setattr(socket_protocol, "CLOSE_S", 3600)
+    monkeypatch.setattr(websocket_protocol, "CLOSE_S", 3600)
 
 
 async def test_a_stop_is_1012_at_once(patient: None, web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web)
     terminal.send(BINARY, b"EXEC_MARK=stop exec sleep 1000\n")
     await until(lambda: marked("stop"))
@@ -277,7 +281,7 @@ async def test_a_stop_is_1012_at_once(patient: None, web: Web) -> None:
 
 
 async def test_a_frame_of_64_kib_passes_and_more_is_1009(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web)
     terminal.send(BINARY, b"stty raw; echo go''od; head -c 65536 | wc -c; echo do''ne\n")
     await terminal.until(b"good")
@@ -290,7 +294,7 @@ async def test_a_frame_of_64_kib_passes_and_more_is_1009(web: Web) -> None:
 
 
 async def test_a_client_that_does_not_read_holds_the_box_back(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     terminal = await opened(web)
     terminal.hold()
     terminal.send(BINARY, b"yes\n")
@@ -305,7 +309,7 @@ async def test_a_client_that_does_not_read_holds_the_box_back(web: Web) -> None:
 
 
 async def test_a_program_that_does_not_read_holds_the_client_back(web: Web) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     url = f"ws://{web.address}/v1/boxes/web/term?key={web.key}"
     async with connect(url, close_timeout=0.1) as client:
         await client.send(b"stty raw; EXEC_MARK=deaf exec sleep 1000\n")
@@ -334,9 +338,9 @@ async def _send_on(client: ClientConnection) -> None:
 
 
 async def test_no_key_is_in_any_line_of_the_log(web: Web, caplog: pytest.LogCaptureFixture) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     with caplog.at_level(logging.DEBUG):
-        for name in ("uvicorn.error", "boxd.api.frames"):
+        for name in ("uvicorn.error", "boxd.http.frames"):
             caplog.set_level(logging.DEBUG, name)
         terminal = await connected(web, f"/v1/boxes/web/term?key={web.key}", f"X-A: {web.key}")
         terminal.send(BINARY, b"exit\n")

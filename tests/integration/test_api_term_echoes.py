@@ -39,7 +39,7 @@ async def _until(socket: ClientConnection, last: bytes) -> bytes:
 
 
 async def test_what_is_typed_into_one_terminal(web: Web, figures: Figures) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     async with connect(f"ws://{web.address}/v1/boxes/web/term?key={web.key}") as socket:
         await socket.send(QUIET)
         await _until(socket, b"ready\r\n")
@@ -56,7 +56,7 @@ async def test_what_is_typed_into_one_terminal(web: Web, figures: Figures) -> No
 
 
 async def test_one_terminal_after_another(web: Web, figures: Figures) -> None:
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     # Most of the time of each is the profile of its login shell.
     for number in figures(ci=15, long=10_000):
         terminal = await connected(web, f"/v1/boxes/web/term?key={web.key}")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import h11
 import pytest
 
-from boxd.api import protocol
-from boxd.api.exchange import ABORT
-from boxd.api.protocol import CROWD, CUT_SHORT, HttpProtocol
-from boxd.api.serve import ApiServer
-from boxd.api.socket_protocol import EARLY
 from boxd.config import Address, Config
+from boxd.http.requests.exchange import ABORT
+from boxd.http.server import protocol
+from boxd.http.server.parser import CROWD
+from boxd.http.server.protocol import CUT_SHORT, HttpProtocol
+from boxd.http.server.serve import ApiServer
+from boxd.http.server.websocket_protocol import EARLY
 from tests.harness.wait import until
 from tests.harness.websocket import BINARY, RawSocket, frame, handshake
 

@@ -17,10 +17,10 @@ import pytest
 
 from tests.harness.http import ALICE
 from tests.harness.wait import until
-from wrkfs import gc, trash
 from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO
+from wrkfs.upkeep import gc, trash
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,10 +14,10 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from boxd.api.app import Api
-from boxd.api.serve import ApiServer
-from boxd.boxes.quota import load_tiers
+from boxd.boxes.limits.quota import load_tiers
 from boxd.config import Address, Config
+from boxd.http.app import Api
+from boxd.http.server.serve import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -57,6 +57,8 @@ SPECS = {
     "ws1/web:py+1h": Made("ws1/web", "large", 2 * HOUR, HOUR, "none"),
     "ws1/web+:debian:large^2h+5m": Made("ws1/web", "large", 2 * HOUR, 5 * MINUTE),
     "web^9000h": Made(ttl=TIER.deadline_max, clamped=True),
+    "web^9999d": Made(ttl=TIER.deadline_max, clamped=True),
+    "web^999999999d": Made(ttl=TIER.deadline_max, clamped=True),
 }
 
 
@@ -147,3 +149,40 @@ async def test_a_spec_means_the_same_at_every_door(front_door: Entrance, door: s
         spec: made if made.ttl else replace(made, ttl=default) for spec, made in SPECS.items()
     }
     assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("web:debian:large", ["'small'", "'large'"]),
+        ("web:py:large", ["'small'", "'large'"]),
+        ("web:trixie", ["'debian'", "'trixie'"]),
+        ("web:py", ["'debian' without a profile", "profile py with image 'debian'"]),
+        ("lab:py", ["profile is lab with image 'debian'", "profile py with image 'debian'"]),
+        ("lab:debian", ["profile is lab with image 'debian'", "the spec names 'debian'"]),
+    ],
+)
+async def test_every_door_refuses_an_existing_box_of_another_profile_image_or_flavor(
+    front_door: Entrance, spec: str, named: list[str]
+) -> None:
+    async with served(front_door) as web:
+        assert (await front_door.client.run("cli", PROFILE)).status == 0
+        assert (await front_door.client.run("cli", "profiles set lab --image debian")).status == 0
+        assert (await front_door.client.run("cli", "up web")).status == 0
+        assert (await front_door.client.run("cli", "up lab:lab")).status == 0
+        before = await front_door.store.all_boxes()
+        session = await front_door.client.run(spec, "echo ran")
+        assert (session.status, session.text) == (255, "")
+        made = await front_door.client.run("cli", f"up {spec}")
+        assert (made.status, made.text) == (1, "")
+        answer = await web.post(
+            f"/v1/exec/{quote(spec, safe='')}",
+            content=b"echo ran",
+            headers={"content-type": "text/plain"},
+        )
+        assert answer.status_code == 409
+        for text in (session.errors, made.errors, answer.json()["error"]):
+            assert all(name in text for name in [f"box {spec[:3]} exists", *named]), text
+        assert await front_door.store.all_boxes() == before
+        for same in ("web", "web:debian", "web:debian:small", "lab", "lab:lab"):
+            assert (await front_door.client.run(same, "echo ran")).text == "ran\n"

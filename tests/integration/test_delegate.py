@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from boxd.boxes import allowance
-from boxd.boxes.exec import ExecRequest, running
+from boxd.boxes.commands.exec import ExecRequest, running
+from boxd.boxes.limits.budgets import output as output_budget
 from boxd.errors import BadRequest, Forbidden, InvalidKey, NotFound, QuotaExceeded
 from boxd.model.delegated import Task
 from boxd.principal import Principal
@@ -45,19 +45,19 @@ async def set_agent(
     entrance: Entrance, command: str, output: str = "text", env: str = "AGENT_TOKEN"
 ) -> None:
     """Alice's agent from now on."""
-    await entrance.operations.set_agent(
+    await entrance.operations.agents.set_agent(
         ALICE, command=command, env=env, output=output, token=Secret(TOKEN)
     )
 
 
 async def refs(entrance: Entrance) -> list[str]:
     """All boxes of Alice."""
-    return [box.ref for box in await entrance.operations.list_boxes(ALICE, everywhere=True)]
+    return [box.ref for box in await entrance.operations.boxes.list_boxes(ALICE, everywhere=True)]
 
 
 async def gone(entrance: Entrance, *left: str) -> None:
     """Waits until no other boxes are there."""
-    with entrance.operations.changes(ALICE) as heard:
+    with entrance.operations.visits.changes(ALICE) as heard:
         async with asyncio.timeout(30):
             while sorted(await refs(entrance)) != sorted(left):
                 await heard.next()
@@ -74,7 +74,7 @@ async def task_of(
 ) -> AsyncIterator[tuple[asyncio.Task[Delegated], list[str]]]:
     """A task under way, and what it tells."""
     lines: list[str] = []
-    work = asyncio.create_task(entrance.operations.delegate(p, task, tell=lines.append))
+    work = asyncio.create_task(entrance.operations.delegations.delegate(p, task, tell=lines.append))
     try:
         yield work, lines
     finally:
@@ -85,7 +85,7 @@ async def task_of(
 async def test_a_command_is_done_in_a_new_box_that_goes(front_door: Entrance) -> None:
     lines: list[str] = []
     task = Task("echo one; echo two >&2; exit 3", env={"A": "b"})
-    done = await front_door.operations.delegate(ALICE, task, tell=lines.append)
+    done = await front_door.operations.delegations.delegate(ALICE, task, tell=lines.append)
     assert (done.exit_code, done.stdout, done.stderr) == (3, b"one\n", b"two\n")
     assert (done.text, done.truncated) == (None, False)
     assert done.box.startswith("tmp-")
@@ -95,23 +95,23 @@ async def test_a_command_is_done_in_a_new_box_that_goes(front_door: Entrance) ->
 
 async def test_a_box_that_was_there_stays(front_door: Entrance) -> None:
     ops = front_door.operations
-    await ops.up(ALICE, "ws1/web")
+    await ops.boxes.up(ALICE, "ws1/web")
     for task in (
         Task("echo $A", box="ws1/web", env={"A": "b"}),
         Task("echo b", box="web", ws="ws1"),
         Task("echo b", spec="ws1/web"),
         Task("echo b", spec="web", ws="ws1", keep=True),
     ):
-        done = await ops.delegate(ALICE, task)
+        done = await ops.delegations.delegate(ALICE, task)
         assert (done.box, done.stdout) == ("ws1/web", b"b\n")
     await gone(front_door, "ws1/web")
 
 
 async def test_a_new_box_stays_if_it_is_to_be_kept(front_door: Entrance) -> None:
     ops = front_door.operations
-    unnamed = await ops.delegate(ALICE, Task("true", keep=True))
-    named = await ops.delegate(ALICE, Task("true", spec="kept^1h", keep=True))
-    goes = await ops.delegate(ALICE, Task("true", spec="goes^1h"))
+    unnamed = await ops.delegations.delegate(ALICE, Task("true", keep=True))
+    named = await ops.delegations.delegate(ALICE, Task("true", spec="kept^1h", keep=True))
+    goes = await ops.delegations.delegate(ALICE, Task("true", spec="goes^1h"))
     assert (named.box, goes.box) == ("kept", "goes")
     await gone(front_door, unnamed.box, "kept")
     boxes = await front_door.store.boxes(ALICE.owner)
@@ -120,7 +120,7 @@ async def test_a_new_box_stays_if_it_is_to_be_kept(front_door: Entrance) -> None
 
 async def test_output_is_kept_at_both_ends(front_door: Entrance) -> None:
     task = Task("seq 100000; echo last", max_output=1000)
-    done = await front_door.operations.delegate(ALICE, task)
+    done = await front_door.operations.delegations.delegate(ALICE, task)
     assert done.truncated
     assert len(done.stdout) < 1100
     assert done.stdout.startswith(b"1\n2\n")
@@ -130,11 +130,11 @@ async def test_output_is_kept_at_both_ends(front_door: Entrance) -> None:
 async def test_an_agent_reads_the_prompt_and_answers(front_door: Entrance) -> None:
     """Whole stdout as text; what it has of the environment, and the secrets of sessions."""
     ops = front_door.operations
-    await ops.set_secret(ALICE, "DEPLOY", Secret("of the account"), tier="account")
+    await ops.secrets.set_secret(ALICE, "DEPLOY", Secret("of the account"), tier="account")
     command = 'cat; printf %s "$AGENT_TOKEN" | sha256sum; echo "$DEPLOY $OWN"'
     await set_agent(front_door, command)
     task = Task("Fix\nthe é", agent=True, env={"OWN": "mine"})
-    done = await ops.delegate(ALICE, task)
+    done = await ops.delegations.delegate(ALICE, task)
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     assert done.text == f"Fix\nthe é{digest}  -\nof the account mine\n"
     assert done.exit_code == 0
@@ -157,7 +157,7 @@ async def test_of_jsonl_the_last_object_counts(
 ) -> None:
     whole = "".join(f"{line}\n" for line in lines)
     await set_agent(front_door, f"cat >/dev/null; printf %s {shlex.quote(whole)}", "jsonl")
-    done = await front_door.operations.delegate(ALICE, Task("x", agent=True))
+    done = await front_door.operations.delegations.delegate(ALICE, Task("x", agent=True))
     assert done.text == text
 
 
@@ -166,7 +166,7 @@ async def test_a_long_last_line_is_read_although_output_is_cut(front_door: Entra
     command = f"{sys.executable} -c {shlex.quote(program)}"
     await set_agent(front_door, command, "jsonl")
     task = Task("x", agent=True, max_output=100)
-    done = await front_door.operations.delegate(ALICE, task)
+    done = await front_door.operations.delegations.delegate(ALICE, task)
     assert done.truncated
     assert done.text == "y" * 100_000
 
@@ -186,12 +186,12 @@ async def test_what_an_agent_says_is_bounded_by_its_owners_allowance(
         reserved.append(size)
 
     ops = front_door.operations
-    done = await ops.delegate(ALICE, Task("x", agent=True), reserve=reserve)
+    done = await ops.delegations.delegate(ALICE, Task("x", agent=True), reserve=reserve)
     assert done.text is not None
     assert done.text.startswith('{"result": "yyyy')
     assert "bytes left out" in done.text
     assert done.truncated
-    assert len(done.stdout) < 50_000 + allowance.ALWAYS
+    assert len(done.stdout) < 50_000 + output_budget.ALWAYS
     assert reserved[0] >= len(done.stdout) - 50
     assert made[0].taken == 0
 
@@ -210,7 +210,9 @@ async def test_the_token_is_told_nowhere(
     )
     await set_agent(front_door, program, env="T")
     lines: list[str] = []
-    done = await front_door.operations.delegate(ALICE, Task("x", agent=True), tell=lines.append)
+    done = await front_door.operations.delegations.delegate(
+        ALICE, Task("x", agent=True), tell=lines.append
+    )
     assert done.text is not None
     assert done.text.startswith("whole ***\npieces ***\n0000")
     assert done.text.endswith("end ***")
@@ -225,14 +227,14 @@ async def test_the_token_is_told_nowhere(
 async def test_the_token_is_not_in_what_a_line_of_json_says(front_door: Entrance) -> None:
     """JSON writes some characters in another way, which is undone in the answer."""
     token = 'canary"token\\é'
-    await front_door.operations.set_agent(
+    await front_door.operations.agents.set_agent(
         ALICE,
         command=f"{sys.executable} -c {shlex.quote(SAYS_TOKEN)}",
         env="T",
         output="jsonl",
         token=Secret(token),
     )
-    done = await front_door.operations.delegate(ALICE, Task("x", agent=True))
+    done = await front_door.operations.delegations.delegate(ALICE, Task("x", agent=True))
     assert done.text == "it is *** here"
 
 
@@ -242,19 +244,19 @@ async def test_the_token_is_in_the_environment_of_the_one_process(
     """The reference agent waits for an answer meanwhile."""
     caplog.set_level(logging.DEBUG)
     ops = front_door.operations
-    box = await ops.up(ALICE, "web")
+    box = await ops.boxes.up(ALICE, "web")
     guest = f"{sys.executable} -m box_guest.cli --socket {front_door.backend.guest_socket(box.id)}"
     await set_agent(front_door, f"exec {REFERENCE}", "jsonl")
     prompt = "echo working; echo pid $PPID\n? Deploy it?|yes|no\necho deployed"
     task = Task(prompt, agent=True, box="web", env={"GUEST": guest})
     async with task_of(front_door, task) as (work, lines):
         await until(lambda: any("Deploy" in line for line in lines))
-        with ops.changes(ALICE) as heard:
-            while not (asks := await ops.list_asks(ALICE)):
+        with ops.visits.changes(ALICE) as heard:
+            while not (asks := await ops.asks.list_asks(ALICE)):
                 await heard.next()
         (ask,) = asks
         assert (ask.box, ask.ask.options) == ("web", ("yes", "no"))
-        (view,) = await ops.list_boxes(ALICE)
+        (view,) = await ops.boxes.list_boxes(ALICE)
         assert view.why == {"delegate": 1}
         agent = next(json.loads(line)["text"] for line in lines if "pid" in line)
         holders = processes_with(TOKEN.encode())
@@ -262,7 +264,7 @@ async def test_the_token_is_in_the_environment_of_the_one_process(
         for pid in holders:  # forks of the agent itself
             assert str(REFERENCE) in psutil.Process(pid).cmdline()
         await check_sessions_lack_it(front_door)
-        await ops.answer_ask(ALICE, ask.ask.id, "yes")
+        await ops.asks.answer_ask(ALICE, ask.ask.id, "yes")
         done = await work
     assert done.text == "3 steps done"
     assert TOKEN not in caplog.text
@@ -293,7 +295,7 @@ def files_below(entrance: Entrance) -> list[Path]:
 
 async def check_sessions_lack_it(entrance: Entrance) -> None:
     """What is started in the box beside the agent does not get it."""
-    async with entrance.operations.attach(ALICE, "web", kind="reference", why="exec") as held:
+    async with entrance.operations.boxes.attach(ALICE, "web", kind="reference", why="exec") as held:
         said = bytearray()
 
         async def keep(_stream: str, data: bytes) -> None:
@@ -363,12 +365,12 @@ async def test_who_cancels_while_the_box_is_made_leaves_none(front_door: Entranc
 
 async def test_a_revoked_key_ends_what_it_delegated(front_door: Entrance) -> None:
     ops = front_door.operations
-    key, _ = await ops.create_key(ALICE, "laptop", scope=None, ttl=None)
+    key, _ = await ops.keys.create_key(ALICE, "laptop", scope=None, ttl=None)
     await set_agent(front_door, STUBBORN)
     p = Principal(ALICE.owner, None, "api_key", key.id)
     async with task_of(front_door, Task("x", agent=True), p) as (work, lines):
         await says_pid(lines)
-        await ops.remove_key(ALICE, "laptop")
+        await ops.keys.remove_key(ALICE, "laptop")
         with pytest.raises(InvalidKey):
             await work
         await ended(int(told_by(lines, "pid")))
@@ -379,7 +381,7 @@ async def test_an_owner_has_so_many_at_once(front_door: Entrance) -> None:
     ops = front_door.operations
     await front_door.tiers.assign(ALICE.owner, "small")
     limit = front_door.tiers.of(ALICE.owner).delegations
-    await ops.up(ALICE, "web")
+    await ops.boxes.up(ALICE, "web")
     blocked = Task("echo here; sleep 1000", box="web")
     async with (
         task_of(front_door, blocked) as (_, first),
@@ -388,24 +390,24 @@ async def test_an_owner_has_so_many_at_once(front_door: Entrance) -> None:
         assert limit == 2
         await until(lambda: "here" in first and "here" in last)
         with pytest.raises(QuotaExceeded, match="2 delegated tasks"):
-            await ops.delegate(ALICE, Task("true", box="web"))
-        assert (await ops.delegate(BOB, Task("true"))).exit_code == 0
-    assert (await ops.delegate(ALICE, Task("true", box="web"))).exit_code == 0
+            await ops.delegations.delegate(ALICE, Task("true", box="web"))
+        assert (await ops.delegations.delegate(BOB, Task("true"))).exit_code == 0
+    assert (await ops.delegations.delegate(ALICE, Task("true", box="web"))).exit_code == 0
 
 
 async def test_what_a_confined_credential_may(front_door: Entrance) -> None:
     ops = front_door.operations
-    await ops.create_workspace(ALICE, "ws1")
+    await ops.workspaces.create_workspace(ALICE, "ws1")
     await set_agent(front_door, "cat")
     with pytest.raises(Forbidden, match="ws1"):
-        await ops.delegate(SCOPED, Task("x", agent=True))
+        await ops.delegations.delegate(SCOPED, Task("x", agent=True))
     with pytest.raises(Forbidden, match="ws1"):
-        await ops.delegate(SCOPED, Task("true", spec="ws2/_"))
-    done = await ops.delegate(SCOPED, Task("echo in"))
+        await ops.delegations.delegate(SCOPED, Task("true", spec="ws2/_"))
+    done = await ops.delegations.delegate(SCOPED, Task("echo in"))
     assert (done.box.startswith("ws1/tmp-"), done.stdout) == (True, b"in\n")
     share = replace(SCOPED, scope=None, via="share")
     with pytest.raises(Forbidden):
-        await ops.delegate(share, Task("x", agent=True))
+        await ops.delegations.delegate(share, Task("x", agent=True))
     await gone(front_door)
 
 
@@ -427,13 +429,13 @@ async def test_what_a_confined_credential_may(front_door: Entrance) -> None:
 async def test_what_makes_no_sense_is_refused(front_door: Entrance, task: Task, text: str) -> None:
     await set_agent(front_door, "cat")
     with pytest.raises(BadRequest, match=text):
-        await front_door.operations.delegate(ALICE, task)
+        await front_door.operations.delegations.delegate(ALICE, task)
     assert await refs(front_door) == []
 
 
 async def test_without_an_agent_its_command_is_named(front_door: Entrance) -> None:
     with pytest.raises(NotFound, match="agent set"):
-        await front_door.operations.delegate(ALICE, Task("x", agent=True))
+        await front_door.operations.delegations.delegate(ALICE, Task("x", agent=True))
     assert await refs(front_door) == []
 
 

@@ -68,6 +68,36 @@ async def test_bytes_go_both_ways(local_box: LocalBox) -> None:
     assert received == data
 
 
+@pytest.mark.parametrize("size", range(256 * 1024, 1024 * 1024, 128 * 1024))
+async def test_the_last_bytes_of_a_target_arrive_whole_at_a_slow_reader(
+    local_box: LocalBox, size: int
+) -> None:
+    data = os.urandom(size)
+    sent = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+        sent.set()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, asyncio.timeout(30):
+        port = server.sockets[0].getsockname()[1]
+        stream = await (await local_box.tunnel()).dial("127.0.0.1", port)
+        stream.write_eof()
+        await sent.wait()
+        # While a command runs, the agent reads everything that the target sent. The last bytes
+        # wait in the agent, because this side has not read and so has not opened the window.
+        await local_box.run("true")
+        received = b""
+        while block := await stream.read():
+            received += block
+        assert received == data
+        await until(lambda: stream.closed)
+
+
 async def test_a_forward_closes_when_its_target_ended_first(local_box: LocalBox) -> None:
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 ready")

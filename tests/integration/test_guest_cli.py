@@ -88,8 +88,8 @@ async def test_info_shows_what_keeps_the_box_awake(local_box: LocalBox) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("pin", "--for", "0s"), "a pin holds from 1 second to 7 days"),
-        (("pin", "--for", "8d"), "a pin holds from 1 second to 7 days"),
+        (("pin", "--for", "0s"), "a pin lasts from 1 second to 7 days"),
+        (("pin", "--for", "8d"), "a pin lasts from 1 second to 7 days"),
         (("pin", "--why", "x" * 201), "at most 200 printable characters"),
         (("pin", "--why", "a\nb"), "at most 200 printable characters"),
     ],
@@ -157,7 +157,7 @@ async def test_without_a_tunnel(local_box: LocalBox) -> None:
             _, state, _ = await cli(local_box, "info")
     code, _, stderr = await cli(local_box, "workspace", "mount")
     assert code == 1
-    assert "no tunnel to the service" in stderr
+    assert "the tunnel to the service is down" in stderr
 
 
 async def test_without_an_agent(local_box: LocalBox) -> None:
@@ -225,7 +225,7 @@ async def test_agent_names_a_broken_configuration(local_box: LocalBox) -> None:
     async with asyncio.timeout(20):
         _, stderr = await process.communicate()
     assert process.returncode == 1
-    assert stderr.decode() == f"box-guest: {local_box.run_dir}/config.json: not JSON\n"
+    assert stderr.decode() == f"box-guest: {local_box.run_dir}/config.json: the file is not JSON\n"
 
 
 async def test_the_agent_survives_everything_above(local_box: LocalBox) -> None:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 
-from box_guest import frames, protocol
-from box_guest.sealing import Opener, seal
-from boxd.boxes import handover
-from boxd.boxes.exec import ExecRequest, running
-from boxd.boxes.handover import running_with
+from box_guest import protocol
+from box_guest.shared import frames
+from box_guest.shared.sealing import Opener, seal
+from boxd.boxes.commands import handover
+from boxd.boxes.commands.exec import ExecRequest, running
+from boxd.boxes.commands.handover import running_with
 from boxd.errors import Unavailable
 from boxd.secret import Secret
 from boxd.tunnel import channel
@@ -27,7 +28,7 @@ from tests.harness.wait import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from boxd.boxes.exec import ExecRun
+    from boxd.boxes.commands.exec import ExecRun
     from tests.harness.agent import LocalBox
 
 MARK = "canary-token-that-is-handed-over"
@@ -175,13 +176,16 @@ async def other_agent(box: LocalBox, session: type[Handing]) -> AsyncIterator[No
 @pytest.mark.parametrize(
     ("session", "text"),
     [
-        (Old, "of an earlier version of the service.*new box"),
-        (handing(b"", ends=True), "handed a token: it ended with exit code 1"),
-        (handing(b"", b"no \x1b[2J memory\n", ends=True), r"handed a token: no  \[2J memory$"),
-        (handing(b"x" * frames.GREETING_SIZE), "something else than its key; try again"),
-        (handing(frames.greeting(bytes(range(32))) + b"x"), "something else than its key"),
-        (handing(frames.greeting(bytes(32))), "does not act as it is meant to"),
-        (handing(b"x" * 1_000_000), "something else than its key"),
+        (Old, "by an earlier version of the service.*new box"),
+        (handing(b"", ends=True), "hand a token to the box: it ended with exit code 1"),
+        (
+            handing(b"", b"no \x1b[2J memory\n", ends=True),
+            r"hand a token to the box: no  \[2J memory$",
+        ),
+        (handing(b"x" * frames.GREETING_SIZE), "something other than its key; try again"),
+        (handing(frames.greeting(bytes(range(32))) + b"x"), "something other than its key"),
+        (handing(frames.greeting(bytes(32))), "broke the protocol"),
+        (handing(b"x" * 1_000_000), "something other than its key"),
     ],
 )
 async def test_an_agent_of_another_kind_is_named(
@@ -200,7 +204,7 @@ async def test_an_agent_that_says_nothing_is_not_waited_for(
     monkeypatch.setattr(handover, "HANDOVER_S", 0.1)
     async with other_agent(quiet_box, handing(frames.greeting(bytes(32))[:-1])):
         tunnel = await quiet_box.tunnel()
-        with pytest.raises(Unavailable, match=r"did not begin within 0\.1 s; try again"):
+        with pytest.raises(Unavailable, match=r"did not start within 0\.1 s; try again"):
             async with running_with(tunnel, ExecRequest("true"), {}, OWN):
                 pytest.fail("nothing runs")
 
@@ -226,7 +230,7 @@ async def test_a_box_that_does_not_take_it_is_not_waited_for(
     key = Opener().public
     async with other_agent(quiet_box, handing(frames.greeting(key))):
         tunnel = await quiet_box.tunnel()
-        with pytest.raises(Unavailable, match=r"did not take the token .* within 0\.1 s"):
+        with pytest.raises(Unavailable, match=r"did not accept the token within 0\.1 s"):
             async with running_with(tunnel, ExecRequest("true"), {}, OWN):
                 pytest.fail("nothing runs")
 

@@ -176,7 +176,9 @@ async def test_terminal_and_transfer(bare_box: LocalBox) -> None:
 def test_generators_can_be_seeded_anew(built: Path) -> None:
     place = str(protocol.RUNTIME_DIR)
     python = [part.replace(place, str(built), 1) for part in protocol.AGENT_COMMAND[:-2]]
-    program = "from box_guest.randomness import reseed; raise SystemExit(0 if reseed() else 7)"
+    program = (
+        "from box_guest.control.randomness import reseed; raise SystemExit(0 if reseed() else 7)"
+    )
     assert subprocess.run([*python, "-c", program], check=False).returncode == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING
 
-from boxd.boxes.exec import ExecRequest, running
+from boxd.boxes.commands.exec import ExecRequest, running
 from boxd.model.delegated import Task
 from boxd.secret import Secret
 from tests.harness.http import ALICE
@@ -25,25 +25,25 @@ async def seen(web: Web, box: str) -> set[str]:
     )
     async with talk(web) as client:
         called = (await client.call("box_exec", box=box, cmd=COMMAND))["stdout"]
-    done = await web.operations.delegate(ALICE, Task(COMMAND, box=box))
+    done = await web.operations.delegations.delegate(ALICE, Task(COMMAND, box=box))
     return {base64.b64decode(answer.json()["stdout"]).decode(), called, done.stdout.decode()}
 
 
 async def keep(web: Web, value: str, tier: Tier, ws: str | None = None) -> None:
-    await web.operations.set_secret(ALICE, "TOKEN", Secret(value), tier=tier, ws=ws)
+    await web.operations.secrets.set_secret(ALICE, "TOKEN", Secret(value), tier=tier, ws=ws)
 
 
 async def test_the_next_session_sees_it_and_what_runs_keeps_the_old_one(web: Web) -> None:
     ops = web.operations
     await keep(web, "one", "account")
-    await ops.up(ALICE, "ws1/dev")
+    await ops.boxes.up(ALICE, "ws1/dev")
     said = bytearray()
 
     async def hear(_stream: str, data: bytes) -> None:
         said.extend(data)
 
     async with (
-        ops.attach(ALICE, "ws1/dev", kind="reference", why="exec") as held,
+        ops.boxes.attach(ALICE, "ws1/dev", kind="reference", why="exec") as held,
         running(held.tunnel, ExecRequest(f"read x; {COMMAND}"), held.env) as run,
     ):
         assert await seen(web, "ws1/dev") == {"[one]\n"}
@@ -51,19 +51,19 @@ async def test_the_next_session_sees_it_and_what_runs_keeps_the_old_one(web: Web
         assert await seen(web, "ws1/dev") == {"[two]\n"}
         await keep(web, "three", "workspace", "ws1")
         assert await seen(web, "ws1/dev") == {"[three]\n"}
-        await ops.remove_secret(ALICE, "TOKEN", tier="workspace", ws="ws1")
+        await ops.secrets.remove_secret(ALICE, "TOKEN", tier="workspace", ws="ws1")
         assert await seen(web, "ws1/dev") == {"[two]\n"}
         await run.write(b"\n")
         assert await run.pump(hear) == 0
     assert said == b"[one]\n"
-    await ops.remove_secret(ALICE, "TOKEN", tier="account")
+    await ops.secrets.remove_secret(ALICE, "TOKEN", tier="account")
     assert await seen(web, "ws1/dev") == {"[]\n"}
 
 
 async def test_another_workspace_has_its_own(web: Web) -> None:
     ops = web.operations
-    await ops.up(ALICE, "dev")
-    await ops.up(ALICE, "ws1/dev")
+    await ops.boxes.up(ALICE, "dev")
+    await ops.boxes.up(ALICE, "ws1/dev")
     await keep(web, "of ws1", "workspace", "ws1")
     assert await seen(web, "ws1/dev") == {"[of ws1]\n"}
     assert await seen(web, "dev") == {"[]\n"}

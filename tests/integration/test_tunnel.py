@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.exec import TIMEOUT_CODE, ExecRun
+from boxd.boxes.commands.exec import TIMEOUT_CODE, ExecRun
 from boxd.errors import Unavailable
 from boxd.tunnel.channel import WINDOW, ExitStatus, Terminal
 from tests.harness.agent import local_agent
@@ -337,7 +337,7 @@ async def test_a_command_that_has_ended_is_in_time_however_late_it_is_read(
     local_box: LocalBox, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     """Also when part of its output is still in the box."""
-    monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", 0.5)
+    monkeypatch.setattr("boxd.boxes.commands.exec.KILL_AFTER_S", 0.5)
     running = await (await local_box.tunnel()).start(f"head -c {size} /dev/zero; exit 3")
     await until(lambda: running.ended)
     limit = asyncio.get_running_loop().time() + 4
@@ -346,7 +346,7 @@ async def test_a_command_that_has_ended_is_in_time_however_late_it_is_read(
     async def take(stream: str, data: bytes) -> None:
         nonlocal read
         await until(lambda: asyncio.get_running_loop().time() > limit)
-        monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", DEADLINE)
+        monkeypatch.setattr("boxd.boxes.commands.exec.KILL_AFTER_S", DEADLINE)
         assert stream == "stdout"
         read += len(data)
 
@@ -358,7 +358,7 @@ async def test_a_command_that_nobody_reads_is_ended_in_time_and_read_whole(
     local_box: LocalBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes for ever. All that it has written is there before its end is told."""
-    monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", 0.5)
+    monkeypatch.setattr("boxd.boxes.commands.exec.KILL_AFTER_S", 0.5)
     pid, wrote = tmp_path / "pid", tmp_path / "wrote"
     running = await (await local_box.tunnel()).start(
         f"echo $$ > {pid}; exec {sys.executable} -c '{WRITER}' {wrote}"
@@ -371,7 +371,7 @@ async def test_a_command_that_nobody_reads_is_ended_in_time_and_read_whole(
         nonlocal read, said
         await until(lambda: not alive(int(pid.read_text())))
         await until(lambda: asyncio.get_running_loop().time() > limit)
-        monkeypatch.setattr("boxd.boxes.exec.KILL_AFTER_S", DEADLINE)
+        monkeypatch.setattr("boxd.boxes.commands.exec.KILL_AFTER_S", DEADLINE)
         if stream == "stdout":
             read += len(data)
         else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from box_guest.backpressure import HIGH
+from box_guest.shared.backpressure import HIGH
 from boxd.tunnel.channel import WRITE_BUFFER
 from tests.harness.impostor import GREETING, Impostor, dial, host_key
 from tests.harness.unread import (

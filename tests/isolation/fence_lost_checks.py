@@ -13,9 +13,9 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from boxd.backends import network
-from boxd.backends.hostnames import HostNames
-from boxd.backends.run import run
+from boxd.backends.host.names import HostNames
+from boxd.backends.host.run import run
+from boxd.backends.network import host_network
 
 PORT = 8000
 PUBLIC, LAN, HOST_ON_LAN = "198.51.100.7", "192.168.9.2", "192.168.9.1"
@@ -81,7 +81,7 @@ class Host:
         self.names.boxes_dir.mkdir(parents=True)
         self.conf = state / "resolv.conf"
         self.conf.write_text(f"nameserver {LAN}\n")
-        self.network = network.Network(self.names, self.conf)
+        self.network = host_network.Network(self.names, self.conf)
 
     async def make(self) -> None:
         """Network and boxes."""
@@ -115,7 +115,7 @@ class Host:
 
 async def main(state: Path) -> dict[str, list[str]]:
     """The ways that are open after each thing that happens."""
-    network.LOOK_INTERVAL = 3600.0
+    host_network.LOOK_INTERVAL = 3600.0
     build()
     host = Host(state)
     await host.make()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import btrfs, loopdev
+from boxd.backends.disks import btrfs, loopdev
 from boxd.errors import DiskFull
 from tests.harness.backend import BOXES_SIZE, open_box_host
 from tests.harness.wait import until

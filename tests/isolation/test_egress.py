@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.fence import DNS_ADDRESSES
-from boxd.backends.run import CommandFailed, run
-from boxd.backends.runc import RuncBackend
+from boxd.backends.host.run import CommandFailed, run
+from boxd.backends.network.fence import DNS_ADDRESSES
+from boxd.backends.runc.backend import RuncBackend
 from tests.harness import neighbour as beside
 from tests.harness.answers import Answers
 from tests.harness.backend import STAND_IN, open_box_host

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from boxd.backends.fence import DNS_ADDRESSES
-from boxd.backends.run import run
-from boxd.backends.runc import RuncBackend
+from boxd.backends.host.run import run
+from boxd.backends.network.fence import DNS_ADDRESSES
+from boxd.backends.runc.backend import RuncBackend
 from tests.harness import neighbour as beside
 from tests.harness.backend import STAND_IN, open_box_host
 from tests.harness.nameserver import NameServer, serving

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.hostfiles import SYSCTL
-from boxd.backends.run import run
-from boxd.backends.runc import RuncBackend
+from boxd.backends.host.files import SYSCTL
+from boxd.backends.host.run import run
+from boxd.backends.runc.backend import RuncBackend
 from tests.harness.answers import Answers
 from tests.harness.backend import STAND_IN
 from tests.harness.neighbour import HOST_SIDE, PRIVATE, PUBLIC, in_namespace

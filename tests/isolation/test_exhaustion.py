@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import bundle, fence
+from boxd.backends.network import fence
+from boxd.backends.oci import bundle
 from tests.harness.neighbour import PUBLIC
 from tests.integration.boxd.test_service import SSH, User
 from tests.isolation.test_egress import PORT, neighbour

@@ -17,7 +17,7 @@ from asyncssh.constants import MSG_CHANNEL_CLOSE, MSG_GLOBAL_REQUEST
 from asyncssh.packet import Boolean, String, UInt32
 
 from box_guest import protocol
-from boxd.boxes import exec as commands
+from boxd.boxes.commands import exec as commands
 from boxd.errors import Unavailable
 from boxd.tunnel import channel, limits
 from boxd.tunnel.channel import ExitStatus
@@ -49,21 +49,21 @@ ATTACKS = {
     "opens": "too many channels opened in a second",
     "unknown opens": "too many channels opened in a second",
     "global requests": "too many requests",
-    "ignored": "too many messages that say nothing",
-    "not understood": "too many messages that say nothing",
-    "empty data": "too many messages that say nothing",
-    "windows": "too many messages that say nothing",
-    "channel requests": "too many messages that say nothing",
+    "ignored": "too many messages without data",
+    "not understood": "too many messages without data",
+    "empty data": "too many messages without data",
+    "windows": "too many messages without data",
+    "channel requests": "too many messages without data",
     "foreign channel": "Invalid channel number",
     "oversized frame": "Max packet size exceeded",
     "key exchange out of order": "",
     "requests": "too many",
     "pins": "too many",
     "activity": "too many lines in a second",
-    "activity of no number": "a number of shells that is none",
+    "activity of no number": "the number of shells is not an integer",
     "unknown lines": "too many lines in a second",
     "garbage": "not JSON",
-    "endless line": "line too long",
+    "endless line": "a line is longer than",
     "replayed hello": "a second hello",
     "replies": "too many lines in a second",
     "deep line": "not JSON",
@@ -132,7 +132,7 @@ async def test_each_time_the_agent_waits_longer(
     hostile_box: LocalBox, assert_logs: AssertLogs, log_collector: Collector
 ) -> None:
     """So that what it costs the daemon, and what it writes to the log, is bounded."""
-    with assert_logs("agent misbehaved: not JSON"):
+    with assert_logs("agent misbehaved: the line is not JSON"):
         for _ in range(3):
             hostile_box.misbehaviour.clear()
             lines = [GREETING, b"x\n" * 9]
@@ -236,7 +236,7 @@ async def test_a_command_whose_channel_is_never_closed_ends(
         if kind == "silent":
             assert await run.pump(take) == commands.TIMEOUT_CODE
         else:
-            with pytest.raises(Unavailable, match="did not hand over all output"):
+            with pytest.raises(Unavailable, match="did not send all output"):
                 await run.pump(take)
     assert not (await hostile_box.tunnel()).closed
     connection.abort()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd import service
+from boxd import maintenance
 from boxd.embedded.statedir import make_private
 from boxd.errors import BadRequest, Conflict, Unavailable
 from boxd.images import importer
@@ -272,11 +272,11 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
     state = tmp_path / "state"
     make_private(state)
     async with open_box_host(state, tmp_path) as host:
-        told = await service.import_image(
+        told = await maintenance.import_image(
             host.config, "evil", tmp_path / "evil.tar", lambda _: None
         )
         assert "/wrk was a link: it is an empty directory now" in told.notes
-        [image] = [one for one in service.known_images(host.config) if one.name == "evil"]
+        [image] = [one for one in maintenance.known_images(host.config) if one.name == "evil"]
         assert (image.built, image.description) == (True, "Imported from evil.tar")
 
         box = await host.box(rootfs=told.root, image="evil")
@@ -288,8 +288,8 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
         assert not (told.root / "bin/f").exists()
 
         with pytest.raises(Conflict, match=f"used by testbox \\({box[:12]}\\); remove it"):
-            service.remove_image(host.config, "evil")
-        again = await service.import_image(
+            maintenance.remove_image(host.config, "evil")
+        again = await maintenance.import_image(
             host.config, "evil", tmp_path / "evil.tar", lambda _: None
         )
         assert sorted(told.root.parent.iterdir()) == sorted([told.root, again.root])
@@ -300,7 +300,7 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
         await host.backend.stop(box)
         shutil.move(told.root, tmp_path / "away")
         with pytest.raises(
-            Unavailable, match=rf"image evil \(version {told.root.name}\), on which"
+            Unavailable, match=rf"image evil \(version {told.root.name}\), from which the box"
         ):
             await host.backend.start(box)
         shutil.move(tmp_path / "away", told.root)
@@ -311,16 +311,16 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
         await host.backend.snapshot(box, kept := "5" * 32)
         await host.backend.destroy(box)
         with pytest.raises(Conflict, match="used by a snapshot of testbox; remove"):
-            service.remove_image(host.config, "evil")
-        await service.import_image(host.config, "evil", tmp_path / "evil.tar", lambda _: None)
+            maintenance.remove_image(host.config, "evil")
+        await maintenance.import_image(host.config, "evil", tmp_path / "evil.tar", lambda _: None)
         copy = host.plan(rootfs=again.root, image="evil")
         await host.backend.clone(copy, kept)
         await host.backend.start(copy.box_id)
         assert (await host.run(copy.box_id, "/bin/ls", "/bin/new")).status == 0
         await host.backend.drop_snapshot(kept)
         with pytest.raises(Conflict, match="used by testbox"):
-            service.remove_image(host.config, "evil")
+            maintenance.remove_image(host.config, "evil")
         await host.backend.destroy(copy.box_id)
-        service.remove_image(host.config, "evil")
+        maintenance.remove_image(host.config, "evil")
         assert not (state / "images/evil").exists()
         assert host.leftovers() == []

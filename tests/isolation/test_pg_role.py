@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from boxd.store.postgres import PostgresStore
+from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.provision import CONNECTION_LIMIT, Provisioner
 from wrkfs.config import StoreConfig, VolumeConfig
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from boxd.workspaces.watchdog import LIMIT, TICK, DatabaseWatchdog, Ended
 from tests.harness.metastore import let_go
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ import asyncpg
 import pytest
 
 from tests.harness.logs import provoked
-from wrkfs import compact, fsck, gc, repair, scrub, trash
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import WrkfsError
 from wrkfs.fs import Filesystem
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.paths import resolve
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, SliceId
-from wrkfs.upkeep import Pace, look_after
+from wrkfs.upkeep import compact, fsck, gc, repair, scrub, trash
+from wrkfs.upkeep.background import Pace, look_after
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

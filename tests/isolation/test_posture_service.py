@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.backends import cgroups
-from boxd.backends.hostnames import HostNames
+from boxd.backends.host import cgroups
+from boxd.backends.host.names import HostNames
 from tests.harness.drive import until
 from tests.integration.boxd.test_service import User
 from tests.isolation.test_posture import posture
@@ -48,7 +48,7 @@ def bounds(daemon: Daemon, box_id: str) -> dict[str, Any]:
 def test_boxes_are_bound_alike(daemon: Daemon, tmp_path: Path) -> None:
     user = User(daemon, tmp_path)
     user.ssh("booted", "true")
-    until(lambda: "template of image debian made" in daemon.log.read_text())
+    until(lambda: "created a template of image debian" in daemon.log.read_text())
     user.ssh("copied", "true")
     assert "box copied from a template" in daemon.log.read_text()
     until(lambda: not any(box["attached"] for box in user.boxes().values()))

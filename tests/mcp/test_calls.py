@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from boxd.mcp import watch
-from boxd.mcp.session import MAX_CALLS
+from boxd.mcp.sessions import watch
+from boxd.mcp.sessions.session import MAX_CALLS
 from tests.harness.http import ALICE, BOB
 from tests.harness.mcp import Talk, talk
 from tests.harness.wait import until
@@ -105,6 +105,34 @@ async def test_calls_run_side_by_side_up_to_a_number(web: Web) -> None:
                 pass
 
 
+async def test_a_pinned_box_is_removed_only_with_force(web: Web) -> None:
+    async with talk(web) as client:
+        await client.call("box_spawn", spec="dev")
+        await client.call("box_pin", box="dev", why="nightly build")
+        text = await client.refusal("box_rm", box="dev")
+        assert text.startswith("box dev is pinned until ")
+        assert text.endswith(
+            " UTC (nightly build). Set force to true to remove it, or call box_pin with for_s 0"
+            " first"
+        )
+        text = await client.refusal("box_spawn", spec="dev+")
+        assert text.endswith("Remove the pin first: call box_pin with for_s 0")
+        assert len((await client.call("fleet"))["boxes"]) == 1
+        await client.call("box_rm", box="dev", force=True)
+        assert (await client.call("fleet"))["boxes"] == []
+
+
+async def test_a_spec_of_another_profile_is_refused(web: Web) -> None:
+    for name in ("lab", "bench"):
+        await web.operations.profiles.set_profile(ALICE, name, image="debian")
+    async with talk(web) as client:
+        box = await client.call("box_spawn", spec="dev:lab")
+        assert box["profile"] == "lab"
+        text = await client.refusal("box_spawn", spec="dev:bench")
+        assert "its profile is lab with image 'debian', the spec names profile bench" in text
+        assert (await client.call("box_spawn", spec="dev:lab"))["id"] == box["id"]
+
+
 async def test_changes_of_the_fleet_are_pushed_to_the_owner_alone(web: Web) -> None:
     bobs = await web.new_key(BOB, name="bob")
     scoped = await web.new_key(ALICE, name="scoped", scope="ws1")
@@ -137,7 +165,7 @@ async def test_what_changes_while_it_is_read_is_pushed(
 ) -> None:
     async with talk(web) as acts, talk(web) as reads:
         await acts.call("surface_render", id="one", content="1")
-        read_canvas = web.operations.read_canvas
+        read_canvas = web.operations.canvases.read_canvas
 
         async def overtaken(p: Principal, canvas_id: str) -> tuple[Canvas, str]:
             found = await read_canvas(p, canvas_id)
@@ -145,7 +173,7 @@ async def test_what_changes_while_it_is_read_is_pushed(
             await acts.call("surface_render", id="one", content="2")
             return found
 
-        monkeypatch.setattr(web.operations, "read_canvas", overtaken)
+        monkeypatch.setattr(web.operations.canvases, "read_canvas", overtaken)
         uri = "svc://surfaces/one"
         (content,) = (await reads.result("resources/read", {"uri": uri}))["contents"]
         assert content["text"] == "1"
@@ -174,7 +202,7 @@ async def test_many_changes_are_one_push(web: Web, monkeypatch: pytest.MonkeyPat
             watches.append(self)
 
     monkeypatch.setattr(watch, "COALESCED_S", 3600)
-    monkeypatch.setattr("boxd.mcp.bridge.Watch", Held)
+    monkeypatch.setattr("boxd.mcp.library.bridge.Watch", Held)
     async with talk(web) as client:
         await client.result("resources/subscribe", {"uri": "svc://fleet"})
         for _ in range(5):
@@ -213,7 +241,7 @@ async def test_questions_are_pushed(web: Web) -> None:
         box = await client.call("box_spawn", spec="dev")
         await client.result("resources/subscribe", {"uri": "svc://asks"})
         question = {"question": "Go on?", "options": []}
-        await web.operations.request_of_box(box["id"], "ask", question)
+        await web.operations.asks.request_of_box(box["id"], "ask", question)
         await client.until_told(lambda: "svc://asks" in client.updates())
         content = (await client.result("resources/read", {"uri": "svc://asks"}))["contents"][0]
         assert "Go on?" in content["text"]

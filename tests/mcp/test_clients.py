@@ -18,7 +18,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from boxd.mcp.registry import TOOLS
+from boxd.mcp.tools.registry import TOOLS
 from tests.harness.mcp import MODERN
 from tests.harness.wait import until
 
@@ -65,7 +65,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("surface_rm", {"id": "plan"}),
     ("ask", {"question": "Go on?"}),
     ("answer", {"id": "none", "answer": "yes"}),
-    ("box_rm", {"box": BOX}),
+    ("box_rm", {"box": BOX, "force": True}),
     ("box_spawn", {"spec": BOX}),
 ]
 REFUSED = {"box_suspend", "box_resume", "box_fork", "answer"}

@@ -20,7 +20,7 @@ TOKEN = "canary-agent-token-0123456789"
 
 
 async def _set_agent(web: Web, command: str) -> None:
-    await web.operations.set_agent(
+    await web.operations.agents.set_agent(
         ALICE, command=command, env="TOKEN", output="jsonl", token=Secret(TOKEN)
     )
 
@@ -76,7 +76,7 @@ async def test_a_cancelled_task_leaves_no_box(web: Web, tmp_path: Path) -> None:
         )
         await until(begun.exists)
         await client.notify("notifications/cancelled", {"requestId": number})
-        with web.operations.changes(ALICE) as heard:
+        with web.operations.visits.changes(ALICE) as heard:
             while (await client.call("fleet"))["boxes"]:
                 await heard.next()
 
@@ -84,14 +84,15 @@ async def test_a_cancelled_task_leaves_no_box(web: Web, tmp_path: Path) -> None:
 async def test_what_is_refused_says_why(web: Web) -> None:
     async with talk(web) as client:
         text = await client.refusal("delegate", prompt="x", agent=True)
-        assert text == "no agent is set that could do it; see: ssh cli@HOST agent set"
+        assert text.startswith("no agent is set; no tool does that: over SSH")
+        assert text.endswith("`agent set`")
         await _set_agent(web, "cat")
         text = await client.refusal("delegate", prompt="x", agent=True, env={"TOKEN": "mine"})
-        assert "TOKEN is the variable" in text
+        assert "TOKEN is reserved" in text
         text = await client.refusal("delegate", prompt="x", box="dev", spec="dev")
         assert "not both" in text
         text = await client.refusal("delegate", prompt="x", box="dev")
-        assert text == "no box 'dev'; see: ssh cli@HOST ls"
+        assert text == "no box 'dev'; call fleet"
         key = await web.new_key(ALICE, scope="ws1")
         async with talk(web, key) as confined:
             text = await confined.refusal("delegate", prompt="x", agent=True)

@@ -110,7 +110,7 @@ class Pipe:
 
 
 async def test_by_websocket(web: Web, figures: Figures) -> None:
-    await web.operations.up(ALICE, "dev")
+    await web.operations.boxes.up(ALICE, "dev")
     headers = {"authorization": f"Bearer {web.key}"}
     async with connect(f"ws://{web.address}/v1/mcp", additional_headers=headers) as socket:
         pipe = Pipe(socket.send, socket.recv)
@@ -120,7 +120,7 @@ async def test_by_websocket(web: Web, figures: Figures) -> None:
 
 
 async def test_by_streamable_http(web: Web, figures: Figures) -> None:
-    await web.operations.up(ALICE, "dev")
+    await web.operations.boxes.up(ALICE, "dev")
     client = web.client()
 
     async def post(message: Message, **named: str) -> httpx.Response:

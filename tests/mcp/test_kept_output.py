@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes import allowance
+from boxd.boxes.limits.budgets import output as output_budget
 from tests.harness.allowances import small_allowances
 from tests.harness.http import BOB
 from tests.harness.mcp import Talk, talk
@@ -24,13 +24,13 @@ CALLS = 12
 
 
 @pytest.fixture
-def allowances(monkeypatch: pytest.MonkeyPatch) -> list[allowance.Allowance]:
+def allowances(monkeypatch: pytest.MonkeyPatch) -> list[output_budget.Allowance]:
     """Those that are made."""
     return small_allowances(monkeypatch, SIZE)
 
 
 async def test_an_owner_with_many_loud_commands_keeps_no_more_than_that(
-    web: Web, allowances: list[allowance.Allowance], tmp_path: Path
+    web: Web, allowances: list[output_budget.Allowance], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     wait = f"until [ -e {gate} ]; do sleep 0.05; done"
@@ -56,10 +56,10 @@ async def test_an_owner_with_many_loud_commands_keeps_no_more_than_that(
     assert [one["exit_code"] for one in found] == [0] * CALLS
     assert any(one["truncated"] for one in found)
     for one in found:
-        assert one["stdout"].startswith("x" * (allowance.ALWAYS // 2))
+        assert one["stdout"].startswith("x" * (output_budget.ALWAYS // 2))
         assert one["stdout"].endswith("xend\n")
         assert ("bytes left out" in one["stdout"]) is one["truncated"]
-    assert sum(len(one["stdout"]) for one in found) < SIZE + CALLS * (allowance.ALWAYS + 50)
+    assert sum(len(one["stdout"]) for one in found) < SIZE + CALLS * (output_budget.ALWAYS + 50)
     await until(lambda: watched.taken == 0)
 
 

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from boxd.mcp import outbox
+from boxd.mcp.messages import outbox
 from tests.harness.mcp import INITIALIZE, Talk, talk
 from tests.harness.wait import until
 
@@ -57,7 +57,7 @@ async def test_who_does_not_read_is_dropped_alone(
             super().__init__()
             outboxes.append(self)
 
-    monkeypatch.setattr("boxd.mcp.bridge.Outbox", Watched)
+    monkeypatch.setattr("boxd.mcp.library.bridge.Outbox", Watched)
     url = f"ws://{web.address}/v1/mcp?key={web.key}"
     async with talk(web) as other, connect(url, max_size=None, max_queue=1) as slow:
         await other.call("wrk_write", path="big", data="x" * 4_000_000)

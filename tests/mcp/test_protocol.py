@@ -11,7 +11,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from boxd.boxes import expiry
+from boxd.boxes.presence import expiry
 from boxd.clock import SystemClock
 from tests.harness.http import ALICE, BOB
 from tests.harness.mcp import INITIALIZE, LEGACY, MODERN, envelope, talk
@@ -80,7 +80,8 @@ async def test_the_first_call_decides(web: Web) -> None:
         ("{", -32700, None),
         ("", -32700, None),
         (b"\xff", -32700, None),
-        ("[" * 100_000, -32700, None),
+        ("[" * 9_000, -32700, None),
+        ("[" * 100_000, -32600, None),
         ('{"jsonrpc": "2.0", "id": NaN, "method": "ping"}', -32700, None),
         ('"text"', -32600, None),
         ('[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', -32600, None),
@@ -143,7 +144,7 @@ async def test_a_revoked_key_ends_its_sessions_and_no_others(web: Web) -> None:
     async with talk(web) as stays, talk(web, key) as idle, talk(web, key) as busy:
         await stays.call("box_spawn", spec="dev")
         await busy.begin("tools/call", {"name": "box_exec", "arguments": EXEC_LONG})
-        await web.operations.remove_key(ALICE, "short")
+        await web.operations.keys.remove_key(ALICE, "short")
         for client in (idle, busy):
             assert await client.closed() == (1008, "API key short was revoked")
         assert await stays.result("ping") == {}

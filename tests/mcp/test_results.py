@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.asyncio.client import connect
 
-from boxd.mcp import budget
+from boxd.boxes.limits.budgets import results as budget
 from tests.harness.mcp import envelope, talk
 from tests.harness.wait import until
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from boxd.mcp import lines
+from boxd.mcp.doors import lines
 from tests.harness.mcp import INITIALIZE, envelope
 from tests.harness.openssh import kill
 from tests.harness.wait import DEADLINE, until

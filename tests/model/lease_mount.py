@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tests.model.lease_session import LeaseSession
 from wrkfs.errors import WrkfsError
-from wrkfs.meta.leased import LeasedMeta
+from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.types import Attr, Caller, Commit, Extent, Ino, SetAttr, SliceId
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.model.lease_store import Database
     from tests.model.lease_world import LeaseWorld
-    from wrkfs.meta.leases import LeaseStore
+    from wrkfs.meta.interface.leases import LeaseStore
 
 Op: TypeAlias = "tuple[Any, ...]"
 
@@ -58,7 +58,7 @@ class Mount:
             self.leased = self.meta = LeasedMeta(
                 cast("LeaseStore", self.session), room=world.room or 200_000
             )
-            self.leased.on_drop = self.drop
+            self.leased.table.on_drop = self.drop
         self.names: dict[tuple[Ino, bytes], tuple[Ino | None, float]] = {}
         self.attrs: dict[Ino, tuple[Attr, float]] = {}
         self.open_files: Counter[Ino] = Counter()
@@ -78,13 +78,13 @@ class Mount:
             self.attrs.pop(ino, None)
 
     def _told_name(self, parent: Ino, name: bytes, ino: Ino | None) -> None:
-        valid = self.leased.entry_validity(parent, name, ino) if self.leased else 0.0
+        valid = self.leased.table.entry_validity(parent, name, ino) if self.leased else 0.0
         self.names.pop((parent, name), None)
         if valid:
             self.names[parent, name] = ino, CLOCK.monotonic() + valid
 
     def _told_attr(self, attr: Attr) -> None:
-        valid = self.leased.attr_validity(attr) if self.leased else 0.0
+        valid = self.leased.table.attr_validity(attr) if self.leased else 0.0
         self.attrs.pop(attr.ino, None)
         if valid:
             self.attrs[attr.ino] = attr, CLOCK.monotonic() + valid
@@ -195,7 +195,7 @@ class Mount:
         if known is not None and known[0]:
             self.names[goal, new] = known
         leased = self.leased
-        if leased is not None and not (leased.holds(parent) and leased.holds(goal)):
+        if leased and not (leased.table.holds(parent) and leased.table.holds(goal)):
             self.names.clear()
 
     async def chmod(self, ino: Ino, mode: int) -> None:

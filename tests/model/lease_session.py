@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.model.lease_request import Request
 from wrkfs.errors import WrkfsError
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import Attr, Dentry, FileMap, Ino, Moved, RenameFlags
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class LeaseSession(MemoryMeta):
 
     @property
     def can_lease(self) -> bool:
-        """See LeaseStore."""
         return self.listens
 
     def watch_leases(
@@ -64,7 +63,6 @@ class LeaseSession(MemoryMeta):
         _forget: Callable[[], Awaitable[None]],
         _held: Callable[[], Sequence[Ino]],
     ) -> None:
-        """See LeaseStore."""
         self._on_recall, self._on_void = on_recall, on_void
 
     def hear(self) -> None:
@@ -194,63 +192,50 @@ class LeaseSession(MemoryMeta):
     # -- what is asked --
 
     async def give_up(self, _slices: Mapping[SliceId, int]) -> None:
-        """See UpkeepStore."""
         await self.ask("settle")
 
     async def take_lease(self, ino: Ino) -> bool:
-        """See LeaseStore."""
         return bool(await self.ask("take_lease", ino))
 
     async def give_back(self, inos: Sequence[Ino]) -> None:
-        """See LeaseStore."""
         await self.ask("give_back", tuple(inos))
 
     async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
-        """See LeaseStore."""
         found: tuple[Attr | None, bool] = await self.ask("find", parent, name)
         return found
 
     async def stat(self, ino: Ino) -> tuple[Attr, bool]:
-        """See LeaseStore."""
         found: tuple[Attr, bool] = await self.ask("stat", ino)
         return found
 
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
-        """See LeaseStore."""
         found: tuple[list[Dentry], bool] = await self.ask("entries", ino, after, limit)
         return found
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
-        """See MetaStore."""
         found: Attr = await self.ask("lookup", parent, name)
         return found
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
-        """See MetaStore."""
         found: list[Dentry] = await self.ask("readdir", ino, after, limit)
         return found
 
     async def parent(self, ino: Ino) -> Ino:
-        """See MetaStore."""
         return Ino(await self.ask("parent", ino))
 
     async def getattr(self, ino: Ino) -> Attr:
-        """See MetaStore."""
         found: Attr = await self.ask("getattr", ino)
         return found
 
     async def file_map(self, ino: Ino) -> FileMap:
-        """See MetaStore."""
         found: FileMap = await self.ask("file_map", ino)
         return found
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
-        """See MetaStore."""
         found: Attr = await self.ask("setattr", ino, changes)
         return found
 
     async def commit(self, commit: Commit) -> Attr:
-        """See MetaStore."""
         found: Attr = await self.ask("commit", commit)
         return found
 
@@ -264,29 +249,24 @@ class LeaseSession(MemoryMeta):
         exclusive: bool,
         durable: bool = False,
     ) -> tuple[FileMap, bool]:
-        """See MetaStore."""
         found: tuple[FileMap, bool] = await self.ask(
             "create", parent, name, mode, caller, exclusive
         )
         return found
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
-        """See MetaStore."""
         found: Attr = await self.ask("mkdir", parent, name, mode, caller)
         return found
 
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
-        """See MetaStore."""
         found: Attr = await self.ask("link", ino, parent, name)
         return found
 
     async def unlink(self, parent: Ino, name: bytes) -> int | None:
-        """See MetaStore."""
         moved_ns: int | None = await self.ask("unlink", parent, name)
         return moved_ns
 
     async def rmdir(self, parent: Ino, name: bytes) -> int | None:
-        """See MetaStore."""
         moved_ns: int | None = await self.ask("rmdir", parent, name)
         return moved_ns
 
@@ -298,21 +278,19 @@ class LeaseSession(MemoryMeta):
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
     ) -> Moved | None:
-        """See MetaStore. Without flags only."""
+        """Rename without flags."""
         assert not flags
         moved: Moved | None = await self.ask("rename", parent, name, new_parent, new_name)
         return moved
 
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
-        """See MetaStore. Without truncating only."""
+        """Open without truncating."""
         assert not truncate
         found: FileMap = await self.ask("open", ino)
         return found
 
     async def sustain(self, inos: Sequence[Ino]) -> None:
-        """See LeaseStore."""
         await self.ask("sustain", tuple(inos))
 
     async def release(self, ino: Ino) -> None:
-        """See MetaStore."""
         await self.ask("release", ino)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.doubles.meta_volume import MemoryVolume
 from tests.model.lease_request import VISIBLE, Request
 from tests.model.schedules import Event
 from wrkfs.errors import Exists, NotEmpty, NotFound, Unavailable, WrkfsError
-from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:

@@ -220,7 +220,7 @@ class LeaseWorld:
                 self._check_kernel(mount, now, clock)
             if clock > mount.session.trusted_until:
                 continue
-            for ino in mount.leased._kept:
+            for ino in mount.leased.table.directories:
                 covered = (ino, mount.number) in self.database.leases
                 if not covered and ino in self.database.volume.nodes:
                     self._broken.append(f"client {mount.number} keeps {ino} without a lease")
@@ -244,7 +244,7 @@ class LeaseWorld:
             raise Violation(str(self.loop.complaints))
         for ino, number in self.database.leases:
             leased = next(m.leased for m in self.mounts.values() if m.number == number)
-            known = leased is not None and leased.holds(ino)
+            known = leased is not None and leased.table.holds(ino)
             if not known and not self._voids and ino in self.database.volume.nodes:
                 raise Violation(f"client {number} does not know of its lease on {ino}")
         if self._voids:

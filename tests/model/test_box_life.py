@@ -37,13 +37,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from boxd.boxes import timers
-from boxd.boxes.policy import SHIPPED, Policy
-from boxd.boxes.templates import SETTING
+from boxd.boxes.lifecycle.holds import AttachRequest
+from boxd.boxes.lifecycle.templates import SETTING
+from boxd.boxes.state.requests import BoxRequest
+from boxd.boxes.timing import timers
+from boxd.boxes.timing.policy import SHIPPED, Policy
 from boxd.errors import BoxdError
 from boxd.model.box import TRANSITIONS, Box, BoxState
 from boxd.names.spec import parse_spec
-from boxd.store.memory import MemoryStore
+from tests.doubles.control_store import MemoryStore
 from tests.harness.mortal import Died
 from tests.harness.world import ALICE, World
 
@@ -215,7 +217,7 @@ class BoxLife(RuleBasedStateMachine):
         for box in boxes:
             if box.name == name:
                 return box
-        return self.runner.run(self.world.lifecycle.up(OWNER, None, parse_spec(name)))
+        return self.runner.run(self.world.lifecycle.up(BoxRequest(OWNER, None, parse_spec(name))))
 
     def latest(self) -> Snapshot:
         """A snapshot, which is taken if there is none; everybody goes before."""
@@ -296,7 +298,9 @@ class BoxLife(RuleBasedStateMachine):
 
         async def work() -> None:
             stack, spec = AsyncExitStack(), parse_spec(name + suffix)
-            attached = self.world.lifecycle.attach(OWNER, None, spec, why="shell", key_id=None)
+            attached = self.world.lifecycle.attach(
+                AttachRequest(BoxRequest(OWNER, None, spec), why="shell", key_id=None)
+            )
             held = await stack.enter_async_context(attached)
             found = await self.store.box(held.box.id)
             assert found is not None
@@ -394,7 +398,7 @@ class BoxLife(RuleBasedStateMachine):
         """And the timers look. What is kept in memory was written meanwhile."""
         self.elapsed += span
         self.world.clock.turn(span)
-        self.do(self.world.lifecycle._acts.upkeep())
+        self.do(self.world.lifecycle._due_actions.upkeep())
         self.do(self.world.look(), trouble)
 
     @rule(by=SPANS, back=st.booleans())
@@ -438,10 +442,10 @@ class BoxLife(RuleBasedStateMachine):
     async def _check_whole(self) -> None:
         """Rows and host tell the same, once what is due was done."""
         life = self.world.lifecycle._timers
-        if life._unsettled or life.doomed:
+        if life._unsettled or life.half_removed:
             await self.world.tick(timedelta(seconds=31))
         assert not life._unsettled
-        assert not life.doomed
+        assert not life.half_removed
         await self.world.look()
         boxes = {box.id: box for box in await self.store.all_boxes()}
         now = self.world.clock.now()

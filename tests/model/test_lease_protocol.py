@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.doubles import meta_store, meta_volume
 from tests.model.lease_mount import CLOCK
 from tests.model.lease_scripts import SCRIPTS, generated
 from tests.model.lease_session import LeaseSession
 from tests.model.lease_world import LeaseWorld
 from tests.model.schedules import Violation, explore, replay, wander
-from wrkfs.meta import keeping, leased, memory, memory_volume
-from wrkfs.meta.kept import Changes
-from wrkfs.meta.leased import LeasedMeta
-from wrkfs.meta.light import LightOpens
+from wrkfs.meta.leases import lease_table, lifecycle
+from wrkfs.meta.leases.cached_directory import Changes
+from wrkfs.meta.leases.lifecycle import LeaseLifecycle
+from wrkfs.meta.leases.unrecorded_opens import UnrecordedOpens
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ ALL = 1_000_000
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """No time passes by itself."""
-    for module in (keeping, memory, memory_volume):
+    for module in (lifecycle, meta_store, meta_volume):
         monkeypatch.setattr(module, "time", CLOCK)
-    for other in (keeping, leased):
+    for other in (lease_table, lifecycle):
         monkeypatch.setattr(other, "boottime", CLOCK.monotonic)
 
 
@@ -88,14 +89,16 @@ def test_a_late_answer_is_no_lease() -> None:
 def leave_early(patch: pytest.MonkeyPatch) -> None:
     """The lease is given back before the kernel has forgotten."""
 
-    async def surrender(self: LeasedMeta, directories: list[Ino], drop: Awaitable[None]) -> None:
+    async def surrender(
+        self: LeaseLifecycle, directories: list[Ino], drop: Awaitable[None]
+    ) -> None:
         await self._inner.give_back(directories)
-        await self._light.sustain(self._light.all)
+        await self.opens.sustain(self.opens.all)
         await drop
         for directory in directories:
             del self._leaving[directory]
 
-    patch.setattr(LeasedMeta, "_surrender", surrender)
+    patch.setattr(LeaseLifecycle, "_surrender", surrender)
 
 
 def believe_everything(patch: pytest.MonkeyPatch) -> None:
@@ -124,26 +127,26 @@ def hear_nothing(patch: pytest.MonkeyPatch) -> None:
     """A lease is adopted that was recalled before its answer."""
 
     @contextmanager
-    def deaf(_: LeasedMeta) -> Iterator[set[Ino]]:
+    def deaf(_: LeaseLifecycle) -> Iterator[set[Ino]]:
         yield set()
 
-    patch.setattr(LeasedMeta, "_listening", deaf)
+    patch.setattr(LeaseLifecycle, "listening", deaf)
 
 
 def sustain_nothing(patch: pytest.MonkeyPatch) -> None:
     """The database is not told of open files when their lease is recalled."""
 
-    async def nothing(_: LightOpens, __: Iterable[Ino]) -> None:
+    async def nothing(_: UnrecordedOpens, __: Iterable[Ino]) -> None:
         return
 
-    patch.setattr(LightOpens, "sustain", nothing)
+    patch.setattr(UnrecordedOpens, "sustain", nothing)
 
 
 def take_while_leaving(patch: pytest.MonkeyPatch) -> None:
     """A lease is taken while the last one is given back."""
-    take = LeasedMeta._take
+    take = LeaseLifecycle.take
 
-    async def careless(self: LeasedMeta, directory: Ino) -> None:
+    async def careless(self: LeaseLifecycle, directory: Ino) -> None:
         leaving, self._leaving = self._leaving, {}
         try:
             work = take(self, directory)
@@ -153,7 +156,7 @@ def take_while_leaving(patch: pytest.MonkeyPatch) -> None:
             self._leaving = leaving
         await pending
 
-    patch.setattr(LeasedMeta, "_take", careless)
+    patch.setattr(LeaseLifecycle, "take", careless)
 
 
 class Deaf(dict[Ino, "asyncio.Task[None]"]):
@@ -168,18 +171,18 @@ class Deaf(dict[Ino, "asyncio.Task[None]"]):
 
 def recall_twice(patch: pytest.MonkeyPatch) -> None:
     """Who is recalled again does not wait for the first recall's end."""
-    recalled = LeasedMeta._recalled
+    recalled = LeaseLifecycle._recalled
 
-    def hasty(self: LeasedMeta, directories: Sequence[Ino]) -> None:
+    def hasty(self: LeaseLifecycle, directories: Sequence[Ino]) -> None:
         self._leaving = Deaf(self._leaving)
         recalled(self, directories)
 
-    patch.setattr(LeasedMeta, "_recalled", hasty)
+    patch.setattr(LeaseLifecycle, "_recalled", hasty)
 
 
 def trust_for_ever(patch: pytest.MonkeyPatch) -> None:
     """What is kept is served though the session may have expired."""
-    patch.setattr(keeping, "boottime", lambda: 0.0)
+    patch.setattr(lease_table, "boottime", lambda: 0.0)
 
 
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_volume import MemoryVolume
 from tests.harness.crashing import Died
 from tests.harness.simulation import Client, Weather
 from tests.harness.virtual_loop import VirtualLoop
 from tests.model.simulated_files import HUGE, ME, SIZES, Cells, Log, Names, Open
-from wrkfs.compact import compact_all
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import WrkfsError
-from wrkfs.gc import collect
-from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO
+from wrkfs.upkeep.compact import compact_all
+from wrkfs.upkeep.gc import collect
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -239,7 +239,7 @@ class Play:
         args = verb, path, other, number, data
         wanted, found = (answer(posix, tree, *args) for tree in (self._model, self._trees[side]))
         if verb in RENAMES and found == ESTALE:
-            # A directory that somebody else has moved meanwhile: see the table in GUARANTEES.md.
+            # A directory that somebody else has moved meanwhile: see docs/reference.
             for name in (path, other):
                 answer(self._trees[side].stat, name)
             found = answer(posix, self._trees[side], *args)
@@ -295,7 +295,7 @@ class Play:
             return
         wanted = common(os.fstat(held.twin))
         found = answer(lambda: common(os.fstat(held.descriptor)))
-        # A directory that others have removed: see the table in GUARANTEES.md.
+        # A directory that others have removed: see docs/reference.
         removed = stat.S_ISDIR(wanted[0]) and not wanted[1]
         assert found == wanted or (removed and found == ESTALE)
 

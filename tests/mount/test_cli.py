@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,11 @@ from tests.harness.drive import fresh_volume
 from tests.harness.leaks import listed, missing_objects
 from tests.harness.loop import run
 from tests.harness.wait import DEADLINE
-from wrkfs import gc
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
 from wrkfs.layout import block_key
 from wrkfs.types import SliceId
+from wrkfs.upkeep import gc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,6 +90,20 @@ def test_json_tells_the_same(mount: Callable[[], MountProcess], credentials: Pat
     assert (used["bytes_used"], used["inodes_used"], used["bytes_limit"]) == (200_000, 1, None)
 
 
+def test_json_of_names_that_are_not_utf8(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    path = mount().path
+    name = os.fsdecode(b"caf\xe9")
+    (path / name).write_bytes(b"x")
+    (path / name).unlink()
+    (row,) = json.loads(wrkfs("trash", "--credentials", credentials, "ls", "--json").stdout)
+    assert (row["path"], row["encoded_path"]) == ("caf\ufffd", "caf%E9")
+    back = wrkfs("trash", "--credentials", credentials, "restore", "--json", name)
+    assert json.loads(back.stdout)["encoded_path"] == "caf%E9"
+    assert (path / name).read_bytes() == b"x"
+
+
 def test_fsck_is_clean_while_the_volume_is_mounted(
     mount: Callable[[], MountProcess], credentials: Path
 ) -> None:
@@ -111,9 +126,9 @@ def test_fsck_tells_mends_and_tells_what_is_left(
     found = wrkfs("fsck", "--credentials", credentials)
     assert found.returncode == 1
     assert "nlink 7, but 1 names" in found.stdout
-    assert found.stdout.endswith("5 found\n"), found.stdout
+    assert found.stdout.endswith("5 findings\n"), found.stdout
     mended = wrkfs("fsck", "--repair", "--credentials", credentials)
-    assert mended.stdout.endswith("what is left:\nclean\n"), mended.stdout
+    assert mended.stdout.endswith("still wrong:\nclean\n"), mended.stdout
     assert mended.returncode == 0
     assert wrkfs("fsck", "--credentials", credentials).stdout == "clean\n"
     assert (path / "kept").read_bytes() == b"x" * 1000
@@ -241,7 +256,10 @@ def test_what_was_removed_is_listed_restored_and_freed(
     text = wrkfs("trash", "--credentials", credentials, "ls", "/d").stdout
     assert text.endswith("3 entries, 488.3 KiB\n"), text
     back = wrkfs("trash", "--credentials", credentials, "restore", "/d/two")
-    assert (back.returncode, back.stdout) == (0, "'d/two': 1 files restored\n"), back.stderr
+    assert (back.returncode, back.stdout) == (
+        0,
+        "'d/two': 1 file restored\n",
+    ), back.stderr
     assert (path / "d/two").read_bytes() == b"d/two" * 50_000
     number = str(shown[3]["number"])
     named = ("--number", number)
@@ -254,7 +272,7 @@ def test_what_was_removed_is_listed_restored_and_freed(
     (path / "d/digits").unlink()
     taken = wrkfs("trash", "restore", "/three", "--credentials", credentials)
     assert (taken.returncode, taken.stderr.count("\n")) == (1, 1)
-    assert wrkfs("trash", "--credentials", credentials, "empty").stdout == "2 entries freed\n"
+    assert wrkfs("trash", "--credentials", credentials, "empty").stdout == "2 entries purged\n"
     assert wrkfs("gc", "--grace", "0", "--credentials", credentials).returncode == 2
     young = json.loads(wrkfs("gc", "--json", "--compact", "--credentials", credentials).stdout)
     assert (young["slices"], young["compacted"]) == (0, 0)
@@ -278,3 +296,170 @@ def test_errors_are_one_line(credentials: Path, tmp_path: Path) -> None:
     nowhere = wrkfs("dump", "--credentials", credentials, tmp_path / "absent/archive")
     assert nowhere.returncode == 1
     assert nowhere.stderr.count("\n") == 1
+
+
+def git(directory: Path, *command: str) -> str:
+    """What git says in a repository."""
+    me = ("-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "init.defaultBranch=main")
+    return subprocess.run(
+        ["git", *me, "-C", directory, *command],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    ).stdout
+
+
+def tree(top: Path) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of everything below a directory."""
+    shown = {}
+    for path in sorted(top.rglob("*")):
+        mode = path.lstat().st_mode
+        content = b""
+        if path.is_symlink():
+            content = bytes(path.readlink())
+        elif path.is_file():
+            content = path.read_bytes()
+        shown[str(path.relative_to(top))] = (mode, content)
+    return shown
+
+
+def test_a_fresh_git_repository_comes_back_whole(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    """It has empty directories, empty files and symbolic links, all of them young."""
+    path = mount().path
+    top = path / "repository"
+    top.mkdir()
+    git(top, "init", "-q")
+    (top / "package").mkdir()
+    (top / "package/__init__.py").touch()
+    (top / "package/code.py").write_text("code\n")
+    (top / "link").symlink_to("package/code.py")
+    git(top, "add", ".")
+    git(top, "commit", "-qm", "first")
+    (top / "empty").mkdir()
+    before = tree(top)
+    shutil.rmtree(top)
+    back = wrkfs("trash", "--credentials", credentials, "restore", "/repository")
+    assert (back.returncode, back.stderr) == (0, "")
+    after = tree(top)
+    # What git had made for a moment and removed comes back as well.
+    assert {name: after.get(name) for name in before} == before
+    git(top, "fsck", "--strict")
+    assert git(top, "status", "--porcelain") == ""
+    assert git(top, "log", "--format=%s") == "first\n"
+
+
+def state(top: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that a restore brings back of a directory and of what is below it."""
+    shown: dict[str, tuple[object, ...]] = {}
+    for name, (mode, content) in {".": (0, b""), **tree(top)}.items():
+        found = (top / name).lstat()
+        shown[name] = (
+            *(mode, content, found.st_mode, found.st_uid, found.st_gid),
+            *(found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns),
+        )
+    return shown
+
+
+def test_a_clone_with_hard_links_comes_back_whole(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    """Its objects have names outside of the tree; other files have two names in it."""
+    path = mount().path
+    origin, clone = path / "origin", path / "clone"
+    origin.mkdir()
+    git(origin, "init", "-q")
+    for number in range(3):
+        (origin / f"{number}").write_text(f"{number}\n")
+        git(origin, "add", ".")
+        git(origin, "commit", "-qm", f"{number}")
+    git(path, "clone", "-q", "--local", "origin", "clone")
+    (clone / "empty").mkdir(mode=0o2751)
+    os.link(clone / "0", clone / "empty/same as 0")
+    os.link(clone / "1", path / "1")
+    (clone / "gone").write_text("twice")
+    os.link(clone / "gone", clone / "also gone")
+    os.utime(clone / "empty", ns=(1, 1_000_000_000_123_456_789))
+    before = state(clone)
+    linked = [row[6] for name, row in before.items() if name.startswith(".git/objects/")]
+    assert linked.count(2) >= 9, "git has linked its objects"
+    shutil.rmtree(clone)
+    listed = json.loads(
+        wrkfs("trash", "ls", "/clone", "--credentials", credentials, "--json").stdout
+    )
+    assert sum(row["link"] for row in listed) >= 9 + 3
+    back = wrkfs("trash", "restore", "/clone", "--credentials", credentials)
+    assert (back.returncode, back.stderr) == (0, ""), back.stdout
+    after = state(clone)
+    # What git had made for a moment and removed comes back as well.
+    assert {name: after.get(name) for name in before} == before
+    assert (path / "1").stat().st_nlink == 2
+    for repository in (origin, clone):
+        git(repository, "fsck", "--strict")
+        assert git(repository, "status", "--porcelain", "-uno") == ""
+    # Names that git had taken away before stay where they are.
+    back = wrkfs("trash", "restore", "/clone/1", "--credentials", credentials)
+    assert (back.returncode, back.stderr.count("\n")) == (1, 1)
+
+
+def test_names_that_were_removed_before_the_tree_stay_in_the_trash(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    """As programs do that link a file to its place: the old name is not brought back."""
+    path = mount().path
+    (path / "d/sub").mkdir(parents=True)
+    (path / "d/sub/temporary").write_text("x")
+    os.link(path / "d/sub/temporary", path / "d/sub/file")
+    (path / "d/sub/temporary").unlink()
+    (path / "d/later").write_text("y")
+    shutil.rmtree(path / "d")
+    back = wrkfs("trash", "restore", "/d", "--credentials", credentials)
+    assert back.returncode == 0
+    assert back.stdout.splitlines()[1:] == [
+        "1 other name of restored files stayed in the trash, for example 'd/sub/temporary': "
+        "removed earlier than the tree"
+    ]
+    assert [one.name for one in (path / "d/sub").iterdir()] == ["file"]
+    back = wrkfs("trash", "restore", "/d/sub/temporary", "--credentials", credentials)
+    assert (back.returncode, back.stderr) == (0, "")
+    assert (path / "d/sub/temporary").samefile(path / "d/sub/file")
+
+
+def test_what_stands_in_the_way_of_a_tree_is_listed(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    path = mount().path
+    (path / "d").mkdir()
+    for name in ("d/one", "d/two"):
+        (path / name).write_text("old")
+    shutil.rmtree(path / "d")
+    (path / "d").mkdir()
+    (path / "d/one").write_text("new")
+    back = wrkfs("trash", "--credentials", credentials, "restore", "/d")
+    assert back.returncode == 1
+    assert "something stands there: 'd/one'" in back.stdout
+    assert [(path / name).read_text() for name in ("d/one", "d/two")] == ["new", "old"]
+
+
+def test_a_list_that_nobody_reads_ends_in_silence(
+    mount: Callable[[], MountProcess], credentials: Path
+) -> None:
+    path = mount().path
+    for number in range(3):
+        (path / f"{number}").write_text("x")
+        (path / f"{number}").unlink()
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "wrkfs.cli", "trash", "ls", "--credentials", credentials],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+            timeout=50,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")

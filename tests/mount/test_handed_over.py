@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box_guest import fusefs
+from box_guest.drive import fusefs
 from box_guest.errors import DriveFailed
 from tests.harness.drive import STOP_TIMEOUT, until
 
@@ -95,6 +95,6 @@ def test_a_link_is_no_place(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "wrk").symlink_to(elsewhere)
-    with pytest.raises(DriveFailed, match="cannot be mounted"):
+    with pytest.raises(DriveFailed, match="cannot mount the drive at"):
         fusefs.mount(tmp_path / "wrk")
     assert fusefs.mounts_at(elsewhere) == []

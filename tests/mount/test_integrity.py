@@ -191,6 +191,7 @@ async def read_all(volume: VolumeConfig, limits: Limits) -> dict[str, bool]:
 
 
 @pytest.mark.figure("PX-4")
+@pytest.mark.usefixtures("cache_disk")
 @pytest.mark.parametrize("cached", [False, True])
 def test_random_damage_of_objects_and_of_cached_blocks(
     volume: VolumeConfig,
@@ -235,6 +236,17 @@ def is_cached(directory: Path) -> bool:
     return False
 
 
+@pytest.fixture
+def cache_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own for the cache, which leaves a share of its disk free."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    options = "size=256m,mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "cache", cache], check=True)
+    yield cache
+    subprocess.run(["umount", cache], check=True)
+
+
 def cached_mount(volume: VolumeConfig, directory: Path, size: int = 1 << 30) -> MountProcess:
     """A mount with a disk cache below `directory`."""
     options = ("--cache-dir", str(directory / "cache"), "--cache-size", str(size))
@@ -247,6 +259,7 @@ def check_all(directory: Path) -> None:
         assert (directory / name).read_bytes() == CONTENTS[name]
 
 
+@pytest.mark.usefixtures("cache_disk")
 def test_the_disk_cache_serves_after_a_remount(
     volume: VolumeConfig, objectserver: ObjectServer, tmp_path: Path
 ) -> None:
@@ -311,6 +324,7 @@ def test_a_cache_directory_may_be_full_read_only_or_deleted(
         subprocess.run(["umount", cache], check=True)
 
 
+@pytest.mark.usefixtures("cache_disk")
 def test_the_disk_cache_keeps_its_bound(volume: VolumeConfig, tmp_path: Path) -> None:
     bound = 2 * BLOCK_SIZE + (1 << 20)
     mounted = cached_mount(volume, tmp_path, bound)
@@ -325,21 +339,21 @@ def test_the_disk_cache_keeps_its_bound(volume: VolumeConfig, tmp_path: Path) ->
         mounted.clean()
 
 
-async def test_the_daemon_gives_its_mounts_a_cache(volume: VolumeConfig, tmp_path: Path) -> None:
+async def test_the_daemon_gives_its_mounts_a_cache(
+    volume: VolumeConfig, tmp_path: Path, cache_disk: Path
+) -> None:
     async def nobody(volume_id: str, path: Path) -> None:
         raise AssertionError(f"{volume_id} at {path} was restarted")
 
-    mounts = Mounts(
-        tmp_path / "mounts", on_restart=nobody, cache=tmp_path / "blocks", cache_size=1 << 30
-    )
+    mounts = Mounts(tmp_path / "mounts", on_restart=nobody, cache=cache_disk, cache_size=1 << 30)
     try:
         await asyncio.to_thread(fill, await mounts.ensure(volume))
         for _ in range(ROUNDS):
             await mounts.release(volume.volume)
             await asyncio.to_thread(check_all, await mounts.ensure(volume))
-            if await asyncio.to_thread(is_cached, tmp_path / "blocks"):
+            if await asyncio.to_thread(is_cached, cache_disk):
                 break
-        assert cached_bytes(tmp_path / "blocks") >= len(NAMES) * SIZE
+        assert cached_bytes(cache_disk) >= len(NAMES) * SIZE
         told = await mounts.health(volume.volume)
         assert told["health"] == "ok"
     finally:

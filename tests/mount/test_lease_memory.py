@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.watched_mount import WatchedMount
 from tests.mount.test_memory import resident
-from wrkfs.meta.keeping import ROOM
+from wrkfs.meta.leases.lease_table import ROOM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -103,7 +103,7 @@ def test_a_living_mount_is_not_replaced(
     credentials.chmod(0o600)
     again = run(str(path), "--credentials", str(credentials))
     assert again.returncode == 1
-    assert b"mounted already" in again.stderr
+    assert b"already mounted" in again.stderr
     (path / "f").touch()
 
 

@@ -7,14 +7,12 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
 
-from tests.harness.drive import MountProcess, until
+from tests.harness.drive import MountProcess, keep_trash, until
 from tests.harness.fsck import fsck_clean
 from tests.harness.leaks import EMPTY, ENDED, listed, missing_objects, rows, stray_objects
-from tests.harness.loop import run
-from wrkfs.layout import INLINE_MAX, RAGGED
+from wrkfs.layout import FRAGMENTED, INLINE_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,19 +41,6 @@ def kept(
     finally:
         for made in mounts:
             made.clean()
-
-
-def keep_trash(database: str, volume: VolumeConfig, seconds: int) -> None:
-    """Sets how long removed files stay, as the daemon does."""
-    run(_keep_trash(database, volume.schema, seconds))
-
-
-async def _keep_trash(database: str, schema: str, seconds: int) -> None:
-    connection = await asyncpg.connect(database, server_settings={"search_path": schema})
-    try:
-        await connection.execute("UPDATE volume SET trash_seconds = $1", seconds)
-    finally:
-        await connection.close()
 
 
 def refs(volume: VolumeConfig) -> int:
@@ -130,7 +115,7 @@ def test_a_file_in_many_pieces_is_compacted_while_it_is_used(
         (writer.path / "f").open("r+b", buffering=0) as file,
         (reader.path / "f").open("rb", buffering=0) as there,
     ):
-        for number in range(3 * RAGGED):
+        for number in range(3 * FRAGMENTED):
             at, piece = rng.randrange(size - 400), rng.randbytes(rng.randrange(1, 400))
             assert os.pwrite(file.fileno(), piece, at) == len(piece)
             os.fsync(file.fileno())
@@ -141,7 +126,9 @@ def test_a_file_in_many_pieces_is_compacted_while_it_is_used(
                 most = max(most, refs(volume))
         assert most > 1
         assert (reader.path / "f").read_bytes() == expected
-        until(lambda: refs(volume) < RAGGED and bool((reader.path / "f").read_bytes()), PATIENCE)
+        until(
+            lambda: refs(volume) < FRAGMENTED and bool((reader.path / "f").read_bytes()), PATIENCE
+        )
         os.fsync(file.fileno())
         assert os.pread(there.fileno(), size, 0) == expected
     assert (writer.path / "f").read_bytes() == expected
@@ -162,12 +149,12 @@ def test_a_file_that_is_only_written_is_compacted_too(
     (path / "f").write_bytes(expected)
     descriptor = os.open(path / "f", os.O_WRONLY)
     try:
-        for _ in range(2 * RAGGED):
+        for _ in range(2 * FRAGMENTED):
             at = rng.randrange(size - 10)
             os.pwrite(descriptor, b"0123456789", at)
             os.fsync(descriptor)
             expected[at : at + 10] = b"0123456789"
-        until(lambda: refs(volume) < RAGGED, PATIENCE)
+        until(lambda: refs(volume) < FRAGMENTED, PATIENCE)
     finally:
         os.close(descriptor)
     assert (path / "f").read_bytes() == expected

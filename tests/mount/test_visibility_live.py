@@ -31,7 +31,7 @@ DEADLINE = 10.0
 TIMES = 10
 """So many times what is promised the median may take, whatever else the machine does. Half of the
 rounds: a slow commit now and then tells nothing of how bytes get here. The figures themselves are
-kept in `.build/latency` and quoted in GUARANTEES.md."""
+kept in `.build/latency` and quoted in docs/reference/promises.md."""
 TAIL = 0.2
 """V2, seconds."""
 COMMIT = 0.05
@@ -296,7 +296,7 @@ def test_a_directory_that_moved_elsewhere_moves_on_once_it_was_seen(
     (here / "old" / "it").mkdir()
     (there / "old" / "it").stat()
     (here / "old" / "it").rename(here / "new" / "it")
-    # The kernel cannot move what it remembers of a directory while it renames: see GUARANTEES.md.
+    # The kernel cannot move what it remembers of a directory while it renames: see docs/reference.
     with pytest.raises(OSError, match="Stale"):
         (there / "new" / "it").rename(there / "newest" / "it")
     (there / "new" / "it").stat()

@@ -7,7 +7,8 @@ counted; nor are the processes of a test that uses such a fixture (it may have s
 Per run: mounts, loop devices, network namespaces, network interfaces, cgroups, nftables tables and
 processes of ours. Under xdist the controller looks, before the first worker and after the last;
 what the workers found in their tests is handed to it, and what they left in rooms of their own
-(`tests/room`), which it cannot see. Of runs beside each other only the last one looks.
+(`tests/room`), which it cannot see. Of runs beside each other only the last one looks. What other
+services on the machine have is none of the run's: see `run_objects`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ import pytest
 import uvloop
 from obstore.store import MemoryStore
 
+from tests.plugins.run_objects import Others, adopt_orphans, descendants
+
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator
+    from collections.abc import Collection, Generator, Iterable
 
 SETTLE_S = 15.0
 """How long what a test ended may take to be gone."""
@@ -90,18 +93,25 @@ class HostObjects:
     processes: frozenset[str]
 
     @classmethod
-    def now(cls) -> HostObjects:
-        """A look at the machine."""
+    def now(cls, *, room: bool) -> HostObjects:
+        """A look at the room of this process, or at what may be the run's on the machine."""
+        mounts = {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
+        others = None if room else Others.now()
+
+        def own(items: Iterable[str]) -> frozenset[str]:
+            return frozenset(item for item in items if others is None or others.own(item))
+
         return cls(
-            mounts=frozenset(
-                line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()
-            )
-            - {NAMESPACES_MOUNT},
-            loops=frozenset(_loops()),
-            namespaces=frozenset(_names(Path("/run/netns"))),
-            interfaces=frozenset(_names(Path("/sys/class/net"))),
-            cgroups=frozenset(_cgroups(Path("/sys/fs/cgroup"))),
-            tables=frozenset(_nft_tables()),
+            mounts=own(mounts - {NAMESPACES_MOUNT}),
+            loops=own(_loops()),
+            namespaces=own(_names(Path("/run/netns"))),
+            interfaces=own(_names(Path("/sys/class/net"))),
+            cgroups=frozenset(
+                path
+                for path in _cgroups(Path("/sys/fs/cgroup"))
+                if others is None or others.own_name(path)
+            ),
+            tables=own(_nft_tables()),
             processes=frozenset(_our_processes()),
         )
 
@@ -148,15 +158,12 @@ def _nft_tables() -> list[str]:
 
 
 def _our_processes() -> list[str]:
-    mine = os.getpid()
-    parents = {process.pid for process in psutil.Process(mine).parents()}
     found = []
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if process.pid == mine or process.pid in parents or "pytest" in words:
-            continue
-        if any(word in words for word in OUR_WORDS):
-            found.append(f"{process.pid} {words[:160]}")
+    for pid in descendants():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            words = " ".join(psutil.Process(pid).cmdline())
+            if "pytest" not in words and any(word in words for word in OUR_WORDS):
+                found.append(f"{pid} {words[:160]}")
     return found
 
 
@@ -267,6 +274,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Looks at the machine before anything runs."""
+    adopt_orphans()
     # These keep descriptors as long as the process lives, from their first use: that is here.
     obstore.put(MemoryStore(), "warm", b"")
     uvloop.new_event_loop().close()
@@ -279,7 +287,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         session.stash[RUNS] = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(session.stash[RUNS], fcntl.LOCK_SH)
     if told is None or told["network"] != _network():
-        session.stash[HOST_BEFORE] = HostObjects.now()
+        session.stash[HOST_BEFORE] = HostObjects.now(room=_is_room(told))
+
+
+def _is_room(told: dict[str, object] | None) -> bool:
+    """Whether nobody else is in the namespaces of this process."""
+    return os.getpid() == 1 or (told is not None and told["network"] != _network())
 
 
 def _is_alone(runs: int) -> bool:
@@ -315,9 +328,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     before = session.stash.get(HOST_BEFORE, None)
     if before is not None and (output is not None or _is_alone(session.stash[RUNS])):
         besides = frozenset() if output is None else OF_THE_HOST
+        room = _is_room(getattr(session.config, "workerinput", None))
         deadline = time.monotonic() + SETTLE_S
         while (
-            left := HostObjects.now().left_since(before, besides)
+            left := HostObjects.now(room=room).left_since(before, besides)
         ) and time.monotonic() < deadline:
             time.sleep(POLL_S)
         problems += [f"the run left {line}" for line in left]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from boxd.api import preview
-from boxd.frontdoor import router
-from boxd.frontdoor.commands.registry import CLI
-from boxd.frontdoor.commands.sudo.console import CONSOLE
+from boxd.http.proxy import preview
+from boxd.ssh.admin.console import CONSOLE
+from boxd.ssh.cli.registry import CLI
+from boxd.ssh.connection import router
 from tests.harness.cells import begin, credential, hidden
 from tests.harness.house import Estate, changes, estate
 from tests.harness.matrix import COLUMNS, COOKIES, SSH_COLUMNS, TRANSPORTS, Cell, load
@@ -25,10 +25,12 @@ from tests.harness.rawhttp import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from boxd.api.routes import Route
+    from boxd.http.routes.table import Route
     from tests.harness.house import Furnished
     from tests.harness.matrix import Row, Transport
     from tests.harness.rawhttp import Answer
+
+pytestmark = pytest.mark.promise("S1")
 
 MATRIX = load()
 ANY_METHOD = ("GET", "POST", "PURGE")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.asyncio.client import connect
 
-from boxd.mcp.registry import TOOLS
 from boxd.mcp.resources import ALWAYS, TEMPLATES
+from boxd.mcp.tools.registry import TOOLS
 from tests.harness.cells import begin, credential, hidden
 from tests.harness.house import Estate, changes, estate
 from tests.harness.matrix import COLUMNS, MCP_COLUMNS, Cell, load
@@ -18,6 +18,8 @@ from tests.harness.mcp import Talk
 if TYPE_CHECKING:
     from tests.harness.house import Furnished
     from tests.harness.matrix import Row
+
+pytestmark = pytest.mark.promise("S1")
 
 MATRIX = load()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from boxd.boxes import quota, sources
+from boxd.boxes.limits import quota, source_addresses
 
 if TYPE_CHECKING:
     import pytest
@@ -17,7 +17,7 @@ async def test_one_address_has_so_many_running_boxes_with_any_keys(
     front_door: Entrance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Loopback is all that a test has, and the service takes it for any other network.
-    monkeypatch.setattr(sources, "is_exempt", lambda *_: False)
+    monkeypatch.setattr(source_addresses, "is_exempt", lambda *_: False)
     monkeypatch.setattr(quota, "RUNNING_PER_SOURCE", 2)
     tier = replace(front_door.tiers.of("anybody"), running=1)
     monkeypatch.setattr(front_door.tiers, "_known", {"default": tier})

@@ -22,7 +22,7 @@ from asyncssh.constants import (
 )
 from asyncssh.packet import Boolean, String, UInt32
 
-from boxd.frontdoor import meter
+from boxd.ssh.connection import meter
 from tests.harness.openssh import run, running
 from tests.harness.wait import DEADLINE, until
 from tests.security.clients import connect, unproved

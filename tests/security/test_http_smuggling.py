@@ -127,7 +127,7 @@ class App:
 @asynccontextmanager
 async def app_in_box(web: Web) -> AsyncIterator[App]:
     """A box `web` with the app."""
-    await web.operations.up(ALICE, "web")
+    await web.operations.boxes.up(ALICE, "web")
     app = App()
     listener = await asyncio.start_server(app.serve, "127.0.0.1", 0)
     app.port = listener.sockets[0].getsockname()[1]

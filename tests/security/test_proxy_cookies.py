@@ -30,7 +30,7 @@ INVALID = {"error": "invalid API key"}
 async def box(web: Web) -> str:
     """A running box `web`; its id."""
     web.backend.near = True
-    return (await web.operations.up(ALICE, "web")).id
+    return (await web.operations.boxes.up(ALICE, "web")).id
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ async def refused(web: Web, path: str, cookie: str) -> None:
 
 
 async def test_the_cookie_opens_nothing_else(web: Web, box: str, app: PortServer) -> None:
-    other = (await web.operations.up(ALICE, "other")).id
-    foreign = (await web.operations.up(BOB, "web")).id
+    other = (await web.operations.boxes.up(ALICE, "other")).id
+    foreign = (await web.operations.boxes.up(BOB, "web")).id
     cookie = await visit(web, app.port)
     async with listening() as second:
         paths = [
@@ -168,7 +168,7 @@ async def test_no_other_websocket_takes_the_cookie(
 async def test_a_revoked_key_takes_its_cookies_along(web: Web, box: str, app: PortServer) -> None:
     key = await web.new_key(name="short")
     cookie = await visit(web, app.port, key=key)
-    await web.operations.remove_key(ALICE, "short")
+    await web.operations.keys.remove_key(ALICE, "short")
     await refused(web, f"/v1/boxes/web/proxy/{app.port}/", cookie)
 
 
@@ -189,7 +189,7 @@ async def test_a_revoked_key_ends_what_a_cookie_holds(web: Web, box: str) -> Non
         async with browser(web).stream("GET", path, headers=shown(cookie)) as response:
             pieces = response.aiter_raw()
             assert await anext(pieces) == b"x"
-            await web.operations.remove_key(ALICE, "short")
+            await web.operations.keys.remove_key(ALICE, "short")
             with pytest.raises(httpx.RemoteProtocolError):
                 await anext(pieces)
         await until(lambda: app.open == 0)
@@ -205,9 +205,9 @@ async def test_a_cookie_ends_with_its_time(
 
 async def test_a_cookie_does_not_outlive_its_box(web: Web, box: str, app: PortServer) -> None:
     cookie = await visit(web, app.port)
-    await web.operations.remove(ALICE, "web")
+    await web.operations.boxes.remove(ALICE, "web")
     await refused(web, f"/v1/boxes/web/proxy/{app.port}/", cookie)
-    again = (await web.operations.up(ALICE, "web")).id
+    again = (await web.operations.boxes.up(ALICE, "web")).id
     assert again != box
     for ref in ("web", box, again):
         await refused(web, f"/v1/boxes/{ref}/proxy/{app.port}/", cookie)
@@ -215,7 +215,7 @@ async def test_a_cookie_does_not_outlive_its_box(web: Web, box: str, app: PortSe
 
 
 async def test_the_scope_of_a_key_is_in_its_cookie(web: Web, box: str, app: PortServer) -> None:
-    inside = (await web.operations.up(ALICE, "ws1/web")).id
+    inside = (await web.operations.boxes.up(ALICE, "ws1/web")).id
     key = await web.new_key(scope="ws1")
     cookie = await visit(web, app.port, key=key)
     for ref in ("web", inside):
@@ -294,7 +294,6 @@ async def test_no_key_reaches_the_app(web: Web, box: str, app: PortServer) -> No
         f"POST /v1/boxes/web/proxy/{app.port}/?a=1&k%65y={web.key}&key={others}&key=app HTTP/1.1",
         "Host: api.test",
         f"Authorization: Bearer {web.key}",
-        "Authorization: Basic x",
         f"X-Api-Key: {others}",
         f"Referer: {page}?key={web.key}",
         f"Referer: {page}?b=2&key={others}",

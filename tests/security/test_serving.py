@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.frontdoor.limits import FAMILIAR, FULL, GUESTS
+from boxd.ssh.connection.limits import FAMILIAR, FULL, GUESTS
 from tests.harness.openssh import HOST, Client
 
 if TYPE_CHECKING:

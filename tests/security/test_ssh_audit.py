@@ -12,10 +12,10 @@ import pytest
 from asyncssh.constants import MSG_DISCONNECT, MSG_IGNORE, MSG_KEXINIT
 from asyncssh.packet import NameList, SSHPacket, String
 
-from box_guest import algorithms
+from box_guest.shared import algorithms
 from boxd.config import Address
-from boxd.frontdoor import server
-from boxd.frontdoor.server import FrontDoor
+from boxd.ssh.connection import server
+from boxd.ssh.connection.server import FrontDoor
 from tests.harness.openssh import HOST, Done, run
 from tests.harness.wait import DEADLINE
 

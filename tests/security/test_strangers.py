@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.config import Address
-from boxd.frontdoor import limits, server
+from boxd.ssh.connection import limits, server
 from tests.harness.openssh import HOST, Client, running
 from tests.harness.wait import until
 

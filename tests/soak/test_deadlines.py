@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes import timers
+from boxd.boxes.state.requests import BoxRequest
+from boxd.boxes.timing import timers
 from boxd.names.duration import format_duration
 from boxd.names.spec import parse_spec
 from tests.harness.drive import until
@@ -25,7 +26,7 @@ from tests.harness.world import ALICE, World
 from tests.integration.boxd.test_service import User
 
 if TYPE_CHECKING:
-    from boxd.boxes.quota import Tier
+    from boxd.boxes.limits.quota import Tier
     from tests.harness.mortal_daemon import Mortal
     from tests.plugins.figures import Figures
 
@@ -92,7 +93,7 @@ async def test_deadlines_of_many_boxes(
         for number in range(50):
             ttl = format_duration(chance.randrange(1, 600) * SECOND)
             spec = parse_spec(f"b{number}^{ttl}")
-            box = await world.lifecycle.up(ALICE.owner, None, spec)
+            box = await world.lifecycle.up(BoxRequest(ALICE.owner, None, spec))
             if asleep and chance.random() < 0.7:
                 await world.lifecycle.suspend(box)
         while await world.store.all_boxes():

@@ -18,10 +18,10 @@ from tests.harness.fsck import fsck_clean
 from tests.harness.leaks import ENDED, listed, missing_objects, rows, stray_objects
 from tests.harness.loop import run
 from tests.soak.workers import Worker, serve
-from wrkfs import gc, trash
 from wrkfs.atime import DUE_MAX, TOLD_MAX
+from wrkfs.attribute_cache import KNOWN_MAX
 from wrkfs.fs import Filesystem
-from wrkfs.shown import KNOWN_MAX
+from wrkfs.upkeep import gc, trash
 
 if TYPE_CHECKING:
     from collections.abc import Callable

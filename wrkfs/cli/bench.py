@@ -1,8 +1,9 @@
-"""Does the same works in directories of your own, interleaved, and compares their speed.
+"""Run the same workloads in several directories, interleaved, and compare their speed.
 
-Needs no credentials: DIR may lie on a mounted drive, on a local disk, anywhere. Works in a new
-directory below each, which it removes at the end. Cold works need root, because caches of the
-kernel are dropped; those of a mount process stay. Nothing else should run meanwhile.
+The command needs no credentials: DIR may be on a mounted drive, on a local disk, or anywhere else.
+It creates a temporary directory below each DIR and removes it at the end. Cold workloads need root,
+because they drop the caches of the kernel. They do not drop the caches of a mount process. Run
+nothing else on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from wrkfs.bench.works import ALL, BY_NAME
 if TYPE_CHECKING:
     import argparse
 
-HELP = "measures directories: a mounted drive beside any others"
+HELP = "compare the speed of directories, such as a mounted drive and a local disk"
 REPEAT = 5
 QUICK_REPEAT = 2
 
@@ -33,18 +34,43 @@ QUICK_REPEAT = 2
 def declare(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
     add = parser.add_argument
-    add("directory", type=Path, metavar="DIR", help="what is measured")
-    add("--peer", type=Path, action="append", default=[], metavar="DIR", help="to compare with")
-    add("--quick", action="store_true", help=f"little work, {QUICK_REPEAT} repetitions")
-    add("--json", type=Path, metavar="FILE", help="write the figures there")
-    add("--repeat", type=int, metavar="N", help=f"repetitions (default {REPEAT})")
-    add("--clients", type=int, default=1, metavar="N", help="processes that share each work")
-    add("--work", action="append", choices=sorted(BY_NAME), metavar="NAME", help="only these")
-    add("--cache", type=Path, default=CACHE, metavar="DIR", help=f"for archives ({CACHE})")
+    add("directory", type=Path, metavar="DIR", help="directory to measure")
+    add(
+        "--peer",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="directory to compare with; may be repeated",
+    )
+    add("--quick", action="store_true", help=f"small workloads, {QUICK_REPEAT} repetitions")
+    add("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    add("--repeat", type=int, metavar="N", help=f"repetitions (default: {REPEAT})")
+    add(
+        "--clients",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that share each workload (default: 1)",
+    )
+    add(
+        "--work",
+        action="append",
+        choices=sorted(BY_NAME),
+        metavar="NAME",
+        help="run only this workload; may be repeated",
+    )
+    add(
+        "--cache",
+        type=Path,
+        default=CACHE,
+        metavar="DIR",
+        help=f"directory for downloaded archives (default: {CACHE})",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """See the module. Exit status: 0 all works were done, 1 some failed."""
+    """Runs the workloads. Exit status: 0 success, 1 at least one workload failed."""
     repeat = arguments.repeat or (QUICK_REPEAT if arguments.quick else REPEAT)
     size = (QUICK if arguments.quick else FULL).shared_by(arguments.clients)
     try:
@@ -56,13 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
             works = tuple(w for w in ALL if not arguments.work or w.name in arguments.work)
             material = prepare(arguments.cache.expanduser(), size, works)
             plan = Plan(size, material, repeat, works, arguments.clients)
-            found = measure(targets, plan, _tell)
+            measurements = measure(targets, plan, _tell)
     except (OSError, WorkFailed) as error:
         sys.stderr.write(f"wrkfs bench: {error}\n")
         return 1
     names = [target.name for target in targets]
     reference = names[1] if len(names) > 1 else None
-    figures = summary(found, names[0], reference)
+    figures = summary(measurements, names[0], reference)
     rows = table(figures, names, ratio=reference is not None)
     sys.stdout.writelines(f"{line}\n" for line in aligned(rows))
     errors = [
@@ -76,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Corner(Directory):
-    """A new directory below the one that was given, called by the name that was given."""
+    """A temporary directory below a directory of the user, shown by the name of the latter."""
 
     def __init__(self, stack: ExitStack, path: Path) -> None:
         corner = Path(tempfile.mkdtemp(prefix=".wrkfs-bench-", dir=path))

@@ -1,4 +1,4 @@
-"""What the volume uses, and its limits."""
+"""Show the use and the limits of the volume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from wrkfs.config import VolumeConfig
 
-HELP = "what the volume uses, and its limits"
+HELP = "show the use and the limits of the volume"
 
 
 def declare(_parser: argparse.ArgumentParser) -> None:
@@ -20,12 +20,12 @@ def declare(_parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, _arguments: argparse.Namespace) -> Answer:
-    """See the module."""
+    """Returns the use of bytes and inodes. Raises Unavailable."""
     async with filesystem(config) as fs:
-        found = await fs.statfs()
+        usage = await fs.statfs()
     rows = (
-        ("bytes", found.bytes_used, found.bytes_limit, human),
-        ("inodes", found.inodes_used, found.inodes_limit, str),
+        ("bytes", usage.bytes_used, usage.bytes_limit, human),
+        ("inodes", usage.inodes_used, usage.inodes_limit, str),
     )
     lines = [f"{'':<8}{'used':>14}{'limit':>14}{'free':>14}{'use':>7}"]
     for name, used, limit, show in rows:
@@ -35,4 +35,4 @@ async def run(config: VolumeConfig, _arguments: argparse.Namespace) -> Answer:
             share = f"{100 * used / limit:.1f}%" if limit else "-"
             free = show(max(0, limit - used))
             lines.append(f"{name:<8}{show(used):>14}{show(limit):>14}{free:>14}{share:>7}")
-    return Answer(asdict(found), lines)
+    return Answer(asdict(usage), lines)

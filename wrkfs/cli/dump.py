@@ -1,6 +1,7 @@
-"""Writes the volume, as it is at this moment, as a tar archive to a file or to stdout (`-`).
+"""Write a snapshot of the volume as a tar archive to a file or to stdout (`-`).
 
-Any `tar` reads it; `wrkfs load` makes a volume of it. The file appears when it is complete.
+Any `tar` reads the archive. `wrkfs load` fills a volume from it. The file appears when it is
+complete.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from wrkfs import dump
-from wrkfs.cli.output import Answer, Progress, filesystem, human
+from wrkfs.cli.output import Answer, Progress, counted, filesystem, human
 from wrkfs.config import ConfigError
+from wrkfs.upkeep import dump
 
 if TYPE_CHECKING:
     import argparse
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 
     from wrkfs.config import VolumeConfig
 
-HELP = "write the volume as a tar archive"
+HELP = "write a snapshot of the volume as a tar archive"
 STDOUT = "-"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.add_argument("file", metavar="FILE", help="`-` for stdout")
+    parser.add_argument("file", metavar="FILE", help="file to write, or `-` for stdout")
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """See the module. ConfigError when the file cannot be written."""
+    """Writes the archive. Raises ConfigError when the file cannot be written."""
     try:
         with _target(arguments.file) as out:
             async with filesystem(config) as fs:
@@ -41,24 +42,22 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
                     Progress("copying rows") as copying,
                     Progress("dumping", in_bytes=True) as writing,
                 ):
-                    done = await dump.dump(config, fs, out, copying=copying, writing=writing)
+                    summary = await dump.dump(config, fs, out, copying=copying, writing=writing)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise ConfigError(f"{arguments.file}: {error.strerror}") from None
-    lines = [f"{done.entries} entries, {human(done.bytes)}"]
-    if done.skipped:
-        lines.append(f"{done.skipped} sockets left out: an archive cannot hold them")
+    lines = [f"{counted(summary.entries, 'entry', 'entries')}, {human(summary.bytes)}"]
     stream = sys.stderr if arguments.file == STDOUT else sys.stdout
-    return Answer(asdict(done), lines, stream=stream)
+    return Answer(asdict(summary), lines, stream=stream)
 
 
 @contextmanager
 def _target(name: str) -> Iterator[IO[bytes]]:
-    """A file that gets its name when it is complete, readable by its owner alone."""
+    """Yields a temporary file of mode 0600, and renames it when it is complete."""
     if name == STDOUT:
         if sys.stdout.isatty():
-            raise ConfigError("an archive is not for a terminal; name a file")
+            raise ConfigError("stdout is a terminal; name a file, or redirect the output")
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return

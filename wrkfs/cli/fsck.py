@@ -1,10 +1,10 @@
-"""Checks the volume's rows against every invariant, also while it is mounted.
+"""Check the rows of the volume against every invariant, also while it is mounted.
 
-Each check sees the volume as it is at one moment; different checks see different moments.
+Each check runs on one snapshot of the volume. Different checks run on different snapshots.
 
-Exit status: 0 clean, 1 something is wrong, 2 it could not be checked. `--repair` mends what can be
-mended without giving up a byte that some name shows, and checks again; the status tells what is
-left. `--data` also reads every block and compares it with its checksum.
+Exit status: 0 clean, 1 findings, 2 the check could not run. `--repair` repairs all findings that
+can be repaired without losing a byte of a named file, then checks again. The exit status is that of
+the second check. `--data` also reads every block and compares it with its checksum.
 """
 
 from __future__ import annotations
@@ -12,46 +12,52 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from wrkfs import fsck, repair, scrub
-from wrkfs.cli.output import Answer, Progress
+from wrkfs.cli.output import Answer, Progress, counted
+from wrkfs.upkeep import fsck, repair, scrub
 
 if TYPE_CHECKING:
     import argparse
 
     from wrkfs.config import VolumeConfig
-    from wrkfs.meta.snapshot import Finding
+    from wrkfs.meta.postgres.snapshot import Finding
 
-HELP = "check the volume's rows (--data: its blocks too; --repair: mend what is safe)"
+HELP = "check the rows of the volume (--data: also its blocks; --repair: repair safely)"
 CANNOT = 2
-"""Exit status when nothing could be checked."""
+"""Exit status when the check could not run."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.add_argument("--repair", action="store_true", help="mend what can be mended safely")
-    parser.add_argument("--data", action="store_true", help="verify every block's checksum")
+    parser.add_argument(
+        "--repair",
+        action="store_true",
+        help="repair all findings that can be repaired without losing data",
+    )
+    parser.add_argument(
+        "--data", action="store_true", help="read every block and verify its checksum"
+    )
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """See the module."""
+    """Checks, and repairs on request. Raises Unavailable."""
     with Progress("checking invariants") as bar:
         findings = await fsck.check(config, progress=bar)
-    before, mended = findings, {}
+    before, repaired = findings, {}
     if arguments.repair and findings:
-        with Progress("mending") as bar:
-            mended = await repair.repair(config, progress=bar)
+        with Progress("repairing") as bar:
+            repaired = await repair.repair(config, progress=bar)
         with Progress("checking again") as bar:
             findings = await fsck.check(config, progress=bar)
     if arguments.data:
         with Progress("verifying blocks", in_bytes=True) as bar:
             findings = findings + await scrub.scrub(config, progress=bar)
     lines = []
-    if mended:
+    if repaired:
         lines += [line(one) for one in before]
-        lines += [f"mended: {count} by {name}" for name, count in mended.items()]
-        lines.append("what is left:")
+        lines += [f"repaired: {count} by {name}" for name, count in repaired.items()]
+        lines.append("still wrong:")
     lines += [line(one) for one in findings]
-    lines.append(f"{len(findings)} found" if findings else "clean")
+    lines.append(counted(len(findings), "finding") if findings else "clean")
     data: dict[str, Any] = {
         "clean": not findings,
         "findings": [
@@ -63,13 +69,13 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
             }
             for one in findings
         ],
-        "mended": mended,
+        "mended": repaired,
     }
     return Answer(data, lines, 1 if findings else 0)
 
 
 def line(one: Finding) -> str:
-    """A finding for people; names cannot move the cursor."""
+    """Formats a finding for people. Names are escaped, so they cannot move the cursor."""
     where = f"inode {one.ino}" if one.ino else "volume"
     name = "" if one.name is None else f" {os.fsdecode(one.name)!r}"
     what = f"I{one.invariant}" if one.invariant else "data"

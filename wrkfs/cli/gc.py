@@ -1,8 +1,8 @@
-"""Deletes the objects that no file shows any more, and what the trash has kept long enough.
+"""Delete unreferenced objects, and purge expired entries of the trash.
 
-Mounts and the service do the same in the background; this command does it now, and tells how much.
-It is safe beside any use of the volume. With --compact files in many small pieces are rewritten
-first; that reads the index of all files.
+Mounts and the service do the same in the background. This command does it now and prints how much
+it deleted. It is safe beside any use of the volume. `--compact` first rewrites fragmented files,
+which reads the index of all files.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from wrkfs import compact, gc, trash
 from wrkfs.cli.output import Answer, Progress, filesystem, human
+from wrkfs.upkeep import compact, gc, trash
 
 if TYPE_CHECKING:
     import argparse
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 LEAST_GRACE = 60.0
-"""Seconds: twice what any transaction may take. Reads whose layout is older ask again."""
-HELP = "delete objects that no file shows any more"
+"""Seconds: twice the longest transaction. A read with an older file map fetches the map again."""
+HELP = "delete unreferenced objects now"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -32,23 +32,27 @@ def declare(parser: argparse.ArgumentParser) -> None:
         type=_grace,
         default=gc.GRACE.total_seconds(),
         metavar="SECONDS",
-        help="keep what was shown so short ago: reads may be under way "
+        help="keep objects that were referenced within this time, since reads may still use them "
         f"(default: %(default)g, at least {LEAST_GRACE:g})",
     )
     parser.add_argument(
-        "--compact", action="store_true", help="first rewrite files that are in many small pieces"
+        "--compact",
+        action="store_true",
+        help="first rewrite files that consist of many small slices",
     )
 
 
 def _grace(text: str) -> float:
     seconds = float(text)
     if not LEAST_GRACE <= seconds <= timedelta.max.total_seconds() / 2:
-        raise ArgumentTypeError(f"at least {LEAST_GRACE:g} s, or bytes that are read may go")
+        raise ArgumentTypeError(
+            f"must be at least {LEAST_GRACE:g} s: a shorter time deletes objects during a read"
+        )
     return seconds
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """See the module. StorageError, Unavailable: ended early, nothing lost."""
+    """Runs the jobs. StorageError and Unavailable end them early; no data is lost."""
     grace = timedelta(seconds=arguments.grace)
     compacted = 0
     async with filesystem(config) as fs:
@@ -58,12 +62,12 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
         with Progress("purging the trash") as bar:
             purged = await trash.tidy(fs, progress=lambda count: bar(count, 0))
         with Progress("collecting slices") as bar:
-            done = await gc.collect(fs, grace=grace, progress=lambda count: bar(count, 0))
-    data = {"compacted": compacted, "purged": purged, **asdict(done)}
+            result = await gc.collect(fs, grace=grace, progress=lambda count: bar(count, 0))
+    data = {"compacted": compacted, "purged": purged, **asdict(result)}
     lines = [
-        *([f"{compacted} stretches of files compacted"] if arguments.compact else ()),
+        *([f"{compacted} ranges of files compacted"] if arguments.compact else ()),
         f"{purged} entries purged from the trash",
-        f"{done.orphans} slices of ended sessions found uncommitted",
-        f"{done.slices} slices collected, {human(done.size)} at most",
+        f"{result.orphans} uncommitted slices of ended sessions marked for deletion",
+        f"{result.slices} slices deleted, at most {human(result.size)}",
     ]
     return Answer(data, lines)

@@ -1,6 +1,6 @@
-"""Fills an empty volume from a tar archive (compressed or not), a file or stdin (`-`).
+"""Fill an empty volume from a tar archive, compressed or not: a file or stdin (`-`).
 
-A volume that is not empty is refused. A load that was interrupted can be run again.
+The command rejects a volume that has files. An interrupted load can be run again.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from wrkfs import load
-from wrkfs.cli.output import Answer, Progress, filesystem, human
+from wrkfs.cli.output import Answer, Progress, counted, filesystem, human
 from wrkfs.config import ConfigError
+from wrkfs.upkeep import load
 
 if TYPE_CHECKING:
     import argparse
@@ -26,21 +26,23 @@ HELP = "fill an empty volume from a tar archive"
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """The command's own arguments."""
-    parser.add_argument("file", metavar="FILE", help="`-` for stdin")
+    parser.add_argument("file", metavar="FILE", help="archive to read, or `-` for stdin")
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """See the module. ConfigError when the file cannot be read."""
+    """Loads the archive. Raises ConfigError when the file cannot be read."""
     with _source(arguments.file) as source, Progress("loading", in_bytes=True) as bar:
         async with filesystem(config) as fs:
-            done = await load.load(fs, source, progress=bar)
-    if done.finished:
-        lines = ["finished what an interrupted load had read; the archive was not read again"]
+            result = await load.load(fs, source, progress=bar)
+    if result.finished:
+        lines = ["finished an interrupted load; the archive was not read again"]
     else:
-        lines = [f"{done.entries} entries, {human(done.bytes)}"]
-    if done.skipped:
-        lines.append(f"{done.skipped} extended attributes left out: not of user. or trusted.")
-    return Answer(asdict(done), lines)
+        lines = [f"{counted(result.entries, 'entry', 'entries')}, {human(result.bytes)}"]
+    if result.skipped:
+        lines.append(
+            f"{result.skipped} extended attributes skipped: only user. and trusted. are supported"
+        )
+    return Answer(asdict(result), lines)
 
 
 def _source(name: str) -> AbstractContextManager[IO[bytes]]:

@@ -1,4 +1,4 @@
-"""What the commands share: their answers, sizes for people, a progress bar."""
+"""Shared by the commands: results, sizes for people, and a progress bar."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 REDRAW = 0.1
-"""Seconds between two pictures of a bar."""
+"""Seconds between two updates of a bar."""
 WIDTH = 30
 """Characters of a bar."""
 
 
 def shared(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """The options of every command. `again`: they may stand behind a command's verb as well."""
+    """Adds the options of every command. `again` adds them to a verb of a command as well."""
     parser.add_argument(
         "--credentials",
         type=Path,
         default=argparse.SUPPRESS if again else None,
         metavar="FILE",
-        help="mode 0600; always needed",
+        help="credential file of the volume (mode 0600); required",
     )
     parser.add_argument(
         "--json",
@@ -43,7 +43,7 @@ def shared(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command found: `data` for `--json`, `lines` for people, and its exit status."""
+    """Result of a command: `data` for `--json`, `lines` for people, and the exit status."""
 
     data: Any
     lines: Sequence[str]
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Command(Protocol):
-    """What a module of a command has; its docstring is the command's description."""
+    """Interface of a command module. Its docstring is the description of the command."""
 
     HELP: str
     __doc__: str | None
@@ -64,13 +64,13 @@ class Command(Protocol):
     def run(
         self, config: VolumeConfig, arguments: argparse.Namespace, /
     ) -> Coroutine[Any, Any, Answer]:
-        """Does it. ConfigError, WrkfsError."""
+        """Runs the command. Raises ConfigError and WrkfsError."""
         ...
 
 
 @asynccontextmanager
 async def filesystem(config: VolumeConfig) -> AsyncIterator[Filesystem]:
-    """The volume, as a session of its own. Unavailable."""
+    """Connects to the volume with a session of its own. Raises Unavailable."""
     fs = await Filesystem.connect(config, kind="cli")
     try:
         yield fs
@@ -79,7 +79,7 @@ async def filesystem(config: VolumeConfig) -> AsyncIterator[Filesystem]:
 
 
 def human(size: int) -> str:
-    """A number of bytes with a unit."""
+    """Formats a number of bytes with a binary unit."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(UNITS) - 1:
         value /= 1024
@@ -87,10 +87,15 @@ def human(size: int) -> str:
     return f"{value:.1f} {UNITS[unit]}" if unit else f"{size} B"
 
 
-class Progress:
-    """One line on stderr that tells how far long work is; nothing unless stderr is a terminal.
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Returns the number with the noun in the right number: "1 file", "2 entries"."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
-    Use it as a context: the line is gone at the end.
+
+class Progress:
+    """A progress bar of one line on stderr. It stays silent unless stderr is a terminal.
+
+    A context manager: the line disappears at the end.
     """
 
     def __init__(self, what: str, *, in_bytes: bool = False, stream: TextIO | None = None) -> None:
@@ -110,7 +115,7 @@ class Progress:
             self._stream.flush()
 
     def __call__(self, done: int, total: int) -> None:
-        """Tells that `done` of `total` are done (0: nobody knows how many there are)."""
+        """Shows that `done` of `total` units are done. A `total` of 0 means unknown."""
         now = time.monotonic()
         if not self._wanted or (now < self._next and done != total):
             return
@@ -119,7 +124,7 @@ class Progress:
         self._stream.flush()
 
     def picture(self, done: int, total: int, seconds: float) -> str:
-        """The line, without what moves the cursor."""
+        """Returns the text of the line, without control sequences."""
         if not total:
             return f"{self._what}  {self._show(done)}"
         share = min(1.0, done / total)

@@ -1,4 +1,4 @@
-"""Attributes of a path, and the slices that a file consists of."""
+"""Show the attributes of a path and the slices of a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
     from wrkfs.types import Attr
 
-HELP = "attributes of a path and the slices it consists of"
+HELP = "show the attributes of a path and the slices of a file"
 TYPES = {
     stat.S_IFREG: "regular file",
     stat.S_IFDIR: "directory",
@@ -30,7 +30,7 @@ TYPES = {
     stat.S_IFBLK: "block device",
 }
 SHOWN_TIMES = range(-62_135_596_800, 253_402_300_800)
-"""Seconds that a calendar of four digits has (years 1 to 9999)."""
+"""Seconds since 1970 of the years 1 to 9999, which `datetime` can format."""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """See the module. NotFound."""
+    """Returns attributes and slices. Raises NotFound."""
     async with filesystem(config) as fs:
         attr = (await resolve(fs, os.fsencode(arguments.path), follow=False)).attr
         if attr is None:

@@ -1,10 +1,10 @@
-"""Which backend makes the boxes of an installation: the operator chooses one for all of them."""
+"""Chooses the backend of an installation. The operator selects one for all boxes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.backends.runc import RuncBackend
+from boxd.backends.runc.backend import RuncBackend
 from boxd.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
-    """The backend that `config.backend` names; not set up yet.
+    """Return the backend that `config.backend` names, not set up yet.
 
-    `existing` are the backends of the boxes that there are. To `serve`, all must be of the chosen
-    one, else Unavailable names the flag to give; who only stops them gets theirs. BadRequest for a
-    flag that the backend does not have.
+    `existing` are the backends of existing boxes. With `serve`, all must be the chosen one; if not,
+    Unavailable names the flag to give. Without `serve`, boxes are only stopped, and the result is
+    the backend of existing boxes. BadRequest for a flag that the backend does not support.
     """
     foreign = sorted(set(existing) - {config.backend})
     if foreign and serve:
@@ -29,11 +29,11 @@ def choose(config: Config, existing: Iterable[str], *, serve: bool) -> Backend:
             "or use another --state-dir"
         )
     if config.mount_in_box and config.backend != RuncBackend.name:
-        raise BadRequest(f"--mount-in-box is for --backend {RuncBackend.name}")
+        raise BadRequest(f"--mount-in-box is only for --backend {RuncBackend.name}")
     name = foreign[0] if foreign else config.backend
     if name == RuncBackend.name:
         return RuncBackend(config)
-    # Its client takes long to load (see CONTRIBUTING): only who uses it waits for that.
-    from boxd.backends.docker import DockerBackend
+    # Its client takes long to import (see CONTRIBUTING), so only its users import it.
+    from boxd.backends.docker.backend import DockerBackend
 
     return DockerBackend(config)

@@ -1,9 +1,9 @@
-"""What a backend does. Implementations: `runc` (real), `fake` (tests of the layers above).
+"""The interface of backends. Implementations: `runc` (default), `docker`, and a fake for tests.
 
-A backend makes, starts, stops and removes boxes by id; it knows nothing of owners, names or
-states. Every method is idempotent: calling it again after a crash finishes what was begun. A
-failed `create` or `start` leaves nothing behind that `destroy` does not remove. Nothing outside
-this folder may assume that a box is a local process.
+A backend creates, starts, stops and removes boxes by id. It knows nothing of owners, names or box
+states. Every method is idempotent: a call after a crash completes interrupted work. `destroy`
+removes everything that a failed `create` or `start` may leave. Code outside this folder must not
+assume that a box is a local process.
 """
 
 from __future__ import annotations
@@ -13,45 +13,47 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this backend can do here. `why_no_suspend` is shown to users when it cannot."""
+    """What this backend supports on this host. `why_no_suspend` is the reason shown to users."""
 
     suspend: bool
-    """Memory goes to the disk and comes back."""
+    """Boxes can be suspended to disk and resumed with their memory."""
     fork: bool
-    """A box is copied with its memory while it lives."""
+    """A running box can be copied with its memory."""
     snapshot: bool
-    """The disk of a box can be kept and copied."""
+    """The disk of a box can be saved and copied."""
     disk_limit: bool
-    """A box that fills its disk fails alone."""
+    """A full disk affects its box only."""
     any_image: bool
-    """Images need not be in the catalog."""
+    """Images outside the catalog can be used."""
     why_no_suspend: str
     attaches_drives: bool = True
-    """A mount of this host can be put into a running box; else its agent mounts the drive."""
+    """The host can mount a drive in a running box. If not, the box's agent mounts it."""
     memory_ceiling: bool = True
-    """All boxes together have a ceiling of memory, so that the host itself is never short of it."""
+    """All boxes together have a memory limit, so that they cannot exhaust the host's memory."""
+    call_filter: str = ""
+    """Digest of the system call filter. A memory image contains the filter of its box."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxPlan:
-    """What to build a box from.
+    """The parameters of a new box.
 
-    `rootfs` is the image's unpacked root (never written), None for an `image` that only the backend
-    knows; `runtime` is the guest runtime directory (mounted read-only at /.box), `run_dir` a
-    directory of the box on the host, mounted at /run/box: it holds the tunnel socket and the
-    agent's configuration.
+    `rootfs` is the image's unpacked root, which is never written. It is None for an `image` that
+    only the backend knows. `runtime` is the guest runtime directory, mounted read-only at /.box.
+    `run_dir` is a directory of the box on the host, mounted at /run/box; it contains the tunnel
+    socket and the agent's configuration.
     """
 
     box_id: str
     hostname: str
     image: str
-    """Name in the catalog, or a reference that the backend understands."""
+    """Name in the catalog, or a reference for the backend."""
     rootfs: Path | None
     runtime: Path
     run_dir: Path
@@ -59,172 +61,206 @@ class BoxPlan:
     mem_mb: int
     pids: int
     egress: str
-    """A policy as `boxd.backends.egress` reads it: `all`, `none`, or a list."""
+    """A policy for `boxd.backends.network.egress`: `all`, `none`, or a list."""
     disk_mb: int = 0
-    """Cap of the writable layer in MiB, where the backend can; 0: none."""
+    """Limit of the writable layer in MiB, if the backend supports it; 0: none."""
     template: bool = False
-    """Made only to be copied: what is kept of it keeps no version of an image."""
+    """The box exists only to be copied. Its snapshots do not keep a version of an image."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendBox:
-    """A box that the backend holds. `running`: its init process lives."""
+    """A box of the backend. `running`: its init process is alive."""
 
     box_id: str
     running: bool
     frozen: bool = False
-    """It lives and stands still."""
+    """It is alive, but its processes are frozen."""
     memory: bool = False
-    """A complete image of its memory stands on the disk."""
+    """There is a complete image of its memory on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitState:
+    """State of the main thread of a box's init, which runs the agent's event loop."""
+
+    stopped: str = ""
+    """Why it is stopped (a debugger or a signal), in words for the box's owner; empty if not."""
+    sleeping: bool = False
+    """It waits for an event, neither for a processor nor for a disk."""
+    switches: int = 0
+    """Number of its context switches. If the number stays the same, it has not run in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoxStats:
-    """Use of resources since the box started: CPU seconds, memory and writable layer in bytes."""
+    """Resource usage since the box started: CPU seconds; memory and writable layer in bytes."""
 
     cpu_s: float
     memory_bytes: int
     disk_bytes: int
     pids: int
     net_rx_bytes: int = 0
-    """What the box received; of its present network interface."""
+    """Bytes received by the box's present network interface."""
     net_tx_bytes: int = 0
+    oom_kills: int = 0
+    """Number of processes killed because the box's memory was full."""
+    saved_memory_bytes: int = 0
+    """Bytes of a suspended box's memory image on the host's disk."""
 
 
 class Backend(Protocol):
-    """Makes boxes."""
+    """Creates and runs boxes."""
 
     name: str
 
     async def setup(self) -> None:
-        """Prepares the host once at daemon start. Raises boxd.errors.Unavailable with a remedy."""
+        """Prepare the host once at daemon start. Raises boxd.errors.Unavailable with a remedy."""
         ...
 
     async def close(self) -> None:
-        """Lets go of what `setup` made and no box uses. Boxes go on living."""
+        """Release everything that `setup` made and no box uses. Boxes continue to run."""
         ...
 
     def capabilities(self) -> Capabilities:
-        """What can be done here; valid after `setup`."""
+        """Return what is supported here; valid after `setup`."""
         ...
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
-        """Tells which images there are now, with their roots, before boxes are made from them.
+        """Announce the current images and their roots, before boxes are made from them.
 
-        What takes long for `first`, the one of most boxes, is done at once; what is kept of others,
-        and no box stands on, is given up. Boxes may be made meanwhile.
+        The backend at once does slow preparations for `first`, the image of most boxes. It discards
+        data of other roots that no box uses. Boxes may be created meanwhile.
         """
         ...
 
     async def create(self, plan: BoxPlan) -> None:
-        """Prepares root layer, network with its fence, cgroup and configuration; starts nothing."""
+        """Prepare root layer, network with fence, cgroup and configuration, without a process."""
         ...
 
     async def start(self, box_id: str) -> None:
-        """Starts the init process (the guest agent) of a created or stopped box.
+        """Start the init process (the guest agent) of a created or stopped box.
 
-        Memory of it on the disk is discarded.
+        Discards its memory on the disk.
         """
         ...
 
     async def attach_drive(self, box_id: str, source: Path) -> None:
-        """Makes the mount at `source` (on this host) appear at /wrk of the running box.
+        """Mount the host's mount `source` at /wrk of the running box.
 
         Replaces a stale mount there.
         """
         ...
 
     async def detach_drive(self, box_id: str) -> None:
-        """Takes /wrk away; Conflict naming the holders when it is in use. No error if absent."""
+        """Unmount /wrk. Conflict with the names of the holders if in use. No error if absent."""
         ...
 
     async def stop(self, box_id: str) -> None:
-        """Ends all processes of the box, frozen ones too; disk and memory on the disk stay."""
+        """End all processes of the box, also frozen ones. Disk and saved memory stay."""
+        ...
+
+    async def init_state(self, box_id: str) -> InitState:
+        """Return the state of the box's init, or the default if the box is not running."""
+        ...
+
+    async def suspect_inits(self, box_ids: Collection[str]) -> set[str]:
+        """Return those of `box_ids` whose init may be stopped or gone.
+
+        One cheap pass for all of them. `init_state` and `list` are exact.
+        """
         ...
 
     async def destroy(self, box_id: str) -> None:
-        """Removes the box with everything of it. No error if it is unknown."""
+        """Remove the box completely. No error if it is unknown."""
         ...
 
     async def list(self) -> list[BackendBox]:
-        """All boxes on this host that belong to this installation."""
+        """Return all boxes on this host that belong to this installation."""
         ...
 
     async def stats(self, box_id: str) -> BoxStats:
-        """Present use of resources."""
+        """Return the current resource usage."""
         ...
 
-    # Memory. Unsupported where `capabilities().suspend` is off.
+    async def oom_kills(self, box_id: str) -> int:
+        """Return only the figure of `stats`, which is cheap. 0 if the box is not running."""
+        ...
+
+    # Memory. Unsupported if `capabilities().suspend` is off.
 
     async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
-        """A non-blocking TCP socket that sees the network of a running box as from inside.
+        """Return a non-blocking TCP socket in the network of a running box.
 
-        None: the box's network is not to be had here; its tunnel leads to it.
+        None: the network cannot be reached from this process; use the box's tunnel.
         """
         ...
 
     async def freeze(self, box_id: str) -> None:
-        """Has the processes of a running box stand still."""
+        """Freeze the processes of a running box."""
         ...
 
     async def save_memory(self, box_id: str) -> None:
-        """Writes the memory of a frozen box to the disk and makes it its memory in one step.
+        """Write the memory of a frozen box to the disk, and publish it in one step.
 
         The box is frozen and alive afterwards: `stop` completes a suspension, `thaw` undoes it.
-        After an error it is frozen as well, and has no memory on the disk. BoxdError with one line
-        for people when it holds something that cannot be kept.
+        After an error the box is frozen too, and has no memory on the disk. BoxdError with one line
+        for users if the box holds something that cannot be saved.
         """
         ...
 
     async def thaw(self, box_id: str) -> None:
-        """Has a frozen box run on. Its memory on the disk is discarded before."""
+        """Discard the memory of a frozen box on the disk, then thaw the box."""
         ...
 
     async def resume(self, box_id: str, drive: Path | None) -> None:
-        """Has a stopped box run on from its memory, which is used up by that.
+        """Resume a stopped box with its memory. The memory can be used only once.
 
-        `drive` is the mount for its /wrk if it had one. MemoryLost when the memory cannot be
-        brought back: nothing of the try is left then, and `start` works.
+        `drive` is the mount for its /wrk, if it had one. MemoryLost if the memory cannot be
+        restored: then nothing of the attempt remains, and `start` works.
         """
         ...
 
     async def discard_memory(self, box_id: str) -> None:
-        """Removes the memory of a box that does not run. No error if it has none."""
+        """Remove the memory of a box that is not running. No error if it has none."""
         ...
 
-    # Snapshots. Unsupported where `capabilities().snapshot` is off.
+    # Snapshots. Unsupported if `capabilities().snapshot` is off.
 
-    async def snapshot(self, box_id: str, snapshot_id: str, *, lasting: bool = True) -> None:
-        """Keeps disk and memory of a box that is frozen or does not run.
+    async def snapshot(
+        self, box_id: str, snapshot_id: str, *, lasting: bool = True, memory: bool = True
+    ) -> None:
+        """Save disk and memory of a box that is frozen or not running.
 
-        Of a frozen one, memory and disk are those of one moment; of a stopped one, its memory is
-        kept if it has any. What fails leaves no snapshot. Without `lasting` it need not outlive
-        the host's next crash, and the box stands still for a shorter time.
+        Memory and disk of a frozen box are consistent. Of a stopped box, its memory is included if
+        it has any. A failure leaves no snapshot. Without `lasting`, the snapshot may be lost in a
+        crash of the host, but the box is frozen for a shorter time. Without `memory`, it contains
+        only the disk.
         """
         ...
 
     async def snapshot_bytes(self, snapshot_id: str) -> int:
-        """What layer and memory of a snapshot take on the host's disk, shared parts included.
+        """Return the bytes of a snapshot's layer and memory on disk, shared parts included.
 
-        NotFound.
+        Raises NotFound.
         """
         ...
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
-        """Removes a snapshot. No error if it is unknown."""
+        """Remove a snapshot. No error if it is unknown."""
         ...
 
     async def snapshots(self) -> tuple[str, ...]:
-        """Ids of all snapshots on this host that belong to this installation."""
+        """Return the ids of all snapshots on this host that belong to this installation."""
         ...
 
     async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
-        """Gives a box that does not run the disk and the memory of a snapshot. NotFound."""
+        """Replace disk and memory of a stopped box by those of a snapshot. Raises NotFound."""
         ...
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
-        """As `create`, with disk and memory of a snapshot: `resume` or `start` follows. NotFound.
+        """Create a box like `create`, but with disk and memory of a snapshot. Raises NotFound.
 
-        The new box has its own name, network and run directory.
+        Call `resume` or `start` next. The new box has its own name, network and run directory.
         """
         ...

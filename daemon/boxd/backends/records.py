@@ -1,4 +1,4 @@
-"""What the runc backend keeps of a box: `box.json` in the box's directory."""
+"""Stores the backends' records of boxes: `box.json` in each box's directory."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from boxd.errors import NotFound, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from boxd.backends.hostnames import HostNames
+    from boxd.backends.host.names import HostNames
 
 _log = logging.getLogger(__name__)
 
 PLAIN = "plain"
-"""The kind of disk of boxes of releases that knew no other."""
+"""Kind of disk of boxes whose record names none, because an older release wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What `start` needs, and which addresses are the box's."""
+    """The parameters and addresses of a box, as `start` needs them."""
 
     slot: int
     plan: BoxPlan
     disk: str = PLAIN
-    """The kind of disk that the box has."""
+    """The kind of the box's disk."""
 
     def dump(self) -> str:
-        """As JSON."""
+        """Encode the record as JSON."""
         plan = {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self.plan).items()}
         return json.dumps({"slot": self.slot, "plan": plan, "disk": self.disk}, indent=1)
 
     @classmethod
     def load(cls, text: str) -> Record:
-        """Reads what `dump` wrote. ValueError with the reason when that is not what it is."""
+        """Decode a record of `dump`. Raises ValueError with the reason if it is invalid."""
         try:
             return cls._load(json.loads(text))
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"it is not whole: {error!r}") from error
+            raise ValueError(f"it is incomplete: {error!r}") from error
 
     @classmethod
     def _load(cls, data: dict[str, Any]) -> Record:
@@ -52,10 +52,10 @@ class Record:
         unknown = plan.keys() - {field.name for field in fields(BoxPlan)}
         if unknown:
             names = ", ".join(sorted(unknown))
-            raise ValueError(f"a newer release wrote it: this one does not know {names}")
+            raise ValueError(f"a newer release wrote it; this one does not know {names}")
         for name in ("rootfs", "runtime", "run_dir"):
             plan[name] = None if plan[name] is None else Path(plan[name])
-        plan.setdefault("image", "")  # records of earlier releases do not name it
+        plan.setdefault("image", "")  # records of older releases have no image
         return cls(data["slot"], BoxPlan(**plan), data.get("disk", PLAIN))
 
 
@@ -64,27 +64,27 @@ class Records:
 
     def __init__(self, names: HostNames) -> None:
         self._names = names
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def all(self) -> Iterator[Record]:
-        """Every box with a record that can be read, in the order of ids; others are logged once."""
+        """Yield every readable record, sorted by id. Unreadable ones are logged once."""
         for box_id in self.ids():
             try:
                 record = self.find(box_id)
             except Unavailable as error:
-                if box_id not in self._told:
+                if box_id not in self._logged:
                     _log.error("%s", error, extra={"box": box_id})
-                self._told.add(box_id)
+                self._logged.add(box_id)
                 continue
             if record is not None:
                 yield record
 
     def ids(self) -> list[str]:
-        """Every box that has a record, in order."""
+        """Return the sorted ids of all boxes with a record."""
         return sorted(path.parent.name for path in self._names.boxes_dir.glob("*/box.json"))
 
     def find(self, box_id: str) -> Record | None:
-        """A box's record; None when there is no such box. Unavailable when it cannot be read."""
+        """Return a box's record, or None if there is no such box. Unavailable if unreadable."""
         path = self._names.paths(box_id).record
         try:
             return Record.load(path.read_text())
@@ -93,26 +93,26 @@ class Records:
         except ValueError as error:
             raise Unavailable(
                 f"the record of the box, {path}, cannot be read: {error}; the box's disk is kept: "
-                "put the file back from a copy, or remove the box"
+                "restore the file from a copy, or remove the box"
             ) from error
 
     def get(self, box_id: str) -> Record:
-        """A box's record. Raises NotFound."""
+        """Return a box's record. Raises NotFound."""
         record = self.find(box_id)
         if record is None:
             raise NotFound(f"the backend has no box {box_id}")
         return record
 
     async def put(self, record: Record) -> None:
-        """Writes it; a reader sees the old or the new one, also after a loss of power."""
+        """Write a record. After a power loss, the old or the new record is complete."""
         path = self._names.paths(record.plan.box_id).record
         await asyncio.to_thread(write, path, record.dump(), durable=True)
 
 
 def write(path: Path, text: str, *, durable: bool = False) -> None:
-    """Replaces a file in one step.
+    """Replace a file atomically.
 
-    `durable`: when this returns, the file and its directory outlast a loss of power.
+    With `durable`, the file and its directory survive a power loss once this returns.
     """
     temporary = path.with_name(f"{path.name}.new")
     with temporary.open("w") as file:

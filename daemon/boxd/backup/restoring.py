@@ -20,7 +20,7 @@ from boxd.backup.keyfile import read_key
 from boxd.backup.making import INSTANCE, KEYS
 from boxd.backup.places import open_target
 from boxd.backup.target import newest, split_source
-from boxd.boxes import adoption, templates
+from boxd.boxes.lifecycle import adoption, templates
 from boxd.embedded.files import sync_directory, write_private
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.statedir import LOCK, hold_lock, make_private

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from boxd.backup import status
 from boxd.errors import BoxdError
+from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from boxd.backup.making import BackupJob
@@ -32,18 +33,15 @@ class BackupSchedule:
         self._job = job
         self._every = every
         self._retry = min(retry, every)
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks()
 
     def start(self) -> None:
         """Begins, in the background; it goes on through failures."""
-        self._task = asyncio.create_task(self._repeat(), name="backups")
+        self._tasks.start(self._repeat(), name="backups")
 
     async def close(self) -> None:
         """Ends it; a backup under way is given up and leaves nothing. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._tasks.close()
 
     def left(self) -> timedelta:
         """Until the next one is due; zero or less: now."""

@@ -1,1 +1,1 @@
-"""Life of a box."""
+"""Boxes: their lifecycle, limits, presence, state, time rules and commands."""

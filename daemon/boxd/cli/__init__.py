@@ -1,5 +1,6 @@
-"""Protocol adapter only. The command line: flags in, lines of text out.
+"""The command line of the daemon, a protocol adapter: it parses flags and prints lines of text.
 
-`main` parses; `flags` has the flags, `settings` makes a `Config` of them; a module for each group
-of commands. `archives` does what `backup` and `restore` ask for.
+`main` parses. `flags` builds parsers from the declarations in `boxd.config`; `settings` builds a
+`Config` from the parsed flags. Each group of commands has a module. `archives` implements `backup`
+and `restore`.
 """

@@ -1,4 +1,4 @@
-"""What `boxd backup` and `boxd restore` do."""
+"""Implementation of `boxd backup` and `boxd restore`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 
 def backup(config: Config, to: str | None, keep: int | None, new_key: Path | None) -> int:
-    """`boxd backup`: makes an archive, or a key file. Raises BoxdError."""
+    """Make an archive, or create a key file if `new_key` is given. Return the exit status.
+
+    `keep` archives remain in `to`; None: all. Raises BoxdError.
+    """
     if new_key is not None:
         make_key(new_key)
-        print(f"wrote {new_key}: keep it apart from the archives; without it they are worthless")
+        print(f"wrote {new_key}: store it apart from the archives, which are useless without it")
         return 0
     if to is None:
         raise BadRequest("give --to DIR or --to s3://BUCKET/PREFIX")
@@ -43,7 +46,7 @@ async def restore(
     *,
     keep_database: bool,
 ) -> list[str]:
-    """`boxd restore`; what to tell people. Raises BoxdError."""
+    """Restore a state directory; return the lines to print. Raises BoxdError."""
     now = SystemClock().now()
     return await restoring.restore(
         config, source, _key_file(config), now, progress, keep_database=keep_database
@@ -55,14 +58,17 @@ async def _backup(config: Config, to: str, keep: int | None) -> str:
     target = open_target(to, config.backup_store_file)
     async with _database(config) as dsn:
         job = BackupJob(config.state_dir, dsn, target, key, SystemClock(), keep)
-        made = await job.run()
-    return f"made {made.told()}"
+        backup = await job.run()
+    return f"made {backup.told()}"
 
 
 @asynccontextmanager
 async def _database(config: Config) -> AsyncIterator[str]:
-    """DSN of the control database. The embedded one of a service that does not run is started
-    meanwhile. Unavailable when there is none."""
+    """Yield the DSN of the control database.
+
+    If the service is stopped, its embedded PostgreSQL runs for the duration of the body. Raises
+    Unavailable if the state directory has no service.
+    """
     if config.meta_dsn is not None:
         yield config.meta_dsn
         return
@@ -78,7 +84,7 @@ async def _database(config: Config) -> AsyncIterator[str]:
         try:
             yield await postgres.start()
         finally:
-            # Mounts that a killed daemon left behind still use the server that it left.
+            # Mounts of a killed daemon still use the PostgreSQL server of that daemon.
             await (postgres.detach() if left_running else postgres.stop())
     finally:
         os.close(lock)
@@ -86,5 +92,5 @@ async def _database(config: Config) -> AsyncIterator[str]:
 
 def _key_file(config: Config) -> Path:
     if config.backup_key_file is None:
-        raise BadRequest("give --key-file FILE; `boxd backup --new-key FILE` makes one")
+        raise BadRequest("give --key-file FILE; `boxd backup --new-key FILE` creates one")
     return config.backup_key_file

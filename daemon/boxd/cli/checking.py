@@ -1,4 +1,4 @@
-"""`boxd doctor` and `boxd openapi`."""
+"""The commands `boxd doctor` and `boxd openapi`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def doctor(config: Config, arguments: argparse.Namespace) -> int:
-    """What this host can and cannot do, as a table; 1 when something needed is missing."""
+    """Print the checks of this host as a table; return 1 if a required check fails, else 0."""
     from boxd import doctor as host
 
     del arguments
-    found = [*host.checks(config), host.suspending(config)]
+    checks = [*host.checks(config), host.suspending(config)]
     rows = [("CHECK", "", "FOUND", "REMEDY")]
-    for check in found:
+    for check in checks:
         word = "ok" if check.ok else "FAILS" if check.needed else "warn"
-        rows.append((check.name, word, check.found, "" if check.ok else check.remedy))
+        rows.append((check.name, word, check.finding, "" if check.ok else check.remedy))
     print_table(rows)
-    return 1 if any(check.needed and not check.ok for check in found) else 0
+    return 1 if any(check.needed and not check.ok for check in checks) else 0
 
 
 def openapi(config: Config, arguments: argparse.Namespace) -> int:
-    """Prints the OpenAPI document of all that can be served; 0."""
-    from boxd.api.openapi import document, text
+    """Print the OpenAPI document of the HTTP API with all optional routes; return 0."""
+    from boxd.http.openapi.document import document, text
 
     del config, arguments
     print(text(document()), end="")

@@ -1,7 +1,7 @@
-"""What SIGHUP means: the terminal is gone, or somebody wants settings read anew.
+"""SIGHUP means one of two things: the terminal has closed, or the settings must be read again.
 
-The kernel sends it to the programs of a terminal that closes. Operators and log rotation send it to
-daemons by habit, and mean no end by it.
+The kernel sends SIGHUP to the programs of a terminal that closes. Operators and log rotation also
+send it to daemons, and then it must not stop the daemon.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def handler(stop: Callable[[], None], reread: Callable[[], None]) -> Callable[[], None]:
-    """What to do at SIGHUP: `stop` if the terminal of now is gone then, `reread` otherwise."""
+    """Return the handler of SIGHUP.
+
+    It calls `stop` if the process has lost the terminal that it has now, else `reread`.
+    """
     had_terminal = _has_terminal()
 
     def hang_up() -> None:
@@ -27,7 +30,7 @@ def handler(stop: Callable[[], None], reread: Callable[[], None]) -> Callable[[]
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal; one that has hung up is none."""
+    """Whether this process has a controlling terminal that has not hung up."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

@@ -1,4 +1,4 @@
-"""`boxd images`: build, import, rm, ls."""
+"""The command `boxd images`: build, import, rm, ls."""
 
 from __future__ import annotations
 
@@ -6,31 +6,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd import log
+from boxd.cli.flags import COMMON, parent
 from boxd.cli.printing import print_table, say, showing
 
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.cli.flags import Commands, Flags
+    from boxd.cli.flags import Commands
     from boxd.config import Config
 
 
-def add(commands: Commands, flags: Flags) -> None:
-    """The command and its verbs."""
+def add(commands: Commands) -> None:
+    """Add the command and its verbs."""
+    parents = [parent(COMMON)]
     images = commands.add_parser("images", help="build, import, list or remove images")
     verbs = images.add_subparsers(required=True, metavar="VERB")
-    build = verbs.add_parser("build", parents=[flags.common], help="build images anew")
+    build = verbs.add_parser("build", parents=parents, help="build images from their recipes")
     build.add_argument("names", nargs="+", metavar="NAME")
     build.set_defaults(run=_build)
-    text = "an image of a directory or a tar archive (also docker save, OCI layout)"
-    importing = verbs.add_parser("import", parents=[flags.common], help=text)
+    text = "create an image from a directory or a tar archive (also docker save, OCI layout)"
+    importing = verbs.add_parser("import", parents=parents, help=text)
     importing.add_argument("name", metavar="NAME")
     importing.add_argument("source", type=Path, metavar="FILE|DIR")
     importing.set_defaults(run=_import)
-    removing = verbs.add_parser("rm", parents=[flags.common], help="remove images no box stands on")
+    removing = verbs.add_parser("rm", parents=parents, help="remove images that no box uses")
     removing.add_argument("names", nargs="+", metavar="NAME")
     removing.set_defaults(run=_rm)
-    verbs.add_parser("ls", parents=[flags.common], help="the catalog").set_defaults(run=_ls)
+    verbs.add_parser("ls", parents=parents, help="list the images").set_defaults(run=_ls)
 
 
 def _build(config: Config, arguments: argparse.Namespace) -> int:
@@ -38,7 +40,7 @@ def _build(config: Config, arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from boxd.service import build_image
+    from boxd.maintenance import build_image
 
     console = Console(stderr=True)
     with showing(console) as progress, asyncio.Runner() as runner:
@@ -52,20 +54,20 @@ def _import(config: Config, arguments: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from boxd.service import import_image
+    from boxd.maintenance import import_image
 
     console = Console(stderr=True)
     with showing(console) as progress, asyncio.Runner() as runner:
-        found = runner.run(import_image(config, arguments.name, arguments.source, progress))
-    for note in found.notes:
+        imported = runner.run(import_image(config, arguments.name, arguments.source, progress))
+    for note in imported.notes:
         say(console, log.escape(note))
-    size = f"{found.bytes / 1e6:.0f} MB in {found.entries} files"
-    say(console, f"image {arguments.name} is imported: {size}")
+    size = f"{imported.bytes / 1e6:.0f} MB in {imported.entries} files"
+    say(console, f"imported image {arguments.name}: {size}")
     return 0
 
 
 def _rm(config: Config, arguments: argparse.Namespace) -> int:
-    from boxd.service import remove_image
+    from boxd.maintenance import remove_image
 
     for name in arguments.names:
         remove_image(config, name)
@@ -74,7 +76,7 @@ def _rm(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def _ls(config: Config, arguments: argparse.Namespace) -> int:
-    from boxd.service import known_images
+    from boxd.maintenance import known_images
 
     del arguments
     rows = (

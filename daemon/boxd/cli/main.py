@@ -1,34 +1,45 @@
 """The command line: `boxd serve | doctor | down | images | volumes | backup | restore | openapi`.
 
-The service is imported by the commands that use it: that takes more than a second, and within it
-Ctrl-C is to end quietly.
+Each command imports the service itself: the import takes more than a second, and Ctrl-C must end it
+without a traceback.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from box_guest.shared.command_line import CommandParser
+from box_guest.shared.unread import quietly
 from boxd import log
 from boxd.cli import backups, checking, images, serving, volumes
-from boxd.cli.flags import DEFAULTS, Flags
+from boxd.cli.flags import COMMON, EVERYTHING, STARTING, parent
 from boxd.cli.settings import config_of
 from boxd.errors import BadRequest, BoxdError
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as a shell counts it."""
+"""Exit status after Ctrl-C, as in a shell."""
+DOWN_HELP = "stop the service and all its boxes, also after a crash; takes the flags of serve"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status: 0 done, 1 refused or failed, 2 usage, 130 Ctrl-C."""
+    """Run the command line `argv` (default: the arguments of the process); return the exit status.
+
+    0: success, 1: refused or failed, 2: wrong usage, 130: Ctrl-C, 141: the reader of the output has
+    closed it.
+    """
+    return quietly(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = parser().parse_args(argv)
-    log.setup(verbose=arguments.verbose)
     try:
         config = config_of(arguments)
+        log.setup(verbose=config.verbose)
         status: int = arguments.run(config, arguments)
     except BoxdError as error:
         print(f"boxd: {log.escape(log.redact(str(error)))}", file=sys.stderr)
@@ -39,21 +50,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Each command takes the flags that matter to it; the others have their defaults."""
-    made = argparse.ArgumentParser(prog="boxd", description="On-demand boxes around /wrk.")
-    made.set_defaults(**DEFAULTS)
-    commands = made.add_subparsers(required=True, metavar="COMMAND")
-    flags = Flags()
-    for name, run, parents, text in (
-        ("serve", serving.serve, flags.everything, "serve in the foreground; Ctrl-C stops all"),
-        ("doctor", checking.doctor, flags.starting, "what this host can and cannot do"),
-        ("openapi", checking.openapi, [flags.common], "print the OpenAPI document of the HTTP API"),
-        (
-            *("down", serving.down, flags.everything),
-            "stop what serves, or what a dead daemon left running; takes the flags of serve",
-        ),
+    """Return the parser of the whole command line."""
+    top: argparse.ArgumentParser = CommandParser(
+        prog="boxd", description="Run sandboxes on demand, with a shared drive at /wrk."
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for name, run, groups, text in (
+        ("serve", serving.serve, EVERYTHING, "run the service in the foreground; Ctrl-C stops it"),
+        ("doctor", checking.doctor, STARTING, "check what this host supports"),
+        ("openapi", checking.openapi, COMMON, "print the OpenAPI document of the HTTP API"),
+        ("down", serving.down, EVERYTHING, DOWN_HELP),
     ):
-        commands.add_parser(name, parents=parents, help=text).set_defaults(run=run)
-    for group in (images, volumes, backups):
-        group.add(commands, flags)
-    return made
+        commands.add_parser(name, parents=[parent(groups)], help=text).set_defaults(run=run)
+    for module in (images, volumes, backups):
+        module.add(commands)
+    return top

@@ -1,4 +1,4 @@
-"""What a command shows: lines, steps that begin, tables."""
+"""Output of commands: lines, progress and tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PERCENT = re.compile(r"\s*\d+ %")
 
 @contextmanager
 def showing(console: Console) -> Iterator[Progress]:
-    """Steps as a spinner on a terminal, as lines elsewhere."""
+    """Yield a progress display: a spinner on a terminal, else one line a step."""
     if not console.is_terminal:
         yield Progress(console, None)
         return
@@ -27,7 +27,7 @@ def showing(console: Console) -> Iterator[Progress]:
 
 
 class Progress:
-    """Called with what begins now."""
+    """A callable that shows the step that begins now."""
 
     def __init__(self, console: Console, update: object) -> None:
         self._console = console
@@ -35,7 +35,10 @@ class Progress:
         self._shown = ""
 
     def __call__(self, text: str) -> None:
-        """Shows a step. Where lines are kept, a step that only gets on is not shown again."""
+        """Show a step.
+
+        Without a terminal, a step with a new percentage does not print another line.
+        """
         text = log.escape(text)
         if callable(self._update):
             self._update(text)
@@ -45,12 +48,12 @@ class Progress:
 
 
 def say(console: Console, text: str) -> None:
-    """One line, as it is."""
+    """Print one line without markup, highlighting or wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Aligned columns on stdout, whatever the width of the terminal."""
+    """Print aligned columns to stdout. Rows ignore the width of the terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,4 +1,4 @@
-"""`boxd serve` and `boxd down`."""
+"""The commands `boxd serve` and `boxd down`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from boxd.config import Config
     from boxd.service import StopMode
 
-ENDS = {
+LAST_LINES = {
     "everything": "Stopped.",
-    "daemon": "boxd stopped; boxes go on running and are found again at the next start",
+    "daemon": "boxd stopped; boxes keep running, and the next start takes them over",
 }
-"""Last words by what was to be stopped."""
-FILES = 65_536
-"""Open at once, if the system lets us."""
+"""The last line of output for each `StopMode`."""
+MAX_OPEN_FILES = 65_536
+"""Files that the daemon may have open at once, if the system allows as many."""
 
 
 def serve(config: Config, arguments: argparse.Namespace) -> int:
-    """`boxd serve`. Raises BoxdError."""
+    """Run the service until a signal stops it. Return the exit status. Raises BoxdError."""
     import asyncio
 
     import uvloop
@@ -47,7 +47,7 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
         check for check in doctor.checks(config, starting=True) if check.needed and not check.ok
     ]
     for check in missing:
-        print(f"boxd: {check.name}: {check.found}\n  remedy: {check.remedy}", file=sys.stderr)
+        print(f"boxd: {check.name}: {check.finding}\n  remedy: {check.remedy}", file=sys.stderr)
     if missing:
         return 1
     _allow_files()
@@ -57,30 +57,34 @@ def serve(config: Config, arguments: argparse.Namespace) -> int:
 
 
 def _allow_files() -> None:
-    """Every connection is a file. Limits must turn strangers away before files run out."""
+    """Raise the limit of open files. Each connection is an open file.
+
+    The limits for unknown clients must apply before the process runs out of files.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve_until_stopped(config: Config, console: Console) -> None:
-    """SIGINT: stop everything. SIGTERM, and SIGHUP of a closed terminal: boxes and mounts stay.
+    """Serve until a signal arrives.
 
-    Any other SIGHUP stops nothing, and has files of settings read anew.
+    SIGINT stops everything. SIGTERM, and SIGHUP of a closed terminal, stop only the daemon; boxes
+    and mounts keep running. Any other SIGHUP reads the files of settings again.
     """
     import asyncio
 
     from boxd.service import Service, StopMode
 
     loop = asyncio.get_running_loop()
-    asked: asyncio.Future[StopMode] = loop.create_future()
+    stop_mode: asyncio.Future[StopMode] = loop.create_future()
 
     def stop(mode: StopMode) -> None:
-        if not asked.done():
-            asked.set_result(mode)
+        if not stop_mode.done():
+            stop_mode.set_result(mode)
         else:
-            say(console, "boxd: stopping already; this takes a few seconds")
+            say(console, "boxd: already stopping; this takes a few seconds")
 
     loop.add_signal_handler(signal.SIGINT, stop, StopMode.EVERYTHING)
     loop.add_signal_handler(signal.SIGTERM, stop, StopMode.DAEMON)
@@ -89,10 +93,10 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
         hang_up = hangup.handler(lambda: stop(StopMode.DAEMON), service.reread)
         loop.add_signal_handler(signal.SIGHUP, hang_up)
         starting = asyncio.create_task(service.start())
-        waiting: set[asyncio.Future[Any]] = {starting, asked}
+        waiting: set[asyncio.Future[Any]] = {starting, stop_mode}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
-            progress("Stopping: the start is taken back")
+            progress("Stopping: undoing the start")
             starting.cancel()
             await asyncio.wait({starting})
         if starting.cancelled():
@@ -101,15 +105,15 @@ async def _serve_until_stopped(config: Config, console: Console) -> None:
         await starting
     for line in service.welcome():
         say(console, line)
-    mode = await asked
+    mode = await stop_mode
     with showing(console) as progress:
         progress("Stopping")
         await service.stop(mode)
-    say(console, ENDS[mode.value])
+    say(console, LAST_LINES[mode.value])
 
 
 def down(config: Config, arguments: argparse.Namespace) -> int:
-    """`boxd down`. Raises BoxdError."""
+    """Stop the daemon and its boxes. Return the exit status. Raises BoxdError."""
     import asyncio
 
     import uvloop
@@ -131,7 +135,10 @@ def down(config: Config, arguments: argparse.Namespace) -> int:
 
 
 async def _stop_everything(config: Config, console: Console) -> None:
-    """Asks a living daemon to stop; without one, starts just enough to stop what is left."""
+    """Stop a running daemon, or clean up after one that has died.
+
+    To clean up, a service starts without listeners and stops everything.
+    """
     from boxd.embedded.statedir import lock_holder
     from boxd.service import Service, StopMode
 
@@ -142,7 +149,7 @@ async def _stop_everything(config: Config, console: Console) -> None:
         say(console, f"stopped process {holder}")
     else:
         with showing(console) as progress:
-            progress("Stopping what an earlier boxd left")
+            progress("Stopping the boxes and servers of an earlier boxd")
             service = Service(config, progress)
             await service.start(serve=False)
             await service.stop(StopMode.EVERYTHING)
@@ -150,20 +157,23 @@ async def _stop_everything(config: Config, console: Console) -> None:
 
 
 async def _stop_daemon(config: Config, holder: str, progress: Callable[[str], None]) -> None:
-    """Waits as long as the daemon works: each of its boxes takes a bounded time. Ctrl-C ends it."""
+    """Send SIGINT to the daemon and wait until it has stopped. Ctrl-C ends the wait.
+
+    The wait has no deadline: each of the boxes stops in a bounded time.
+    """
     import asyncio
 
     from boxd.doctor import boxes_left
     from boxd.embedded.statedir import lock_holder
 
     if not holder.isdigit():
-        raise Unavailable(f"{config.state_dir} is served by an unknown process; stop that one")
-    with suppress(ProcessLookupError):  # it has just ended
+        raise Unavailable(f"an unknown process serves {config.state_dir}; stop that process")
+    with suppress(ProcessLookupError):  # the daemon has just stopped
         os.kill(int(holder), signal.SIGINT)
-    told = ""
+    shown = ""
     while lock_holder(config.state_dir) == holder:
         text = f"Stopping process {holder}, boxes left: {boxes_left(config)}"
-        if text != told:
+        if text != shown:
             progress(text)
-        told = text
+        shown = text
         await asyncio.sleep(0.1)

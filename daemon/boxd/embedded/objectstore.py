@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from boxd.embedded.files import write_private
-from boxd.embedded.objectserver.config import BUCKET, REGION, ServerConfig
 from boxd.embedded.process import Process, Supervisor, start_ticks
 from boxd.errors import Unavailable
 from boxd.secret import Secret, random_hex
+from objectserver.config import BUCKET, REGION, ServerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +139,7 @@ class EmbeddedObjectServer:
         path = self._directory / "config.json"
         write_private(path, config.to_json().encode("utf-8"))
         process = Process.spawn(
-            [sys.executable, "-I", "-m", "boxd.embedded.objectserver", str(path)],
+            [sys.executable, "-I", "-m", "objectserver", str(path)],
             log=self._directory / "log",
         )
         try:

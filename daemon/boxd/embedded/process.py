@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.errors import BoxdError
+from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -192,7 +193,7 @@ class Supervisor:
         self._start = start
         self._on_crash = on_crash
         self._process: Process | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks()
 
     @property
     def process(self) -> Process | None:
@@ -202,14 +203,11 @@ class Supervisor:
     def watch(self, process: Process) -> None:
         """Begins to watch a running process."""
         self._process = process
-        self._task = asyncio.get_running_loop().create_task(self._watch(), name=self._name)
+        self._tasks.start(self._watch(), name=self._name)
 
     async def release(self) -> Process | None:
         """Stops watching; hands over the process, which runs on."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._tasks.close()
         process, self._process = self._process, None
         return process
 

@@ -16,7 +16,7 @@ _PHASES = (
     ("cleaning package lists", "cleaning up", 92),
 )
 _PACKAGES_FROM, _PACKAGES_TO = 45.0, 92.0
-_COUNT = re.compile(r"(\d+) newly installed")
+_COUNT = re.compile(r"(?<!\d)(\d{1,9}) newly installed")
 _STEPS = ("Get:", "Unpacking ", "Setting up ")
 
 

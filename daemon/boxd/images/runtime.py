@@ -36,7 +36,9 @@ WHEELS = ("asyncssh",)
 """What the agent imports; what these require comes along."""
 DRIVE_WHEELS = ("pyfuse3", "uvloop", "asyncpg", "obstore", "crc32c")
 """What the mount process imports."""
-MODULES = "box_guest.tunnel, box_guest.agent, box_guest.cli, box_guest.relayd, box_guest.handover"
+MODULES = (
+    "box_guest.ssh.tunnel, box_guest.agent, box_guest.cli, box_guest.ssh.relayd, box_guest.handover"
+)
 DRIVE_MODULES = f"{MODULES}, box_guest.mount.__main__"
 LOADER = "ld-linux-x86-64.so.2"
 CLI_COMMAND = (*protocol.AGENT_COMMAND[:-1], "box_guest.cli")
@@ -184,7 +186,11 @@ def _wheel(name: str, target: str, *, drive: bool) -> Contents:
 def _agent(target: str) -> Contents:
     """The agent's modules. The mount, most often a process of the host, stays out."""
     source = Path(protocol.__file__).parent
-    return {f"{target}/{file.name}": file for file in sorted(source.glob("*.py"))}
+    return {
+        f"{target}/{file.relative_to(source).as_posix()}": file
+        for file in sorted(source.rglob("*.py"))
+        if file.relative_to(source).parts[0] != "mount"
+    }
 
 
 def _drive(library: str) -> Contents:

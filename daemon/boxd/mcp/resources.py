@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from boxd.boxes import feed
+from boxd.boxes.state import feed
 from boxd.errors import NotFound
 from boxd.mcp.tools.boxes import fleet_of
 from boxd.names.words import shown
@@ -61,7 +61,7 @@ TEMPLATES = ((SURFACE + "{id}", "surface", "One document that is shown to you.")
 
 async def listing(operations: Operations, principal: Principal) -> list[Listed]:
     """All that the principal may read."""
-    canvases = await operations.list_canvases(principal)
+    canvases = await operations.canvases.list_canvases(principal)
     return [
         *ALWAYS,
         *(Listed(one.uri, one.id, one.title or "A document.", one.mime) for one in canvases),
@@ -74,13 +74,13 @@ async def content(operations: Operations, principal: Principal, uri: str, seq: i
     if uri == FLEET:
         found = await fleet_of(operations, principal)
     elif uri == ASKS:
-        asks = await operations.list_asks(principal)
+        asks = await operations.asks.list_asks(principal)
         found = {"asks": [ask.to_json() for ask in asks]}
     elif uri == SURFACES:
-        canvases = await operations.list_canvases(principal)
+        canvases = await operations.canvases.list_canvases(principal)
         found = {"surfaces": [canvas.to_json() for canvas in canvases]}
     elif uri.startswith(SURFACE):
-        canvas, text = await operations.read_canvas(principal, uri.removeprefix(SURFACE))
+        canvas, text = await operations.canvases.read_canvas(principal, uri.removeprefix(SURFACE))
         return Content(uri, text, canvas.mime)
     else:
         raise missing(uri)

@@ -1,1 +1,1 @@
-"""What the service talks about: boxes, owners, keys, catalogs. Pure data."""
+"""The data model of the service: boxes, owners, keys, catalogs. Pure data."""

@@ -1,4 +1,4 @@
-"""What the operator decided on single owners, and what administrators did."""
+"""The operator's decisions about single owners, and the audit of administrators."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One owner. `tier` is a name in tiers.toml, None: the default one. None of a time: never."""
+    """One owner. `tier` is a name in tiers.toml; None: the default tier. A time of None: never."""
 
     owner: str
     tier: str | None = None
     blocked: datetime | None = None
-    """Since when nobody gets in with its keys."""
+    """The service rejects the owner's keys from this time on."""
     last_seen: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """One command of an administrator, written before it was run.
+    """One command of an administrator. The service stores it before it runs the command.
 
-    `id` is 32 hex digits, `admin` the fingerprint of the key, `line` what was typed, escaped.
+    `id` is 32 hex digits, `admin` the fingerprint of the key, `line` the command line, escaped.
     """
 
     id: str
@@ -32,6 +32,6 @@ class Audit:
     admin: str
     line: str
     status: int | None = None
-    """Its exit status; None: it did not come to an end."""
+    """The exit status. None: the command has not ended."""
     owners: tuple[str, ...] = ()
-    """Whom it was about, by fingerprint."""
+    """Fingerprints of the owners that the command affected."""

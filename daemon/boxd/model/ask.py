@@ -1,4 +1,4 @@
-"""Questions of programs to their owner, as stored."""
+"""Questions that programs ask their owner."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ State: TypeAlias = Literal["open", "answered", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question; the first answer counts.
+    """One question as stored. The first answer counts.
 
-    `id` is 32 hex digits; `box_id` the box in which it was asked, which may be gone, None: in none.
-    `options` are the answers to choose from; without any, every text is one. `asker` is the id of
-    the API key, or of the box, that asked; None: the owner by SSH.
+    `id` is 32 hex digits. `box_id` is the box that asked, which may be removed; None: no box.
+    `options` are the allowed answers; if empty, any text is allowed. `asker` is the id of the API
+    key or box that asked; None: the owner asked by SSH.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Ask:
     asker: str | None = None
 
     def state(self, now: datetime) -> State:
-        """What `now` can be done with it."""
+        """Return the state of the question at `now`."""
         if self.answer is not None:
             return "answered"
         return "open" if now < self.expires else "expired"
@@ -41,28 +41,28 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskResult:
-    """What became of a question so far."""
+    """The current state of a question, and its answer if there is one."""
 
     id: str
     state: State
     answer: str | None
 
     def to_json(self) -> dict[str, Any]:
-        """`answer` is there once there is one."""
-        told = {"id": self.id, "state": self.state}
-        return told if self.answer is None else told | {"answer": self.answer}
+        """Return the JSON form. It has `answer` only after the answer."""
+        form = {"id": self.id, "state": self.state}
+        return form if self.answer is None else form | {"answer": self.answer}
 
 
 @dataclass(frozen=True, slots=True)
 class AskView:
-    """A question as its owner sees it; `box` is the reference of the box, None when it is gone."""
+    """A question as its owner sees it. `box` is a reference to the box; None: it is removed."""
 
     ask: Ask
     box: str | None
     state: State
 
     def to_json(self) -> dict[str, Any]:
-        """The one JSON form."""
+        """Return the JSON form."""
         return {
             "id": self.ask.id,
             "box": self.box,

@@ -1,4 +1,4 @@
-"""Boxes: states, the transition table of spec 3 as data, and the record that is stored."""
+"""Boxes: states, the transition table of spec 3, and the stored record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BoxState(StrEnum):
-    """The words that `ls` and the API show. `running` and `suspended` are the steady ones."""
+    """States as `ls` and the API show them. Only `running` and `suspended` are stable."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -37,15 +37,15 @@ TRANSITIONS: frozenset[tuple[BoxState, BoxState]] = frozenset(
         (BoxState.FAILED, BoxState.RESUMING),
     }
 )
-"""Allowed changes. Removal is allowed from every state and is the deletion of the row."""
+"""Allowed changes of state. Every state allows removal, which deletes the row."""
 
 
 PIDS = 512
-"""Processes and threads of a box whose flavor does not say."""
+"""Default limit of processes and threads for flavors without one."""
 
 
 class BoxChanges(TypedDict, total=False):
-    """What may change in a stored box beside its state; see `Box` for the fields."""
+    """Fields of a stored box that a change of state may change too. `Box` explains the fields."""
 
     grace: timedelta | None
     drive: bool
@@ -63,7 +63,7 @@ class BoxChanges(TypedDict, total=False):
 
 
 class BoxNotes(BoxChanges, total=False):
-    """What may change while a box stays in its state: a change of state tells its own `detail`."""
+    """Fields that may change without a change of state, which sets its own `detail`."""
 
     detail: str
 
@@ -72,10 +72,9 @@ class BoxNotes(BoxChanges, total=False):
 class Box:
     """One box as stored. `workspace` is None in the owner's default workspace.
 
-    `id` is 32 hex digits. `detail` is one line for people about how it came into its state (for
-    example why a resume is a restart from disk), or what happened to it since. `host_key` is the
-    public key that the box's agent must show in the tunnel. `grace` and `deadline` are kept as the
-    spec gave them.
+    `id` is 32 hex digits. `detail` is one line for users: the reason for the state, for example why
+    a resume is a restart from disk, or a later event. `host_key` is the public key that the box's
+    agent must present in the tunnel. `grace` and `deadline` are the values of the spec.
     """
 
     id: str
@@ -94,46 +93,52 @@ class Box:
     deadline: datetime | None
     grace: timedelta | None
     ephemeral: bool
-    """True for `_` boxes: removed when their last channel closes."""
+    """True for `_` boxes. The service removes them when their last channel closes."""
     drive: bool
-    """Whether /wrk belongs in it: it is attached at each start and after a crash of the mount."""
+    """Whether the box has /wrk. Each start, and a restart of the mount, attaches it."""
     since: datetime
-    """When it came into its state: like `idle_since` and `pinned_until` a mark of `boxes.marks`,
-    which counts elapsed time and is no wall time."""
+    """When the box entered its state.
+
+    Like `idle_since` and `pinned_until`, this is a mark of elapsed time, not wall-clock time.
+    """
     step: int = 0
-    """Step of its present change, written before the step is done (`boxes.suspend`); 0: none."""
+    """Step of the current change. The row stores it before the step runs. 0: no change."""
     idle_since: datetime | None = None
-    """Its last detach, or the end of its last detached shell; None: none yet."""
+    """The last detach, or the end of the last detached shell. None: neither has happened."""
     memory: bool = False
-    """It sleeps with its memory on the host's disk, so that its processes will go on."""
+    """The box is suspended with its memory on the host's disk, so its processes can resume."""
     durable: bool = False
-    """Only its deadline removes it by itself."""
+    """The service never removes the box, except at its deadline."""
     auto_suspend: bool = True
-    """False: nothing is due for it by elapsed time."""
+    """False: no elapsed time suspends or removes the box."""
     pinned_until: datetime | None = None
-    """Held awake until then; None: no pin."""
+    """End of the pin that keeps the box awake. None: no pin."""
     pin_why: str = ""
-    """What the pin is for, as its maker wrote it."""
+    """The reason for the pin, in the user's words."""
     confidential: bool = False
-    """First reached through the relay: its memory never goes to the host's disk."""
+    """The first attachment used the relay. The host's disk never gets the box's memory."""
     egress: str = "all"
     """`all`, `none`, or a list of names and networks."""
     disk_mb: int = 0
-    """Cap of its writable layer in MiB; 0: none."""
+    """Limit of the writable layer in MiB. 0: no limit."""
     pids: int = PIDS
-    """Cap of its processes and threads."""
+    """Limit of processes and threads."""
     clamped: bool = False
-    """Its deadline is shorter than was asked for."""
+    """The deadline is earlier than the request asked for."""
     relay_key: str = ""
-    """The public key, one OpenSSH line, that the SSH server inside a confidential box takes."""
+    """The public key, one OpenSSH line, that the SSH server inside a confidential box accepts."""
+    profile: str | None = None
+    """The profile of the box. "": no profile. None: unknown (older rows)."""
 
     @property
     def ref(self) -> str:
-        """The reference under which the owner addresses it: `name` or `workspace/name`."""
+        """The owner's reference to the box: `name` or `workspace/name`."""
         return self.name if self.workspace is None else f"{self.workspace}/{self.name}"
 
     @property
     def relayed(self) -> str:
-        """How its owner reaches it when it is confidential. `HOST` is the front door's: who knows
-        its name puts it there (`names.jump`)."""
+        """The owner's ssh command for a confidential box.
+
+        `HOST` is a placeholder for the address of the SSH server (`names.jump`).
+        """
         return f"ssh -J {UNNAMED} root@{self.ref}"

@@ -1,4 +1,4 @@
-"""Canvases: documents that programs render for people, as stored."""
+"""Canvases: documents that programs render for users."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Mime: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """One document without its content.
+    """One stored document without its content.
 
-    `id` is chosen by who renders it, and its own in its `scope`: the workspace that a credential is
-    confined to, None for the whole account. `revision` counts from 1. `size`: bytes of the content.
+    The program that renders the document chooses its `id`, which is unique in its `scope`: the
+    workspace of a scoped credential, or None for the whole account. `revision` starts at 1. `size`
+    is the number of bytes of the content.
     """
 
     owner: str
@@ -30,19 +31,19 @@ class Canvas:
     revision: int
     updated: datetime
     expires: datetime | None
-    """It is gone from then on; None: never."""
+    """When the document expires. None: never."""
 
     @property
     def uri(self) -> str:
-        """As a resource."""
+        """The URI of the document as an MCP resource."""
         return f"svc://surfaces/{self.id}"
 
     def lives(self, now: datetime) -> bool:
-        """Whether it is still there."""
+        """Whether the document has not expired."""
         return self.expires is None or now < self.expires
 
     def to_json(self) -> dict[str, Any]:
-        """The one JSON form."""
+        """Return the JSON form."""
         return {
             "id": self.id,
             "title": self.title,

@@ -9,7 +9,7 @@ from boxd.model.box import PIDS
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What a box can start from; at once when it is `built` on this host."""
+    """An image that boxes can start from. If `built` is false, the host must build it first."""
 
     name: str
     description: str
@@ -18,13 +18,13 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Flavor:
-    """Hardware caps of a box: CPUs (fractions allowed), memory and disk in MiB."""
+    """Hardware limits of a box: CPUs (fractions allowed), memory and disk in MiB."""
 
     name: str
     description: str
     cpus: float
     mem_mb: int
     disk_mb: int = 0
-    """What the box may write beside its image and /wrk; 0: no cap."""
+    """MiB that the box may write besides its image and /wrk. 0: no limit."""
     pids: int = PIDS
-    """Processes and threads."""
+    """Limit of processes and threads."""

@@ -1,4 +1,4 @@
-"""A task that is done in a box for somebody: what was asked for, and what came of it."""
+"""A delegated task that runs in a box: the request and the result."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MAX_OUTPUT = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task. `prompt` is what the owner's agent reads, or without `agent` a shell command.
+    """One task. `prompt` is the input of the owner's agent, or without `agent` a shell command.
 
-    It is done in the box that there is by reference `box`, else in a new one of `spec`, which goes
-    afterwards unless `keep`. `max_output`: bytes of each stream that are kept, head and tail.
+    The task runs in the existing box `box`, or in a new box of `spec`, which is removed afterwards
+    unless `keep` is true. `max_output` is the number of bytes of each stream in the result: the
+    head and the tail.
     """
 
     prompt: str
@@ -34,10 +35,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """What came of a task. `box` is the reference under which it was done.
+    """The result of a task. `box` is the reference of the box that ran it.
 
-    `text` is what an agent answered; None where no agent did it. The token of the agent stands in
-    none of it.
+    `text` is the answer of the agent; None without an agent. No field contains the agent's token.
     """
 
     box: str

@@ -1,4 +1,4 @@
-"""What is over by itself, without anybody's act."""
+"""Objects that expire by themselves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ Passing: TypeAlias = Literal["canvas", "ask"]
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a canvas or a question, `at` a moment of the wall clock. `workspace`: where it
-    belongs, as its own row says."""
+    """The expiry of a canvas or a question. `at` is wall-clock time.
+
+    `workspace` is the workspace in the row of the object.
+    """
 
     what: Passing
     owner: str

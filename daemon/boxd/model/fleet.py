@@ -1,4 +1,4 @@
-"""What administrators see: boxes with their owners, owners, levels; one JSON form each."""
+"""Views for administrators: boxes with their owners, owners, and levels of use."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FleetBox:
-    """A box and whose it is. `ended`: attachments that a command ended."""
+    """A box and its owner. `ended` is the number of attachments that a command ended."""
 
     owner: str
     box: BoxView
     ended: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """The owner, and the JSON form of the box."""
+        """Return the JSON form of the box with its owner."""
         return {"owner": self.owner} | self.box.to_json()
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerView:
-    """One owner. `bytes`: what its boxes had on the host's disk when they were measured last, and
-    its drives. `last_seen` None: not since this is written down; `blocked` None: not blocked."""
+    """One owner.
+
+    `bytes` is the disk space of its boxes at their last measurement, including images of memory,
+    and of its snapshots and drives. `last_seen` None: not seen since the service records it.
+    `blocked` None: not blocked.
+    """
 
     owner: str
     tier: str
@@ -38,7 +42,7 @@ class OwnerView:
     blocked: datetime | None
 
     def to_json(self) -> dict[str, Any]:
-        """As named."""
+        """Return the JSON form."""
         return {
             "owner": self.owner,
             "tier": self.tier,
@@ -52,13 +56,13 @@ class OwnerView:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How much of something is in use, and how much may be; None: as much as there is.
+    """The use of a resource and its limit. A limit of None: as much as exists.
 
-    Of what is on or off, `used` is a bool.
+    `used` is a bool for a resource that is on or off.
     """
 
     what: str
     used: int | float | bool
     limit: int | float | None = None
     unit: str = ""
-    """`MiB`, or nothing for a number of things."""
+    """`MiB`, or empty for a count."""

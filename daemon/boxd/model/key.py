@@ -1,4 +1,4 @@
-"""API keys as stored: never the key itself."""
+"""API keys as stored. The database never has the key itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """One API key. `scope` None = the whole account; `expires` None = never."""
+    """One API key. `scope` None: the whole account. `expires` None: never."""
 
     id: str
     owner: str
@@ -22,5 +22,5 @@ class ApiKey:
     last_used: datetime | None
 
     def lives(self, now: datetime) -> bool:
-        """Whether it has not expired."""
+        """Whether the key has not expired."""
         return self.expires is None or now < self.expires

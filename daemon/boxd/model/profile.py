@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """An image with defaults under a name of the owner's; None is "not said".
+    """A named image of an owner with default settings. None: the profile has no such default.
 
-    `ttl` is the profile's deadline, counted from creation, `grace` its lifetime after the last
-    detach. `egress` is `all`, `none`, or a list of names and networks.
+    `ttl` is the time from creation to the deadline of a box. `grace` is the time that a box stays
+    as it is after the last detach. `egress` is `all`, `none`, or a list of names and networks.
 
-    One that was built starts boxes from the disk that a box had: `snapshot` is the id of what was
-    kept of it, `built_from` how its owner addresses that.
+    A built profile starts boxes from the disk of an earlier box: `snapshot` is the id of the
+    snapshot, and `built_from` is the owner's reference to it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Sessions of browsers with one port of one box, as stored: never the cookie itself."""
+"""Browser sessions with one port of one box. The database never has the cookie itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProxySession:
-    """What a cookie stands for. It goes with its box, and with the key that made it.
+    """The session of a cookie. It ends with its box and with the key that created it.
 
-    `id` is 32 hex digits; `owner` and `scope` are the key's; `host` is the preview host that it is
-    for, None: the path of the API.
+    `id` is 32 hex digits. `owner` and `scope` are those of the key. `host` is the preview host of
+    the session; None: the session is for the path of the API.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What owners entrust to the service, as stored: never in clear."""
+"""Secrets of owners as stored: always encrypted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Tier: TypeAlias = Literal["account", "workspace"]
-"""In all workspaces of the owner, or in one; there the workspace's wins."""
+"""All workspaces of the owner, or one workspace, whose value takes precedence."""
 Format: TypeAlias = Literal["text", "jsonl"]
 
 
@@ -17,7 +17,7 @@ Format: TypeAlias = Literal["text", "jsonl"]
 class StoredSecret:
     """A variable in the environment of an owner's sessions.
 
-    `workspace` None is the default workspace, or none at all in tier `account`. `sealed` is the
+    `workspace` None is the default workspace, or no workspace in tier `account`. `sealed` is the
     value, encrypted with the key file of the state directory.
     """
 
@@ -31,8 +31,11 @@ class StoredSecret:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The program that does an owner's tasks. Its token, `sealed`, is given to it as variable
-    `env`; `format` is that of its stdout."""
+    """The program that runs an owner's tasks.
+
+    The program gets its token, stored as `sealed`, in the environment variable `env`. `format` is
+    the format of its standard output.
+    """
 
     owner: str
     command: str

@@ -1,4 +1,4 @@
-"""Shares as stored: never the token itself."""
+"""Shares as stored. The database never has the token itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A link to one box for people without its owner's key. It goes with the box.
+    """A link to one box for users without its owner's key. It ends with the box.
 
-    `id` is 32 hex digits, `owner` the box's; `expires` None: never.
+    `id` is 32 hex digits, `owner` is the owner of the box. `expires` None: never.
     """
 
     id: str

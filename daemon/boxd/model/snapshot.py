@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of a box at one moment. It outlives the box and is addressed by the box's name.
+    """The state of a box at one moment. It outlives the box; references use the name of the box.
 
-    `id` is 32 hex digits. From `image` on: what a box that is made of it gets, as in `Box`.
+    `id` is 32 hex digits. The fields from `image` on have the values for a box that starts from the
+    snapshot, as in `Box`.
     """
 
     id: str
@@ -28,12 +29,12 @@ class Snapshot:
     name: str
     """Unique among the snapshots of boxes of this name."""
     box_id: str
-    """The box it was taken of; it may be gone."""
+    """The box of the snapshot, which may be removed."""
     created: datetime
     ready: bool
-    """False while it is being made; what a crash leaves so is removed at the next start."""
+    """False while the service creates the snapshot. After a crash, the next start removes it."""
     memory: bool
-    """Processes go on from it; else a box that is made of it starts from its disk."""
+    """Whether processes resume from the snapshot. Otherwise a box starts from the disk."""
     image: str
     flavor: str
     cpus: float
@@ -44,15 +45,16 @@ class Snapshot:
     drive: bool
     backend: str
     size_bytes: int = 0
-    """What it takes on the host's disk, where it may share parts with others; 0: not known."""
+    """Bytes on the host's disk, some of which other snapshots may share. 0: unknown."""
+    profile: str | None = None
 
     @property
     def ref(self) -> str:
-        """The box it belongs to, as its owner addresses it."""
+        """The owner's reference to the box of the snapshot."""
         return self.box_name if self.workspace is None else f"{self.workspace}/{self.box_name}"
 
     def to_json(self) -> dict[str, Any]:
-        """What is shown of it."""
+        """Return the JSON form."""
         shown: dict[str, Any] = {"snapshot": self.name, "box": self.ref}
         if self.workspace is not None:
             shown["workspace"] = self.workspace
@@ -65,8 +67,23 @@ class Snapshot:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class SnapshotView:
+    """A snapshot as its owner sees it. `box_removed`: the box of the snapshot is removed.
+
+    A later box of the same name is another box.
+    """
+
+    snapshot: Snapshot
+    box_removed: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return self.snapshot.to_json() | {"box_removed": self.box_removed}
+
+
 def snapshot_of(box: Box, snapshot_id: str, name: str, now: datetime) -> Snapshot:
-    """The record of a snapshot of the box as it is now, not `ready` yet."""
+    """Return the record of a snapshot of the box in its current state, not yet `ready`."""
     return Snapshot(
         id=snapshot_id,
         owner=box.owner,
@@ -86,4 +103,5 @@ def snapshot_of(box: Box, snapshot_id: str, name: str, now: datetime) -> Snapsho
         egress=box.egress,
         drive=box.drive,
         backend=box.backend,
+        profile=box.profile,
     )

@@ -1,4 +1,4 @@
-"""What an owner has and uses, beside what it may."""
+"""Figures about an owner: what it has, what it uses, and the limits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One figure. `unit` is that of `used` and `limit`: `bytes`, `s`, `%`, or empty for counts.
+    """One figure. `unit` is the unit of `used` and `limit`: `bytes`, `s`, `%`, or empty for counts.
 
-    None: not known, or no limit. `of` tells which one where there are several.
+    `used` None: unknown. `limit` None: no limit. `of` distinguishes several figures of one kind.
     """
 
     what: str
@@ -20,15 +20,17 @@ class Stat:
     of: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The same; `of` only where there are several."""
-        told = {"what": self.what, "unit": self.unit, "used": self.used, "limit": self.limit}
-        return told | ({"of": self.of} if self.of else {})
+        """Return the JSON form. It has `of` only for one of several figures."""
+        form = {"what": self.what, "unit": self.unit, "used": self.used, "limit": self.limit}
+        return form | ({"of": self.of} if self.of else {})
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom the service takes the caller for, and what that owner has. `workspaces` are the named
-    ones, sorted; `busy` those of them that have boxes."""
+    """The identity of the caller, and the owner's objects.
+
+    `workspaces` are the named workspaces, sorted. `busy` are those with boxes.
+    """
 
     fingerprint: str
     tier: str
@@ -38,7 +40,7 @@ class Identity:
     api_keys: int
 
     def to_json(self) -> dict[str, Any]:
-        """What `whoami --json` prints."""
+        """Return the JSON form that `whoami --json` prints."""
         return {
             "fingerprint": self.fingerprint,
             "tier": self.tier,

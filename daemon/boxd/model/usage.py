@@ -1,4 +1,4 @@
-"""What a box used of its host, as it was measured last, and what drives hold."""
+"""The resource use of a box at its last measurement, and the use of drives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriveUse:
-    """What a drive holds, and may hold at most (None: no limit)."""
+    """The content of a drive and its limits. None: no limit."""
 
     bytes: int
     bytes_limit: int | None
@@ -22,10 +22,10 @@ class DriveUse:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Measured at `at`. CPU seconds and network bytes count from the start of the box's processes.
+    """One measurement at `at`. CPU and network counters start with the box's processes.
 
-    `cpu_share` is the part of one CPU since the measurement before, None at the first one; what
-    the box keeps on its disk is `disk_bytes`, beside its image and its drive.
+    `cpu_share` is the share of one CPU since the previous measurement; None for the first one.
+    `disk_bytes` is the size of the box's disk without its image and its drive.
     """
 
     at: datetime
@@ -36,9 +36,13 @@ class Usage:
     pids: int
     net_rx_bytes: int
     net_tx_bytes: int
+    oom_kills: int = 0
+    """Processes that the kernel killed because the box's memory was full."""
+    saved_memory_bytes: int = 0
+    """Size of the memory image on the host's disk while the box is suspended."""
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the JSON form of a box."""
+        """Return the `usage` member of the JSON form of a box."""
         return {
             "at": self.at.isoformat(),
             "cpu_s": round(self.cpu_s, 3),
@@ -48,4 +52,6 @@ class Usage:
             "pids": self.pids,
             "net_rx_bytes": self.net_rx_bytes,
             "net_tx_bytes": self.net_tx_bytes,
+            "oom_kills": self.oom_kills,
+            "saved_memory_bytes": self.saved_memory_bytes,
         }

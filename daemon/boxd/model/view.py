@@ -1,4 +1,4 @@
-"""What is shown of a box: one dataclass, one JSON form for the CLI, HTTP and MCP."""
+"""The view of a box: one dataclass and one JSON form for the CLI, HTTP and MCP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NextAct:
-    """The next thing that happens to a box by itself: `act` is `removed` or `suspended`."""
+    """The next automatic action on a box. `act` is `removed` or `suspended`."""
 
     act: str
     at: datetime
@@ -24,12 +24,14 @@ class NextAct:
 
 @dataclass(frozen=True, slots=True)
 class BoxView:
-    """A box as its owner sees it. `age_s` in seconds, `mem_mb` and `disk_mb` (0: no cap) in MiB.
+    """A box as its owner sees it. `age_s` is in seconds; `mem_mb` and `disk_mb` are in MiB.
 
-    `attached` counts who holds it awake, `why` tells how many for which reason, detached shells and
-    a pin included. `memory`: it sleeps with its memory, so that its processes will go on.
-    `pinned_until` is what the wall clock will show when its pin ends. `usage` is None while nothing
-    was measured.
+    `disk_mb` 0: no limit.
+
+    `attached` is the number of attachments that keep the box awake. `why` has the number for each
+    reason, including detached shells and a pin. `memory`: the box is suspended with its memory, so
+    its processes can resume. `pinned_until` is the wall-clock time when the pin ends. `usage` is
+    None before the first measurement. `profile` None: no profile, or unknown.
     """
 
     id: str
@@ -61,9 +63,10 @@ class BoxView:
     drive: bool = False
     confidential: bool = False
     usage: Usage | None = None
+    profile: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Spec 2.1 with more fields; `workspace` is omitted for the default workspace."""
+        """Return the JSON form of spec 2.1 with more fields. The default workspace is omitted."""
         shown: dict[str, Any] = {"id": self.id, "name": self.name}
         if self.workspace is not None:
             shown["workspace"] = self.workspace
@@ -75,6 +78,7 @@ class BoxView:
             "mem_mb": self.mem_mb,
             "ref": self.ref,
             "flavor": self.flavor,
+            "profile": self.profile,
             "detail": self.detail,
             "attached": self.attached,
             "why": self.why,
@@ -100,7 +104,7 @@ class BoxView:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a box is used at the moment; see `BoxView`."""
+    """The current use of a box. `BoxView` explains the fields."""
 
     attached: int
     why: dict[str, int]
@@ -110,7 +114,7 @@ class Use:
 
 
 def view_box(box: Box, now: datetime, use: Use) -> BoxView:
-    """The view of a box at `now`."""
+    """Return the view of a box at `now`."""
     return BoxView(
         id=box.id,
         name=box.name,
@@ -141,4 +145,5 @@ def view_box(box: Box, now: datetime, use: Use) -> BoxView:
         drive=box.drive,
         confidential=box.confidential,
         usage=use.usage,
+        profile=box.profile or None,
     )

@@ -1,4 +1,4 @@
-"""Volumes: the stored form of one drive."""
+"""Volumes: drives as stored."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """One volume, of (owner, workspace), which has one in use. Role, schema and prefix are random
-    and meaningless.
+    """One volume of an owner's workspace. Each workspace has at most one volume in use.
 
-    `sealed` holds its credentials (`wrkfs.config.VolumeConfig` as JSON) encrypted with the key
-    file of the state directory: the database never sees them in clear.
+    Role, schema and prefix are random names. `sealed` has the credentials
+    (`wrkfs.config.VolumeConfig` as JSON), encrypted with the key file of the state directory. The
+    database never has them in plain text.
     """
 
     id: str
@@ -27,4 +27,4 @@ class Volume:
     sealed: bytes = field(repr=False)
     created: datetime
     trashed_until: datetime | None = None
-    """It is in the trash, and destroyed then; None: it is in use."""
+    """When the service destroys the volume in the trash. None: the volume is in use."""

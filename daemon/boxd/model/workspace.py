@@ -1,4 +1,4 @@
-"""Named workspaces: as stored, and what is shown of them."""
+"""Workspaces: the stored record and the view."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """One named workspace of an owner; the default one is not stored.
+    """One named workspace of an owner. The database has no row for the default workspace.
 
-    `profile` is the one of boxes whose spec names no image; None: none.
+    `profile` is the profile of boxes whose spec names no image. None: no profile.
     """
 
     owner: str
@@ -26,9 +26,9 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceView:
-    """A workspace as its owner sees it. `name` None: the default one, which was never `created`.
+    """A workspace as its owner sees it. `name` None: the default workspace, without `created`.
 
-    `drive` None: it was never used.
+    `drive` None: the drive has never been used.
     """
 
     name: str | None
@@ -38,7 +38,7 @@ class WorkspaceView:
     created: datetime | None
 
     def to_json(self) -> dict[str, Any]:
-        """`bytes` and `files` are what the drive holds."""
+        """Return the JSON form. `bytes` and `files` are the content of the drive."""
         return {
             "name": self.name,
             "default": self.name is None,

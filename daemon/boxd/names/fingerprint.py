@@ -1,4 +1,4 @@
-"""Owners as text, and references to boxes of any owner: what administrators type. Pure."""
+"""Texts that administrators type: owners, and references to boxes of any owner."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
 def parse_owner(text: str) -> str:
-    """The fingerprint of an owner's key. Raises BadName."""
+    """Return the fingerprint of an owner's key. Raises BadName."""
     if _FINGERPRINT.fullmatch(text) is None:
         raise BadName(f"{shown(text)} is not the fingerprint of a key: {EXAMPLE}")
     return text
 
 
 def parse_fleet_reference(text: str) -> tuple[str | None, Reference]:
-    """`ID`, or its beginning, of any owner's box (None), or `FINGERPRINT:REFERENCE`.
+    """Return the owner and the reference in `FINGERPRINT:REFERENCE` or `ID`.
 
-    Raises BadName: a name without an owner may be everybody's.
+    An id, or the beginning of an id, refers to a box of any owner; the owner is then None. Raises
+    BadName, also for a name without an owner, because several owners may use the same name.
     """
     if text.startswith("SHA256:"):
         owner, _, ref = text.rpartition(":")

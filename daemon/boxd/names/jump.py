@@ -1,21 +1,26 @@
-"""The front door, as texts name it: the way into confidential boxes, commands of the CLI. Pure."""
+"""Placeholders for the SSH server's address in texts, and functions that fill them in.
+
+The texts show the way into confidential boxes and commands of the CLI.
+"""
 
 from __future__ import annotations
 
 UNNAMED = "jump@HOST"
-"""What texts say where nobody knows by what name users reach the front door."""
+"""The jump host in texts, before the address that users type is known."""
 UNNAMED_CLI = "ssh cli@HOST"
-"""The same, of the CLI."""
+"""The CLI in texts, before the address that users type is known."""
 
 
 def named(text: str, host: str, port: int) -> str:
-    """A text in which the front door is called by its name."""
+    """Return the text with the SSH server's address in place of the placeholder."""
     bracketed = f"[{host}]" if ":" in host else host
     return text.replace(UNNAMED, f"jump@{bracketed}" + ("" if port == 22 else f":{port}"))
 
 
 def spelled(text: str, cli: str) -> str:
-    """A text that ends in a command of the CLI (`; see: ls`), for who is not in it; `cli` is what
-    has to be typed before the command."""
+    """Return a text that ends in a CLI command (`; see: ls`) with the command as a shell takes it.
+
+    `cli` is the part before the command, for example `ssh cli@HOST`.
+    """
     head, see, command = text.rpartition("; see: ")
     return f"{head}{see}{cli} {command}" if see else text

@@ -1,4 +1,4 @@
-"""Box references: text that only addresses a box and never creates one."""
+"""Box references: texts that refer to an existing box and never create one."""
 
 from __future__ import annotations
 
@@ -12,33 +12,27 @@ ID_DIGITS = 32
 """Hex digits of a full box id."""
 EXAMPLE = "give a box name, 'workspace/name', or a box id or its beginning"
 
-_HEX = re.compile(r"[0-9a-f]{1,32}")
+_HEX = re.compile(rf"[0-9a-f]{{1,{ID_DIGITS}}}")
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a reference may mean: a name and, when it is hex without a workspace, also an id.
+    """A parsed reference: a name, and an id if the text is hexadecimal without a workspace.
 
-    `name` is searched in `workspace` (None: the caller's default one); `id_prefix`, an id or the
-    beginning of one, in all boxes of the caller.
+    `name` is a name in `workspace` (None: the caller's default workspace). `id_prefix` is an id, or
+    the beginning of an id, of any box of the caller.
     """
 
     workspace: str | None
     name: str
     id_prefix: str | None
 
-    @property
-    def full_id(self) -> str | None:
-        """The id when all its digits are given."""
-        whole = self.id_prefix is not None and len(self.id_prefix) == ID_DIGITS
-        return self.id_prefix if whole else None
-
     def __str__(self) -> str:
         return self.name if self.workspace is None else f"{self.workspace}/{self.name}"
 
 
 def parse_reference(text: str) -> Reference:
-    """Reads a reference, folding case. Raises BadName, which says what a reference looks like."""
+    """Parse a reference and fold it to lower case. Raises BadName with the valid forms."""
     head, slash, tail = text.partition("/")
     workspace = parse_workspace(head) if slash else None
     name = fold(tail if slash else head)

@@ -1,4 +1,4 @@
-"""Where clients come from, and what of that counts as one source. Pure."""
+"""Sources of clients: the addresses that count as one client for limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Network = IPv4Network | IPv6Network
 
 
 def source_of(address: str) -> str:
-    """What counts as one source: an IPv4 address, or the /64 of an IPv6 address."""
+    """Return the source of an address: the IPv4 address, or the /64 of an IPv6 address."""
     ip = _ip(address)
     if ip is None:
         return address
@@ -20,7 +20,7 @@ def source_of(address: str) -> str:
 
 
 def is_exempt(address: str, trusted: Iterable[Network]) -> bool:
-    """Whether the address knows no bound of its own: loopback, or one of the operator's."""
+    """Whether an address has no limits as a source: loopback, or in a trusted network."""
     ip = _ip(address)
     return ip is not None and (ip.is_loopback or any(ip in network for network in trusted))
 
@@ -29,5 +29,5 @@ def _ip(address: str) -> IPv4Address | IPv6Address | None:
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        return None  # a Unix socket has none
+        return None  # a Unix socket has no address
     return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip

@@ -1,9 +1,9 @@
-"""Box specs: `[workspace/]name[+][:image[:flavor]][^ttl][+grace]`, the text that may create a box.
+"""Box specs: `[workspace/]name[+][:image[:flavor]][^ttl][+grace]`. A spec can create a box.
 
-A `+` behind the name that no digit follows asks for a fresh box; with a digit it is the grace.
-The last segment of the image part is the flavor only if it is a known one, because an image
-reference may hold colons itself. Names are lower case; the parser folds them, because SSH clients
-fold host names too. The image keeps its case.
+A `+` after the name requests a fresh box, unless a digit follows: then it starts the grace period.
+The last segment of the image part is a flavor only if a flavor of that name exists, because image
+references can contain colons. The parser folds names to lower case, as SSH clients fold host names.
+The image keeps its case.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from boxd.errors import BadName
-from boxd.names.duration import format_duration, parse_duration
+from boxd.names.duration import parse_duration
 from boxd.names.words import ANONYMOUS, fold, parse_name, parse_workspace, shown
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _DELIMITER = re.compile(r"[:^+]")
 
 @dataclass(frozen=True, slots=True)
 class BoxSpec:
-    """What a spec asks for; None is "not said". A flavor never comes without an image."""
+    """A parsed spec. None means that the spec omits the value. A flavor requires an image."""
 
     name: str
     workspace: str | None = None
@@ -42,19 +42,19 @@ class BoxSpec:
 
     @property
     def anonymous(self) -> bool:
-        """A throwaway box: a new one each time, with a name of the service's choice."""
+        """Whether the spec requests a throwaway box: a new one each time, with a generated name."""
         return self.name == ANONYMOUS
 
 
 def parse_spec(
     text: str, flavors: Collection[str] = (), *, allow_anonymous: bool = False
 ) -> BoxSpec:
-    """Reads a spec; `flavors` are the known ones. Raises BadName, which shows a valid example.
+    """Parse a spec. `flavors` are the existing flavors. Raises BadName with a valid example.
 
-    `_` is read as an anonymous box only where it is allowed: it is no name.
+    `_` is not a name. It means an anonymous box if `allow_anonymous` is true.
     """
     if len(text) > MAX_SPEC:
-        raise BadName(f"the box spec is {len(text)} characters long; at most {MAX_SPEC} are read")
+        raise BadName(f"the box spec is {len(text)} characters long; the limit is {MAX_SPEC}")
     if not text:
         raise BadName(f"the box spec is empty; {EXAMPLE}")
     workspace, rest = _cut_workspace(text)
@@ -69,21 +69,8 @@ def parse_spec(
     return BoxSpec(name, workspace, fresh, image, flavor, ttl, grace)
 
 
-def format_spec(spec: BoxSpec) -> str:
-    """The text that `parse_spec` reads back as `spec`."""
-    parts = [spec.name if spec.workspace is None else f"{spec.workspace}/{spec.name}"]
-    if spec.fresh:
-        parts.append("+")
-    parts.extend(f":{part}" for part in (spec.image, spec.flavor) if part is not None)
-    if spec.ttl is not None:
-        parts.append(f"^{format_duration(spec.ttl)}")
-    if spec.grace is not None:
-        parts.append(f"+{format_duration(spec.grace)}")
-    return "".join(parts)
-
-
 def _cut_workspace(text: str) -> tuple[str | None, str]:
-    """The workspace is before the first `/` that stands before the first `:`."""
+    """Split off the workspace: the part before the first `/`, if no `:` precedes it."""
     head, slash, tail = text.partition("/")
     if not slash or ":" in head:
         return None, text
@@ -111,10 +98,10 @@ def _cut_image(text: str, flavors: Collection[str]) -> tuple[str | None, str | N
 def _lifetimes(text: str) -> tuple[timedelta | None, timedelta | None]:
     head, plus, grace = text.partition("+")
     if head and not head.startswith("^"):
-        raise BadName(f"unexpected {shown(head)} behind the name; {EXAMPLE}")
+        raise BadName(f"unexpected {shown(head)} after the name; {EXAMPLE}")
     if "^" in grace:
-        raise BadName("^ttl stands before +duration: 'web^2h+10m'")
+        raise BadName("^ttl must precede +duration: 'web^2h+10m'")
     return (
-        parse_duration(head[1:], "deadline '^ttl'") if head else None,
+        parse_duration(head[1:], "deadline '^ttl'", clamps=True) if head else None,
         parse_duration(grace, "grace '+duration'") if plus else None,
     )

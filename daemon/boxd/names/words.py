@@ -1,4 +1,4 @@
-"""Single words: names of boxes, workspaces and keys, and how foreign text is shown in an error."""
+"""Single words: names of boxes, workspaces and keys, and untrusted text in errors."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 from boxd.errors import BadName
 
 MAX_NAME = 57
-"""Characters of a name; with a hyphen and a port it fits one DNS label (63)."""
+"""Characters of a name. With a hyphen and a port it fits in one DNS label (63)."""
 MAX_KEY_NAME = 64
 DEFAULT_WORKSPACE = "(default)"
-"""How the workspace is shown that has no name."""
+"""The text for the workspace that has no name."""
 ANONYMOUS = "_"
 """The word for a throwaway box without a stable name."""
 RESERVED = frozenset({"images", "image", "cli", "help", "sudo", "jump", ANONYMOUS})
 SHARE_PREFIX = "svcs_"
-"""Of the user name and token of a share."""
+"""The prefix of a share's user name and token."""
 RESERVED_PREFIXES = ("session-", SHARE_PREFIX)
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,55}[a-z0-9])?")
@@ -24,13 +24,13 @@ _SHOWN = 80
 
 
 def shown(text: str) -> str:
-    """`text` in single quotes for an error: at most 80 characters, anything unprintable escaped."""
+    """Return `text` in quotes for an error: at most 80 characters, unprintable ones escaped."""
     cut = text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
     return "'" + escaped(cut) + "'"
 
 
 def escaped(text: str) -> str:
-    """`text` with control characters, other unprintables and lone surrogates written as escapes."""
+    """Return `text` with unprintable characters and lone surrogates as escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -39,22 +39,25 @@ def escaped(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """`text` in lower case if it is ASCII; else as it is: no look-alike may become a letter."""
+    """Return `text` in lower case if it is ASCII.
+
+    Other text stays unchanged, so that no look-alike becomes a letter.
+    """
     return text.lower() if text.isascii() else text
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` has the form of a name. Reserved words have it too."""
+    """Whether `text` has the form of a name. Reserved words have this form too."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_reserved(name: str) -> bool:
-    """Whether the front door gives this word a meaning of its own."""
+    """Whether the SSH server gives this word a special meaning."""
     return name in RESERVED or name.startswith(RESERVED_PREFIXES)
 
 
 def parse_name(text: str, what: str = "box name") -> str:
-    """A name that may be created, folded to lower case; `what` names it in errors.
+    """Return a name for a new object in lower case. `what` names the kind of object in errors.
 
     Raises BadName for another form and for reserved words.
     """
@@ -76,12 +79,12 @@ def parse_name(text: str, what: str = "box name") -> str:
 
 
 def parse_workspace(text: str) -> str:
-    """A workspace name, folded to lower case. Raises BadName."""
+    """Return a workspace name in lower case. Raises BadName."""
     return parse_name(text, "workspace name")
 
 
 def parse_key_name(text: str) -> str:
-    """The name of an API key. Raises BadName."""
+    """Return the name of an API key. Raises BadName."""
     if _KEY_NAME.fullmatch(text) is None:
         raise BadName(
             f"key name {shown(text)} is not valid: 1 to {MAX_KEY_NAME} letters, digits, '.', '_'"

@@ -1,6 +1,9 @@
-"""The verbs of the service. Every surface calls only this; what it may is decided in authz."""
+"""The operations of the service.
+
+SSH, HTTP and MCP call these and nothing below them; `boxd.authz` decides what a caller may do.
+"""
 
 from boxd.model.view import BoxView, NextAct
-from boxd.operations.verbs import Operations
+from boxd.operations.operations import Dependencies, Operations
 
-__all__ = ["BoxView", "NextAct", "Operations"]
+__all__ = ["BoxView", "Dependencies", "NextAct", "Operations"]

@@ -1,76 +1,84 @@
-"""Boxes: listing, finding, making, removing and attaching to them."""
+"""Boxes: list, create, remove, suspend, resume and pin them, and attach to them."""
 
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from boxd.authz import Action, Target, require
-from boxd.errors import Ambiguous, NotFound
-from boxd.model.box import BoxState
-from boxd.model.view import BoxView, view_box
-from boxd.names.reference import parse_reference
-from boxd.names.spec import parse_spec
-from boxd.names.words import shown
-from boxd.operations.core import Core, checked_workspace, expiry_of, joined_workspace
+from boxd.authz import Action, require
+from boxd.boxes.lifecycle.holds import AttachRequest
+from boxd.boxes.state.requests import BoxRequest
+from boxd.model.progress import Progress
+from boxd.operations.shared.scope import checked_workspace, expiry_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from datetime import timedelta
 
-    from boxd.boxes.lifecycle import Attachment
+    from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.boxes.limits.quota import Tier
     from boxd.model.box import Box
-    from boxd.names.reference import Reference
-    from boxd.names.spec import BoxSpec
+    from boxd.model.view import BoxView
+    from boxd.operations.shared.box_directory import BoxDirectory
+    from boxd.operations.shared.box_specs import BoxSpecs
+    from boxd.operations.shared.callers import Callers
+    from boxd.operations.shared.vault import Vault
+    from boxd.operations.shared.workspace_registry import WorkspaceRegistry
     from boxd.principal import Principal
 
-_CANDIDATES = 10
+SHELL = "shell"
+"""The reason that an SSH login gives for its attachment."""
 
 
-class BoxOperations(Core):
-    """See the module."""
+class BoxOperations:
+    """Creates boxes, changes them, and attaches callers to them. Holds no state."""
+
+    def __init__(
+        self,
+        directory: BoxDirectory,
+        specs: BoxSpecs,
+        registry: WorkspaceRegistry,
+        lifecycle: Lifecycle,
+        callers: Callers,
+        vault: Vault,
+        tier_of: Callable[[str], Tier],
+    ) -> None:
+        self._directory = directory
+        self._specs = specs
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._callers = callers
+        self._access_policy = callers.access_policy
+        self._vault = vault
+        self._tier_of = tier_of
 
     async def list_boxes(
         self, p: Principal, ws: str | None = None, *, everywhere: bool = False
     ) -> list[BoxView]:
-        """The boxes of one workspace (None: the credential's default), or `everywhere` it may."""
+        """Return the boxes of one workspace, or all visible boxes with `everywhere`.
+
+        `ws` None means the default workspace of the credential. Raises NotFound for a named
+        workspace that does not exist.
+        """
         require(p, Action.LIST_BOXES)
         workspace = checked_workspace(p, ws)
-        boxes = await self._visible(p)
+        boxes = await self._directory.visible(p)
+        if ws is not None and workspace not in {box.workspace for box in boxes}:
+            await self._registry.check_exists(p, workspace)
         if not everywhere or ws is not None:
             boxes = [box for box in boxes if box.workspace == workspace]
-        return [self._view(box) for box in boxes]
-
-    async def resolve(self, p: Principal, ref: str, ws: str | None = None) -> Box:
-        """The one box that a reference means.
-
-        Raises BadName, NotFound (also for what belongs to others), Forbidden for a workspace out
-        of scope, Ambiguous naming the candidates.
-        """
-        require(p, Action.SHOW_BOX)
-        reference = parse_reference(ref)
-        workspace = joined_workspace(p, reference.workspace, ws)
-        boxes = await self._store.boxes_meant(
-            p.owner, workspace, reference.name, reference.id_prefix
-        )
-        found = [box for box in boxes if _is_visible(p, box)]
-        if not found:
-            raise NotFound(f"no box {shown(str(reference))}; see: ls")
-        if len(found) > 1:
-            raise Ambiguous(_candidates(str(reference), found))
-        return found[0]
-
-    def is_anywhere(self, reference: Reference) -> bool:
-        """Whether a box of any owner may be meant: for who shows no key. From memory."""
-        return self._lifecycle.census.has(reference)
+        return [self._directory.view(box) for box in boxes]
 
     async def inspect(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """The one box that a reference means, with its present use of resources; see `resolve`."""
-        box = await self.resolve(p, ref, ws)
+        """Return the box that a reference means, with its current use of resources.
+
+        Raises what `BoxDirectory.resolve` raises.
+        """
+        box = await self._directory.resolve(p, ref, ws)
         await self._lifecycle.usage.refresh(box.id)
-        return self._view(box)
+        return self._directory.view(box)
 
     async def up(
         self,
@@ -81,58 +89,67 @@ class BoxOperations(Core):
         durable: bool | None = None,
         wait: bool = True,
         notes: Callable[[str], None] | None = None,
+        begun: Callable[[Box], None] | None = None,
     ) -> BoxView:
         """Creates the box of a spec, or starts it, and has it run without an attachment.
 
         A `durable` box is not removed for being unused; None: it stays what it is. Without `wait`
-        it is shown as soon as it is on its way. `notes` gets lines for people.
+        it is shown as soon as it is on its way. `notes` gets lines for people, `begun` the box if
+        this call makes or wakes it. Conflict when the spec names another profile, image or flavor.
         """
-        box_spec, workspace = await self._creatable(p, spec, ws, anonymous=False)
-        box = await self._lifecycle.up(
-            p.owner, workspace, box_spec, durable=durable, wait=wait, notes=notes or _ignore
-        )
-        self.seen(p, has_something=True)
-        return self._view(box)
+        box_spec, workspace = await self._specs.creatable(p, spec, ws, anonymous=False)
+        request = BoxRequest(p.owner, workspace, box_spec, durable=durable)
+        box = await self._lifecycle.up(request, Progress(notes, begun), wait=wait)
+        self._callers.seen(p, has_something=True)
+        return self._directory.view(box)
 
-    async def remove(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Destroys a box, whatever holds it; returns what it was."""
+    async def remove(
+        self, p: Principal, ref: str, ws: str | None = None, *, force: bool = False
+    ) -> BoxView:
+        """Destroy a box, also while it has attachments; return its last state.
+
+        Raises Pinned while the box has a pin, unless `force` is set.
+        """
         require(p, Action.REMOVE_BOX)
-        box = await self.resolve(p, ref, ws)
-        view = self._view(box)
-        await self._lifecycle.remove(box)
+        box = await self._directory.resolve(p, ref, ws)
+        view = self._directory.view(box)
+        await self._lifecycle.remove(box, force=force)
         return view
 
     async def suspend(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Memory and processes of a box to disk; one that sleeps stays as it is.
+        """Write the memory and processes of a box to disk; a suspended box stays as it is.
 
-        Unsupported where the backend cannot; Conflict names who uses the box, or what in it cannot
-        be kept.
+        Raises Unsupported if the backend cannot suspend boxes; Conflict with the attachment that
+        uses the box, or the process that cannot be checkpointed.
         """
         require(p, Action.SUSPEND_BOX)
-        box = await self.resolve(p, ref, ws)
-        return self._view(await self._lifecycle.suspend(box))
+        box = await self._directory.resolve(p, ref, ws)
+        return self._directory.view(await self._lifecycle.suspend(box))
 
     async def resume(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Has a box run on; `detail` tells if it had to start from its disk. Unsupported."""
+        """Resume a box; `detail` of the result says whether it had to start from its disk.
+
+        Raises Unsupported if the backend cannot suspend boxes.
+        """
         require(p, Action.SUSPEND_BOX)
-        box = await self.resolve(p, ref, ws)
-        self._gate.check_work()
+        box = await self._directory.resolve(p, ref, ws)
+        self._access_policy.check_work()
         self._lifecycle.check_suspends()
-        return self._view(await self._lifecycle.wake(box))
+        return self._directory.view(await self._lifecycle.wake(box))
 
     async def pin(
         self, p: Principal, ref: str, ws: str | None = None, *, span: timedelta, why: str = ""
     ) -> BoxView:
-        """Keeps a box awake for `span`, at most until its deadline. BadRequest."""
+        """Keep a box awake for `span`, at most until its deadline. Raises BadRequest."""
         require(p, Action.PIN_BOX)
-        box = await self.resolve(p, ref, ws)
-        return self._view(await self._lifecycle.pin(box, span, why))
+        box = await self._directory.resolve(p, ref, ws)
+        return self._directory.view(await self._lifecycle.pin(box, span, why))
 
     async def unpin(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Takes the pin of a box away; no error if it has none."""
+        """Remove the pin of a box; a box without a pin is no error."""
         require(p, Action.PIN_BOX)
-        box = await self.resolve(p, ref, ws)
-        return self._view(await self._lifecycle.unpin(box))
+        box = await self._directory.resolve(p, ref, ws)
+        return self._directory.view(await self._lifecycle.unpin(box))
 
     @asynccontextmanager
     async def attach(
@@ -166,92 +183,39 @@ class BoxOperations(Core):
         where the other way leads to the box; the context must be left by the task that entered it.
         """
         require(p, Action.ATTACH_BOX if relay is None else Action.RELAY_BOX)
-        self._gate.check_owner(p.owner)
-        self._gate.check_work()
-        begun = partial(_tell_begun, progress or _ignore)
+        self._access_policy.check_owner(p.owner)
+        self._access_policy.check_work()
+        reports = Progress.in_lines(notes, progress)
+        box: BoxRequest | Box
         if kind == "spec" and isinstance(target, str):
-            spec, workspace = await self._creatable(p, target, ws, anonymous=True)
+            spec, workspace = await self._specs.creatable(p, target, ws, anonymous=True)
             ttl = self._tier_of(p.owner).deadline_exec if run_box else None
-            held = self._lifecycle.attach(
-                *(p.owner, workspace, spec),
-                why=why,
-                key_id=p.key_id,
-                expiry=expiry_of(p),
-                notes=notes or _ignore,
-                begun=begun,
-                default_ttl=ttl,
-                relay=relay,
-                ephemeral=ephemeral,
-            )
+            box = BoxRequest(p.owner, workspace, spec, default_ttl=ttl, ephemeral=ephemeral)
         else:
             box = await self._meant(p, target, ws)
-            held = self._lifecycle.attach_existing(
-                box, why=why, key_id=p.key_id, expiry=expiry_of(p), begun=begun, relay=relay
-            )
-        async with held as attachment:
-            self._gate.check_owner(p.owner)  # from here on a block ends it
-            self.seen(p, has_something=True)
+        request = AttachRequest(box, why, p.key_id, expiry_of(p), relay)
+        async with self._lifecycle.attach(request, reports) as attachment:
+            self._access_policy.check_owner(p.owner)  # from here on a block ends it
+            self._callers.seen(p, has_something=True)
+            if why == SHELL:
+                await self._lifecycle.report_oom(attachment, reports)
             if secrets:
-                env = await self._environment(p, attachment.box)
-                attachment = replace(attachment, env=env)
+                attachment = replace(attachment, env=await self._environment(p, attachment.box))
             yield attachment
 
     async def _meant(self, p: Principal, target: str | Box, ws: str | None) -> Box:
-        """As `resolve`; of what has been found already only whether the principal may see it."""
+        """Return the box of a reference; of a Box, check that the principal can see it."""
         if isinstance(target, str):
-            return await self.resolve(p, target, ws)
-        if target.owner != p.owner or not _is_visible(p, target):
-            raise NotFound(f"no box {target.id}; see: ls")
+            return await self._directory.resolve(p, target, ws)
+        self._directory.check_visible(p, target)
         return target
 
     async def _environment(self, p: Principal, box: Box) -> dict[str, str]:
-        """What a principal's sessions in a box get; a confined one has no secrets of the account.
+        """Return the secrets for a principal's sessions in a box, by variable.
 
-        A confidential box gets none: they would stand in what this host sees.
+        A principal with a scope gets no secrets of the account. A confidential box gets none,
+        because this host could read them.
         """
         if p.via == "share" or box.confidential:
             return {}
         return await self._vault.environment(p.owner, box.workspace, account=p.scope is None)
-
-    async def _visible(self, p: Principal) -> list[Box]:
-        """The boxes that there are for the principal."""
-        return [box for box in await self._store.boxes(p.owner) if _is_visible(p, box)]
-
-    async def _creatable(
-        self, p: Principal, text: str, ws: str | None, *, anonymous: bool
-    ) -> tuple[BoxSpec, str | None]:
-        """A spec that the principal may create, and its workspace, which is made with the box."""
-        flavors = {flavor.name for flavor in self._catalog.flavors()}
-        spec = parse_spec(text, flavors, allow_anonymous=anonymous)
-        workspace = joined_workspace(p, spec.workspace, ws)
-        require(p, Action.CREATE_BOX, Target(p.owner, workspace))
-        self._gate.check_work()
-        if workspace is not None:
-            await self._check_enters(p, workspace)
-        return spec, workspace
-
-    def _view(self, box: Box) -> BoxView:
-        return view_box(box, self._clock.now(), self._lifecycle.use(box))
-
-
-def _is_visible(p: Principal, box: Box) -> bool:
-    """Whether a box of the principal's owner is there for it."""
-    return (p.scope is None or box.workspace == p.scope) and p.box in (None, box.id)
-
-
-def _tell_begun(tell: Callable[[str], None], box: Box) -> None:
-    """What happens to a box that somebody waits for."""
-    if box.state is BoxState.CREATING:
-        tell(f"creating {box.ref} ...")
-    else:
-        tell(f"{'resuming' if box.memory else 'starting'} {box.ref} ...")
-
-
-def _ignore(_line: str) -> None:
-    """Where notes go that nobody reads."""
-
-
-def _candidates(ref: str, boxes: list[Box]) -> str:
-    listed = ", ".join(f"{box.ref} ({box.id})" for box in boxes[:_CANDIDATES])
-    more = f" and {len(boxes) - _CANDIDATES} more" if len(boxes) > _CANDIDATES else ""
-    return f"{shown(ref)} is ambiguous: {listed}{more}"

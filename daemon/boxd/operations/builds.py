@@ -1,4 +1,4 @@
-"""Profiles that are built of boxes: what these have on their disks, under a name of the owner's."""
+"""Profiles that are built from boxes: new boxes start from a copy of the box's disk."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.operations.boxes import BoxOperations
-from boxd.operations.profiles import ProfileOperations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.model.profile import Profile
+    from boxd.operations.profiles import ProfileOperations
+    from boxd.operations.shared.box_directory import BoxDirectory
     from boxd.principal import Principal
 
 
-class BuildOperations(BoxOperations, ProfileOperations):
-    """See the module."""
+class BuildOperations:
+    """Builds profiles from boxes. Holds no state."""
+
+    def __init__(
+        self, directory: BoxDirectory, profiles: ProfileOperations, lifecycle: Lifecycle
+    ) -> None:
+        self._directory = directory
+        self._profiles = profiles
+        self._lifecycle = lifecycle
 
     async def build_profile(
         self,
@@ -32,24 +40,25 @@ class BuildOperations(BoxOperations, ProfileOperations):
         egress: str | None = None,
         notes: Callable[[str], None] | None = None,
     ) -> Profile:
-        """Records a profile whose boxes start from the disk that a box has now.
+        """Record a profile whose boxes start from the current disk of a box.
 
-        The disk is kept as a snapshot of the box, which stays as it is. `notes` gets lines for
-        people. Raises what `set_profile` and `create_snapshot` raise; nothing is kept then.
+        The service saves the disk as a snapshot without memory; the box does not change. `notes`
+        gets lines for the user. Raises what `set_profile` and `create_snapshot` raise; then neither
+        the snapshot nor the profile exists.
         """
         require(p, Action.CHANGE_PROFILE)
         require(p, Action.SNAPSHOT_BOX)
-        box = await self.resolve(p, ref)
-        profile = self._profile_of(
-            *(name, box.image), flavor=flavor, ttl=ttl, grace=grace, egress=egress
+        box = await self._directory.resolve(p, ref)
+        profile = self._profiles.profile_of(
+            name, box.image, flavor=flavor, ttl=ttl, grace=grace, egress=egress
         )
-        await self._check_room(p, profile.name)
-        snapshot = await self._lifecycle.snapshot(box, None)
+        await self._profiles.check_room(p, profile.name)
+        snapshot = await self._lifecycle.snapshot(box, None, memory=False)
         profile = replace(
             profile, snapshot=snapshot.id, built_from=f"{snapshot.ref}@{snapshot.name}"
         )
         try:
-            await self._put_profile(p, profile, notes)
+            await self._profiles.put(p, profile, notes)
         except BaseException:
             await self._lifecycle.snapshots.remove(snapshot)
             raise

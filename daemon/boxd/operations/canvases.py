@@ -1,11 +1,13 @@
 """Canvases: documents that programs render and people look at. Each scope has its own.
 
-A credential that is confined to a workspace has the canvases of that scope, every other one those
-of the account; with `ws` it may read and remove those of a workspace too, never render there.
+A credential with a workspace scope renders, reads and removes the canvases of that scope. Any other
+credential does so for the canvases of the account. With `ws` it can also read and remove canvases
+of a workspace, and cannot render there.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import timedelta
@@ -16,10 +18,14 @@ from boxd.errors import BadName, BadRequest, NotFound, QuotaExceeded, TooLarge
 from boxd.model.canvas import Canvas, Mime
 from boxd.model.end import End
 from boxd.names.words import shown
-from boxd.operations.core import Core, checked_workspace
+from boxd.operations.shared.scope import checked_workspace
 
 if TYPE_CHECKING:
+    from boxd.boxes.state.expiry_notifier import ExpiryNotifier
+    from boxd.boxes.state.feed import Feed
+    from boxd.clock import Clock
     from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
 
 MAX_CANVASES = 100
 """Canvases of one scope."""
@@ -31,8 +37,20 @@ LONGEST_TTL = timedelta(days=365)
 _ID = re.compile(r"[a-z0-9-]{1,64}")
 
 
-class CanvasOperations(Core):
-    """See the module."""
+class CanvasOperations:
+    """Renders, lists, reads and removes canvases.
+
+    Critical section: `_adding` is held between counting the canvases of a scope and adding one.
+    """
+
+    def __init__(
+        self, store: ControlStore, feed: Feed, expiry_notifier: ExpiryNotifier, clock: Clock
+    ) -> None:
+        self._store = store
+        self._feed = feed
+        self._expiry_notifier = expiry_notifier
+        self._clock = clock
+        self._adding = asyncio.Lock()
 
     async def render_canvas(
         self,
@@ -44,26 +62,27 @@ class CanvasOperations(Core):
         title: str = "",
         ttl: timedelta | None = None,
     ) -> Canvas:
-        """Puts a document in the place of an older one of its id in the caller's scope.
+        """Record a document in the caller's scope; it replaces an older one of the same id.
 
-        After `ttl` it is gone. BadName, BadRequest, TooLarge, QuotaExceeded.
+        The canvas expires after `ttl`; None: never. Raises BadName, BadRequest, TooLarge,
+        QuotaExceeded.
         """
         require(p, Action.RENDER_CANVAS)
         _check_id(canvas_id)
         kind = _mime(mime)
         size = _size(content, kind)
         if len(title) > MAX_TITLE or not title.isprintable():
-            raise BadRequest(f"a title is at most {MAX_TITLE} printable characters")
+            raise BadRequest(f"a title must have at most {MAX_TITLE} printable characters")
         if ttl is not None and not timedelta(0) < ttl <= LONGEST_TTL:
-            raise BadRequest(f"the ttl of a canvas is from 1 s to {LONGEST_TTL.days} days")
-        async with self._minting:
+            raise BadRequest(f"the ttl of a canvas must be 1 s to {LONGEST_TTL.days} days")
+        async with self._adding:
             now = self._clock.now()
             await self._store.remove_canvases(now)
             others = {one.id: one for one in await self._store.canvases(p.owner, p.scope)}
             older = others.pop(canvas_id, None)
             if len(others) >= MAX_CANVASES:
                 raise QuotaExceeded(
-                    f"limit reached: {MAX_CANVASES} canvases; remove one, or render in its place"
+                    f"limit reached: {MAX_CANVASES} canvases; remove one, or replace one by its id"
                 )
             canvas = Canvas(
                 owner=p.owner,
@@ -78,66 +97,68 @@ class CanvasOperations(Core):
             )
             await self._store.put_canvas(canvas, content)
         if canvas.expires is None:
-            self._ends.drop("canvas", p.owner, p.scope, canvas_id)
+            self._expiry_notifier.drop("canvas", p.owner, p.scope, canvas_id)
         else:
-            self._ends.put(End("canvas", p.owner, p.scope, canvas_id, canvas.expires))
+            self._expiry_notifier.put(End("canvas", p.owner, p.scope, canvas_id, canvas.expires))
         self._feed.canvas(p.owner, p.scope, canvas_id)
         return canvas
 
     async def list_canvases(self, p: Principal, ws: str | None = None) -> list[Canvas]:
-        """The canvases of the caller's scope, or of a workspace, by id."""
+        """Return the canvases of the caller's scope, or of a workspace, by id."""
         require(p, Action.READ_CANVAS)
         now = self._clock.now()
-        found = await self._store.canvases(p.owner, checked_workspace(p, ws))
-        return [one for one in found if one.lives(now)]
+        stored = await self._store.canvases(p.owner, checked_workspace(p, ws))
+        return [one for one in stored if one.lives(now)]
 
     async def read_canvas(
         self, p: Principal, canvas_id: str, ws: str | None = None
     ) -> tuple[Canvas, str]:
-        """A canvas and its content. NotFound."""
+        """Return a canvas and its content. Raises NotFound."""
         require(p, Action.READ_CANVAS)
         scope = checked_workspace(p, ws)
         if _ID.fullmatch(canvas_id) is not None:
-            found = await self._store.canvas(p.owner, scope, canvas_id)
-            if found is not None and found[0].lives(self._clock.now()):
-                return found
+            stored = await self._store.canvas(p.owner, scope, canvas_id)
+            if stored is not None and stored[0].lives(self._clock.now()):
+                return stored
         raise NotFound(f"no canvas {shown(canvas_id)}")
 
     async def remove_canvas(self, p: Principal, canvas_id: str, ws: str | None = None) -> Canvas:
-        """Removes a canvas; returns what it was. NotFound."""
+        """Remove a canvas and return it. Raises NotFound."""
         require(p, Action.RENDER_CANVAS)
         canvas, _ = await self.read_canvas(p, canvas_id, ws)
         await self._store.remove_canvas(p.owner, canvas.scope, canvas_id)
-        self._ends.drop("canvas", p.owner, canvas.scope, canvas_id)
+        self._expiry_notifier.drop("canvas", p.owner, canvas.scope, canvas_id)
         self._feed.canvas(p.owner, canvas.scope, canvas_id)
         return canvas
 
 
 def _check_id(canvas_id: str) -> None:
     if _ID.fullmatch(canvas_id) is None:
-        raise BadName(f"{shown(canvas_id)} is no id of a canvas: 1 to 64 of a-z, 0-9 and '-'")
+        raise BadName(f"{shown(canvas_id)} is not a canvas id: use 1 to 64 of a-z, 0-9 and '-'")
 
 
 def _mime(text: str) -> Mime:
     known: dict[str, Mime] = {one: one for one in get_args(Mime)}
     if text not in known:
-        raise BadRequest(f"no kind of canvas {shown(text)}; known: {', '.join(known)}")
+        raise BadRequest(f"unknown canvas type {shown(text)}; known: {', '.join(known)}")
     return known[text]
 
 
 def _size(content: str, kind: Mime) -> int:
-    """Bytes of what may be stored. BadRequest, TooLarge."""
+    """Return the size of valid content in bytes. Raises BadRequest, TooLarge."""
     try:
         size = len(content.encode("utf-8"))
     except UnicodeEncodeError:
-        raise BadRequest("the content holds half of a surrogate pair") from None
+        raise BadRequest(
+            "the content is not valid Unicode: it contains an unpaired surrogate"
+        ) from None
     if size > MAX_CONTENT:
         raise TooLarge(f"the content has {size} bytes; a canvas has at most {MAX_CONTENT}")
     if "\0" in content:
-        raise BadRequest("the content holds a NUL character")
+        raise BadRequest("the content contains a NUL character")
     if kind == "application/json":
         try:
             json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"the content is no JSON: {error}") from None
+            raise BadRequest(f"the content is not valid JSON: {error}") from None
     return size

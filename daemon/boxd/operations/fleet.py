@@ -1,140 +1,103 @@
-"""What administrators do over all owners: product spec, section 2.4, user `sudo`.
+"""Commands of administrators on boxes of all owners, and on the host (product spec, section 2.4).
 
-Every verb wants a principal that an open entry of the audit gave out (`audited`). None shows a
-secret, a file or a session of anybody.
+Each method requires a principal that an open audit entry issued (`audited`). None shows a secret, a
+file or a session of an owner.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from boxd.boxes.gate import BLOCKED
-from boxd.boxes.quota import AWAKE
+from boxd.boxes.limits.quota import AWAKE
 from boxd.errors import Ambiguous, NotFound
-from boxd.model.fleet import FleetBox, Level, OwnerView
-from boxd.names.fingerprint import parse_fleet_reference, parse_owner
+from boxd.model.fleet import FleetBox, Level
+from boxd.names.fingerprint import parse_fleet_reference
 from boxd.names.words import shown
-from boxd.operations.boxes import BoxOperations
-from boxd.operations.keys import KeyOperations
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from boxd.boxes.quota import Tier
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.boxes.limits.access_policy import AccessPolicy
     from boxd.model.account import Audit
     from boxd.model.box import Box
-    from boxd.model.key import ApiKey
-    from boxd.operations.audits import Deed
+    from boxd.operations.shared.audits import Audits, Deed
+    from boxd.operations.shared.box_directory import BoxDirectory
     from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
 
 KICKED = "an administrator of this service ended the connection"
 MAX_AUDITS = 10_000
-"""Entries of the audit that are shown at once."""
+"""Audit entries that one call returns at most."""
 _CANDIDATES = 10
 _MIB = 1024 * 1024
 
 
-class FleetOperations(BoxOperations, KeyOperations):
-    """See the module. Verbs that take an owner raise BadName for another text."""
+class FleetOperations:
+    """Commands of administrators on boxes and on the host. Holds no state."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        audits: Audits,
+        directory: BoxDirectory,
+        lifecycle: Lifecycle,
+        access_policy: AccessPolicy,
+    ) -> None:
+        self._store = store
+        self._audits = audits
+        self._directory = directory
+        self._lifecycle = lifecycle
+        self._access_policy = access_policy
 
     def audited(self, p: Principal, line: str) -> AbstractAsyncContextManager[Deed]:
-        """Writes a command line down, and gives out whom its verbs are run as. Unavailable."""
+        """Record a command line, and yield the principal for its methods. Raises Unavailable."""
         return self._audits.entry(p, line)
 
-    async def fleet_owners(self, p: Principal) -> list[OwnerView]:
-        """Everybody who has a box, a drive, or something recorded, by fingerprint."""
-        self._audits.deed(p)
-        boxes = await self._store.all_boxes()
-        accounts = {one.owner: one for one in await self._store.accounts()}
-        volumes = await self._store.list_volumes()
-        count = Counter(box.owner for box in boxes)
-        running = Counter(box.owner for box in boxes if box.state in AWAKE)
-        used: Counter[str] = Counter()
-        for box in boxes:
-            usage = self._lifecycle.usage.last(box.id)
-            used[box.owner] += usage.disk_bytes if usage else 0
-        for owner, size in (await self._drive_bytes()).items():
-            used[owner] += size
-        found = accounts.keys() | count.keys() | {one.owner for one in volumes}
-        return [
-            OwnerView(
-                owner=owner,
-                tier=self._tiers.name_of(owner),
-                boxes=count[owner],
-                running=running[owner],
-                bytes=used[owner],
-                last_seen=accounts[owner].last_seen if owner in accounts else None,
-                blocked=self._gate.blocked_since(owner),
-            )
-            for owner in sorted(found)
-        ]
-
     async def fleet_boxes(self, p: Principal, owner: str | None = None) -> list[FleetBox]:
-        """All boxes, or those of an owner, oldest first."""
+        """Return all boxes, or those of an owner, oldest first. Raises BadName."""
         deed = self._audits.deed(p)
         if owner is None:
             boxes = await self._store.all_boxes()
         else:
-            boxes = await self._store.boxes(_about(deed, owner))
+            boxes = await self._store.boxes(deed.about(owner))
         return [self._fleet_box(box) for box in boxes]
 
     async def fleet_remove(self, p: Principal, ref: str) -> FleetBox:
-        """Destroys a box of anybody; returns what it was. BadName, NotFound, Ambiguous."""
+        """Destroy a box of any owner; return its last state.
+
+        Raises BadName, NotFound, Ambiguous.
+        """
         box = await self._any_box(p, ref)
         view = self._fleet_box(box)
         await self._lifecycle.remove(box)
         return view
 
     async def fleet_suspend(self, p: Principal, ref: str) -> FleetBox:
-        """Puts a box of anybody to sleep. As `fleet_remove`, and as `suspend`."""
+        """Suspend a box of any owner.
+
+        Raises what `fleet_remove` and `BoxOperations.suspend` raise.
+        """
         return self._fleet_box(await self._lifecycle.suspend(await self._any_box(p, ref)))
 
     async def fleet_resume(self, p: Principal, ref: str) -> FleetBox:
-        """Has a box of anybody run on. As `fleet_remove`, and as `resume`."""
+        """Resume a box of any owner.
+
+        Raises what `fleet_remove` and `BoxOperations.resume` raise.
+        """
         box = await self._any_box(p, ref)
         self._lifecycle.check_suspends()
         return self._fleet_box(await self._lifecycle.wake(box))
 
     async def fleet_kick(self, p: Principal, ref: str) -> FleetBox:
-        """Ends all that holds a box of anybody: sessions, forwardings, commands."""
+        """End all attachments of a box of any owner: sessions, forwardings, commands."""
         box = await self._any_box(p, ref)
         ended = self._lifecycle.attachments.end_box(box.id, KICKED)
-        return FleetBox(box.owner, self._view(box), ended)
-
-    async def fleet_tiers(self, p: Principal) -> list[tuple[str, Tier, int]]:
-        """The tiers by name: their limits, and how many owners were given each."""
-        self._audits.deed(p)
-        return self._tiers.listed()
-
-    async def fleet_set_tier(self, p: Principal, owner: str, tier: str) -> None:
-        """Gives an owner, who need not be here yet, other limits. BadRequest, Unavailable."""
-        await self._tiers.assign(_about(self._audits.deed(p), owner), tier)
-
-    async def fleet_block(self, p: Principal, owner: str) -> int:
-        """Keeps an owner out; returns how many of its attachments that ended.
-
-        Its boxes stay, and age as those of everybody. Conflict for an administrator; Unavailable.
-        """
-        owner = _about(self._audits.deed(p), owner)
-        await self._gate.block(owner)
-        return self._lifecycle.attachments.end_owner(owner, BLOCKED)
-
-    async def fleet_unblock(self, p: Principal, owner: str) -> None:
-        """Lets an owner in again; no error for one who is not blocked. Unavailable."""
-        await self._gate.unblock(_about(self._audits.deed(p), owner))
-
-    async def fleet_keys(self, p: Principal, owner: str) -> list[ApiKey]:
-        """The API keys of an owner, oldest first; the keys themselves are stored nowhere."""
-        return await self._store.keys(_about(self._audits.deed(p), owner))
-
-    async def fleet_remove_key(self, p: Principal, owner: str, name: str) -> None:
-        """Revokes a key of anybody, and ends what it holds open. NotFound, Unavailable."""
-        await self._revoke_key(_about(self._audits.deed(p), owner), name)
+        return FleetBox(box.owner, self._directory.view(box), ended)
 
     async def fleet_levels(self, p: Principal) -> list[Level]:
-        """What there is, and what the host has room for."""
+        """Return the use of the host, with its limits."""
         self._audits.deed(p)
         boxes = await self._store.all_boxes()
         awake = [box for box in boxes if box.state in AWAKE]
@@ -156,57 +119,56 @@ class FleetOperations(BoxOperations, KeyOperations):
             ),
             Level("memory in use", sum(one.memory_bytes for one in used) // _MIB, unit="MiB"),
             Level("disks of boxes", sum(one.disk_bytes for one in used) // _MIB, unit="MiB"),
+            Level(
+                "saved memory of boxes",
+                sum(one.saved_memory_bytes for one in used) // _MIB,
+                unit="MiB",
+            ),
         ]
         if host is not None:
             levels.append(Level("free disk space", await asyncio.to_thread(host.free), unit="MiB"))
             levels.append(Level("free disk space that stays", host.free_mb, unit="MiB"))
-        return [*levels, Level("draining", self._gate.draining)]
+        return [*levels, Level("draining", self._access_policy.draining)]
 
     async def fleet_audits(self, p: Principal, limit: int, owner: str | None = None) -> list[Audit]:
-        """The last entries of the audit, newest first: all, or those about an owner."""
+        """Return the last audit entries, newest first: all, or those about an owner."""
         deed = self._audits.deed(p)
-        about = None if owner is None else _about(deed, owner)
+        about = None if owner is None else deed.about(owner)
         return await self._store.audits(limit, about)
 
     def fleet_drain(self, p: Principal, *, cancel: bool = False) -> None:
-        """No box is made, woken or attached to any more, until that is taken back or the service
-        starts again. What is attached stays."""
+        """Reject new boxes, resumes and attachments until `cancel` or a restart of the service.
+
+        Existing attachments continue.
+        """
         self._audits.deed(p)
-        self._gate.draining = not cancel
+        self._access_policy.draining = not cancel
 
     async def _any_box(self, p: Principal, text: str) -> Box:
-        """The box that a reference of an administrator means. BadName, NotFound, Ambiguous."""
+        """Return the box that an administrator's reference means.
+
+        Raises BadName, NotFound, Ambiguous.
+        """
         deed = self._audits.deed(p)
         owner, ref = parse_fleet_reference(text)
         if owner is None:
             boxes = await self._store.all_boxes()
         else:
-            boxes = await self._store.boxes(_about(deed, owner))
-        found = [
+            boxes = await self._store.boxes(deed.about(owner))
+        matches = [
             box
             for box in boxes
             if (ref.id_prefix is not None and box.id.startswith(ref.id_prefix))
             or (owner is not None and (box.workspace, box.name) == (ref.workspace, ref.name))
         ]
-        if not found:
+        if not matches:
             raise NotFound(f"no box {shown(text)}; see: ls")
-        if len(found) > 1:
-            listed = ", ".join(f"{box.id} ({box.owner}:{box.ref})" for box in found[:_CANDIDATES])
-            more = f" and {len(found) - _CANDIDATES} more" if len(found) > _CANDIDATES else ""
+        if len(matches) > 1:
+            listed = ", ".join(f"{box.id} ({box.owner}:{box.ref})" for box in matches[:_CANDIDATES])
+            more = f" and {len(matches) - _CANDIDATES} more" if len(matches) > _CANDIDATES else ""
             raise Ambiguous(f"{shown(text)} is ambiguous: {listed}{more}")
-        deed.owners.add(found[0].owner)
-        return found[0]
+        deed.owners.add(matches[0].owner)
+        return matches[0]
 
     def _fleet_box(self, box: Box) -> FleetBox:
-        return FleetBox(box.owner, self._view(box))
-
-    async def _drive_bytes(self) -> dict[str, int]:
-        """What the drives of each owner hold."""
-        return {} if self._drives is None else await self._drives.sizes()
-
-
-def _about(deed: Deed, text: str) -> str:
-    """The owner that a command is about, noted in the audit's entry. BadName."""
-    owner = parse_owner(text)
-    deed.owners.add(owner)
-    return owner
+        return FleetBox(box.owner, self._directory.view(box))

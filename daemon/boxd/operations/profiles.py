@@ -1,6 +1,7 @@
 """Box profiles: an image with defaults under a name of the owner's (product spec, section 2.3).
 
-They are the owner's in all workspaces. A scoped credential sees and uses them and changes none.
+A profile applies in all workspaces of its owner. A scoped credential can list and use profiles, and
+cannot change them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.backends.egress import parse_egress
+from boxd.backends.network.egress import parse_egress
 from boxd.errors import (
     BadName,
     BadRequest,
@@ -22,20 +23,27 @@ from boxd.errors import (
 from boxd.model.profile import Profile
 from boxd.names.spec import parse_spec
 from boxd.names.words import fold, parse_name, shown
-from boxd.operations.core import Core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.boxes.state.interface import Catalog
     from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
 
 MAX_PROFILES = 100
 """Profiles of one owner."""
 
 
-class ProfileOperations(Core):
-    """See the module."""
+class ProfileOperations:
+    """Records, lists and removes profiles. Holds no state."""
+
+    def __init__(self, store: ControlStore, catalog: Catalog, lifecycle: Lifecycle) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._lifecycle = lifecycle
 
     async def set_profile(
         self,
@@ -49,19 +57,18 @@ class ProfileOperations(Core):
         egress: str | None = None,
         notes: Callable[[str], None] | None = None,
     ) -> Profile:
-        """Records a profile in the place of an older one of its name; see `Profile`.
+        """Record a profile; it replaces an older one of the same name.
 
-        `notes` gets lines for people. Raises BadName, UnknownImage for image and flavor, BadRequest
-        for the egress list.
+        `ttl`, `grace` and `egress` are the defaults of its boxes (`Profile`). `notes` gets lines
+        for the user. Raises BadName; UnknownImage for the image or flavor; BadRequest for the
+        egress list; QuotaExceeded.
         """
         require(p, Action.CHANGE_PROFILE)
-        profile = self._profile_of(
-            *(name, image), flavor=flavor, ttl=ttl, grace=grace, egress=egress
-        )
-        await self._put_profile(p, profile, notes)
+        profile = self.profile_of(name, image, flavor=flavor, ttl=ttl, grace=grace, egress=egress)
+        await self.put(p, profile, notes)
         return profile
 
-    def _profile_of(
+    def profile_of(
         self,
         name: str,
         image: str,
@@ -71,6 +78,7 @@ class ProfileOperations(Core):
         grace: timedelta | None,
         egress: str | None,
     ) -> Profile:
+        """Return a profile that the catalog allows. Raises what `set_profile` raises."""
         flavors = {one.name for one in self._catalog.flavors()}
         name = parse_name(name, "profile name")
         if name in flavors:
@@ -80,17 +88,19 @@ class ProfileOperations(Core):
         policy = None if egress is None else str(parse_egress(egress))
         return Profile(name, self._image(image, flavors), flavor, ttl, grace, policy)
 
-    async def _check_room(self, p: Principal, name: str) -> None:
+    async def check_room(self, p: Principal, name: str) -> None:
+        """Raise QuotaExceeded if the owner cannot have another profile of that name."""
         present = {one.name for one in await self._store.profiles(p.owner)}
         if len(present | {name}) > MAX_PROFILES:
             raise QuotaExceeded(
                 f"limit reached: {MAX_PROFILES} profiles per owner; remove one: profiles rm NAME"
             )
 
-    async def _put_profile(
+    async def put(
         self, p: Principal, profile: Profile, notes: Callable[[str], None] | None
     ) -> None:
-        await self._check_room(p, profile.name)
+        """Record a profile, as `set_profile`, without authorization. Raises QuotaExceeded."""
+        await self.check_room(p, profile.name)
         await self._store.put_profile(p.owner, profile)
         if notes is not None and profile.name in {one.name for one in self._catalog.images()}:
             notes(
@@ -98,26 +108,26 @@ class ProfileOperations(Core):
             )
 
     async def list_profiles(self, p: Principal) -> list[Profile]:
-        """The profiles of the owner, by name."""
+        """Return the profiles of the owner, by name."""
         require(p, Action.LIST_PROFILES)
         return await self._store.profiles(p.owner)
 
     async def show_profile(self, p: Principal, name: str) -> Profile:
-        """One profile. NotFound."""
+        """Return one profile. Raises NotFound."""
         require(p, Action.LIST_PROFILES)
         return await self._profile(p, name)
 
     async def remove_profile(self, p: Principal, name: str) -> Profile:
-        """Forgets a profile; boxes made with it stay as they are. Returns what it was.
+        """Remove a profile and return it; existing boxes do not change.
 
-        NotFound; Conflict naming a workspace whose boxes are made with it.
+        Raises NotFound; Conflict with a workspace whose new boxes use the profile.
         """
         require(p, Action.CHANGE_PROFILE)
         profile = await self._profile(p, name)
         for workspace in await self._store.list_workspaces(p.owner):
             if workspace.profile == profile.name:
                 raise Conflict(
-                    f"profile {profile.name} is that of workspace {workspace.name}; "
+                    f"profile {profile.name} is the profile of workspace {workspace.name}; "
                     f"first: ws profile {workspace.name} -"
                 )
         await self._store.remove_profile(p.owner, profile.name)
@@ -130,13 +140,13 @@ class ProfileOperations(Core):
         raise NotFound(f"no profile {shown(name)}; see: profiles ls")
 
     def _image(self, text: str, flavors: set[str]) -> str:
-        """An image that boxes can start from, now or once it is built."""
+        """Return an image that boxes can start from, now or after it is built."""
         try:
             spec = parse_spec(f"box:{text}", flavors)
         except BadName as error:
             raise BadRequest(f"image {shown(text)}: {error}") from None
         if spec.image != text:
-            raise BadRequest(f"image {shown(text)} is not valid: an image alone, as `images` shows")
-        with suppress(Unavailable):  # not built yet: told again when a box is to start from it
+            raise BadRequest(f"image {shown(text)} is not valid: give one name that `images` lists")
+        with suppress(Unavailable):  # not built yet: creating a box reports that again
             self._lifecycle.check_image(text)
         return text

@@ -1,6 +1,6 @@
-"""Browsers at a port of a box: what the cookie stands for that they show after their first visit.
+"""Sessions of browsers at a port of a box: a cookie replaces the API key after the first request.
 
-Only the SHA-256 of a cookie is stored. A session goes with its box and with the key that made it.
+The service stores only the SHA-256 of a cookie. Removing the box or the key removes the session.
 """
 
 from __future__ import annotations
@@ -12,36 +12,55 @@ from typing import TYPE_CHECKING
 from boxd.authz import Action, require
 from boxd.errors import Ambiguous, BadName, Forbidden, InvalidKey, NotFound, NothingListening
 from boxd.model.proxy import ProxySession
-from boxd.operations.boxes import BoxOperations
 from boxd.principal import Principal
 from boxd.secret import Secret, digest, random_hex, random_word
 
 if TYPE_CHECKING:
-    from boxd.boxes.lifecycle import Attachment
+    from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.clock import Clock
     from boxd.model.box import Box
+    from boxd.operations.shared.box_directory import BoxDirectory
+    from boxd.operations.shared.callers import Callers
+    from boxd.store.interface import ControlStore
     from boxd.tunnel.stream import ByteStream
 
 SESSION_TIME = timedelta(hours=1)
-"""Counted from the first visit; later ones do not prolong it."""
+"""The lifetime of a session, from the first request; later requests do not extend it."""
 MAX_SESSIONS = 1000
-"""Of one owner; the oldest ones make room."""
+"""Sessions of one owner; a new one removes the oldest."""
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-class ProxyOperations(BoxOperations):
-    """See the module."""
+class ProxyOperations:
+    """Opens sessions of browsers, authenticates their cookies and dials ports. Holds no state."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        directory: BoxDirectory,
+        lifecycle: Lifecycle,
+        callers: Callers,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._lifecycle = lifecycle
+        self._callers = callers
+        self._clock = clock
 
     async def open_proxy_session(
         self, p: Principal, box: Box, port: int, host: str | None
     ) -> Secret:
-        """Lets a browser that showed an API key come back without it; the Secret is the cookie.
+        """Open a session for a browser that presented an API key; return its cookie.
 
-        It opens one port of one box, by the API's path or (`host`) by one preview host. InvalidKey
-        or NotFound when the key or the box has gone meanwhile.
+        The cookie opens one port of one box, through the API's path or through one preview host
+        (`host`). Raises Forbidden without an API key; InvalidKey or NotFound if the key or the box
+        has been removed.
         """
         require(p, Action.ATTACH_BOX)
         if p.via != "api_key" or p.key_id is None:
-            raise Forbidden("only an API key opens a session of a browser")
+            raise Forbidden("only an API key can open a browser session")
         now = self._clock.now()
         expires = now + SESSION_TIME
         if p.expires is not None:
@@ -55,41 +74,46 @@ class ProxyOperations(BoxOperations):
         return secret
 
     async def dial(self, attachment: Attachment, port: int) -> ByteStream:
-        """Connects to a port of a box that is held, as seen from inside. NothingListening,
-        DialTimeout, Unavailable; the caller closes it."""
+        """Connect to a port of an attached box, as seen from inside; the caller closes the stream.
+
+        Raises NothingListening, DialTimeout, Unavailable.
+        """
         try:
             return await self._lifecycle.dial(attachment, port)
         except NothingListening as error:
             raise NothingListening(
                 f"nothing listens at port {port} of box {attachment.box.ref} ({error}); start the"
-                " program there, on 127.0.0.1 or all addresses, and ask again"
+                " program there, on 127.0.0.1 or all addresses, and try again"
             ) from None
 
     async def opened_by_cookie(
         self, presented: str, ref: str, port: int, host: str | None
     ) -> tuple[Principal, Box]:
-        """Whom a cookie stands for at the port of the box that a reference means, and that box.
+        """Return the principal of a cookie at a port of a box, and the box that `ref` means.
 
-        Whatever is wrong with it, or with the place where it is shown, is the same InvalidKey;
-        Forbidden for one that is good, and its owner blocked.
+        Raises the same InvalidKey for every failure, also for a valid cookie at another port, box
+        or host; Forbidden for a valid cookie of a blocked owner.
         """
         if _COOKIE.fullmatch(presented) is None:
-            presented = ""  # Looked up too: no answer may come sooner than that to an unknown one.
+            presented = ""  # The lookup takes the same time as for an unknown cookie.
         session = await self._store.find_proxy_session(digest(presented))
         if session is None or session.expires <= self._clock.now():
             raise InvalidKey
         if (session.port, session.host) != (port, host):
             raise InvalidKey
         p = Principal(
-            *(session.owner, session.scope, "cookie", session.key_id),
+            session.owner,
+            session.scope,
+            "cookie",
+            session.key_id,
             box=session.box_id,
             expires=session.expires,
         )
         try:
-            box = await self.resolve(p, ref)
+            box = await self._directory.resolve(p, ref)
         except (Ambiguous, BadName, Forbidden, NotFound):
             raise InvalidKey from None
-        self._gate.check_owner(p.owner)
-        self._key_uses.touch(session.key_id)
-        self.seen(p)
+        self._callers.check_admitted(p)
+        self._callers.key_uses.touch(session.key_id)
+        self._callers.seen(p)
         return p, box

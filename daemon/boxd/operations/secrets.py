@@ -1,10 +1,12 @@
-"""Secrets: variables that an owner's sessions and commands get, and nobody is shown.
+"""Secrets: environment variables of an owner's sessions and commands. No call returns a value.
 
-Tier `account` is in all workspaces, tier `workspace` in one, where it wins.
+A secret of tier `account` applies in all workspaces. One of tier `workspace` applies in one
+workspace, and overrides a secret of the account there.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, Target, require
@@ -12,43 +14,59 @@ from boxd.errors import Forbidden, NotFound, QuotaExceeded
 from boxd.model.secret import StoredSecret
 from boxd.names.variable import check_value, parse_variable
 from boxd.names.words import DEFAULT_WORKSPACE, shown
-from boxd.operations.core import Core, checked_workspace
+from boxd.operations.shared.scope import checked_workspace
 
 if TYPE_CHECKING:
+    from boxd.clock import Clock
     from boxd.model.secret import Tier
+    from boxd.operations.shared.vault import Vault
+    from boxd.operations.shared.workspace_registry import WorkspaceRegistry
     from boxd.principal import Principal
     from boxd.secret import Secret
+    from boxd.store.interface import ControlStore
 
 MAX_SECRETS = 100
 """Secrets of one owner."""
 MAX_SEALED = 256 * 1024
-"""Bytes of all secrets of one owner: they have to fit into the environment of a process."""
+"""Sealed bytes of all secrets of one owner: they must fit into the environment of a process."""
 
 
-class SecretOperations(Core):
-    """See the module."""
+class SecretOperations:
+    """Records, lists and removes secrets.
+
+    Critical section: `_adding` is held between measuring an owner's secrets and adding one.
+    """
+
+    def __init__(
+        self, store: ControlStore, vault: Vault, registry: WorkspaceRegistry, clock: Clock
+    ) -> None:
+        self._store = store
+        self._vault = vault
+        self._registry = registry
+        self._clock = clock
+        self._adding = asyncio.Lock()
 
     async def set_secret(
         self, p: Principal, name: str, value: Secret, *, tier: Tier, ws: str | None = None
     ) -> tuple[StoredSecret, bool]:
-        """Records a secret in the place of an older one of its name there; whether it is new.
+        """Record a secret, and create its workspace if needed; return it and whether it is new.
 
-        What runs already keeps what it has. A workspace that is not there is made. BadRequest,
-        TooLarge, QuotaExceeded.
+        It replaces an older secret of the same name and place. Running processes keep the old
+        value. Raises BadRequest, TooLarge, QuotaExceeded.
         """
         require(p, Action.CHANGE_SECRETS)
         name = parse_variable(name, "secret")
         check_value(value, "secret")
         workspace = _place(p, tier, ws)
         if workspace is not None:
-            await self._ensure_workspace(p, workspace)
+            await self._registry.ensure(p, workspace)
         sealed = self._vault.seal_secret(p.owner, tier, workspace, name, value)
         secret = StoredSecret(p.owner, tier, workspace, name, sealed, self._clock.now())
-        async with self._minting:
+        async with self._adding:
             return secret, await self._put(secret)
 
     async def _put(self, secret: StoredSecret) -> bool:
-        """Records a secret if the limits allow it; whether it is new."""
+        """Record a secret if the limits allow it; return whether it is new."""
         present = await self._store.secrets(secret.owner)
         others = [one for one in present if not _same(one, secret)]
         if len(others) + 1 > MAX_SECRETS:
@@ -61,18 +79,18 @@ class SecretOperations(Core):
         return len(others) == len(present)
 
     async def list_secrets(self, p: Principal, ws: str | None = None) -> list[StoredSecret]:
-        """The secrets that are the caller's to see, or those of one workspace. Never a value."""
+        """Return the secrets that the caller can see, or those of one workspace, without values."""
         require(p, Action.LIST_SECRETS)
         workspace = checked_workspace(p, ws)
-        found = await self._store.secrets(p.owner)
+        stored = await self._store.secrets(p.owner)
         if workspace is None:
-            return found
-        return [one for one in found if (one.tier, one.workspace) == ("workspace", workspace)]
+            return stored
+        return [one for one in stored if (one.tier, one.workspace) == ("workspace", workspace)]
 
     async def remove_secret(
         self, p: Principal, name: str, *, tier: Tier, ws: str | None = None
     ) -> StoredSecret:
-        """Forgets a secret; what runs already keeps it. Returns what it was. NotFound."""
+        """Remove a secret and return it; running processes keep it. Raises NotFound."""
         require(p, Action.CHANGE_SECRETS)
         workspace = _place(p, tier, ws)
         for one in await self._store.secrets(p.owner):
@@ -89,7 +107,7 @@ _REMEDY = "remove one: secret rm NAME"
 
 
 def _place(p: Principal, tier: Tier, ws: str | None) -> str | None:
-    """The workspace of a tier; None: the default one, or the whole account."""
+    """Return the workspace of a tier; None: the default workspace, or the whole account."""
     if tier == "account":
         if p.scope is not None:
             raise Forbidden(f"this credential is confined to workspace {p.scope}")

@@ -1,69 +1,97 @@
-"""Snapshots of boxes, and boxes that are made of them or of other boxes."""
+"""Snapshots of boxes, and forks of boxes and snapshots."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.boxes.snapshots import RESERVED
+from boxd.boxes.lifecycle.snapshots import RESERVED
 from boxd.errors import BadRequest, Conflict, NotFound
+from boxd.model.progress import Progress
+from boxd.model.snapshot import SnapshotView
 from boxd.names.reference import parse_reference
 from boxd.names.words import parse_name
-from boxd.operations.boxes import BoxOperations
-from boxd.operations.core import checked_workspace, joined_workspace
+from boxd.operations.shared.scope import checked_workspace, joined_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.model.box import Box
     from boxd.model.snapshot import Snapshot
     from boxd.model.view import BoxView
+    from boxd.operations.shared.box_directory import BoxDirectory
+    from boxd.operations.shared.box_specs import BoxSpecs
     from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
 
 AT = "@"
-"""Between a box and one of its snapshots, where either may be meant."""
+"""Separates a box from its snapshot in a reference: `BOX@NAME`."""
 
 
-class SnapshotOperations(BoxOperations):
-    """See the module."""
+class SnapshotOperations:
+    """Creates, lists, removes and restores snapshots, and forks boxes. Holds no state."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        directory: BoxDirectory,
+        specs: BoxSpecs,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._specs = specs
+        self._lifecycle = lifecycle
 
     async def create_snapshot(
         self, p: Principal, ref: str, name: str | None = None, ws: str | None = None
-    ) -> Snapshot:
-        """Keeps disk and memory of a box. Conflict names who uses it, or a taken name."""
+    ) -> SnapshotView:
+        """Save the disk and memory of a box under a name; None: a generated name.
+
+        Raises BadRequest; Conflict with the attachment that uses the box, or if the name is taken.
+        """
         require(p, Action.SNAPSHOT_BOX)
         chosen = None if name is None else parse_name(name, "snapshot name")
         if chosen is not None and RESERVED.fullmatch(chosen):
             raise BadRequest(
-                f"{chosen} is what a restore keeps of a box, and replaces: choose another name "
-                "for the snapshot"
+                f"{chosen} is reserved for the snapshot that a restore creates and replaces: "
+                "choose another name for the snapshot"
             )
-        return await self._lifecycle.snapshot(await self.resolve(p, ref, ws), chosen)
+        snapshot = await self._lifecycle.snapshot(await self._directory.resolve(p, ref, ws), chosen)
+        return SnapshotView(snapshot, box_removed=False)
 
     async def list_snapshots(
         self, p: Principal, ref: str | None = None, ws: str | None = None
-    ) -> list[Snapshot]:
-        """Whole snapshots: of one box (which may be gone), of a workspace, or all that it may."""
+    ) -> list[SnapshotView]:
+        """Return complete snapshots: of one box, of a workspace, or all that the principal can see.
+
+        The box may have been removed.
+        """
         require(p, Action.SNAPSHOT_BOX)
-        found = [one for one in await self._store.snapshots(p.owner) if one.ready]
+        snapshots = [one for one in await self._store.snapshots(p.owner) if one.ready]
         if ref is not None:
             place = await self._place(p, ref, ws)
-            return [one for one in found if (one.workspace, one.box_name) == place]
-        workspace = checked_workspace(p, ws)
-        everywhere = ws is None and p.scope is None
-        return [one for one in found if everywhere or one.workspace == workspace]
+            snapshots = [one for one in snapshots if (one.workspace, one.box_name) == place]
+        elif ws is not None or p.scope is not None:
+            workspace = checked_workspace(p, ws)
+            snapshots = [one for one in snapshots if one.workspace == workspace]
+        boxes = {box.id for box in await self._store.boxes(p.owner)}
+        return [SnapshotView(one, one.box_id not in boxes) for one in snapshots]
 
     async def remove_snapshot(
         self, p: Principal, ref: str, name: str, ws: str | None = None
     ) -> Snapshot:
-        """Forgets a snapshot, also of a box that is gone. NotFound; Conflict names a profile that
-        was built of it."""
+        """Remove a snapshot, also of a removed box, and return it.
+
+        Raises NotFound; Conflict with the profile that was built from it.
+        """
         require(p, Action.SNAPSHOT_BOX)
         snapshot = await self._snapshot(p, ref, name, ws)
         for profile in await self._store.profiles(p.owner):
             if profile.snapshot == snapshot.id:
                 raise Conflict(
-                    f"profile {profile.name} was built of it, and boxes start from it; "
+                    f"profile {profile.name} was built from it, and new boxes start from it; "
                     f"first: profiles rm {profile.name}"
                 )
         await self._lifecycle.snapshots.remove(snapshot)
@@ -72,10 +100,10 @@ class SnapshotOperations(BoxOperations):
     async def restore_snapshot(
         self, p: Principal, ref: str, name: str, ws: str | None = None
     ) -> BoxView:
-        """Gives a box the state of one of its snapshots, and keeps what it was. Conflict."""
+        """Restore a box from one of its snapshots, and save its current state. Raises Conflict."""
         require(p, Action.SNAPSHOT_BOX)
-        box = await self.resolve(p, ref, ws)
-        return self._view(await self._lifecycle.restore(box, name))
+        box = await self._directory.resolve(p, ref, ws)
+        return self._directory.view(await self._lifecycle.restore(box, name))
 
     async def fork(
         self,
@@ -86,25 +114,30 @@ class SnapshotOperations(BoxOperations):
         *,
         notes: Callable[[str], None] | None = None,
     ) -> BoxView:
-        """A new running box of a spec, made of a box, or of a snapshot: `BOX@NAME`."""
+        """Create a running box of a spec from a box, or from a snapshot: `BOX@NAME`.
+
+        `notes` gets lines for the user.
+        """
         require(p, Action.SNAPSHOT_BOX)
         ref, at, name = base.rpartition(AT)
         origin: Box | Snapshot
         if at:
             origin = await self._snapshot(p, ref, name, ws)
         else:
-            origin = await self.resolve(p, base, ws)
-        wanted, workspace = await self._creatable(p, spec, ws, anonymous=False)
-        return self._view(await self._lifecycle.fork(origin, workspace, wanted, notes=notes))
+            origin = await self._directory.resolve(p, base, ws)
+        box_spec, workspace = await self._specs.creatable(p, spec, ws, anonymous=False)
+        return self._directory.view(
+            await self._lifecycle.fork(origin, workspace, box_spec, Progress(notes))
+        )
 
     async def _snapshot(self, p: Principal, ref: str, name: str, ws: str | None) -> Snapshot:
         workspace, box_name = await self._place(p, ref, ws)
         return await self._lifecycle.snapshots.find(p.owner, workspace, box_name, name)
 
     async def _place(self, p: Principal, ref: str, ws: str | None) -> tuple[str | None, str]:
-        """Workspace and name of a box, which may be gone."""
+        """Return the workspace and name of a box, which may have been removed."""
         try:
-            box = await self.resolve(p, ref, ws)
+            box = await self._directory.resolve(p, ref, ws)
         except NotFound:
             reference = parse_reference(ref)
             return joined_workspace(p, reference.workspace, ws), reference.name

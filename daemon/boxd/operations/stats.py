@@ -1,32 +1,50 @@
-"""What is used of what there may be, and who the caller is."""
+"""Usage and limits of an account and of a box, and the identity of the caller."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.boxes.quota import AWAKE
+from boxd.boxes.limits.quota import AWAKE
 from boxd.model.stat import Identity, Stat
 from boxd.names.words import DEFAULT_WORKSPACE
-from boxd.operations.boxes import BoxOperations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.presence.usage import UsageSampler
     from boxd.model.box import Box
     from boxd.model.usage import Usage
+    from boxd.operations.shared.box_directory import BoxDirectory
+    from boxd.operations.shared.drives import Drives
     from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
 
 _MIB = 1024 * 1024
 
 
-class StatOperations(BoxOperations):
-    """See the module."""
+class StatOperations:
+    """Reports usage and limits. Holds no state. `drives` None: drives are not enabled."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        directory: BoxDirectory,
+        usage: UsageSampler,
+        drives: Drives | None,
+        tier_of: Callable[[str], Tier],
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._usage = usage
+        self._drives = drives
+        self._tier_of = tier_of
 
     async def whoami(self, p: Principal) -> Identity:
-        """Whom the service takes the principal for."""
+        """Return the identity of the principal, and the number of its boxes and keys."""
         require(p, Action.LIST_KEYS)
-        boxes = await self._visible(p)
+        boxes = await self._directory.visible(p)
         return Identity(
             fingerprint=p.owner,
             tier=self._tier_of(p.owner).name,
@@ -37,10 +55,10 @@ class StatOperations(BoxOperations):
         )
 
     async def box_limits(self, p: Principal) -> list[Stat]:
-        """How many boxes there may be, beside those that the principal may see."""
+        """Return the boxes that the principal can see, with the limits of its owner's tier."""
         require(p, Action.LIST_BOXES)
         tier = self._tier_of(p.owner)
-        boxes = await self._visible(p)
+        boxes = await self._directory.visible(p)
         awake = [box for box in boxes if box.state in AWAKE]
         return [
             Stat("boxes", len(boxes), tier.boxes),
@@ -55,10 +73,10 @@ class StatOperations(BoxOperations):
         ]
 
     async def account_stats(self, p: Principal) -> list[Stat]:
-        """What the owner has, beside the limits of its tier; use as it was measured last."""
+        """Return the usage of the owner as last measured, with the limits of its tier."""
         require(p, Action.LIST_KEYS)
         tier = self._tier_of(p.owner)
-        boxes = await self._visible(p)
+        boxes = await self._directory.visible(p)
         snapshots = await self._store.snapshots(p.owner)
         return [
             *await self.box_limits(p),
@@ -71,10 +89,13 @@ class StatOperations(BoxOperations):
         ]
 
     async def box_stats(self, p: Principal, ref: str, ws: str | None = None) -> list[Stat]:
-        """What a box uses now, beside its caps, and its drive; see `resolve`."""
-        box = await self.resolve(p, ref, ws)
-        await self._lifecycle.usage.refresh(box.id)
-        used = self._lifecycle.usage.last(box.id)
+        """Return the current usage of a box and its drive, with their limits.
+
+        Raises what `BoxDirectory.resolve` raises.
+        """
+        box = await self._directory.resolve(p, ref, ws)
+        await self._usage.refresh(box.id)
+        used = self._usage.last(box.id)
         stats = [] if used is None else _stats_of(box, used)
         return stats + [
             one
@@ -83,24 +104,24 @@ class StatOperations(BoxOperations):
         ]
 
     def _measured(self, boxes: Sequence[Box]) -> list[Stat]:
-        """Sums over the boxes, none of them measured anew."""
-        last = [self._lifecycle.usage.last(box.id) for box in boxes]
-        found = [used for used in last if used is not None]
+        """Return sums over boxes, from their last measurement."""
+        usages = [used for box in boxes if (used := self._usage.last(box.id)) is not None]
         return [
-            Stat("cpu used", round(sum(used.cpu_s for used in found), 1), None, "s"),
-            Stat("memory used", sum(used.memory_bytes for used in found), None, "bytes"),
-            Stat("disk used", sum(used.disk_bytes for used in found), None, "bytes"),
-            Stat("received", sum(used.net_rx_bytes for used in found), None, "bytes"),
-            Stat("sent", sum(used.net_tx_bytes for used in found), None, "bytes"),
+            Stat("cpu used", round(sum(used.cpu_s for used in usages), 1), None, "s"),
+            Stat("memory used", sum(used.memory_bytes for used in usages), None, "bytes"),
+            Stat("disk used", sum(used.disk_bytes for used in usages), None, "bytes"),
+            Stat("saved memory", sum(used.saved_memory_bytes for used in usages), None, "bytes"),
+            Stat("received", sum(used.net_rx_bytes for used in usages), None, "bytes"),
+            Stat("sent", sum(used.net_tx_bytes for used in usages), None, "bytes"),
         ]
 
     async def _drive_stats(self, p: Principal) -> list[Stat]:
-        """Bytes and files of the drives that were ever used."""
+        """Return the bytes and files of each drive that was ever used."""
         if self._drives is None:
             return []
         stats = []
-        found = await self._drives.usage(p.owner)
-        for name, use in sorted(found.items(), key=lambda item: item[0] or ""):
+        usage = await self._drives.usage(p.owner)
+        for name, use in sorted(usage.items(), key=lambda item: item[0] or ""):
             if p.scope in (None, name):
                 of = name or DEFAULT_WORKSPACE
                 stats.append(Stat("drive", use.bytes, use.bytes_limit, "bytes", of))
@@ -115,6 +136,7 @@ def _stats_of(box: Box, used: Usage) -> list[Stat]:
         Stat("cpu lately", share, round(100 * box.cpus), "%"),
         Stat("memory", used.memory_bytes, box.mem_mb * _MIB, "bytes"),
         Stat("disk", used.disk_bytes, box.disk_mb * _MIB or None, "bytes"),
+        Stat("saved memory", used.saved_memory_bytes, None, "bytes"),
         Stat("processes", used.pids, box.pids),
         Stat("received", used.net_rx_bytes, None, "bytes"),
         Stat("sent", used.net_tx_bytes, None, "bytes"),

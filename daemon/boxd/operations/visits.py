@@ -1,35 +1,41 @@
-"""Connections of an owner that stay: what they are told of changes, and when they may not go on."""
+"""Long connections that hold no box: notifications of changes, and the end of their credential."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.operations.core import Core, expiry_of
+from boxd.operations.shared.scope import expiry_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
-    from boxd.boxes.feed import Listener
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.boxes.state.feed import Listener
+    from boxd.operations.shared.callers import Callers
     from boxd.principal import Principal
 
 
-class VisitOperations(Core):
-    """See the module."""
+class VisitOperations:
+    """Serves connections that hold no box. Holds no state."""
+
+    def __init__(self, lifecycle: Lifecycle, callers: Callers) -> None:
+        self._lifecycle = lifecycle
+        self._callers = callers
 
     def changes(self, p: Principal) -> AbstractContextManager[Listener]:
-        """Hears what changes of that which the principal may see, while the context lasts.
+        """Receive changes of what the principal can see, while the context lasts.
 
-        `boxd.boxes.feed` has the topics. Forbidden.
+        `boxd.boxes.state.feed` defines the topics. Raises Forbidden.
         """
         require(p, Action.LIST_BOXES)
-        return self._feed.listen(p.owner, p.scope)
+        return self._lifecycle.feed.listen(p.owner, p.scope)
 
     def visit(self, p: Principal, why: str) -> AbstractAsyncContextManager[None]:
-        """A connection that holds no box; entered and left by the task that serves it.
+        """Register a connection that holds no box. One task must enter and leave the context.
 
-        Raises inside the context InvalidKey when its key is revoked or expires, Forbidden when the
-        owner is blocked.
+        Raises inside the context InvalidKey when the key is revoked or expires, and Forbidden when
+        the operator blocks the owner.
         """
-        self._gate.check_owner(p.owner)
+        self._callers.check_admitted(p)
         return self._lifecycle.visit(p.owner, why=why, key_id=p.key_id, expiry=expiry_of(p))

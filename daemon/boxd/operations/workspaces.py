@@ -1,4 +1,4 @@
-"""Workspaces: worlds of an owner with box names and a drive of their own."""
+"""Workspaces: each has its own box names, drive, secrets and canvases."""
 
 from __future__ import annotations
 
@@ -9,30 +9,57 @@ from typing import TYPE_CHECKING
 from boxd.authz import Action, require
 from boxd.errors import Conflict, NotFound
 from boxd.model.workspace import Workspace, WorkspaceView
-from boxd.names.words import parse_workspace, shown
-from boxd.operations.profiles import ProfileOperations
+from boxd.names.words import parse_workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.clock import Clock
     from boxd.model.box import Box
     from boxd.model.snapshot import Snapshot
     from boxd.model.usage import DriveUse
+    from boxd.operations.profiles import ProfileOperations
+    from boxd.operations.shared.drives import Drives
+    from boxd.operations.shared.workspace_registry import WorkspaceRegistry
     from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
 
 _SHOWN = 5
-"""Names in a refusal."""
+"""Names that an error message lists."""
 
 
-class WorkspaceOperations(ProfileOperations):
-    """See the module."""
+class WorkspaceOperations:
+    """Creates, lists, changes and removes workspaces. Holds no state.
+
+    `drives` None: drives are not enabled on this host.
+    """
+
+    def __init__(
+        self,
+        store: ControlStore,
+        registry: WorkspaceRegistry,
+        profiles: ProfileOperations,
+        lifecycle: Lifecycle,
+        drives: Drives | None,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._profiles = profiles
+        self._lifecycle = lifecycle
+        self._drives = drives
+        self._clock = clock
 
     async def list_workspaces(self, p: Principal) -> list[WorkspaceView]:
-        """The workspaces of the owner, the default one first; of a scoped credential its own."""
+        """Return the workspaces of the owner, the default one first.
+
+        A scoped credential gets its own workspace only.
+        """
         require(p, Action.LIST_WORKSPACES)
         default = Workspace(p.owner, "", self._clock.now())
-        found = [default, *await self._store.list_workspaces(p.owner)]
+        workspaces = [default, *await self._store.list_workspaces(p.owner)]
         boxes = await self._store.boxes(p.owner)
         drives = await self.drive_usage(p)
         return [
@@ -43,37 +70,37 @@ class WorkspaceOperations(ProfileOperations):
                 profile=one.profile,
                 created=one.created if one.name else None,
             )
-            for one in found
+            for one in workspaces
             if p.scope in (None, one.name)
         ]
 
     async def drive_usage(self, p: Principal) -> dict[str | None, DriveUse]:
-        """What the drives hold that the principal may read; one never used is missing."""
+        """Return the use of each drive that the principal can read, without unused drives."""
         require(p, Action.READ_DRIVE)
         if self._drives is None:
             return {}
-        found = await self._drives.usage(p.owner)
-        return {name: use for name, use in found.items() if p.scope in (None, name)}
+        usage = await self._drives.usage(p.owner)
+        return {name: use for name, use in usage.items() if p.scope in (None, name)}
 
     async def create_workspace(self, p: Principal, name: str) -> WorkspaceView:
-        """Makes a workspace. Conflict when it is there; QuotaExceeded."""
+        """Create a workspace. Raises Conflict if it exists, QuotaExceeded."""
         require(p, Action.CREATE_WORKSPACE)
         name = parse_workspace(name)
         if name in await self._store.workspaces(p.owner):
-            raise Conflict(f"there is a workspace {name} already; see: ws ls")
-        await self._ensure_workspace(p, name)
+            raise Conflict(f"workspace {name} exists already; see: ws ls")
+        await self._registry.ensure(p, name)
         return WorkspaceView(name, 0, None, None, self._clock.now())
 
     async def set_workspace_profile(
         self, p: Principal, name: str, profile: str | None
     ) -> WorkspaceView:
-        """Points a workspace at the profile of its boxes that name no image; None: at none.
+        """Set the profile of new boxes in a workspace whose spec names no image; None: no profile.
 
-        Boxes that are there stay as they are. NotFound.
+        Existing boxes do not change. Raises NotFound.
         """
         require(p, Action.CHANGE_PROFILE)
         workspace = await self._workspace(p, name)
-        chosen = None if profile is None else (await self.show_profile(p, profile)).name
+        chosen = None if profile is None else (await self._profiles.show_profile(p, profile)).name
         await self._store.set_workspace_profile(p.owner, workspace.name, chosen)
         views = {view.name: view for view in await self.list_workspaces(p)}
         if workspace.name not in views:
@@ -88,10 +115,10 @@ class WorkspaceOperations(ProfileOperations):
         force: bool = False,
         notes: Callable[[str], None] | None = None,
     ) -> Workspace:
-        """Removes a workspace with its secrets, its canvases and the keys confined to it.
+        """Remove a workspace with its secrets, its canvases and the keys with its scope.
 
-        While boxes, snapshots or files are in it: Conflict, or with `force` they go first. `notes`
-        gets lines for people. NotFound; what fails in between can be done again.
+        Raises Conflict while it contains boxes, snapshots or files; `force` removes these first.
+        `notes` gets lines for the user. Raises NotFound. A call that fails can be repeated.
         """
         require(p, Action.REMOVE_WORKSPACE)
         workspace = await self._workspace(p, name)
@@ -103,16 +130,16 @@ class WorkspaceOperations(ProfileOperations):
                 await self._lifecycle.remove(box)
             for snapshot in snapshots:
                 await self._lifecycle.snapshots.remove(snapshot)
-            await self._tell_built(p, snapshots, notes)
+            await self._report_broken_profiles(p, snapshots, notes)
             if self._drives is not None:
                 until = await self._drives.remove(p.owner, workspace.name)
                 if until is not None and notes is not None:
                     shown = until.strftime("%Y-%m-%d %H:%M")
-                    notes(f"the operator can bring its files back until {shown} UTC")
+                    notes(f"the operator can restore its files until {shown} UTC")
             await self._revoke(workspace, notes)
             boxes, _ = await self._inside(workspace)
             if boxes:
-                raise Conflict(f"box {boxes[0].ref} was made meanwhile; try again")
+                raise Conflict(f"box {boxes[0].ref} was created at the same time; try again")
             await self._store.remove_workspace(p.owner, workspace.name)
         return workspace
 
@@ -123,48 +150,54 @@ class WorkspaceOperations(ProfileOperations):
 
     async def _workspace(self, p: Principal, name: str) -> Workspace:
         name = parse_workspace(name)
+        await self._registry.check_exists(p, name)
         for one in await self._store.list_workspaces(p.owner):
             if one.name == name:
                 return one
-        raise NotFound(f"no workspace {shown(name)}; see: ws ls")
+        raise NotFound(f"workspace {name} was removed")
 
     async def _inside(self, workspace: Workspace) -> tuple[list[Box], list[Snapshot]]:
-        """What of a workspace stands on the host, unfinished snapshots included."""
+        """Return the boxes and snapshots of a workspace, incomplete snapshots included."""
         owner, name = workspace.owner, workspace.name
         boxes = [one for one in await self._store.boxes(owner) if one.workspace == name]
-        kept = [one for one in await self._store.snapshots(owner) if one.workspace == name]
-        return boxes, kept
+        snapshots = [one for one in await self._store.snapshots(owner) if one.workspace == name]
+        return boxes, snapshots
 
     async def _check_unused(
         self, workspace: Workspace, boxes: list[Box], snapshots: list[Snapshot]
     ) -> None:
-        """Conflict that says what is in the workspace."""
-        found = []
+        """Raise Conflict, with the contents, if the workspace is not empty."""
+        contents = []
         if boxes:
-            found.append(_listed("box", "boxes", [box.name for box in boxes]))
+            contents.append(_listed("box", "boxes", [box.name for box in boxes]))
         if snapshots:
             names = [f"{one.box_name}@{one.name}" for one in snapshots]
-            found.append(_listed("snapshot", "snapshots", names))
+            contents.append(_listed("snapshot", "snapshots", names))
         drives = self._drives
         if drives is not None and not await drives.is_empty(workspace.owner, workspace.name):
-            found.append("files on its drive")
-        if found:
+            contents.append("files on its drive")
+        if contents:
             raise Conflict(
-                f"workspace {workspace.name} has {' and '.join(found)}; "
+                f"workspace {workspace.name} has {' and '.join(contents)}; "
                 f"to remove all of it: ws rm {workspace.name} --force"
             )
 
-    async def _tell_built(
-        self, p: Principal, gone: list[Snapshot], notes: Callable[[str], None] | None
+    async def _report_broken_profiles(
+        self, p: Principal, removed: list[Snapshot], notes: Callable[[str], None] | None
     ) -> None:
-        """Profiles that were built of boxes of a workspace outlive it without what they need."""
-        ids = {snapshot.id for snapshot in gone}
+        """Report the profiles that were built from removed snapshots, and no longer work."""
+        ids = {snapshot.id for snapshot in removed}
         for profile in await self._store.profiles(p.owner):
             if notes is not None and profile.snapshot in ids:
-                notes(f"profile {profile.name} was built of {profile.built_from}, which is gone")
+                notes(
+                    f"profile {profile.name} was built from {profile.built_from}, which is removed"
+                )
 
     async def _revoke(self, workspace: Workspace, notes: Callable[[str], None] | None) -> None:
-        """What a workspace of its name would take over: secrets, keys, canvases, questions."""
+        """Remove what a new workspace of the name would inherit.
+
+        These are its secrets, canvases, questions and the keys with its scope.
+        """
         owner, name = workspace.owner, workspace.name
         for secret in await self._store.secrets(owner):
             if (secret.tier, secret.workspace) == ("workspace", name):
@@ -177,13 +210,13 @@ class WorkspaceOperations(ProfileOperations):
                     text = f"API key {key.name} was revoked with workspace {name}"
                     self._lifecycle.attachments.end_key(key.id, text)
                 if notes is not None:
-                    notes(f"revoked API key {key.name}, which was confined to workspace {name}")
+                    notes(f"revoked API key {key.name}, whose scope was workspace {name}")
         for canvas in await self._store.canvases(owner, name):
             await self._store.remove_canvas(owner, name, canvas.id)
-            self._feed.canvas(owner, name, canvas.id)
+            self._lifecycle.feed.canvas(owner, name, canvas.id)
         await self._store.remove_asks_of(owner, name)
-        self._ends.drop_all(owner, name)
-        self._feed.asks(owner, name)
+        self._lifecycle.expiry_notifier.drop_all(owner, name)
+        self._lifecycle.feed.asks(owner, name)
 
 
 def _listed(one: str, many: str, names: list[str]) -> str:

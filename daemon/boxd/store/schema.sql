@@ -62,7 +62,8 @@ CREATE TABLE boxd.box (
     disk_mb integer NOT NULL DEFAULT 0 CHECK (disk_mb >= 0), -- cap of its layer; 0: none
     pids integer NOT NULL DEFAULT 512 CHECK (pids > 0),      -- cap of processes and threads
     clamped boolean NOT NULL DEFAULT false,      -- its deadline is shorter than was asked for
-    relay_key text NOT NULL DEFAULT ''           -- OpenSSH public key its own SSH server takes
+    relay_key text NOT NULL DEFAULT '',          -- OpenSSH public key its own SSH server takes
+    profile text                                 -- made from; '': from none; NULL: not known
 );
 -- A name is unique in a workspace. '' stands for the default workspace, no workspace is called so.
 CREATE UNIQUE INDEX box_name ON boxd.box (owner, coalesce(workspace, ''), name);
@@ -89,7 +90,8 @@ CREATE TABLE boxd.snapshot (
     egress text NOT NULL,
     drive boolean NOT NULL,
     backend text NOT NULL,
-    size_bytes bigint NOT NULL DEFAULT 0 CHECK (size_bytes >= 0)  -- on the host's disk; 0: not known
+    size_bytes bigint NOT NULL DEFAULT 0 CHECK (size_bytes >= 0), -- on the host's disk; 0: not known
+    profile text                      -- of the box it was taken of, as in boxd.box
 );
 CREATE UNIQUE INDEX snapshot_name
     ON boxd.snapshot (owner, coalesce(workspace, ''), box_name, name);

@@ -1,4 +1,4 @@
-"""One live tunnel and what runs in it: commands, dialled connections."""
+"""One live tunnel, and what runs in it: commands and dialled connections."""
 
 from __future__ import annotations
 
@@ -26,19 +26,24 @@ if TYPE_CHECKING:
     from boxd.tunnel.stream import ByteStream
 
 WINDOW = 512 * 1024
+"""Receive window of a channel in bytes."""
 PACKET = 128 * 1024
+"""Largest packet in bytes."""
 TERMINAL_WINDOW = 128 * 1024
 TERMINAL_PACKET = 32 * 1024
-"""A terminal has input that waits, too, and all of it is to be within a MiB. Its output comes as
-fast with them (*measured*)."""
+"""Window and largest packet of a channel with a terminal.
+
+A terminal also buffers input, and all of it must fit into a MiB. Its output is as fast with these
+values (*measured*).
+"""
 OPEN_S = 30.0
-"""An agent that does not answer the opening of a channel in this time is not there."""
+"""Seconds after which an agent that does not answer the opening of a channel counts as absent."""
 WRITE_BUFFER = 64 * 1024
-"""Input of a command that may wait here for the box."""
+"""Bytes of a command's input that may wait here for the box."""
 CLOSE_S = 10.0
-"""Longer than an agent takes to end a stubborn process group."""
+"""Seconds to wait for a channel to close; an agent ends a stubborn process group in less."""
 FAULTS = (asyncssh.Error, PacketDecodeError, OSError, TimeoutError)
-"""How the opening of a channel fails. An agent may say yes in a way that cannot be read."""
+"""Exceptions of a failed channel opening. An agent may accept in a malformed message."""
 
 Stream = Literal["stdout", "stderr"]
 Taken: TypeAlias = "Coroutine[Any, Any, None]"
@@ -54,7 +59,7 @@ class ExitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """A terminal for a command: type and (columns, rows)."""
+    """A terminal for a command: its type, and its size as (columns, rows)."""
 
     term: str
     size: tuple[int, int]
@@ -64,33 +69,33 @@ class ByteReader(Protocol):
     """The reading half of a dialled connection."""
 
     async def read(self, n: int = -1) -> bytes:
-        """Up to `n` bytes; empty at the end."""
+        """Return up to `n` bytes; empty at the end."""
 
 
 class ByteWriter(Protocol):
     """The writing half of a dialled connection."""
 
     def write(self, data: bytes) -> None:
-        """Queues bytes."""
+        """Queue bytes for sending."""
 
     def write_eof(self) -> None:
-        """Nothing more follows."""
+        """Send EOF after the queued bytes."""
 
     async def drain(self) -> None:
-        """Waits until the queue is short again."""
+        """Wait until the queue is short again."""
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
 
     async def wait_closed(self) -> None:
-        """Waits until both sides have ended it."""
+        """Wait until both sides have closed the connection."""
 
 
 class Offer(Protocol):
-    """Connections of a box are taken, until it is closed or the tunnel goes down."""
+    """A listener for connections from a box, until it is closed or the tunnel goes down."""
 
     def close(self) -> None:
-        """Takes no more."""
+        """Accept no more connections."""
 
 
 class Tunnel:
@@ -105,20 +110,20 @@ class Tunnel:
     ) -> None:
         self.box_id = box_id
         self.connection = connection
-        """For the front door's relay, which opens its own channels."""
+        """Used by the SSH relay, which opens its own channels."""
         self.hello = hello
         self._control = control
 
     @property
     def closed(self) -> bool:
-        """Whether it went down."""
+        """Whether the tunnel is down."""
         return self.connection.is_closed()
 
     async def suspend_soon(self) -> int:
-        """Tells the agent that its box is about to be frozen; it will close its end of the tunnel.
+        """Announce a freeze to the agent, which then closes its end of the tunnel.
 
-        Returns the number of detached shells that it answers with. Not bounded in time. Raises
-        Unavailable, or ProtocolError for an answer that is none.
+        Returns the number of detached shells from the agent's answer. Has no timeout. Raises
+        Unavailable, or ProtocolError for a malformed answer.
         """
         return checked_shells(await self._control.request(protocol.SUSPEND_SOON))
 
@@ -129,23 +134,26 @@ class Tunnel:
         env: Mapping[str, str] | None = None,
         terminal: Terminal | None = None,
     ) -> Exec:
-        """Starts a command by the login shell (None: the shell itself). Raises Unavailable."""
+        """Start a command with the login shell (None: the shell itself). Raises Unavailable."""
         try:
             return await self._session(env, command=command, terminal=terminal)
         except FAULTS as error:
             raise _unavailable(error) from None
 
     async def start_handover(self, *, env: Mapping[str, str]) -> Exec:
-        """Starts what becomes a command that it is sent sealed, with `env` as its session's; see
-        `boxd.boxes.handover`. Raises Unavailable, also when the agent does not know of it."""
+        """Start the handover program, which becomes a command that it receives sealed.
+
+        `env` is the environment of the session; see `boxd.boxes.commands.handover`. Raises
+        Unavailable, also if the agent does not support handovers.
+        """
         try:
             return await self._session(env, subsystem=protocol.HANDOVER_SUBSYSTEM)
         except asyncssh.ChannelOpenError as error:
             if error.code != OPEN_REQUEST_SESSION_FAILED or self.closed:
                 raise _unavailable(error) from None
             raise Unavailable(
-                "this box is of an earlier version of the service, and cannot be handed a token in "
-                "secret; do it in a new box, or remove this one and make it anew"
+                "this box was created by an earlier version of the service and cannot receive a "
+                "token in secret; use a new box, or remove this one and create it anew"
             ) from None
         except FAULTS as error:
             raise _unavailable(error) from None
@@ -158,7 +166,7 @@ class Tunnel:
         subsystem: str | None = None,
         terminal: Terminal | None = None,
     ) -> Exec:
-        """A session, and what is requested of it. Raises FAULTS and Unavailable."""
+        """Open a session with the given request. Raises FAULTS and Unavailable."""
         variables: dict[str | bytes, str | bytes] = {}
         variables.update(env or {})
         async with asyncio.timeout(OPEN_S):
@@ -176,13 +184,14 @@ class Tunnel:
             )
             _, session = await opened(opening, lambda pair: pair[0].abort())
         if not isinstance(session, Exec):
-            raise Unavailable("the box's agent opened something else")
+            raise Unavailable("the box's agent opened a channel of another type")
         return session
 
     async def dial(self, host: str, port: int) -> ByteStream:
-        """Connects to a TCP target as seen from inside the box.
+        """Connect to a TCP target as seen from inside the box.
 
-        Raises NothingListening or DialTimeout naming the target, Unavailable without a tunnel.
+        Raises NothingListening or DialTimeout, which name the target, or Unavailable without a
+        tunnel.
         """
         try:
             async with asyncio.timeout(OPEN_S):
@@ -199,17 +208,21 @@ class Tunnel:
         except FAULTS as error:
             raise _unavailable(error) from None
         if not isinstance(session, ChannelStream):
-            raise Unavailable("the box's agent opened something else")
+            raise Unavailable("the box's agent opened a channel of another type")
         return session
 
     async def ask(self, kind: str, **fields: object) -> dict[str, Any]:
-        """One request of the daemon to the agent; what it says is for the caller to check. Not
-        bounded in time. Raises Unavailable."""
+        """Send a request to the agent and return its unchecked result.
+
+        Has no timeout. Raises Unavailable.
+        """
         return await self._control.request(kind, **fields)
 
     async def offer(self, path: str, taken: Callable[[ByteReader, ByteWriter], Taken]) -> Offer:
-        """Takes the connections that the agent passes on under a path; `taken` serves each, and
-        must not raise. Raises Unavailable."""
+        """Accept connections that the agent forwards under `path`; `taken` serves each of them.
+
+        `taken` must not raise. Raises Unavailable.
+        """
         try:
             async with asyncio.timeout(OPEN_S):
                 opening = self.connection.start_unix_server(
@@ -220,16 +233,19 @@ class Tunnel:
             raise _unavailable(error) from None
 
     async def close(self) -> None:
-        """Ends it; every channel ends too. The agent will dial again unless its box is gone."""
+        """Close the tunnel and all of its channels.
+
+        The agent dials again unless its box is gone.
+        """
         self.connection.abort()
         await self.connection.wait_closed()
 
 
 class Exec(asyncssh.SSHClientSession[bytes]):
-    """A running command. One task reads `output()`; any task may write, signal and end.
+    """A running command. One task reads `output()`; any task may write, signal and end it.
 
-    Callbacks of the connection fill `_chunks` and set `_news`; the readers take from it between
-    their awaits.
+    Callbacks of the connection fill `_chunks` and set `_news`; the reader takes chunks between its
+    awaits.
     """
 
     def __init__(self) -> None:
@@ -245,34 +261,36 @@ class Exec(asyncssh.SSHClientSession[bytes]):
 
     @property
     def ended(self) -> bool:
-        """Whether it is known how the command ended. There may be output that nobody has read."""
+        """Whether the exit status is known. Output may still be unread."""
         return self._status is not None
 
     @property
     def unread(self) -> bool:
-        """Whether output waits here for its reader, or is with the reader: more may follow at
-        once. Without any, more comes only from the box."""
+        """Whether output waits here for its reader, or is being read: more may follow at once.
+
+        If not, further output comes only from the box.
+        """
         return self._held
 
     async def write(self, data: bytes) -> None:
-        """Bytes for the command's input; waits while the box takes no more.
+        """Write to the command's input; wait while the box accepts no more.
 
-        Nothing happens when the command is over: its end is told by `wait`.
+        Does nothing if the command has ended: `wait` reports its end.
         """
         await self._writable.wait()
         if self._chan is not None and not self._chan.is_closing():
             self._chan.write(data)
 
     def write_eof(self) -> None:
-        """End of the command's input."""
+        """Close the command's input."""
         if self._chan is not None:
             self._chan.write_eof()
 
     async def output(self) -> AsyncGenerator[tuple[Stream, bytes], None]:
-        """What the command writes, in order within each stream, until its end.
+        """Yield the command's output, in order within each stream, until its end.
 
-        The box's side is held while a packet waits here, or is with the reader: what comes
-        meanwhile is at most the window.
+        The box's side is paused while a packet waits here or is being read, so at most one window
+        arrives meanwhile.
         """
         while True:
             while self._chunks:
@@ -288,15 +306,15 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             await self._news.wait()
 
     def _go_on(self) -> None:
-        """The reader is done with what came, also one who reads no more of it."""
+        """Resume the box's side: the reader is done with all chunks, or reads no more."""
         if self._held and not self._chunks and self._chan is not None:
             self._held = False
             self._chan.resume_reading()
 
     async def wait(self) -> ExitStatus:
-        """How the command ended. Raises Unavailable when the tunnel went down before.
+        """Return how the command ended. Raises Unavailable if the tunnel went down before.
 
-        To be called after (or beside) reading `output()`: unread output holds the end back.
+        Call it after (or beside) reading `output()`: unread output delays the end.
         """
         await self._over.wait()
         if self._status is None:
@@ -304,24 +322,24 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         return self._status
 
     def send_signal(self, name: str) -> None:
-        """Sends a signal (name without SIG) to the command's foreground group.
+        """Send a signal (name without SIG) to the command's foreground group.
 
-        Also after `write_eof`, which a channel already calls closing.
+        Also works after `write_eof`, when asyncssh already calls the channel closing.
         """
         if self._chan is not None:
             with contextlib.suppress(OSError):
                 self._chan.send_signal(name)
 
     def resize(self, columns: int, rows: int) -> None:
-        """New size of the terminal."""
+        """Set the size of the terminal."""
         if self._chan is not None:
             with contextlib.suppress(OSError):
                 self._chan.change_terminal_size(columns, rows)
 
     async def end(self) -> None:
-        """As `close`, and waits until the agent has let go of the channel.
+        """Close the channel, and wait until the agent has closed it too.
 
-        TimeoutError when it does not: then it is over for `output` and `wait` all the same.
+        Raises TimeoutError if it does not; `output` and `wait` end in any case.
         """
         self.close()
         try:
@@ -331,9 +349,9 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             self._set_over()
 
     def close(self) -> None:
-        """Closes the channel; the agent ends the command's whole group (HUP, TERM, KILL).
+        """Close the channel; the agent ends the command's process group (HUP, TERM, KILL).
 
-        `wait` then tells a command that had not ended before as hung up.
+        For a command that had not ended before, `wait` then reports the signal HUP.
         """
         if self._chan is not None:
             self._let_go = True
@@ -342,10 +360,12 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             self._chan.abort()
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        """Note the channel and set its write buffer."""
         self._chan = chan
         chan.set_write_buffer_limits(high=WRITE_BUFFER)
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
+        """Queue output for the reader, and pause the box's side."""
         self._chunks.append(("stderr" if datatype else "stdout", data))
         if not self._held and self._chan is not None:
             self._held = True
@@ -353,23 +373,29 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         self._news.set()
 
     def eof_received(self) -> bool:
+        """Keep the channel open for input after the end of output."""
         return True
 
     def pause_writing(self) -> None:
+        """Block `write`."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        """Unblock `write`."""
         self._writable.set()
 
     def exit_status_received(self, status: int) -> None:
+        """Note the exit status."""
         self._status = ExitStatus(status, None)
 
     def exit_signal_received(self, signal: str, core_dumped: bool, msg: str, lang: str) -> None:
+        """Note the signal (name without SIG) that ended the command."""
         self._status = ExitStatus(None, signal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # With the tunnel goes what asyncssh still held of the output, however it ended. Then a
-        # status that has come already would call half of the output all of it.
+        """End `output` and `wait`; the status is unknown if output may be missing."""
+        # Output that asyncssh still held is lost with the tunnel. If the status has arrived
+        # already, keeping it would report partial output as complete.
         if exc is not None or not (self._let_go or self._closed_by_agent()):
             self._status = None
         self._set_over()
@@ -381,7 +407,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
         self._news.set()
 
     def _closed_by_agent(self) -> bool:
-        """Whether the channel has come to its own end, which comes behind all output."""
+        """Whether the agent has closed the channel, which it does after all output."""
         return self._chan is not None and self._chan._recv_state == "closed"
 
 

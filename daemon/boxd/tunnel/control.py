@@ -1,4 +1,4 @@
-"""The control channel of one tunnel, the daemon's end: hello, requests of the box, notices to it.
+"""The daemon's end of a tunnel's control channel: hello, requests of the box, messages to it.
 
 Everything that arrives here was written by a box and is hostile until checked.
 """
@@ -15,6 +15,7 @@ import asyncssh
 
 from box_guest import protocol
 from boxd.errors import BoxdError, Unavailable
+from boxd.tasks import BackgroundTasks
 from boxd.tunnel.limits import REQUESTS, Bucket
 
 if TYPE_CHECKING:
@@ -23,19 +24,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 8
-"""Requests that a box may have in flight."""
+"""Requests of a box that may be in flight."""
 MAX_TEXT = 256
+"""Longest text in a hello, in characters."""
 MAX_ERROR = 4000
-"""Characters of a refusal; the answer has to fit one line."""
+"""Longest error text in an answer, in characters: the answer must fit into one line."""
 MAX_SHELLS = 999
-"""Detached shells that a box can claim to have; more says nothing more."""
+"""Most detached shells that a box can report; higher numbers are cut."""
 ACTIVITY_S = 1.0
-"""Between two tellings of a box's activity; what comes faster is told once, at the end."""
+"""Seconds between two reports of a box's activity; of faster ones, only the last is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """How an agent presents itself. `boot` changes with each start of the agent."""
+    """The first message of an agent. `boot` changes with each start of the agent."""
 
     version: int
     boot: str
@@ -44,30 +46,33 @@ class Hello:
 
 
 class Tunnelled(Protocol):
-    """Who is asked and told what the box at the other end wants and does."""
+    """Handles the requests and events of the box at the other end."""
 
     async def request(self, verb: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Answers a request of `protocol.REQUESTS`; a BoxdError is shown to who asked."""
+        """Answer a request of `protocol.REQUESTS`.
+
+        The text of a BoxdError is shown to the requester.
+        """
 
     def activity(self, shells: int) -> None:
-        """The box has that many detached shells, 0 to MAX_SHELLS."""
+        """The box reports this number of detached shells, 0 to MAX_SHELLS."""
 
     def misbehaved(self, reason: str) -> None:
-        """The agent broke the rules; the tunnel has to be cut."""
+        """The agent violated the protocol or a limit; the tunnel must be cut."""
 
 
 class ControlChannel(asyncssh.SSHClientSession[bytes]):
-    """Reads lines; the first is hello. Anything malformed ends the tunnel (`misbehaved`).
+    """Reads lines; the first must be hello. Anything malformed ends the tunnel (`misbehaved`).
 
-    Requests of the box run as tasks of their own; the only state that they share is the table of
-    tasks. Requests of ours are a table of futures by numbers that are never used twice.
+    Requests of the box run as tasks; the only state that they share is the set of tasks. The
+    daemon's own requests are futures in a table, by numbers that are never used twice.
     """
 
     def __init__(self, box: Tunnelled) -> None:
         self._box = box
         self._chan: asyncssh.SSHClientChannel[bytes] | None = None
         self._partial = bytearray()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._activity = _Slowly(box.activity)
@@ -76,27 +81,29 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         self.hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
 
     async def request(self, kind: str, **fields: object) -> dict[str, Any]:
-        """Asks the agent; what it says is for the caller to check. The caller bounds the time.
+        """Send a request to the agent and return its unchecked result. The caller sets a timeout.
 
-        Raises Unavailable when the channel is closed, before the answer or at all.
+        Raises Unavailable if the channel is closed, or closes before the answer.
         """
         if self._chan is None or self._chan.is_closing():
-            raise Unavailable("the box's tunnel is down at the moment")
+            raise Unavailable("the box's tunnel is down; try again in a moment")
         number = next(self._numbers)
-        answered: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._asked[number] = answered
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
         try:
             self._chan.write(protocol.encode({"type": kind, "id": number, **fields}))
-            return await answered
+            return await answer
         finally:
             del self._asked[number]
 
     def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
+        """Note the channel."""
         self._chan = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
+        """Process complete lines; report a malformed one as misbehaviour."""
         if self._at_fault:
-            return  # what was on its way when the tunnel was cut
+            return  # bytes that were under way when the tunnel was cut
         self._partial += data
         try:
             while (end := self._partial.find(b"\n")) >= 0:
@@ -104,16 +111,16 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
                 del self._partial[: end + 1]
                 self._dispatch(protocol.decode(line))
             if len(self._partial) > protocol.MAX_LINE:
-                raise protocol.ProtocolError("line too long")
+                raise protocol.ProtocolError(f"a line is longer than {protocol.MAX_LINE} bytes")
         except protocol.ProtocolError as error:
             self._at_fault = True
             self._partial.clear()
             self._box.misbehaved(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the box's requests; the daemon's own requests raise Unavailable."""
         self._chan = None
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._activity.close()
         _lose(self.hello)
         for future in self._asked.values():
@@ -128,7 +135,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
                 raise protocol.ProtocolError("a second hello")
             self.hello.set_result(_hello(message))
         elif not self.hello.done():
-            raise protocol.ProtocolError("no hello")
+            raise protocol.ProtocolError("the first message is not hello")
         elif kind == protocol.REPLY:
             self._replied(message)
         elif kind == protocol.ACTIVITY:
@@ -140,12 +147,11 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         parameters = protocol.request_parameters(message)
         if len(self._tasks) >= MAX_REQUESTS:
             raise protocol.ProtocolError("too many requests")
-        task = asyncio.create_task(self._answer(_number(message), message["type"], parameters))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        answer = self._answer(_number(message), message["type"], parameters)
+        self._tasks.start(answer, name=f"request of the box: {message['type']}")
 
     def _replied(self, message: dict[str, Any]) -> None:
-        """An answer that nobody waits for any more is dropped."""
+        """Resolve the request of an answer; ignore an answer that is no longer awaited."""
         future = self._asked.get(_number(message))
         if future is None or future.done():
             return
@@ -153,7 +159,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         if message.get("ok") is True and isinstance(result, dict):
             future.set_result(result)
         else:
-            future.set_exception(Unavailable("the box's agent refused"))
+            future.set_exception(Unavailable("the box's agent rejected the request"))
 
     async def _answer(self, number: int, verb: str, parameters: dict[str, Any]) -> None:
         head = {"type": protocol.REPLY, "id": number}
@@ -163,7 +169,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
         except BoxdError as error:
             line = protocol.encode({**head, "ok": False, "error": str(error)[:MAX_ERROR]})
         except Exception:
-            # The box must get an answer, and asyncssh's connection must not learn of it.
+            # The box must get an answer, and the exception must not reach asyncssh's connection.
             logger.exception("a request of a box failed")
             text = "the service failed; its log says why"
             line = protocol.encode({**head, "ok": False, "error": text})
@@ -172,9 +178,10 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
 
 
 class _Slowly:
-    """Tells numbers at most every ACTIVITY_S: the first at once, then the latest.
+    """Passes numbers to `tell` at most every ACTIVITY_S seconds: the first at once, then the
+    latest.
 
-    Changed by callbacks of the event loop alone.
+    Only callbacks of the event loop change it.
     """
 
     def __init__(self, tell: Callable[[int], None]) -> None:
@@ -188,7 +195,7 @@ class _Slowly:
             self._now()
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Stop passing numbers on."""
         if self._pause is not None:
             self._pause.cancel()
 
@@ -204,23 +211,25 @@ class _Slowly:
 def _lose(future: asyncio.Future[Any]) -> None:
     if not future.done():
         future.set_exception(Unavailable("the box's tunnel went down"))
-        # Nobody may be waiting for it.
+        # Retrieve the exception: there may be no other reader.
         future.exception()
 
 
 def checked_shells(message: dict[str, Any]) -> int:
-    """The number of detached shells in a message of a box. Raises ProtocolError if there is none;
-    what cannot be true is brought to what can."""
+    """Return the number of detached shells in a message of a box, limited to 0 to MAX_SHELLS.
+
+    Raises ProtocolError if the message has no such number.
+    """
     shells = message.get("shells")
     if type(shells) is not int:
-        raise protocol.ProtocolError("a number of shells that is none")
+        raise protocol.ProtocolError("the number of shells is not an integer")
     return min(max(shells, 0), MAX_SHELLS)
 
 
 def _number(message: dict[str, Any]) -> int:
     number = message.get("id")
     if type(number) is not int:
-        raise protocol.ProtocolError(f"{message['type']} without an id")
+        raise protocol.ProtocolError(f"the {message['type']} message has no id")
     return number
 
 
@@ -234,7 +243,7 @@ def _hello(message: dict[str, Any]) -> Hello:
         or not isinstance(forward_dir, str)
         or max(len(boot), len(forward_dir)) > MAX_TEXT
     ):
-        raise protocol.ProtocolError("malformed hello")
+        raise protocol.ProtocolError("the hello message is malformed")
     if version != protocol.VERSION:
         raise protocol.ProtocolError(f"the agent speaks version {version}")
     return Hello(version, boot, generation, forward_dir)

@@ -1,4 +1,4 @@
-"""Files of a box, by the file server of its agent."""
+"""Reads and writes files of a box, through the file server of its agent."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Tunnel
 
 STEP_S = 60.0
-"""Seconds in which the box must do what was asked for."""
+"""Seconds within which the box must complete an operation."""
 MAX_ENTRIES = 10_000
-"""Entries of a directory that are listed."""
+"""Largest directory that can be listed, in entries."""
 NEW_DIRECTORY = 0o755
 NEW_FILE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Bytes of a file. `mtime` in seconds since the epoch."""
+    """Part of a file.
+
+    `size` is the size of the whole file in bytes, `mtime` in seconds since the epoch.
+    """
 
     data: bytes
     size: int
@@ -42,31 +45,33 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A directory: name, whether it is one itself, and size in bytes of each entry, by name."""
+    """A directory: (name, is a directory, size in bytes) of each entry, sorted by name."""
 
     entries: list[tuple[bytes, bool, int]]
 
 
 class BoxFiles:
-    """See the module. Paths are bytes; a relative one begins at the home of the box's account."""
+    """The files of a box. Paths are bytes; relative ones start at the home of the box's account."""
 
     def __init__(self, client: asyncssh.SFTPClient) -> None:
         self._client = client
 
     async def read(self, path: bytes, offset: int, limit: int) -> Portion | Listing:
-        """At most `limit` bytes from `offset`, or the directory. NotFound, Forbidden, BadRequest
-        for what is neither file nor directory."""
+        """Return at most `limit` bytes from `offset`, or the listing if the path is a directory.
+
+        Raises NotFound, Forbidden, and BadRequest if it is neither a file nor a directory.
+        """
         async with _step(path):
-            found = await self._client.stat(path)
-            if found.type == asyncssh.FILEXFER_TYPE_DIRECTORY:
+            attrs = await self._client.stat(path)
+            if attrs.type == asyncssh.FILEXFER_TYPE_DIRECTORY:
                 return await self._list(path)
-            if found.type != asyncssh.FILEXFER_TYPE_REGULAR:
-                # A pipe or a device may never answer.
+            if attrs.type != asyncssh.FILEXFER_TYPE_REGULAR:
+                # A read from a pipe or a device may never return.
                 raise BadRequest(f"{_what(path)} is neither a file nor a directory")
             async with self._client.open(path, "rb") as file:
                 data = _bytes(await file.read(limit + 1, offset))
         eof = len(data) <= limit
-        return Portion(data[:limit], found.size or 0, float(found.mtime or 0), eof)
+        return Portion(data[:limit], attrs.size or 0, float(attrs.mtime or 0), eof)
 
     async def _list(self, path: bytes) -> Listing:
         entries: list[tuple[bytes, bool, int]] = []
@@ -82,10 +87,10 @@ class BoxFiles:
     async def write(
         self, path: bytes, data: bytes, mode: int | None, *, append: bool
     ) -> tuple[int, bool]:
-        """Replaces a file in one step, or adds to it; its size then, and whether it is new.
+        """Replace a file atomically, or append to it. Return its new size and whether it is new.
 
-        `mode` None: the permissions that it has. Links are followed, parents made. NotFound,
-        Forbidden, Conflict, DiskFull.
+        `mode` None keeps the permissions. Links are followed, parent directories are created.
+        Raises NotFound, Forbidden, Conflict, DiskFull.
         """
         async with _step(path):
             target = _bytes(await self._client.realpath(path))
@@ -114,28 +119,28 @@ class BoxFiles:
 
     async def _replace(self, target: bytes, data: bytes, mode: int) -> None:
         parent, name = posixpath.split(target)
-        beside = posixpath.join(parent, b".%b.%b" % (name[:200], random_hex(6).encode()))
+        temporary = posixpath.join(parent, b".%b.%b" % (name[:200], random_hex(6).encode()))
         try:
-            async with self._client.open(beside, "xb") as file:
+            async with self._client.open(temporary, "xb") as file:
                 await file.write(data)
                 await file.fsync()
-            await self._client.chmod(beside, mode)
-            await self._client.posix_rename(beside, target)
+            await self._client.chmod(temporary, mode)
+            await self._client.posix_rename(temporary, target)
         except BaseException:
             with suppress(asyncssh.SFTPError):
-                await self._client.remove(beside)
+                await self._client.remove(temporary)
             raise
 
 
 @asynccontextmanager
 async def box_files(tunnel: Tunnel) -> AsyncIterator[BoxFiles]:
-    """The files of a box while the context lasts. Raises Unavailable."""
+    """Open the files of a box while the context lasts. Raises Unavailable."""
     try:
         async with asyncio.timeout(OPEN_S):
             opening = tunnel.connection.start_sftp_client(path_encoding=None)
             client = await opened(opening, lambda late: late.exit())
     except FAULTS as error:
-        raise Unavailable(f"the files of the box cannot be reached: {_reason(error)}") from None
+        raise Unavailable(f"cannot reach the files of the box: {_reason(error)}") from None
     try:
         yield BoxFiles(client)
     finally:
@@ -144,7 +149,7 @@ async def box_files(tunnel: Tunnel) -> AsyncIterator[BoxFiles]:
 
 @asynccontextmanager
 async def _step(path: bytes) -> AsyncIterator[None]:
-    """Turns what the file server refuses into the service's errors."""
+    """Translate errors of the file server into errors of the service."""
     what = _what(path)
     try:
         async with asyncio.timeout(STEP_S):
@@ -165,10 +170,10 @@ async def _step(path: bytes) -> AsyncIterator[None]:
         raise Unavailable(f"{what}: {_reason(error)}") from None
 
 
-def _permissions(found: asyncssh.SFTPAttrs | None) -> int:
-    if found is None or found.permissions is None:
+def _permissions(attrs: asyncssh.SFTPAttrs | None) -> int:
+    if attrs is None or attrs.permissions is None:
         return NEW_FILE
-    return stat.S_IMODE(found.permissions)
+    return stat.S_IMODE(attrs.permissions)
 
 
 def _reason(error: Exception) -> str:

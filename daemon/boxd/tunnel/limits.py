@@ -1,7 +1,7 @@
-"""What an agent may ask of the daemon in a second, and for how long it is not listened to after.
+"""Limits on what an agent may send in a second, and the pauses after it exceeds them.
 
-Bytes need no limit here: a channel's window holds back who sends more than is read. What costs the
-daemon time without any window are messages that carry no bytes, and connections.
+Bytes need no limit here: a channel's window stops a sender that is faster than the reader. Messages
+without bytes, and connections, cost the daemon time without any window.
 """
 
 from __future__ import annotations
@@ -18,31 +18,36 @@ if TYPE_CHECKING:
     Handler = Callable[[int, int, asyncssh.packet.SSHPacket], bool | Awaitable[None]]
 
 MAX_CHANNELS = 256
-"""Open in one tunnel, whoever opened them, when the agent wants another one."""
+"""Open channels of one tunnel, by either side, above which the agent may open no more."""
 OPENS = (64, 64)
-"""Channels that an agent wants to open: a second, and at once. As all pairs below."""
+"""Channels that an agent may open: (per second, at once). The same holds for all pairs below."""
 REQUESTS = (64, 64)
 """Global requests; also lines of the control channel."""
 EXCHANGES = (1, 10)
-"""Key exchanges. Asyncssh wants one for each GiB."""
+"""Key exchanges. asyncssh starts one for each GiB."""
 EMPTY = (2000, 8000)
-"""Messages without bytes for a reader. A command needs six, each 256 KiB written to one needs one.
-*Measured*: the daemon takes 20,000 to 40,000 a second and does nothing else then."""
+"""Messages without bytes for a reader.
+
+A command needs six; each 256 KiB written to one needs one. *Measured*: the daemon handles 20,000 to
+40,000 a second, and then does nothing else.
+"""
 DIALS = (10, 30)
-"""Connections. An agent that is refused dials five times a second."""
+"""Connections. A rejected agent dials five times a second."""
 
 FIRST_PAUSE_S = 0.5
+"""Seconds of the first pause."""
 LONGEST_PAUSE_S = 60.0
+"""Seconds of the longest pause."""
 FORGIVEN_S = 600.0
-"""Good behaviour after which the pauses begin small again."""
+"""Seconds of good behaviour after which pauses start short again."""
 
 _IGNORE, _KEXINIT, _GLOBAL_REQUEST, _CHANNEL_OPEN = 2, 20, 80, 90
 _DATA = {94: 9, 95: 13}
-"""Messages with bytes, and what they are long beside them."""
+"""Messages with bytes, and their length beside the bytes."""
 
 
 class Bucket:
-    """So many a second; more at once only when it was quiet before."""
+    """A token bucket: `limit` is (tokens per second, largest number at once)."""
 
     def __init__(self, limit: tuple[int, int]) -> None:
         self._rate, self._size = limit
@@ -50,7 +55,7 @@ class Bucket:
         self._when = time.monotonic()
 
     def take(self) -> bool:
-        """Whether there was one left."""
+        """Take a token; return whether one was left."""
         now = time.monotonic()
         self._left = min(self._size, self._left + (now - self._when) * self._rate)
         self._when = now
@@ -63,10 +68,9 @@ class Bucket:
 class Tap(ABC):
     """Sees the messages of one connection before asyncssh handles them.
 
-    It stands in front of where asyncssh hands messages to the connection and to its channels, by
-    attributes of these very objects: asyncssh has no place for it, and calls no one for most of
-    them. An exception of `_count` is one of asyncssh's handling: a DisconnectError ends the
-    connection with its text.
+    It replaces attributes of the connection and its channels through which asyncssh passes
+    messages: asyncssh has no hook for it, and no callback for most messages. An exception of
+    `_count` acts like one of asyncssh's own: a DisconnectError ends the connection with its text.
     """
 
     def __init__(
@@ -81,7 +85,7 @@ class Tap(ABC):
 
     @abstractmethod
     def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
-        """Looks at one message, before it is handled."""
+        """Inspect one message before it is handled."""
 
     def _added(self, channel: asyncssh.channel.SSHChannel[bytes]) -> int:
         vars(channel)["process_packet"] = self._before(channel.process_packet)
@@ -104,7 +108,8 @@ class Tap(ABC):
 
 
 class Meter(Tap):
-    """Counts the messages of an agent; too many raise asyncssh.ProtocolError, which ends it."""
+    """Counts the messages of an agent; too many raise asyncssh.ProtocolError, which ends the
+    connection."""
 
     def __init__(self, connection: asyncssh.SSHClientConnection) -> None:
         super().__init__(connection)
@@ -119,7 +124,7 @@ class Meter(Tap):
     def _count(self, kind: int, packet: asyncssh.packet.SSHPacket) -> None:
         transport = self._connection._transport
         if transport is None or transport.is_closing():
-            # Answers to what it had still sent would be one warning each.
+            # Answering messages that are still queued would log one warning each.
             raise asyncssh.ConnectionLost("the agent is gone")
         last, self._last = self._last, kind
         if kind == _IGNORE and last != _IGNORE:
@@ -134,18 +139,18 @@ class Meter(Tap):
             if kind == _CHANNEL_OPEN and self._channels >= MAX_CHANNELS:
                 raise asyncssh.ProtocolError(f"more than {MAX_CHANNELS} channels")
         if not self._empty.take():
-            raise asyncssh.ProtocolError("too many messages that say nothing")
+            raise asyncssh.ProtocolError("too many messages without data")
 
 
 class Pauses:
-    """How long an agent is not listened to after it misbehaved: twice as long each time."""
+    """How long a misbehaving agent is cut off: twice as long each time."""
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE_S
         self._last = time.monotonic()
 
     def next(self) -> float:
-        """Seconds, after one more offence."""
+        """Record one more offence and return the pause in seconds."""
         now = time.monotonic()
         if now - self._last > FORGIVEN_S:
             self._next = FIRST_PAUSE_S

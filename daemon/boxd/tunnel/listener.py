@@ -1,4 +1,4 @@
-"""The place where one box's agent dials in: a Unix socket, and who may come through it."""
+"""The Unix socket on which one box's agent dials in, and the checks of its connections."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from box_guest.backpressure import Backpressure
-from box_guest.wire import send_no_padding
+from box_guest.shared.backpressure import Backpressure
+from box_guest.shared.wire import send_no_padding
+from boxd.tasks import BackgroundTasks
 from boxd.tunnel.channel import PACKET, WINDOW
 from boxd.tunnel.limits import DIALS, Bucket, Meter, Pauses
 
@@ -23,29 +24,39 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BACKLOG = 8
+"""Connections that may wait in the kernel."""
 LOGIN_S = 10.0
+"""Seconds that a connection may take to authenticate."""
 KEEPALIVE_S = 15
+"""Seconds between two keep-alive messages."""
 KEEPALIVE_COUNT = 3
+"""Unanswered keep-alive messages after which a connection counts as dead."""
 MAX_PENDING = 4
-"""Connections of one box whose key exchange is not done; an agent makes one at a time."""
+"""Connections of one box with an unfinished key exchange; an agent opens one at a time."""
 USER = "daemon"
+"""User name with which the daemon logs in."""
 _FAULTS = (asyncssh.ProtocolError, asyncssh.MACError, asyncssh.CompressionError, ValueError)
-"""How connections end whose other side broke the rules of SSH, or our limits. ValueErrors are how
-asyncssh finds a message that cannot be read."""
+"""How a connection ends if the agent violates SSH or a limit.
+
+asyncssh raises ValueError for a message that it cannot decode.
+"""
 
 # asyncssh logs commands and environments at INFO and DEBUG.
 asyncssh.set_log_level(logging.WARNING)
 
 
 class BoxListener:
-    """Listens for one box. A connection counts as the box's only with the box's host key.
+    """Listens for one box. A connection is accepted only with the box's host key.
 
-    `pending` and `connections` are changed by callbacks of the event loop alone.
+    Only callbacks of the event loop change `pending` and `connections`.
     """
 
     def __init__(self, box_id: str, host_key: str, misbehaved: Callable[[str], None]) -> None:
-        """`host_key` is the box's public key. `misbehaved` is told what a connection of the box
-        did that none may do; the connection is over then. Raises asyncssh.KeyImportError."""
+        """`host_key` is the box's public key. `misbehaved` is called with the reason when a
+        connection of the box violated a rule and was ended.
+
+        Raises asyncssh.KeyImportError.
+        """
         self.box_id = box_id
         self.misbehaved = misbehaved
         self.key = asyncssh.import_public_key(host_key)
@@ -53,13 +64,13 @@ class BoxListener:
         self.refused = 0
         """Connections with another key, or too many at once."""
         self.connections: set[asyncssh.SSHClientConnection] = set()
-        """Everything that came in and is still there, tunnels included."""
+        """All open connections, tunnels included."""
         self.dials = Bucket(DIALS)
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self.listens = False
-        """Whether connections may come in now."""
+        """Whether new connections are accepted now."""
         self._pauses = Pauses()
-        self._paused: asyncio.Task[None] | None = None
+        self._paused = BackgroundTasks()
         self._listen: Callable[[], Awaitable[None]] | None = None
 
     async def start(
@@ -68,7 +79,10 @@ class BoxListener:
         client_key: asyncssh.SSHKey,
         accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
     ) -> None:
-        """Makes the socket anew and listens; `accepted` gets each authenticated connection."""
+        """Create the socket anew and listen; `accepted` receives each authenticated connection.
+
+        Raises OSError.
+        """
         self._listen = partial(self._start, path, client_key, accepted)
         await self._listen()
 
@@ -82,7 +96,7 @@ class BoxListener:
         self.listens = True
         try:
             self._acceptor = await asyncssh.listen_reverse(
-                # Without a host asyncssh fails on peers that have no address, as Unix sockets.
+                # Without a host, asyncssh fails on peers without an address, such as Unix sockets.
                 self.box_id,
                 22,
                 sock=listening,
@@ -93,7 +107,7 @@ class BoxListener:
                 username=USER,
                 client_keys=[client_key],
                 agent_path=None,
-                # Three empty lists trust no key, and have the client asked about each.
+                # Three empty lists trust no key, so asyncssh asks the client about each key.
                 known_hosts=([], [], []),
                 server_host_key_algs=["ssh-ed25519"],
                 x509_trusted_certs=None,
@@ -116,13 +130,15 @@ class BoxListener:
             raise
 
     def pause(self) -> float | None:
-        """Ends all connections and listens no more for some seconds, which are returned: longer
-        each time. None: it pauses already."""
+        """End all connections and stop listening for some seconds, longer each time.
+
+        Returns the seconds, or None if it pauses already.
+        """
         self.abort()
-        if self._paused is not None and not self._paused.done():
+        if self._paused:
             return None
         seconds = self._pauses.next()
-        self._paused = asyncio.create_task(self._pause(seconds))
+        self._paused.start(self._pause(seconds), name=f"pause of box {self.box_id}")
         return seconds
 
     async def _pause(self, seconds: float) -> None:
@@ -132,25 +148,25 @@ class BoxListener:
             if self._listen is not None:
                 await self._listen()
         except OSError as error:
-            logger.error("box %s: nobody listens for its agent: %s", self.box_id, error)
+            logger.error("box %s: cannot listen for its agent: %s", self.box_id, error)
 
     async def close(self) -> None:
-        """Stops listening; tunnels that are up stay."""
-        if self._paused is not None:
-            self._paused.cancel()
-            await asyncio.gather(self._paused, return_exceptions=True)
+        """Stop listening; open tunnels stay."""
+        await self._paused.close()
         self._stop()
 
     def _stop(self) -> None:
-        """The socket is closed at once. Waiting for it would wait for all tunnels that came in by
-        it, since Python 3.12."""
+        """Close the socket without waiting.
+
+        Since Python 3.12, waiting would last until all tunnels that arrived here have ended.
+        """
         self.listens = False
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
 
     def abort(self) -> None:
-        """Ends every connection that came in here."""
+        """End every connection that arrived here."""
         for connection in list(self.connections):
             connection.abort()
 
@@ -165,7 +181,7 @@ class _TunnelClient(asyncssh.SSHClient):
         self._connection: asyncssh.SSHClientConnection | None = None
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
-        if not self._listener.listens:  # it was taken from the queue before the socket was closed
+        if not self._listener.listens:  # it was accepted before the socket was closed
             conn.abort()
             return
         if not self._listener.dials.take():
@@ -210,9 +226,9 @@ class _TunnelClient(asyncssh.SSHClient):
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket bound to the path; one that a former daemon left is replaced. Raises OSError."""
+    """Return a socket bound to `path`; replace one of an earlier daemon. Raises OSError."""
     path.unlink(missing_ok=True)
-    # The kernel takes 107 bytes of path; through the directory's descriptor any length works.
+    # The kernel accepts 107 bytes of path; through the directory's descriptor any length works.
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,7 +1,7 @@
-"""Opening a channel or a listener of a tunnel: who asked has it, or nobody.
+"""Opens a channel or listener of a tunnel without leaking it when the caller is cancelled.
 
-asyncssh forgets what it opens when the opener is cancelled. It comes to be open all the same, with
-a command, a connection or a socket in the box, and nobody would ever close it.
+asyncssh forgets an opening whose caller is cancelled. The channel still opens, with a command, a
+connection or a socket in the box, and nothing would ever close it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 
 async def opened(opening: Awaitable[T], discard: Callable[[T], object]) -> T:
-    """What `opening` gives. When the caller is cancelled, the opening goes on by itself, and its
-    result is discarded."""
+    """Return the result of `opening`.
+
+    If the caller is cancelled, the opening continues by itself, and its result is discarded.
+    """
     task = asyncio.create_task(_wait(opening))
     try:
         await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""Which box has a tunnel: listeners by box id, the live tunnel of each, waiting for one."""
+"""The tunnels of all boxes: listeners by box id, the live tunnel of each, and waiting for it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HELLO_S = 10.0
+"""Seconds in which a connection must send hello."""
 GET_S = 30.0
+"""Default seconds to wait for a tunnel."""
 QUIESCE_S = 2.0
-"""An agent that has not closed its end of the tunnel in this time does not get more."""
+"""Seconds that an agent gets to close its end of the tunnel before a freeze."""
 
 OnRequest: TypeAlias = "Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]"
 OnActivity: TypeAlias = "Callable[[str, int], None]"
@@ -32,15 +34,15 @@ OnUp: TypeAlias = "Callable[[Tunnel], None]"
 
 
 def _untold(box_id: str, news: object) -> None:
-    """Nobody wants to know."""
+    """Ignore the event: the default callback."""
 
 
 def _unheard(tunnel: Tunnel) -> None:
-    """Nobody waits for tunnels."""
+    """Ignore the tunnel: the default callback."""
 
 
 class _Entry:
-    """One box: its listener, its tunnel, and the news that one of them changed."""
+    """One box: its listener, its tunnel, and a condition for changes of either."""
 
     def __init__(self, box_id: str, host_key: str, on_misbehaviour: OnMisbehaviour) -> None:
         """Raises asyncssh.KeyImportError."""
@@ -52,7 +54,7 @@ class _Entry:
         self.closed = False
 
     def misbehave(self, reason: str) -> None:
-        """Cuts the box off for a while, and tells why."""
+        """Cut the box off for a while, and report the reason."""
         if self.closed:
             return
         self.misbehaved = reason
@@ -63,7 +65,7 @@ class _Entry:
             self._on_misbehaviour(box_id, f"agent misbehaved: {reason}")
 
     async def arrived(self) -> Tunnel | None:
-        """The live tunnel, waited for without a bound; None when the entry is closed."""
+        """Wait for the live tunnel without a timeout; return None when the entry is closed."""
         async with self.news:
             while not self.closed:
                 if self.tunnel is not None and not self.tunnel.closed:
@@ -72,7 +74,7 @@ class _Entry:
             return None
 
     async def settled(self) -> Tunnel | None:
-        """The live tunnel; one that is just being made is waited for. None: there is none."""
+        """Return the live tunnel, waiting for one that is being set up; None if there is none."""
         async with self.news:
             while self.tunnel is None or self.tunnel.closed:
                 if not self.listener.connections:
@@ -82,7 +84,7 @@ class _Entry:
 
 
 async def _end(entry: _Entry) -> None:
-    """Closes listener and tunnel."""
+    """Close the listener and the tunnel."""
     await entry.listener.close()
     async with entry.news:
         entry.closed = True
@@ -96,8 +98,8 @@ async def _end(entry: _Entry) -> None:
 class TunnelRegistry:
     """All tunnels of this daemon.
 
-    Critical section: an entry's `tunnel` is replaced under its `news` lock, so that of two
-    connections that say hello at once one wins and the other is closed.
+    Critical section: an entry's `tunnel` is replaced under its `news` lock. So if two connections
+    send hello at the same time, one wins and the other is closed.
     """
 
     def __init__(
@@ -109,17 +111,18 @@ class TunnelRegistry:
     ) -> None:
         """`client_key` is the daemon's private key file. Raises KeyImportError.
 
-        `on_request(box id, verb, parameters)` answers requests of boxes (`protocol.REQUESTS`); its
-        BoxdErrors are shown there. `on_activity(box id, shells)` is told how many detached shells a
-        box has, after each hello and when it changed; `on_misbehaviour(box id, text)` why an
-        agent's tunnel was cut. Both must return at once.
+        `on_request(box id, verb, parameters)` answers requests of boxes (`protocol.REQUESTS`); the
+        text of its BoxdErrors is shown in the box. `on_activity(box id, shells)` receives the
+        number of detached shells of a box, after each hello and whenever it changes.
+        `on_misbehaviour(box id, text)` receives the reason when an agent's tunnel was cut. Both
+        must return at once.
         """
         self._client_key = asyncssh.read_private_key(client_key)
         self.on_request = on_request
         self.on_activity = on_activity
         self.on_misbehaviour = on_misbehaviour
         self.on_up: OnUp = _unheard
-        """Told of each tunnel that is up, before it can be got. Must return at once."""
+        """Called with each new tunnel before `get` can return it. Must return at once."""
         self._entries: dict[str, _Entry] = {}
 
     @property
@@ -128,13 +131,13 @@ class TunnelRegistry:
         return self._client_key.export_public_key().decode().strip()
 
     async def open(self, box_id: str, directory: Path, host_key: str) -> None:
-        """Listens at `directory`/tunnel.sock for the box with that public host key.
+        """Listen at `directory`/tunnel.sock for the box with this public host key.
 
-        Calling it again begins anew: a present tunnel is closed. Raises OSError.
+        A second call starts anew: it closes a live tunnel. Raises OSError.
         """
         before = self._entries.get(box_id)
         entry = _Entry(box_id, host_key, self.on_misbehaviour)
-        self._entries[box_id] = entry  # first: who waits for the old one finds it
+        self._entries[box_id] = entry  # set first: waiters of the old entry then find the new one
         try:
             if before is not None:
                 await _end(before)
@@ -146,18 +149,18 @@ class TunnelRegistry:
         except BaseException:
             if self._entries.get(box_id) is entry:
                 del self._entries[box_id]
-            await _end(entry)  # who waits for it is told
+            await _end(entry)  # wake its waiters
             raise
 
     def peek(self, box_id: str) -> Tunnel | None:
-        """The live tunnel, if there is one now."""
+        """Return the live tunnel, or None."""
         entry = self._entries.get(box_id)
         if entry is None or entry.tunnel is None or entry.tunnel.closed:
             return None
         return entry.tunnel
 
     async def get(self, box_id: str, timeout: float = GET_S) -> Tunnel:
-        """The box's tunnel, waited for. Raises Unavailable after `timeout` seconds."""
+        """Wait for the box's tunnel and return it. Raises Unavailable after `timeout` seconds."""
         entry = self._entries.get(box_id)
         if entry is None:
             raise Unavailable("the box is not running")
@@ -167,7 +170,7 @@ class TunnelRegistry:
                     newer = self._entries.get(box_id)
                     if newer is None or newer is entry:
                         raise Unavailable("the box was stopped")
-                    entry = newer  # it is listened for anew
+                    entry = newer  # the box has a new listener
                 return tunnel
         except TimeoutError:
             text = f"the box's agent did not connect within {timeout:.0f} s"
@@ -176,17 +179,17 @@ class TunnelRegistry:
             raise Unavailable(text) from None
 
     async def close(self, box_id: str) -> None:
-        """Forgets a box: listener and tunnel are closed. No error if it is unknown."""
+        """Close the listener and the tunnel of a box. Does nothing for an unknown box."""
         entry = self._entries.pop(box_id, None)
         if entry is not None:
             await _end(entry)
 
     async def quiesce(self, box_id: str) -> int | None:
-        """Takes the tunnel down before a freeze: half of a connection cannot be stored.
+        """Take the tunnel down before a freeze: a checkpoint cannot store half of a connection.
 
-        No new one comes up until `open`. The agent is told, and closes its own end; one that has
-        not in QUIESCE_S is cut off. Returns the number of detached shells that it told with that,
-        None when it did not. Never fails because of the agent; no error without a tunnel.
+        No new tunnel is accepted until `open`. The agent is asked to close its own end; after
+        QUIESCE_S it is cut off. Returns the number of detached shells from the agent's answer, or
+        None without an answer. Never fails because of the agent; does nothing without a tunnel.
         """
         entry = self._entries.get(box_id)
         if entry is None:
@@ -206,14 +209,14 @@ class TunnelRegistry:
         return shells
 
     async def close_all(self) -> None:
-        """Forgets every box."""
+        """Close the listeners and tunnels of all boxes."""
         for box_id in list(self._entries):
             await self.close(box_id)
 
     async def _accept(
         self, box_id: str, entry: _Entry, connection: asyncssh.SSHClientConnection
     ) -> None:
-        """Runs as a task of the connection: whatever goes wrong ends this connection only."""
+        """Set up one connection, as a task of its own: a failure ends this connection only."""
         try:
             async with asyncio.timeout(HELLO_S):
                 control = ControlChannel(_Side(self, entry))
@@ -227,7 +230,7 @@ class TunnelRegistry:
                 )
                 hello = await control.hello
         except (*FAULTS, Unavailable) as error:
-            logger.info("box %s: no hello: %s", box_id, error)
+            logger.info("box %s: the agent sent no hello: %s", box_id, error)
             connection.abort()
             return
         tunnel = Tunnel(box_id, connection, control, hello)
@@ -244,7 +247,7 @@ class TunnelRegistry:
 
 
 class _Side:
-    """What the control channels of a box need of the daemon."""
+    """Connects the control channels of a box to the registry's callbacks."""
 
     def __init__(self, registry: TunnelRegistry, entry: _Entry) -> None:
         self._registry = registry
@@ -262,6 +265,7 @@ class _Side:
 
 
 def new_identity() -> tuple[bytes, str]:
-    """A new ed25519 key: private in OpenSSH format, public as one line."""
+    """Create an ed25519 key; return the private key in OpenSSH format and the public key as one
+    line."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     return key.export_private_key(), key.export_public_key().decode().strip()

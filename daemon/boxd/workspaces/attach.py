@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from boxd.errors import BoxdError, Conflict
+from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,7 @@ class HostDrives:
         self._workspaces: dict[str, Workspace] = {}
         self._users: dict[Workspace, set[str]] = {}
         self._lingering: dict[Workspace, asyncio.Task[None]] = {}
+        self._timers = BackgroundTasks()
 
     def workspace_of(self, volume_id: str) -> Workspace | None:
         """Whose volume this is; None before its first use by this daemon."""
@@ -158,10 +160,7 @@ class HostDrives:
 
     async def close(self) -> None:
         """Ends the timers; mounts stay as they are."""
-        timers = list(self._lingering.values())
-        for timer in timers:
-            timer.cancel()
-        await asyncio.gather(*timers, return_exceptions=True)
+        await self._timers.close()
         self._lingering.clear()
 
     async def _mounted(self, place: Workspace) -> Path:
@@ -176,7 +175,7 @@ class HostDrives:
     def _linger(self, place: Workspace) -> None:
         """Begins the time after which a mount without users ends."""
         if place not in self._users and place not in self._lingering:
-            self._lingering[place] = asyncio.create_task(self._release(place))
+            self._lingering[place] = self._timers.start(self._release(place), name="idle mount")
 
     async def _release(self, place: Workspace) -> None:
         try:

@@ -22,6 +22,7 @@ from boxd.errors import (
     Unavailable,
 )
 from boxd.names.words import shown
+from boxd.tasks import BackgroundTasks
 from wrkfs import errors as drive_errors
 from wrkfs import paths
 from wrkfs.fs import Filesystem
@@ -356,9 +357,7 @@ class Drive:
         try:
             yield
         except BaseException:
-            task = asyncio.create_task(_close(handle))
-            _ENDING.add(task)
-            task.add_done_callback(_ENDING.discard)
+            _ENDING.start(_close(handle), name="close of a file")
             raise
 
     async def _existing(self, path: bytes) -> Attr:
@@ -494,7 +493,7 @@ class NoDrive(Drive):
         raise Unavailable("the drive is not there yet")
 
 
-_ENDING: set[asyncio.Task[None]] = set()
+_ENDING = BackgroundTasks()
 """Handles of verbs that failed, on their way out; `Filesystem.close` waits for them."""
 
 

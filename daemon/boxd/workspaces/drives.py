@@ -27,7 +27,7 @@ class Attacher(Protocol):
 
 
 class WorkspaceDrives:
-    """See `boxd.operations.core.Drives`."""
+    """Implements `boxd.operations.shared.drives.Drives`."""
 
     def __init__(self, volumes: Volumes, pool: DrivePool, attacher: Attacher) -> None:
         self._volumes = volumes

@@ -19,7 +19,7 @@ from boxd.errors import Unavailable
 from boxd.secret import Secret
 from boxd.workspaces import pgdoor
 from wrkfs.config import ConfigError
-from wrkfs.meta.addresses import addresses, place
+from wrkfs.meta.postgres.addresses import addresses, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

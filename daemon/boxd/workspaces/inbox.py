@@ -21,6 +21,7 @@ from box_guest import protocol
 from boxd.embedded.files import write_private
 from boxd.errors import BoxdError, Conflict, Unavailable
 from boxd.secret import Secret, random_hex
+from boxd.tasks import BackgroundTasks
 from boxd.workspaces.gateway import Gateway
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class BoxDrives:
         self._grants: dict[str, Grant] = {}
         self._gateways: dict[str, Gateway] = {}
         self._used: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     async def start(self) -> None:
         """Takes over the grants of an earlier daemon, and ends credentials that belong to none."""
@@ -149,9 +150,7 @@ class BoxDrives:
             except BoxdError as error:
                 _log.warning("drive not reachable: %s", error, extra={"box": tunnel.box_id})
 
-        task = asyncio.create_task(offer())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(offer(), name=f"drive of box {tunnel.box_id}")
 
     async def prepare(self, owner: str, workspace: str | None) -> None:
         """Has the volume made, so that `attach` is quick."""
@@ -243,9 +242,7 @@ class BoxDrives:
 
     async def close(self) -> None:
         """Ends the ways to the stores; grants stay for the next daemon."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         for gateway in list(self._gateways.values()):
             await gateway.close()
         self._gateways.clear()

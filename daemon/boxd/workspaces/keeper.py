@@ -1,8 +1,8 @@
 """Looks after volumes that nobody uses: what was removed leaves the store all the same.
 
-Whoever has a volume open looks after it (`wrkfs.upkeep`), but what its trash keeps, and garbage
-within its grace, outlasts the last one who closes it. So the daemon looks from outside which
-volumes without a session have something to free, and opens these for one round.
+Whoever has a volume open looks after it (`wrkfs.upkeep.background`), but what its trash keeps, and
+garbage within its grace, outlasts the last one who closes it. So the daemon looks from outside
+which volumes without a session have something to free, and opens these for one round.
 
 Critical section: none; one task, one volume after the other.
 """
@@ -14,10 +14,11 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from boxd.errors import BoxdError
-from wrkfs import upkeep
+from boxd.tasks import BackgroundTasks
 from wrkfs.config import MIB, Limits
 from wrkfs.errors import WrkfsError
 from wrkfs.fs import Filesystem
+from wrkfs.upkeep import background
 
 if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
@@ -49,24 +50,21 @@ class Keeper:
     """See the module."""
 
     def __init__(
-        self, volumes: Volumes, *, every: float = EVERY, pace: upkeep.Pace = upkeep.PACE
+        self, volumes: Volumes, *, every: float = EVERY, pace: background.Pace = background.PACE
     ) -> None:
         """`every`: seconds between two looks."""
         self._volumes = volumes
         self._every = every
         self._pace = pace
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks()
 
     def start(self) -> None:
         """Begins, in the background; it goes on through outages."""
-        self._task = asyncio.create_task(self._repeat(), name="upkeep of unused volumes")
+        self._tasks.start(self._repeat(), name="upkeep of unused volumes")
 
     async def close(self) -> None:
         """Ends it. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await self._tasks.close()
 
     async def look(self) -> int:
         """One look at all volumes; how many it looked after. What fails waits for the next look."""
@@ -87,7 +85,7 @@ class Keeper:
     async def _look_after(self, config: VolumeConfig) -> None:
         fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
         try:
-            await upkeep.look_after(fs, self._pace)
+            await background.look_after(fs, self._pace)
         finally:
             await fs.close()
 

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from boxd.errors import Conflict, QuotaExceeded, Unavailable
+from boxd.tasks import BackgroundTasks
 from wrkfs import errors as drive_errors
-from wrkfs import upkeep
 from wrkfs.config import MIB, Limits
 from wrkfs.fs import Filesystem
+from wrkfs.upkeep import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -91,7 +92,7 @@ class DrivePool:
         *,
         idle: float = IDLE,
         max_open: int | None = None,
-        pace: upkeep.Pace = upkeep.PACE,
+        pace: background.Pace = background.PACE,
     ) -> None:
         """`max_open`: None takes what the memory of this host allows."""
         self._volumes = volumes
@@ -102,7 +103,7 @@ class DrivePool:
         self._open: dict[Place, Opened] = {}
         self._connecting: list[Place] = []
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
-        self._timer: asyncio.Task[None] | None = None
+        self._timer = BackgroundTasks()
 
     @asynccontextmanager
     async def use(
@@ -142,10 +143,7 @@ class DrivePool:
 
     async def close(self) -> None:
         """Closes all; what is dirty in them is committed first."""
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
-            self._timer = None
+        await self._timer.close()
         opened = list(self._open.values())
         self._open.clear()
         await asyncio.gather(*(one.fs.close() for one in opened))
@@ -161,8 +159,8 @@ class DrivePool:
                     config = await self._volumes.ensure(*place)
                 await self._make_room(place[0])
                 opened = self._open[place] = Opened(await self._connect(place, config), 0, 0.0)
-                if self._timer is None:
-                    self._timer = asyncio.create_task(self._look(), name="idle drives")
+                if not self._timer:
+                    self._timer.start(self._look(), name="idle drives")
             opened.users += 1
             opened.used = self._clock.monotonic()
             return opened
@@ -198,7 +196,7 @@ class DrivePool:
         self._connecting.append(place)
         try:
             fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
-            upkeep.start(fs, self._pace)
+            background.start(fs, self._pace)
             return fs
         except drive_errors.StorageError as error:
             raise Unavailable(f"the drive does not answer: {error}") from error

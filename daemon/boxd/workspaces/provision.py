@@ -1,8 +1,8 @@
 """Roles and schemas of volumes in the metadata database.
 
 A volume is one login role and one schema of the same random name. The role owns nothing and may do
-nothing but DML on its own tables; `wrkfs.meta.migrate` writes the exact grants. What PUBLIC may do
-in the database by default is taken away before the first role exists.
+nothing but DML on its own tables; `wrkfs.meta.sql.migrate` writes the exact grants. What PUBLIC may
+do in the database by default is taken away before the first role exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncpg
 from boxd.errors import Unavailable
 from boxd.model.usage import DriveUse
 from boxd.secret import Secret
-from wrkfs.meta.migrate import (
+from wrkfs.meta.sql.migrate import (
     TRASH_SECONDS,
     MigrationError,
     create_volume_schema,

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
+from boxd.tasks import BackgroundTasks
 from boxd.workspaces.provision import CONNECT_TIMEOUT, FAILURES, NAME
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class DatabaseWatchdog:
         self._limit = limit
         self._tick = tick
         self._recount_every = recount_every
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = BackgroundTasks()
         self._last = ""
 
     def start(self) -> None:
@@ -103,14 +104,11 @@ class DatabaseWatchdog:
             ("database watchdog", self._tick, self._look),
             ("recounts of use", self._recount_every, self._recount_next),
         ):
-            self._tasks.append(asyncio.create_task(self._repeat(every, work), name=name))
+            self._tasks.start(self._repeat(every, work), name=name)
 
     async def close(self) -> None:
         """Ends it. Idempotent."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def look(self) -> list[Ended]:
         """Ends what is overdue; a warning for each. Raises what asyncpg raises in an outage."""

@@ -1,10 +1,10 @@
 """The mount process: serves one volume at one directory until SIGTERM.
 
 `python -m box_guest.mount (--credentials-fd N | --credentials FILE) (MOUNTPOINT | --fuse-fd N)`.
-Credentials come on an inherited pipe or from a file of mode 0600, never as argument or environment.
-With `--fuse-fd` somebody else has mounted and will unmount: this process serves that descriptor. It
-prints one line, `ready`, when the drive can be used. Exit status: 0 after SIGTERM or umount, 1 for
-an error, 2 for a wrong call.
+Credentials come from an inherited pipe or from a file of mode 0600, never from an argument or the
+environment. With `--fuse-fd` the caller has mounted and will unmount: this process only serves that
+descriptor. It prints one line, `ready`, when the drive can be used. Exit status: 0 after SIGTERM or
+umount, 1 for an error, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from box_guest.mount import mountpoint as mounting
 from box_guest.mount.kernel import Kernel, device_descriptor
 from box_guest.mount.memory import collect_rarely
 from box_guest.mount.operations import Operations
-from wrkfs import upkeep
 from wrkfs.config import ConfigError, Limits, VolumeConfig
 from wrkfs.errors import Unavailable, WrkfsError
 from wrkfs.fs import Filesystem
-from wrkfs.upkeep import PACE, Pace
+from wrkfs.upkeep import background
+from wrkfs.upkeep.background import PACE, Pace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -41,50 +41,57 @@ log = logging.getLogger("box_guest.mount")
 OPTIONS = frozenset(
     {"fsname=wrk", "subtype=wrkfs", "allow_other", "default_permissions", "nosuid", "nodev"}
 )
+"""Mount options."""
 MAX_TASKS = 1024
-"""Requests in work at once; above it they wait in the kernel."""
+"""Concurrent requests; more wait in the kernel."""
 INIT_TIMEOUT = 10.0
-"""Seconds for the kernel's first request."""
+"""Seconds to wait for the kernel's first request."""
 DRAIN_TIMEOUT = 8.0
-"""Seconds that requests in work have to end after SIGTERM, and again for the last commits."""
+"""Seconds for requests in work to end after SIGTERM, and again for the last commits."""
 MAX_CREDENTIALS = 64 * 1024
+"""Largest credentials document in characters."""
 CACHE_SIZE = 4 << 30
-"""Bytes of the disk cache, where one is wanted and its size is not told."""
+"""Size in bytes of the disk cache, if one is wanted and no size is given."""
 
 
 def main() -> int:
-    """Entry point."""
+    """Parse the command line, mount and serve. Return the exit status."""
     parser = argparse.ArgumentParser(prog="box_guest.mount", description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--credentials-fd", type=int, metavar="N")
     source.add_argument("--credentials", type=Path, metavar="FILE")
-    cache = parser.add_argument
-    cache("--cache-dir", type=Path, metavar="DIR", help="keep blocks below DIR, also after the end")
-    cache(
-        "--cache-size", type=int, default=CACHE_SIZE, metavar="BYTES", help="at most so much there"
-    )
-    parser.add_argument(
-        "--status", type=Path, metavar="SOCKET", help="tell there how the mount does"
-    )
     option = parser.add_argument
+    option("--cache-dir", type=Path, metavar="DIR", help="keep a disk cache of blocks below DIR")
     option(
-        "--upkeep", type=float, default=PACE.interval, metavar="S", help="seconds between rounds"
+        "--cache-size",
+        type=int,
+        default=CACHE_SIZE,
+        metavar="BYTES",
+        help="largest disk cache (default: 4 GiB)",
+    )
+    option("--status", type=Path, metavar="SOCKET", help="report the mount's health on this socket")
+    option(
+        "--upkeep",
+        type=float,
+        default=PACE.interval,
+        metavar="S",
+        help="seconds between upkeep rounds",
     )
     option(
         "--grace",
         type=float,
         default=PACE.grace.total_seconds(),
         metavar="S",
-        help="seconds that garbage stays in the store; more than the longest read takes",
+        help="seconds that garbage stays in the store; must exceed the longest read",
     )
     option(
         "--no-leases",
         dest="leases",
         action="store_false",
-        help="ask the database each time, and keep nothing that others may change",
+        help="query the database each time, and cache nothing that others may change",
     )
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--fuse-fd", type=int, metavar="N", help="serve a mount that was made")
+    place.add_argument("--fuse-fd", type=int, metavar="N", help="serve an existing mount")
     place.add_argument("mountpoint", type=Path, nargs="?")
     arguments = parser.parse_args()
     logging.basicConfig(
@@ -111,13 +118,13 @@ def main() -> int:
 def _credentials(descriptor: int | None, file: Path | None) -> VolumeConfig:
     if descriptor is None:
         if file is None:
-            raise ConfigError("no credentials were named")
+            raise ConfigError("no credentials are given")
         return VolumeConfig.from_file(file)
     try:
         with os.fdopen(descriptor, encoding="utf-8") as pipe:
             return VolumeConfig.from_json(pipe.read(MAX_CREDENTIALS))
     except (OSError, UnicodeDecodeError):
-        raise ConfigError(f"descriptor {descriptor} cannot be read") from None
+        raise ConfigError(f"cannot read the credentials from descriptor {descriptor}") from None
 
 
 async def _run(
@@ -125,18 +132,19 @@ async def _run(
 ) -> None:
     fs = await connecting
     collect_rarely()
-    upkeep.start(fs, pace)
+    background.start(fs, pace)
     async with status.serving(fs, socket):
         await serve(fs, place)
 
 
 async def serve(fs: Filesystem, place: Path | int) -> None:
-    """Mounts and serves until SIGTERM, SIGINT or umount; closes `fs`. MountpointError.
+    """Mount and serve until SIGTERM, SIGINT or umount; then close `fs`.
 
-    `place`: the directory, or the descriptor of a mount that was made.
+    `place` is the mount point, or the descriptor of an existing mount. Raises MountpointError, or
+    Unavailable if data could not be committed.
     """
     directory = None if isinstance(place, int) else place
-    # libfuse's own spelling of a mount that was made.
+    # libfuse's syntax for an existing mount.
     where = f"/dev/fd/{place}" if directory is None else str(directory)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -148,7 +156,7 @@ async def serve(fs: Filesystem, place: Path | int) -> None:
             pyfuse3.init(operations, where, set(OPTIONS))
         except RuntimeError:
             raise mounting.MountpointError(
-                f"{where}: FUSE refused the mount; is there a /dev/fuse, and are you root?"
+                f"{where}: FUSE rejected the mount; check that /dev/fuse exists and you are root"
             ) from None
         if fs.leases is not None:
             operations.attach(Kernel(device_descriptor()))
@@ -158,13 +166,16 @@ async def serve(fs: Filesystem, place: Path | int) -> None:
             async with asyncio.timeout(DRAIN_TIMEOUT):
                 await fs.close()
         except TimeoutError:
-            raise Unavailable("bytes that were not closed could not be committed") from None
+            raise Unavailable("data of files that are still open could not be committed") from None
 
 
 async def _until_unmounted(
     operations: Operations, directory: Path | None, stop: asyncio.Event
 ) -> None:
-    """Serves until `stop` is set or someone unmounts. `directory` None: it is not ours."""
+    """Serve until `stop` is set or the file system is unmounted.
+
+    `directory` is None if the mount belongs to the caller.
+    """
     served = asyncio.create_task(pyfuse3.main(max_tasks=MAX_TASKS))
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -178,7 +189,7 @@ async def _until_unmounted(
         if not served.done():
             if directory is not None:
                 await _unmount(directory)
-            # Boxes may hold the mount still: it ends for them with the requests in work.
+            # Boxes may still use the mount: for them it ends after the requests in work.
             pyfuse3.terminate()
             await asyncio.wait({served}, timeout=DRAIN_TIMEOUT)
         if served.done():
@@ -193,7 +204,7 @@ async def _until_unmounted(
 
 
 async def _unmount(directory: Path) -> None:
-    """In a thread, because the kernel asks this process while it unmounts."""
+    """Unmount in a thread, because the kernel sends requests to this process while it unmounts."""
     try:
         await asyncio.to_thread(mounting.unmount, directory, lazy=False)
     except OSError:

@@ -1,7 +1,8 @@
-"""Attributes of inodes that have lost their last name here and that a program may still hold.
+"""Attributes of inodes whose last name was removed here, but which a program may still hold.
 
-A working directory, a directory or fifo that is open, a descriptor made with O_PATH: the kernel
-keeps those without telling, and asks for their attributes by number. The store has freed them.
+Examples are a working directory, an open directory or fifo, a descriptor opened with O_PATH. The
+kernel keeps these without telling the file system and asks for their attributes by number. The
+store has already freed them.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
 SEEN_MAX = 1024
 """Names whose last look-up is remembered: the kernel looks a name up before it removes it."""
 GHOSTS_MAX = 4096
-"""Inodes without name that are remembered; the kernel's FORGET ends one earlier."""
+"""Unlinked inodes that are remembered; the kernel's FORGET ends one earlier."""
 
 
-class Ghosts:
-    """What to answer for an inode that is gone. Bounded; what is forgotten is ESTALE as ever."""
+class UnlinkedInodes:
+    """Attributes of unlinked inodes. Bounded; a forgotten inode gives ESTALE as usual."""
 
     def __init__(self) -> None:
         self._seen: OrderedDict[tuple[int, bytes], Attr] = OrderedDict()
         self._ghosts: OrderedDict[int, Attr] = OrderedDict()
 
     def saw(self, parent: int, name: bytes, attr: Attr) -> Attr:
-        """Notes what a look-up has found, and gives it back."""
+        """Record the result of a look-up, and return it."""
         self._seen[parent, name] = attr
         self._seen.move_to_end((parent, name))
         if len(self._seen) > SEEN_MAX:
@@ -36,7 +37,7 @@ class Ghosts:
         return attr
 
     def removed(self, parent: int, name: bytes) -> None:
-        """A name is gone, or stands for something else now."""
+        """Record that a name was removed, or now refers to another inode."""
         attr = self._seen.pop((parent, name), None)
         if attr is None:
             return
@@ -45,9 +46,12 @@ class Ghosts:
             self._ghosts.popitem(last=False)
 
     def forget(self, ino: int) -> None:
-        """The kernel does not know the inode any more."""
+        """Drop an inode that the kernel has forgotten."""
         self._ghosts.pop(ino, None)
 
     def find(self, ino: Ino) -> Attr | None:
-        """Attributes of an inode that the store does not have; None: never seen here."""
+        """Return the attributes of an inode that the store does not have.
+
+        None means that this mount never saw the inode, or has forgotten it.
+        """
         return self._ghosts.get(ino)

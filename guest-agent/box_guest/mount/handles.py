@@ -1,4 +1,4 @@
-"""Numbers that the kernel knows open files and directories by."""
+"""Handle numbers by which the kernel knows open files and directories."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from wrkfs.errors import BadDescriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wrkfs.fs import Filesystem
     from wrkfs.types import Dentry, Ino
 
 T = TypeVar("T")
 
 FIRST_FETCH = 410
-"""Entries of the first fetch: with attributes as many fill the 64 KiB that the C library reads."""
+"""Entries of the first fetch: with attributes, they fill the 64 KiB that the C library reads."""
 LEAST_FETCH = 16
-"""Entries of the smallest fetch."""
+"""Smallest number of entries to fetch."""
+LIBRARY_BUFFER = 64 * 1024
+"""Bytes that the C library reads at once."""
+ENTRY_HEAD = 152
+"""Bytes of `struct fuse_direntplus` before the name."""
 
 DOT_COOKIES = 2
-"""`.` has cookie 1 and `..` cookie 2 for the kernel, so the store's cookies are moved by two."""
+"""For the kernel `.` has cookie 1 and `..` cookie 2, so the store's cookies are shifted by two."""
 
 
 class Table(Generic[T]):
-    """Open things by number. Numbers are not used twice."""
+    """Open objects by number. Numbers are not reused."""
 
     def __init__(self) -> None:
         self._open: dict[int, T] = {}
         self._last = 0
 
     def add(self, thing: T) -> int:
-        """Its number."""
+        """Add an object and return its number."""
         self._last += 1
         self._open[self._last] = thing
         return self._last
@@ -42,7 +48,7 @@ class Table(Generic[T]):
             raise BadDescriptor(f"no open handle {number}") from None
 
     def pop(self, number: int) -> T:
-        """Forgets the number."""
+        """Remove and return the object. Raises BadDescriptor for an unknown number."""
         thing = self[number]
         del self._open[number]
         return thing
@@ -51,12 +57,18 @@ class Table(Generic[T]):
         return len(self._open)
 
 
-class DirectoryCursor:
-    """One open directory: where the next readdir goes on.
+def entry_size(name: bytes) -> int:
+    """Return the size in bytes of an entry in a READDIRPLUS answer."""
+    return -(-(ENTRY_HEAD + len(name)) // 8) * 8
 
-    The place is the cookie of the last entry, so a directory that changes meanwhile neither skips
-    nor repeats an entry that stays. Every request is answered with what the store says after it was
-    made: the kernel believes the attributes, and a size from before would cut cached pages off.
+
+class DirectoryCursor:
+    """One open directory: where the next readdir continues.
+
+    The position is the cookie of the last entry. So if the directory changes meanwhile, an entry
+    that stays is neither skipped nor repeated. Every request is answered with what the store
+    returns after the request was made: the kernel trusts the attributes, and an older size would
+    truncate cached pages.
     """
 
     def __init__(self, fs: Filesystem, ino: Ino) -> None:
@@ -64,10 +76,11 @@ class DirectoryCursor:
         self.parent = ino
         self._fs = fs
         self._limit = FIRST_FETCH
+        self._room = LIBRARY_BUFFER
         self._losses = fs.losses
 
     async def after(self, cookie: int) -> list[Dentry]:
-        """Entries behind `cookie`, as the kernel counts; empty at the end."""
+        """Return the entries after `cookie`, as the kernel counts; empty at the end."""
         after = max(cookie - DOT_COOKIES, 0)
         if cookie >= DOT_COOKIES:
             return await self._fs.readdir(self.ino, after, self._limit)
@@ -77,18 +90,36 @@ class DirectoryCursor:
         return entries
 
     async def sync(self) -> None:
-        """Names are durable. StorageError, once, when changes made since it was opened are lost."""
+        """Make names durable.
+
+        Raises StorageError, once, if changes made since the directory was opened are lost.
+        """
         try:
             await self._fs.sync_names(self._losses)
         finally:
             self._losses = self._fs.losses
 
-    def took(self, taken: int, offered: int) -> None:
-        """The kernel took so many entries: the next fetch asks for slightly more than that.
+    def fitting(self, entries: Sequence[Dentry], dots: int) -> int:
+        """Estimate how many entries fit into an answer after `dots` of `.` and `..`.
 
-        The requests of one reader are of one size, which the kernel does not tell.
+        The estimate is too high at most in the first answer, for a reader with a small buffer.
         """
-        if taken < offered:
-            self._limit = max(taken + taken // 8, LEAST_FETCH)
+        used = dots * entry_size(b"..")
+        for number, entry in enumerate(entries):
+            used += entry_size(entry.name)
+            if used > self._room:
+                return number
+        return len(entries)
+
+    def took(self, taken: Sequence[Dentry], offered: int, dots: int = 0) -> None:
+        """Record that the kernel took these entries, after `dots` of `.` and `..`, of `offered`
+        ones.
+
+        The requests of one reader have one size, which the kernel does not report. So the next
+        fetch requests slightly more entries than were taken now.
+        """
+        if len(taken) < offered:
+            self._room = dots * entry_size(b"..") + sum(entry_size(one.name) for one in taken)
+            self._limit = max(len(taken) + len(taken) // 8, LEAST_FETCH)
         elif offered >= self._limit:
             self._limit = min(2 * self._limit, FIRST_FETCH)

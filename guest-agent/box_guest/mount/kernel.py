@@ -1,7 +1,7 @@
-"""Takes back what the kernel was allowed to rely on, by messages that never wait.
+"""Invalidates what the kernel was allowed to cache, by messages that never block.
 
-They are written to the descriptor of /dev/fuse beside pyfuse3: its own helpers may block. Numbers
-and layouts are those of <linux/fuse.h>.
+The messages are written to the descriptor of /dev/fuse beside pyfuse3, because pyfuse3's own
+helpers may block. Numbers and layouts are those of <linux/fuse.h>.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import os
 import struct
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,28 +25,40 @@ NOTIFY_INVAL_INODE = 2
 NOTIFY_INC_EPOCH = 8
 """Since Linux 6.16."""
 ATTRIBUTES_ONLY = -1
-"""Offset of an INVAL_INODE that leaves the pages alone; with pages it may wait for their locks."""
+"""Offset of an INVAL_INODE that leaves the pages alone; with pages, it may wait for their locks."""
 _HEADER = struct.Struct("=IiQ")
 _INODE = struct.Struct("=Qqq")
 ENTRY_AGE = 0.1
-"""Seconds after which the kernel has taken an answer with a name over."""
+"""Seconds after which the kernel has processed an answer with a name."""
 LISTING_AGE = 2.0
-"""Seconds after which the kernel has taken an answered listing over, whatever was heard since."""
+"""Seconds after which the kernel has processed a listing, whatever has arrived since."""
+LOOKUPS_MAX = 65_536
+"""Inodes whose look-ups are counted: the most recently answered, about 8 MB."""
+_RECEIPT_AND_ONE = 2
+"""Two answers have named an inode, one of them a receipt: both FORGETs count one look-up."""
 _PAUSE = 0.001
 DEVICE = "/dev/fuse"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Listing:
-    """An answer to a directory's reader. `inos`: whose attributes it tells to rely on."""
+    """An answer to a directory's reader.
+
+    - `inos`: the inodes whose attributes the answer lets the kernel cache.
+    - `at`: time of the answer (seconds, monotonic); earlier if it has less time left than others.
+    - `receipt`: the inode whose FORGET means that the kernel has processed the answer.
+    - `doubtful`: another answer has named that inode since; the kernel may reject that answer, too.
+    """
 
     directory: Ino
     inos: set[Ino]
     at: float
+    receipt: Ino | None
+    doubtful: bool = False
 
 
 def device_descriptor() -> int:
-    """The descriptor that pyfuse3 serves; LookupError before `pyfuse3.init`."""
+    """Return the descriptor that pyfuse3 serves. Raises LookupError before `pyfuse3.init`."""
     for entry in Path("/proc/self/fd").iterdir():
         try:
             if os.readlink(entry) == DEVICE:
@@ -56,85 +69,146 @@ def device_descriptor() -> int:
 
 
 class Kernel:
-    """The kernel's side of one mount.
+    """The kernel's caches of one mount.
 
-    The kernel links the names of a listing after it was answered, and takes them for as new as
-    that moment; so who takes names back waits for listings under way, until the same reader asks
-    for more or ends, and takes them back once more.
+    The kernel links the names of a listing after the answer, and treats them as valid from that
+    moment. So whoever invalidates names must wait for listings under way, and invalidate them once
+    more. A listing is under way until its receipt arrives, the same reader requests more, or the
+    reader ends.
 
-    Attributes of an inode that it does not know come with a name. It makes the inode after the
-    answer was sent, and takes the attributes over whatever it was told before; so who takes those
-    back tries until the inode is there, or the answer is so old that it must have been. With those
-    of a listing that is as with its names.
+    Attributes of an unknown inode arrive with a name. The kernel creates the inode after the answer
+    was sent, and then stores the attributes, whatever it was told before. So invalidation of
+    attributes is retried until the inode exists, or the answer is so old that the inode must have
+    existed. Attributes in a listing follow the same rule as its names.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Finds out what this kernel understands; before the first request is answered."""
+        """Detect what this kernel supports. Must run before the first request is answered."""
         self._descriptor = descriptor
         self.forgets_names = self._send(NOTIFY_INC_EPOCH, b"")
-        """False: names must not be given to rely on."""
+        """False: answers must not allow the kernel to cache names."""
         self._listings: dict[int, _Listing] = {}
+        self._receipts: dict[int, int] = {}
+        """Readers by the inode whose FORGET is the receipt of their last answer."""
+        self._lookups: OrderedDict[int, int] = OrderedDict()
+        """How often answers have named an inode since the kernel forgot it."""
+        self._uncounted = 0
+        """The highest inode whose count was dropped: counts up to this inode may be too low."""
         self._entries: dict[int, int] = {}
         self._older: dict[int, int] = {}
         self._turn = 0.0
 
     def close(self) -> None:
-        """The mount ends: nothing is sent any more."""
+        """Stop sending, because the mount ends."""
         self._descriptor = -1
 
     def drop_names(self) -> None:
-        """The kernel asks again for every name before it uses it."""
+        """Make the kernel look up every name again before it uses it."""
         if self.forgets_names:
             self._send(NOTIFY_INC_EPOCH, b"")
 
     def drop_attributes(self, inos: Iterable[Ino]) -> list[Ino]:
-        """The kernel asks again for the attributes of these inodes before it uses them.
+        """Make the kernel request the attributes of these inodes again before it uses them.
 
-        But for those that are answered: it does not know them, and is perhaps about to.
+        Returns the inodes for which that was not possible: the kernel does not know them yet, but
+        may be about to.
         """
-        # What was noted long ago is of no use, and would be taken for new.
+        # Old records are useless here, and would be taken for recent ones.
         self._age()
         old = time.monotonic() - LISTING_AGE
         named: list[Container[int]] = [self._entries, self._older]
-        named += [one.inos for one in self._listings.values() if one.at > old]
+        named += [listing.inos for listing in self._listings.values() if listing.at > old]
         coming = []
         for ino in inos:
             known = self._send(NOTIFY_INVAL_INODE, _INODE.pack(ino, ATTRIBUTES_ONLY, 0))
-            if not known and any(ino in some for some in named):
+            if not known and any(ino in container for container in named):
                 coming.append(ino)
         return coming
 
     def named(self, ino: int) -> None:
-        """Attributes to rely on are answered with a name, which the kernel may not know yet."""
+        """Record an answer with a name and cacheable attributes, whose inode the kernel may not
+        know yet."""
+        self.answered(ino)
         if time.monotonic() > self._turn:
             self._age()
         self._entries[ino] = self._entries.get(ino, 0) + 1
 
-    def forgot(self, ino: int, lookups: int) -> None:
-        """The kernel has let an inode go that so many answers had named."""
-        # If there were others before, one of these may be on its way yet.
-        if self._entries.get(ino, 0) + self._older.get(ino, 0) == lookups:
+    def answered(self, ino: int) -> None:
+        """Record that an answer names an inode.
+
+        The kernel counts it; a later FORGET reports the sum.
+        """
+        self._lookups[ino] = self._lookups.get(ino, 0) + 1
+        self._lookups.move_to_end(ino)
+        if len(self._lookups) > LOOKUPS_MAX:
+            self._uncounted = max(self._uncounted, self._lookups.popitem(last=False)[0])
+        handle = self._receipts.get(ino)
+        if handle is not None:
+            self._listings[handle].doubtful = True
+
+    def forgot(self, ino: int, lookups: int) -> bool:
+        """Process a FORGET of `lookups` answers that named the inode.
+
+        Returns whether the kernel has released the inode. A receipt releases only its own answer.
+        """
+        answers, is_exact = self._lookups.pop(ino, 0), ino > self._uncounted
+        left = answers - lookups
+        if left > 0:
+            self._lookups[ino] = left
+        elif left == 0 and is_exact:
+            # No answer under way can bring attributes of this inode.
             self._entries.pop(ino, None)
             self._older.pop(ino, None)
+        handle = self._receipts.get(ino) if lookups == 1 else None
+        if handle is None:
+            return True
+        is_low = not is_exact and answers < _RECEIPT_AND_ONE
+        if answers == _RECEIPT_AND_ONE or is_low or self._listings[handle].doubtful:
+            self._soon_taken_over(handle)
+        else:
+            self.taken_over(handle)
+        return False
 
     def _age(self) -> None:
-        """Forgets what was named more than two ENTRY_AGE ago."""
+        """Drop records of names that are older than two ENTRY_AGE."""
         now = time.monotonic()
         if now > self._turn:
             self._older = self._entries if now < self._turn + ENTRY_AGE else {}
             self._entries = {}
             self._turn = now + ENTRY_AGE
 
-    def listed(self, handle: int, directory: Ino, inos: set[Ino]) -> None:
-        """Names, or attributes of these inodes, to rely on were answered to a reader."""
-        self._listings[handle] = _Listing(directory, inos, time.monotonic())
+    def listed(
+        self, handle: int, directory: Ino, inos: set[Ino], receipt: Ino | None = None
+    ) -> None:
+        """Record a listing whose names, or attributes of `inos`, the kernel may cache."""
+        self._listings[handle] = _Listing(directory, inos, time.monotonic(), receipt)
+        if receipt is not None:
+            self._receipts[receipt] = handle
+
+    def can_receive(self, ino: int) -> bool:
+        """Return whether a FORGET of the inode can be a receipt: no other listing waits for one."""
+        return ino not in self._receipts
 
     def taken_over(self, handle: int) -> None:
-        """The reader asks for more, or has ended: the kernel is done with the last answer."""
-        self._listings.pop(handle, None)
+        """Record that the kernel has processed the last answer: the reader requests more, or has
+        ended."""
+        listing = self._listings.pop(handle, None)
+        if listing is not None and listing.receipt is not None:
+            del self._receipts[listing.receipt]
+
+    def _soon_taken_over(self, handle: int) -> None:
+        """Handle a FORGET of one look-up that may not be a receipt. Two other events look alike.
+
+        The kernel ends an inode that one answer had named, for example when a program removes the
+        file. Or it rejects an answer to a LOOKUP, because the name belonged to another inode there.
+        So the listing counts as processed after ENTRY_AGE, or with a FORGET that must be the
+        receipt.
+        """
+        listing = self._listings[handle]
+        listing.at = min(listing.at, time.monotonic() - LISTING_AGE + ENTRY_AGE)
 
     async def drop(self, directories: Sequence[Ino], inos: set[Ino]) -> None:
-        """Returns when the kernel relies on nothing of these directories and inodes any more."""
+        """Return when the kernel caches nothing of these directories and inodes any more."""
         if directories:
             self.drop_names()
         await self._drop_coming(self.drop_attributes(inos))
@@ -145,7 +219,7 @@ class Kernel:
         }
         if not before:
             return
-        # What is listed from now on tells nothing to rely on: the lease is gone.
+        # Listings from now on allow no caching: the lease is gone.
         while True:
             if not self._under_way(before):
                 break
@@ -154,7 +228,7 @@ class Kernel:
         await self._drop_coming(self.drop_attributes(inos))
 
     async def _drop_coming(self, inos: list[Ino]) -> None:
-        """Drops the attributes of inodes that the kernel is about to make."""
+        """Drop the attributes of inodes that the kernel is about to create."""
         until = time.monotonic() + ENTRY_AGE
         before = {
             handle: listing
@@ -166,7 +240,7 @@ class Kernel:
             inos = self.drop_attributes(inos)
 
     def _under_way(self, before: dict[int, _Listing]) -> bool:
-        """Whether an answer of these may not have been taken over yet."""
+        """Return whether the kernel may not have processed one of these answers yet."""
         old = time.monotonic() - LISTING_AGE
         return any(
             listing.at > old and self._listings.get(handle) is listing
@@ -174,7 +248,7 @@ class Kernel:
         )
 
     def _send(self, code: int, payload: bytes) -> bool:
-        """False: the kernel does not know the message, or the inode."""
+        """Send a message. Return False if the kernel does not know the message or the inode."""
         if self._descriptor < 0:
             return True
         message = _HEADER.pack(_HEADER.size + len(payload), code, 0) + payload

@@ -1,7 +1,7 @@
-"""The mountpoint as the host sees it: stale mounts, tuning, unmounting.
+"""The mount point as the host sees it: stale mounts, tuning, unmounting.
 
-Nothing here touches the file system that is mounted: the process that serves it would wait for
-itself. /proc/self/mountinfo tells what is needed.
+No function here accesses the mounted file system, because the process that serves it would wait for
+itself. /proc/self/mountinfo has the necessary information.
 """
 
 from __future__ import annotations
@@ -18,57 +18,60 @@ SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
 FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 1
 FSCONFIG_CMD_CREATE = 6
 MAX_STACKED = 16
-"""Stale mounts on one directory that are removed before it is refused."""
+"""Stale mounts on one directory that are removed before the directory is rejected."""
 MAX_BACKGROUND = 256
 """Requests that the kernel sends without waiting (read-ahead); its default is 12."""
 READ_AHEAD_KB = 4096
-"""Kernel read-ahead: four requests of 1 MiB in flight for one sequential reader."""
+"""Kernel read-ahead in KiB: four requests of 1 MiB in flight for one sequential reader."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class MountpointError(Exception):
-    """The directory cannot be mounted on; the text says why and what to do."""
+    """The directory cannot be mounted on; the text gives the reason and the remedy."""
 
 
 def device(mountpoint: Path) -> str | None:
-    """`major:minor` of the topmost mount on exactly this directory, or None."""
-    found = None
-    wanted = os.fsencode(mountpoint)
+    """Return `major:minor` of the topmost mount on exactly this directory, or None."""
+    number = None
+    target = os.fsencode(mountpoint)
     for line in MOUNTINFO.read_bytes().splitlines():
         fields = line.split()
-        if _unescape(fields[4]) == wanted:
-            found = fields[2].decode()
-    return found
+        if _unescape(fields[4]) == target:
+            number = fields[2].decode()
+    return number
 
 
 def prepare(mountpoint: Path) -> Path:
-    """The directory's real path, made and freed of mounts whose process is dead.
+    """Create the directory, remove dead mounts from it, and return its real path.
 
-    Raises MountpointError for a mount that lives and for what is not a directory.
+    Raises MountpointError if a live mount is there, or if it is not a directory.
     """
     path = mountpoint.absolute()
     for _ in range(MAX_STACKED):
         try:
             path.mkdir(parents=True, exist_ok=True)
             path = path.resolve(strict=True)
-            # The kernel may still know the root's attributes: this asks the process in any case.
+            # The kernel may have cached the root's attributes: statvfs asks the process in any
+            # case.
             os.statvfs(path)
         except OSError as error:
             if error.errno not in (errno.ENOTCONN, errno.EIO, errno.EEXIST):
                 raise MountpointError(f"{path}: {error.strerror}") from None
             if device(path) is None:
-                raise MountpointError(f"{path}: not a directory") from None
+                raise MountpointError(f"{path}: it is not a directory") from None
             unmount(path, lazy=True)
             continue
         if device(path) is not None:
-            raise MountpointError(f"{path}: mounted already; unmount it first: umount {path}")
+            raise MountpointError(
+                f"{path}: something is already mounted here; unmount it first: umount {path}"
+            )
         return path
-    raise MountpointError(f"{path}: more than {MAX_STACKED} dead mounts on it")
+    raise MountpointError(f"{path}: more than {MAX_STACKED} dead mounts are stacked here")
 
 
 def unmount(mountpoint: Path, *, lazy: bool) -> None:
-    """umount2(2). Raises OSError (EBUSY while it is in use, unless lazy)."""
+    """Call umount2(2). Raises OSError (EBUSY while it is in use, unless lazy)."""
     flags = MNT_DETACH if lazy else 0
     if _libc.umount2(os.fsencode(mountpoint), flags) != 0:
         number = ctypes.get_errno()
@@ -76,21 +79,23 @@ def unmount(mountpoint: Path, *, lazy: bool) -> None:
 
 
 def tune(mountpoint: Path) -> None:
-    """Raises the kernel's limits for this mount, as far as this process may (root).
+    """Raise the kernel's limits for this mount, as far as this process may (root).
 
-    Only after FUSE_INIT: the kernel lowers the read-ahead to what was agreed on then.
+    Must be called after FUSE_INIT: the kernel lowers the read-ahead to the negotiated value then.
     """
-    found = device(mountpoint)
-    if found is None:
-        raise MountpointError(f"{mountpoint}: the mount has vanished")
-    read_ahead = Path("/sys/class/bdi") / found / "read_ahead_kb"
+    device_number = device(mountpoint)
+    if device_number is None:
+        raise MountpointError(f"{mountpoint}: the mount has disappeared")
+    read_ahead = Path("/sys/class/bdi") / device_number / "read_ahead_kb"
     if os.access(read_ahead, os.W_OK):
         read_ahead.write_text(str(READ_AHEAD_KB), encoding="ascii")
     control = control_files()
     if control is None:
         return
     try:
-        connection = os.open(found.partition(":")[2], os.O_PATH | os.O_DIRECTORY, dir_fd=control)
+        connection = os.open(
+            device_number.partition(":")[2], os.O_PATH | os.O_DIRECTORY, dir_fd=control
+        )
         try:
             _write(connection, "max_background", MAX_BACKGROUND)
             _write(connection, "congestion_threshold", MAX_BACKGROUND * 3 // 4)
@@ -101,7 +106,10 @@ def tune(mountpoint: Path) -> None:
 
 
 def control_files() -> int | None:
-    """A descriptor of fusectl, mounted nowhere: not every host has it at its usual place."""
+    """Return a descriptor of fusectl that is mounted nowhere: not every host mounts it.
+
+    None: no access.
+    """
     context = _libc.syscall(SYS_FSOPEN, b"fusectl", FSOPEN_CLOEXEC)
     if context < 0:
         return None
@@ -123,7 +131,7 @@ def _write(directory: int, name: str, value: int) -> None:
 
 
 def _unescape(field: bytes) -> bytes:
-    """mountinfo writes blanks, newlines and backslashes as octal numbers."""
+    """Decode blanks, newlines and backslashes, which mountinfo writes as octal numbers."""
     for char in (b" ", b"\t", b"\n"):
         field = field.replace(b"\\%03o" % ord(char), char)
     return field.replace(b"\\134", b"\\")

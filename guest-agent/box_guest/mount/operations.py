@@ -1,8 +1,9 @@
-"""Protocol adapter only. FUSE requests to `wrkfs.fs.Filesystem`, answers and errnos back.
+"""Protocol adapter only. Passes FUSE requests to `wrkfs.fs.Filesystem`, and results and errnos
+back.
 
-The kernel is told to rely on an answer for as long as a lease covers it, and what it was told is
-taken back (`kernel`) before the lease is given up. What no lease covers has time-outs of 0: the
-kernel asks again each time, and the store answers. So a change made anywhere is seen at once.
+The kernel may cache an answer for as long as a lease covers it. Its cache is invalidated (`kernel`)
+before the lease is released. Answers without a lease have a time-out of 0: the kernel asks again
+each time, and the store answers. So a change made anywhere is visible at once.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import functools
 import logging
 import os
 import stat
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 import pyfuse3
 
-from box_guest.mount.ghosts import Ghosts
+from box_guest.mount.ghosts import UnlinkedInodes
 from box_guest.mount.handles import DOT_COOKIES, DirectoryCursor, Table
 from box_guest.mount.memory import give_back_soon
+from box_guest.mount.secondwalk import SecondWalks
 from box_guest.mount.watchdog import Watchdog
 from wrkfs.errors import InvalidArgument, NotFound, WrkfsError
 from wrkfs.meta.rules import without_set_ids
@@ -46,16 +48,19 @@ BLOCK_SIZE = 4096
 PREFERRED_IO = 64 * 1024
 """st_blksize: programs size their buffers by it, and each write(2) is one request."""
 UNLIMITED = 1 << 50
-"""Bytes that statfs tells when the volume has no quota (1 PiB)."""
+"""Bytes that statfs reports if the volume has no quota (1 PiB)."""
 UNLIMITED_INODES = 1 << 40
+"""Inodes that statfs reports if the volume has no quota."""
+IMPOSSIBLE_SIZE = -1
+"""st_size of an entry that the kernel lists, refuses to link and forgets at once."""
 TRUSTED = b"trusted."
-"""Namespace of extended attributes that ordinary users do not see."""
+"""Namespace of extended attributes that only root sees."""
 
 
 def handler(
     function: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
-    """Wraps every request handler: anything but FUSEError would hang the caller."""
+    """Wrap a request handler: any exception except FUSEError would hang the caller."""
 
     async def guarded(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
         task = self.watchdog.enter()
@@ -81,26 +86,29 @@ def handler(
 
 
 def of_inode(
-    function: Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Operations, P], Coroutine[Any, Any, T]]:
-    """A handler that finds its inode by number: one that is gone is ESTALE, not ENOENT.
+    function: Callable[Concatenate[Operations, int, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Operations, int, P], Coroutine[Any, Any, T]]:
+    """Wrap a handler that finds its inode by number: a missing inode is ESTALE, not ENOENT.
 
-    Somebody else may replace a name between the kernel's LOOKUP and the request that follows. On
-    ESTALE the kernel walks the path again and finds the new file; ENOENT would reach the program.
+    Another client may replace a name between the kernel's LOOKUP and the request that follows. On
+    ESTALE, the kernel walks the path again and finds the new file; ENOENT would reach the program.
+    The kernel does not walk a third time: an inode of its second walk that is gone gives ENOENT.
     """
 
-    async def found(self: Operations, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def found(self: Operations, inode: int, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await function(self, *args, **kwargs)
+            return await function(self, inode, *args, **kwargs)
         except NotFound:
-            raise pyfuse3.FUSEError(errno.ESTALE) from None
+            # The request's context is the last argument of every handler.
+            ctx = cast("pyfuse3.RequestContext", args[-1])
+            raise pyfuse3.FUSEError(self.gone(Ino(inode), ctx)) from None
 
     functools.update_wrapper(found, function)
     return handler(found)
 
 
 class Operations(pyfuse3.Operations):
-    """The handlers of one mount. Requests of the kernel run concurrently."""
+    """The request handlers of one mount. The kernel's requests run concurrently."""
 
     supports_dot_lookup = True
     enable_writeback_cache = False
@@ -112,40 +120,49 @@ class Operations(pyfuse3.Operations):
         self._fs = fs
         self._files: Table[FileHandle] = Table()
         self._directories: Table[DirectoryCursor] = Table()
-        self._ghosts = Ghosts()
+        self._ghosts = UnlinkedInodes()
+        self._walks = SecondWalks(fs)
         self._versions: dict[int, tuple[int, int, int]] = {}
-        """Of files that were opened: crashes of the database until then, epoch, version."""
+        """Of opened files: the database's crash count at that time, epoch, version."""
         self._kernel: Kernel | None = None
 
     def attach(self, kernel: Kernel) -> None:
-        """The kernel may rely on leased answers from now on. Before the first request."""
+        """Let the kernel cache leased answers from now on. Call before the first request."""
         if self._fs.leases is not None:
             self._kernel = kernel
             self._fs.leases.on_drop = kernel.drop
 
     def detach(self) -> None:
-        """The mount ends: nothing is sent to the kernel any more."""
+        """Stop sending messages to the kernel, because the mount ends."""
         if self._kernel is not None:
             self._kernel.close()
 
+    def gone(self, ino: Ino, ctx: pyfuse3.RequestContext) -> int:
+        """Return the errno of a request for a missing inode: ESTALE makes the kernel look again."""
+        if self._walks.attributes(ctx.pid, ino) is not None:
+            return errno.ENOENT
+        self._walks.begin(ctx.pid)
+        return errno.ESTALE
+
     def init(self) -> None:
-        """FUSE_INIT: its answer is sent before the event loop goes on."""
+        """FUSE_INIT: the answer is sent before the event loop continues."""
         self.initialised.set()
 
     # -- names --
 
     @handler
     async def lookup(
-        self, parent_inode: int, name: bytes, _ctx: pyfuse3.RequestContext
+        self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
         """LOOKUP; `.` and `..` come from file handles of an exported tree."""
         parent = Ino(parent_inode)
         if name == b".":
-            return _entry(await self._fs.getattr(parent))
+            return self._found(await self._fs.getattr(parent))
         if name == b"..":
-            return _entry(await self._fs.getattr(await self._fs.parent(parent)))
+            return self._found(await self._fs.getattr(await self._fs.parent(parent)))
         try:
-            attr = self._ghosts.saw(parent, name, await self._fs.lookup(parent, name))
+            attr = await self._walks.lookup(ctx.pid, parent, name)
+            self._ghosts.saw(parent, name, attr)
         except NotFound:
             valid = self._name_validity(parent, name, None)
             if not valid:
@@ -157,12 +174,11 @@ class Operations(pyfuse3.Operations):
         return self._named(parent, name, attr)
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
-        """FORGET; inode numbers are never used twice, so nothing is counted."""
+        """FORGET, of an inode or of one answer that named it."""
         for inode, lookups in inode_list:
-            self._ghosts.forget(inode)
-            self._versions.pop(inode, None)
-            if self._kernel is not None:
-                self._kernel.forgot(inode, lookups)
+            if self._kernel is None or self._kernel.forgot(inode, lookups):
+                self._ghosts.forget(inode)
+                self._versions.pop(inode, None)
 
     @handler
     async def mkdir(
@@ -229,19 +245,19 @@ class Operations(pyfuse3.Operations):
         await self._fs.rename(old, name_old, new, name_new, RenameFlags(flags))
         covered = leases is not None and leases.holds(old)
         if self._kernel is not None and not (covered and old == new):
-            # The kernel goes on to rely on the name, where it is now.
+            # The kernel keeps the name cached at its new place.
             self._kernel.drop_names()
         self._ghosts.removed(parent_inode_new, name_new)
 
     # -- inodes --
 
     @of_inode
-    async def getattr(self, inode: int, _ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
+    async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
         """GETATTR."""
         try:
             return self._described(await self._fs.getattr(Ino(inode)))
         except NotFound:
-            ghost = self._ghosts.find(Ino(inode))
+            ghost = self._ghosts.find(Ino(inode)) or self._walks.attributes(ctx.pid, Ino(inode))
             if ghost is None:
                 raise
             return _entry(ghost)
@@ -267,9 +283,15 @@ class Operations(pyfuse3.Operations):
         return self._described(await self._fs.setattr(Ino(inode), changes))
 
     @of_inode
-    async def readlink(self, inode: int, _ctx: pyfuse3.RequestContext) -> bytes:
+    async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
         """READLINK."""
-        return await self._fs.readlink(Ino(inode))
+        try:
+            return await self._fs.readlink(Ino(inode))
+        except NotFound:
+            target = self._walks.target(ctx.pid, Ino(inode))
+            if target is None:
+                raise
+            return target
 
     # -- files --
 
@@ -279,6 +301,7 @@ class Operations(pyfuse3.Operations):
         crashes = self._fs.crashes
         handle = await self._fs.open(Ino(inode), flags)
         await self._drop_set_ids(handle, flags, ctx)
+        self._walks.end(ctx.pid)
         return self._opened(handle, flags, crashes)
 
     @handler
@@ -290,7 +313,7 @@ class Operations(pyfuse3.Operations):
         attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
         return self._opened(handle, flags, crashes), self._named(parent, name, attr)
 
-    # The buffer may be a memoryview where pyfuse3 declares bytes: it asks for the buffer protocol.
+    # pyfuse3 declares bytes, but accepts a memoryview: it uses the buffer protocol.
     @handler
     async def read(self, fh: int, off: int, size: int) -> bytes:
         """READ."""
@@ -313,7 +336,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def release(self, fh: int) -> None:
-        """RELEASE: nobody waits for the answer, FLUSH has told the errors of what was written.
+        """RELEASE: no caller waits for the answer; FLUSH has reported the errors of writes.
 
         Only pages of a mapping that outlived the descriptor can be lost here.
         """
@@ -321,7 +344,7 @@ class Operations(pyfuse3.Operations):
         try:
             await handle.close(flushed=True)
         except WrkfsError as error:
-            log.error("bytes of inode %d are lost after its last close: %s", handle.ino, error)
+            log.error("lost data of inode %d after its last close: %s", handle.ino, error)
             raise
 
     # -- directories --
@@ -338,16 +361,18 @@ class Operations(pyfuse3.Operations):
         if self._kernel is not None:
             self._kernel.taken_over(fh)
         entries = await cursor.after(start_id)
+        dots = max(0, DOT_COOKIES - start_id)
         if start_id < 1 and not _reply(token, b".", cursor.ino, 1):
             return
         if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
             return
+        validities, receipt = self._validities(cursor, entries, dots)
         taken, relied, told = 0, False, set[Ino]()
-        for entry, (named, described) in zip(
-            entries, self._validities(cursor.ino, entries), strict=True
-        ):
+        for number, (entry, (named, described)) in enumerate(zip(entries, validities, strict=True)):
             shown = _entry(entry.attr)
             shown.entry_timeout, shown.attr_timeout = named, described
+            if number == receipt:
+                shown.st_size = IMPOSSIBLE_SIZE
             if not pyfuse3.readdir_reply(token, entry.name, shown, entry.cookie + DOT_COOKIES):
                 break
             taken += 1
@@ -355,9 +380,12 @@ class Operations(pyfuse3.Operations):
                 relied = True
             if described:
                 told.add(entry.attr.ino)
-        cursor.took(taken, len(entries))
+            if self._kernel is not None:
+                self._kernel.answered(entry.attr.ino)
+        cursor.took(entries[:taken], len(entries), dots)
         if (relied or told) and self._kernel is not None:
-            self._kernel.listed(fh, cursor.ino, told)
+            got = None if receipt is None or receipt >= taken else entries[receipt].attr.ino
+            self._kernel.listed(fh, cursor.ino, told, got)
 
     @handler
     async def releasedir(self, fh: int) -> None:
@@ -368,7 +396,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     async def fsyncdir(self, fh: int, _datasync: bool) -> None:
-        """FSYNCDIR: names are as durable as everything else."""
+        """FSYNCDIR: names have the same durability as data."""
         await self._directories[fh].sync()
 
     # -- the volume, extended attributes --
@@ -414,9 +442,9 @@ class Operations(pyfuse3.Operations):
     async def _drop_set_ids(
         self, handle: FileHandle, flags: int, ctx: pyfuse3.RequestContext
     ) -> None:
-        """Cutting a file by O_TRUNC takes its set-id bits, but for root (CAP_FSETID).
+        """Clear the set-id bits of a file truncated by O_TRUNC, unless by root (CAP_FSETID).
 
-        The kernel does it itself with every other change of bytes.
+        The kernel does that itself with every other change of data.
         """
         mode = handle.attr.mode
         if not flags & os.O_TRUNC or ctx.uid == 0 or without_set_ids(mode) == mode:
@@ -428,11 +456,12 @@ class Operations(pyfuse3.Operations):
             raise
 
     def _opened(self, handle: FileHandle, flags: int, crashes: int) -> pyfuse3.FileInfo:
-        # The kernel writes appended bytes into its pages at the end that it knows, which may be
-        # where somebody else has appended meanwhile; a reader here would see them mixed. And it
-        # does not tell an append from a page of a shared mapping that is written back. So appends
-        # go past its pages, and what appends cannot be mapped shared (ENODEV). But it takes set-id
-        # bits away only from what is written through pages, which write-only descriptors allow.
+        # The kernel writes appended bytes into its pages at the end of file that it knows. Another
+        # host may have appended there meanwhile, and a reader here would see the two mixed. And the
+        # kernel does not distinguish an append from a write-back of a shared mapping. So appends
+        # bypass its pages, and a file opened for appending cannot be mapped shared (ENODEV). But
+        # the kernel clears set-id bits only on writes through its pages, which write-only
+        # descriptors allow.
         appends = flags & os.O_APPEND and handle.writable
         set_id = handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
         direct = bool(appends and (handle.readable or not set_id))
@@ -440,10 +469,11 @@ class Operations(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=keep, direct_io=direct)
 
     def _keeps_pages(self, handle: FileHandle, crashes: int) -> bool:
-        """Whether the kernel's pages are of the version that is opened: equal version, equal bytes.
+        """Return whether the kernel's pages have the opened version: equal version, equal bytes.
 
-        Known only of what was opened alone: a page that another handle reads may come late. And
-        only while the database has not crashed, which may give a version's number once more.
+        That is known only of a file without another open handle: a page that another handle reads
+        may arrive late. It also requires that the database has not crashed, which may assign a
+        version number again.
         """
         if self._kernel is None:
             return False
@@ -457,15 +487,21 @@ class Operations(pyfuse3.Operations):
         return keeps
 
     def _named(self, parent: Ino, name: bytes, attr: Attr) -> pyfuse3.EntryAttributes:
-        """An answer with a name."""
+        """Build an answer with a name."""
         entry = self._described(attr)
         entry.entry_timeout = self._name_validity(parent, name, attr.ino)
-        if self._kernel is not None and entry.attr_timeout:
-            self._kernel.named(attr.ino)
+        if self._kernel is not None:
+            (self._kernel.named if entry.attr_timeout else self._kernel.answered)(attr.ino)
         return entry
 
+    def _found(self, attr: Attr) -> pyfuse3.EntryAttributes:
+        """Build the answer to a look-up that the kernel must not cache."""
+        if self._kernel is not None:
+            self._kernel.answered(attr.ino)
+        return _entry(attr)
+
     def _described(self, attr: Attr) -> pyfuse3.EntryAttributes:
-        """An answer with attributes."""
+        """Build an answer with attributes."""
         entry = _entry(attr)
         if self._kernel is not None and self._fs.leases is not None:
             entry.attr_timeout = self._fs.leases.attr_validity(attr)
@@ -476,15 +512,32 @@ class Operations(pyfuse3.Operations):
             return 0
         return self._fs.leases.entry_validity(parent, name, ino)
 
-    def _validities(self, parent: Ino, entries: list[Dentry]) -> list[tuple[float, float]]:
-        """Seconds for which names and attributes of a listing may be relied on."""
+    def _validities(
+        self, cursor: DirectoryCursor, entries: list[Dentry], dots: int
+    ) -> tuple[list[tuple[float, float]], int | None]:
+        """Return the seconds for which the kernel may cache names and attributes of a listing, and
+        its receipt.
+
+        The receipt is the position of an entry that the kernel cannot link: it sends a FORGET when
+        it gets there, after it has linked all entries before. Entries behind the receipt are not
+        cached.
+        """
+        nothing = [(0.0, 0.0)] * len(entries)
         if self._kernel is None or self._fs.leases is None:
-            return [(0.0, 0.0)] * len(entries)
-        found = self._fs.leases.listing_validity(parent, entries)
-        return found if self._kernel.forgets_names else [(0.0, attr) for _, attr in found]
+            return nothing, None
+        found = self._fs.leases.listing_validity(cursor.ino, entries)
+        if not self._kernel.forgets_names:
+            return [(0.0, attr) for _, attr in found], None
+        receipt = cursor.fitting(entries, dots) - 1
+        while receipt > 0 and not self._kernel.can_receive(entries[receipt].attr.ino):
+            receipt -= 1
+        # The kernel looks the receipt's entry up separately if a program wants it.
+        if receipt <= 0 or found[:receipt] == nothing[:receipt]:
+            return nothing, None
+        return found[:receipt] + nothing[receipt:], receipt
 
     def _look(self, parent: Ino, name: bytes) -> None:
-        """Notes what a name stands for that is about to go: the kernel may know it for long."""
+        """Record the inode of a name before its removal: the kernel may keep the inode for long."""
         attr = None if self._fs.leases is None else self._fs.leases.peek(parent, name)
         if attr is not None:
             self._ghosts.saw(parent, name, attr)
@@ -495,7 +548,7 @@ def _caller(ctx: pyfuse3.RequestContext) -> Caller:
 
 
 def _reply(token: pyfuse3.ReaddirToken, name: bytes, ino: Ino, cookie: int) -> bool:
-    """`.` and `..`: of these the kernel takes number and type only."""
+    """Add `.` or `..` to the answer: the kernel uses only its number and type."""
     entry = pyfuse3.EntryAttributes()
     entry.st_ino = ino
     entry.st_mode = 0o040755

@@ -1,7 +1,7 @@
-"""The mount's status socket: who connects gets one JSON line about the mount's health.
+"""The mount's status socket: each connection receives one JSON line about the mount's health.
 
-Protocol adapter only. The socket stands beside the mountpoint, for its owner alone: a call through
-the mount itself would wait for what it asks about.
+Protocol adapter only. The socket is outside the mount and accessible to its owner only: a call
+through the mount itself would wait for the very mount it asks about.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
 
 MAX_CLIENTS = 16
+"""Concurrent connections."""
 
 
 @asynccontextmanager
 async def serving(fs: Filesystem, path: Path | None) -> AsyncIterator[None]:
-    """Serves the socket while the context lasts; nothing without a path. OSError."""
+    """Serve the socket while the context lasts; do nothing without a path. Raises OSError."""
     if path is None:
         yield
         return
@@ -50,7 +51,7 @@ class _Status:
         self._clients: set[asyncio.Task[None]] = set()
 
     async def answer(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client."""
+        """Answer one client."""
         task = asyncio.current_task()
         if task is None or len(self._clients) >= MAX_CLIENTS:
             writer.close()
@@ -58,21 +59,21 @@ class _Status:
         self._clients.add(task)
         try:
             writer.write(json.dumps(asdict(await health(self._fs))).encode() + b"\n")
-            with suppress(ConnectionError):  # it has gone meanwhile
+            with suppress(ConnectionError):  # the client has disconnected
                 await writer.drain()
         finally:
             self._clients.discard(task)
             writer.close()
 
     async def close(self) -> None:
-        """Ends the clients."""
+        """Disconnect the clients."""
         for task in list(self._clients):
             task.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
 
 
 def _listener(path: Path) -> socket.socket:
-    """Bound through its directory's descriptor: the path may be longer than a socket's name."""
+    """Bind through the directory's descriptor: the path may be longer than a socket name may be."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

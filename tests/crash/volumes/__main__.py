@@ -76,6 +76,7 @@ async def main(dsn: str, credentials: str) -> None:
     await fill(fs)
     await fs.sync()
     seen = await picture(fs)
+    await fs.statfs()  # sends the releases of what is closed; only `removed` stays held
     connection = await asyncpg.connect(dsn)
     query = f'SELECT schema_version FROM "{config.schema}".volume'  # noqa: S608 our own name
     name = f"v{await connection.fetchval(query)}"

@@ -14,7 +14,7 @@ import pytest
 
 from boxd.backup import restoring
 from boxd.backup.keyfile import make_key
-from boxd.boxes.changes import REMADE
+from boxd.boxes.lifecycle.changes import REMADE
 from tests.harness.daemon import STOP_S, Daemon, installation
 from tests.harness.drive import until
 from tests.integration.boxd.test_service import User

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.backends.interface import BackendBox
-from boxd.backends.origins import Origins
 from boxd.backends.records import Records
+from boxd.backends.runc.origins import Origins
 from boxd.errors import Conflict, NotFound
 from tests.harness.suspending import Guest
 from tests.harness.wait import until
@@ -111,6 +111,31 @@ async def test_connections_out_of_the_box_end_and_inner_ones_live(sleepy: Sleepy
     child = await fork(sleepy, base)
     await until(lambda: said(child.box).startswith("x ") and said(child.box) != "x x")
     assert said(base.box) == "x x"
+
+
+@pytest.mark.parametrize("asleep", [False, True])
+async def test_a_snapshot_without_memory_holds_the_disk_alone(sleepy: Sleepy, asleep: bool) -> None:
+    base = await sleepy.guest()
+    host, backend = sleepy.host, sleepy.host.backend
+    await host.run(base.box, "sh", "-c", "echo kept > /root/kept")
+    if asleep:
+        before = await sleepy.suspend(base)
+    else:
+        await backend.freeze(base.box)
+        before = base.state()
+    await backend.snapshot(base.box, SNAPSHOT, memory=False)
+    if asleep:
+        await sleepy.resume(base)
+    else:
+        await backend.thaw(base.box)
+    assert (await base.goes_on(before["tick"]))["nonce"] == before["nonce"]
+    plan = host.plan(hostname="child")
+    await backend.clone(plan, SNAPSHOT)
+    await backend.drop_snapshot(SNAPSHOT)
+    found = {box.box_id: box for box in await backend.list()}
+    assert found[plan.box_id] == BackendBox(plan.box_id, running=False, memory=False)
+    await backend.start(plan.box_id)
+    assert (await host.run(plan.box_id, "cat", "/root/kept")).out == "kept\n"
 
 
 async def test_a_snapshot_comes_back(sleepy: Sleepy) -> None:

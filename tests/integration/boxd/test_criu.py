@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd import doctor
-from boxd.backends.criu import KEPT, WORK, Tools, find, verdict
-from boxd.backends.criu_selftest import BOX, SelfTestFailed, _SelfTest, try_out
-from boxd.backends.hostnames import HostNames
+from boxd.backends.checkpoint.criu import KEPT, WORK, Tools, find, verdict
+from boxd.backends.checkpoint.criu_selftest import BOX, SelfTestFailed, _SelfTest, try_out
+from boxd.backends.host.names import HostNames
 from boxd.config import Address, Config
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from boxd.backends import criu
+    from boxd.backends.checkpoint import criu
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -85,7 +85,7 @@ async def test_its_refusal_is_the_verdict(state: Path, tmp_path: Path) -> None:
     if found.program is not None and found.program.path != wrapper:
         pytest.skip("the distribution's CRIU is new enough")
     assert not found.suspends
-    assert "CRIU 4.3 failed when it was tried: a box could not suspend" in found.text
+    assert "CRIU 4.3 failed its trial: a box could not suspend" in found.text
 
 
 async def test_what_an_interrupted_one_left_is_removed(state: Path, program: criu.Program) -> None:
@@ -93,7 +93,7 @@ async def test_what_an_interrupted_one_left_is_removed(state: Path, program: cri
     test = _SelfTest(program.path, work)
     await test.prepare()
     await test.start()
-    with pytest.raises(Unavailable, match="no box can be started"):
+    with pytest.raises(Unavailable, match="no box can start"):
         await test.start()
     assert (test._names.runc_root / BOX).is_dir()
     await try_out(program.path, work)
@@ -102,7 +102,7 @@ async def test_what_an_interrupted_one_left_is_removed(state: Path, program: cri
 async def test_one_without_time_leaves_nothing(
     state: Path, program: criu.Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("boxd.backends.criu_selftest.TIMEOUT", 0.2)
+    monkeypatch.setattr("boxd.backends.checkpoint.criu_selftest.TIMEOUT", 0.2)
     with pytest.raises(Unavailable, match="did not end"):
         await try_out(program.path, state / OTHER)
 
@@ -113,4 +113,4 @@ def test_doctor_tells(state: Path) -> None:
     assert check.name == "suspend"
     assert not check.needed
     assert check.ok or check.remedy
-    assert check.found.startswith("CRIU" if check.ok else "boxes cannot suspend here: ")
+    assert check.finding.startswith("CRIU" if check.ok else "boxes cannot suspend here: ")

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import criu_cache, mounts
-from boxd.backends.run import run
+from boxd.backends.checkpoint import criu_cache
+from boxd.backends.host import mounts
+from boxd.backends.host.run import run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from boxd.backends.criu import Verdict
+    from boxd.backends.checkpoint.criu import Verdict
 
 
 @pytest.fixture

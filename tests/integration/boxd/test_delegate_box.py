@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from boxd.backends.hostnames import HostNames
+from boxd.backends.host.names import HostNames
 from tests.harness.drive import until
 from tests.harness.memory import times_in_memory
 from tests.integration.boxd.test_service import SSH, User

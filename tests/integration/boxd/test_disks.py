@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.runc import RuncBackend
+from boxd.backends.runc.backend import RuncBackend
 from boxd.errors import Unavailable
 from tests.harness.backend import BOXES_SIZE, STAND_IN, BoxHost, open_box_host
 
@@ -49,7 +49,7 @@ async def test_a_box_whose_volume_is_gone(tmp_path: Path, image_rootfs: Path) ->
         await host.backend.close()
         (tmp_path / "state/disks.img").unlink()
         without = await _other_daemon(host, 0)
-        with pytest.raises(Unavailable, match="volume for boxes, which is not there"):
+        with pytest.raises(Unavailable, match="volume for boxes, which is not available"):
             await without.backend.start(box)
         await without.backend.destroy(box)
         assert host.leftovers() == []

@@ -8,11 +8,14 @@ import json
 import signal
 import subprocess
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+import psutil
 import pytest
 
-from boxd.backends.docker import WHY_NO_SUSPEND
+from boxd.backends.docker.backend import WHY_NO_SUSPEND
 from tests.harness.daemon import BOXD, STOP_S
+from tests.harness.drive import until
 from tests.integration.boxd.test_service import SSH, User
 
 if TYPE_CHECKING:
@@ -63,6 +66,29 @@ def test_a_box_is_used_by_every_door_and_outlives_the_daemon(
     assert user.boxes()["dev"]["id"] == before
     assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
     assert user.ssh("dev", "cat /wrk/file /root/file") == "one\ntwo"
+
+
+def test_a_box_whose_agent_is_stopped_starts_from_its_disk(dockerd: Dockerd, user: User) -> None:
+    """Nobody enters the box: the service finds its agent."""
+    user.ssh("dev", "touch /root/kept")
+    agent = _agent(dockerd, str(user.boxes()["dev"]["id"]))
+    agent.suspend()
+    wanted = "started from its disk: its agent (process 1) does not run: a signal stopped it"
+    until(lambda: user.boxes()["dev"]["detail"] == wanted)
+    assert user.ssh("dev", "ls /root/kept") == "/root/kept"
+
+
+def _agent(dockerd: Dockerd, box_id: str) -> psutil.Process:
+    """The first process of a box, as the engine tells it."""
+    filters = quote(json.dumps({"label": [f"boxd.box={box_id}"]}))
+    [found] = json.loads(_engine(dockerd, f"/containers/json?filters={filters}"))
+    container = json.loads(_engine(dockerd, f"/containers/{found['Id']}/json"))
+    return psutil.Process(container["State"]["Pid"])
+
+
+def _engine(dockerd: Dockerd, path: str) -> bytes:
+    command = ["curl", "-fsS", "--unix-socket", str(dockerd.socket), f"http://engine{path}"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 def test_doctor_tells_of_the_engine(docker_daemon: Daemon, dockerd: Dockerd) -> None:

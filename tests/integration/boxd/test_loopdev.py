@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import loopdev
+from boxd.backends.disks import loopdev
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ exec "$@"
 ATTACH = """
 import sys
 from pathlib import Path
-from boxd.backends import loopdev
+from boxd.backends.disks import loopdev
 with loopdev.attached(Path(sys.argv[1])) as device:
     print(loopdev.find(Path(sys.argv[1])) == device)
 """

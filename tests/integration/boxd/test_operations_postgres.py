@@ -10,7 +10,7 @@ import pytest
 
 from boxd.errors import Conflict, InvalidKey
 from boxd.model.box import BoxState
-from boxd.store.postgres import PostgresStore
+from boxd.store.postgres.store import PostgresStore
 from tests.harness.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
@@ -43,28 +43,30 @@ async def world(tmp_path: Path, pg_database: str) -> AsyncIterator[World]:
 
 
 async def test_boxes_and_keys_survive_the_daemon(world: World) -> None:
-    before = await world.operations.up(ALICE, "ws1/web^2h+10m")
-    key, secret = await world.operations.create_key(ALICE, "ci", scope="ws1", ttl=timedelta(days=1))
+    before = await world.operations.boxes.up(ALICE, "ws1/web^2h+10m")
+    key, secret = await world.operations.keys.create_key(
+        ALICE, "ci", scope="ws1", ttl=timedelta(days=1)
+    )
     await world.restart()
-    [after] = await world.operations.list_boxes(ALICE, everywhere=True)
+    [after] = await world.operations.boxes.list_boxes(ALICE, everywhere=True)
     assert after == before
-    scoped = await world.operations.principal_of_key(secret.reveal())
+    scoped = await world.operations.keys.principal_of_key(secret.reveal())
     assert (scoped.owner, scoped.scope, scoped.key_id) == (ALICE.owner, "ws1", key.id)
-    async with world.operations.attach(scoped, "web", kind="reference", why="exec") as held:
+    async with world.operations.boxes.attach(scoped, "web", kind="reference", why="exec") as held:
         assert held.box.id == before.id
 
 
 async def test_concurrent_connects_make_one_box_each(world: World) -> None:
     views = await asyncio.gather(
-        *(world.operations.up(who, "web") for who in (ALICE, BOB) for _ in range(20))
+        *(world.operations.boxes.up(who, "web") for who in (ALICE, BOB) for _ in range(20))
     )
     assert len({view.id for view in views}) == 2
     assert world.steps.done.count("backend.create") == 2
 
 
 async def test_two_stores_cannot_take_one_name(world: World, pg_database: str) -> None:
-    await world.operations.up(ALICE, "web")
-    box = await world.operations.resolve(ALICE, "web")
+    await world.operations.boxes.up(ALICE, "web")
+    box = await world.operations.directory.resolve(ALICE, "web")
     other = PostgresStore(pg_database)
     await other.start()
     try:
@@ -86,18 +88,18 @@ async def test_revocation_whose_answer_was_lost_ends_what_the_key_holds(
     world = World(tmp_path, store=store)
     await world.start()
     try:
-        key, secret = await world.operations.create_key(ALICE, "lost", scope=None, ttl=None)
-        who = await world.operations.principal_of_key(secret.reveal())
+        key, secret = await world.operations.keys.create_key(ALICE, "lost", scope=None, ttl=None)
+        who = await world.operations.keys.principal_of_key(secret.reveal())
 
         async def revoked_while_holding() -> None:
-            async with world.operations.attach(who, "web", kind="spec", why="exec"):
-                await world.operations.remove_key(ALICE, key.name)
+            async with world.operations.boxes.attach(who, "web", kind="spec", why="exec"):
+                await world.operations.keys.remove_key(ALICE, key.name)
                 await asyncio.wait_for(asyncio.Event().wait(), 10)
 
         with pytest.raises(InvalidKey):
             await revoked_while_holding()
         with pytest.raises(InvalidKey):
-            await world.operations.principal_of_key(secret.reveal())
+            await world.operations.keys.principal_of_key(secret.reveal())
     finally:
         await world.close()
         await store.close()

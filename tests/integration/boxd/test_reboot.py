@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.adoption import STARTED_AGAIN
+from boxd.boxes.lifecycle.adoption import STARTED_AGAIN
 from tests.harness.drive import until
 from tests.integration.boxd.test_service import User
 from tests.integration.boxd.test_sleep import COUNTER, counter

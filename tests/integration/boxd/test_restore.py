@@ -417,4 +417,4 @@ async def test_the_schedule_goes_on_through_failures(
         finally:
             await schedule.close()
     assert "backup made" in caplog.text
-    assert schedule._task is None
+    assert not schedule._tasks

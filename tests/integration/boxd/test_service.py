@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from boxd.boxes.adoption import SLEEPS
+from boxd.boxes.lifecycle.adoption import SLEEPS
 from tests.harness.daemon import BOXD, STOP_S, Daemon, open_daemon
 from tests.harness.drive import until
 
@@ -124,7 +124,7 @@ def test_box_lives_on_through_ends_of_the_daemon(daemon: Daemon, user: User) -> 
     for end in (signal.SIGTERM, signal.SIGKILL):
         daemon.end(end)
         if end is signal.SIGTERM:
-            assert "boxes go on running" in daemon.log.read_text().splitlines()[-1]
+            assert "boxes keep running" in daemon.log.read_text().splitlines()[-1]
         daemon.start()
         assert user.boxes()["dev"]["id"] == before
         assert "sleep 100000" in user.ssh("dev", "cat /proc/*/cmdline | tr '\\0' ' '")
@@ -149,7 +149,7 @@ def test_down_stops_what_a_dead_daemon_left(daemon: Daemon, user: User) -> None:
     assert daemon.processes()
     down = daemon.run("down")
     assert down.returncode == 0, down.stderr
-    assert "Stopping what an earlier boxd left" in down.stderr
+    assert "Stopping the boxes and servers of an earlier boxd" in down.stderr
     assert down.stderr.endswith("Stopped.\n")
     assert daemon.left_overs() == []
     again = daemon.run("down")
@@ -222,7 +222,7 @@ def test_taken_port_is_refused(daemon: Daemon, tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 1
-    assert f"{taken} is taken" in done.stderr
+    assert f"{taken} is in use" in done.stderr
     assert "--ssh-addr" in done.stderr
     assert not state.exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from functools import partial
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.adoption import SLEEPS
+from boxd.boxes.lifecycle.adoption import SLEEPS
 from tests.harness.daemon import open_daemon
 from tests.harness.drive import until
 from tests.integration.boxd.test_service import User
@@ -141,6 +142,8 @@ def test_a_snapshot_is_brought_back_and_forked(daemon: Daemon, user: User) -> No
 def test_a_profile_is_built_of_a_box(daemon: Daemon, user: User) -> None:
     user.ssh("maker", COUNTER + "echo built >/root/file")
     assert "lab" in user.ssh("cli", "profiles build lab --from maker")
+    [kept] = json.loads(user.ssh("cli", "snapshot ls maker --json"))
+    assert (kept["memory"], kept["box_removed"]) == (False, False)
     user.ssh("maker", "echo later >/root/file")
     # The disk as it was, and none of the processes.
     assert user.ssh("made:lab", "hostname; cat /root/file") == "made\nbuilt"

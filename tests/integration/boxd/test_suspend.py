@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.backends import cgroups, trees
+from boxd.backends.checkpoint.dump_restore import RestoreFailed
+from boxd.backends.checkpoint.restore_gate import Gate
+from boxd.backends.host import cgroups, trees
+from boxd.backends.host.run import run
 from boxd.backends.interface import BackendBox
-from boxd.backends.run import run
-from boxd.backends.runc import RuncBackend
+from boxd.backends.runc.backend import RuncBackend
+from boxd.backends.runc.memory import RESTORES
 from boxd.errors import Conflict, DiskFull, MemoryLost
 from tests.harness.backend import STAND_IN, open_box_host
 from tests.harness.suspending import Sleepy, judging
@@ -25,7 +28,7 @@ from tests.isolation.test_posture import asleep, posture
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from boxd.backends import criu
+    from boxd.backends.checkpoint import criu
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -57,6 +60,31 @@ async def test_memory_comes_back(sleepy: Sleepy) -> None:
     assert await backend.list() == [BackendBox(box, running=True)]
     after = await guest.goes_on(still)
     assert (after["pid"], after["nonce"]) == (before["pid"], before["nonce"])
+
+
+async def test_a_restore_without_permission_costs_no_memory(
+    sleepy: Sleepy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the service dies while a restored box waits for it: no process has run."""
+    guest = await sleepy.guest()
+    backend, box = sleepy.host.backend, guest.box
+    asleep = await sleepy.suspend(guest)
+    questions = list[bytes]()
+
+    async def die(_: Gate, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        questions.append(await reader.readline())
+        writer.close()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Gate, "_answer", die)
+        with pytest.raises(RestoreFailed):
+            await backend.resume(box, None)
+    assert len(questions) == RESTORES
+    assert await backend.list() == [BackendBox(box, running=False, memory=True)]
+    assert here(sleepy) == []
+    await backend.resume(box, None)
+    after = await guest.goes_on(asleep["tick"])
+    assert after["nonce"] == asleep["nonce"]
 
 
 async def test_every_step_can_be_undone(sleepy: Sleepy) -> None:
@@ -171,7 +199,7 @@ async def test_what_cannot_be_kept_is_told_and_the_box_goes_on(sleepy: Sleepy) -
     backend, box = sleepy.host.backend, guest.box
     await at_terminal(sleepy, box, "sh")
     await backend.freeze(box)
-    with pytest.raises(Conflict, match=r"cannot be suspended .*/dev/tty") as refusal:
+    with pytest.raises(Conflict, match=r"CRIU cannot dump .*/dev/tty") as refusal:
         await backend.save_memory(box)
     assert "\n" not in str(refusal.value)
     assert await backend.list() == [BackendBox(box, running=True, frozen=True)]

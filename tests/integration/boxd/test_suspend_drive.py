@@ -103,7 +103,7 @@ async def test_without_its_drive_a_box_keeps_sleeping(
     guest = await at_drive(sleepy, drive, "file=/wrk/log")
     backend = sleepy.host.backend
     still = (await sleepy.suspend(guest))["tick"]
-    with pytest.raises(Unavailable, match="only run on with it"):
+    with pytest.raises(Unavailable, match="resume only with it"):
         await backend.resume(guest.box, None)
     assert drive.stop() == 0
     with pytest.raises(Unavailable, match="not mounted"):

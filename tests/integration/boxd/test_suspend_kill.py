@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import trees
-from boxd.backends.runc import RuncBackend
+from boxd.backends.host import trees
+from boxd.backends.runc.backend import RuncBackend
 from tests.harness.backend import STAND_IN
 from tests.harness.nursery import nursery
 from tests.harness.suspending import Guest, judging
 
 if TYPE_CHECKING:
-    from boxd.backends import criu
+    from boxd.backends.checkpoint import criu
     from boxd.backends.interface import BackendBox
     from tests.harness.suspending import Sleepy
     from tests.plugins.figures import Figures

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import cgroups
+from boxd.backends.host import cgroups
 from tests.harness.wait import until
 
 if TYPE_CHECKING:

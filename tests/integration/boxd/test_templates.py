@@ -35,7 +35,7 @@ def user(daemon: Daemon, tmp_path: Path) -> User:
 
 def test_copies_have_a_name_a_key_and_an_address_of_their_own(daemon: Daemon, user: User) -> None:
     booted = user.ssh("booted", WHO).splitlines()
-    until(lambda: "template of image debian made" in daemon.log.read_text())
+    until(lambda: "created a template of image debian" in daemon.log.read_text())
     one, two = (user.ssh(name, WHO).splitlines() for name in ("one", "two"))
     assert daemon.log.read_text().count("box copied from a template") == 2
     assert [lines[0] for lines in (booted, one, two)] == ["booted", "one", "two"]
@@ -57,7 +57,7 @@ def test_copies_have_a_name_a_key_and_an_address_of_their_own(daemon: Daemon, us
 def test_templates_serve_the_next_daemon(daemon: Daemon, user: User) -> None:
     user.ssh("first", "true")
     if "box copied from a template" not in daemon.log.read_text():
-        until(lambda: "template of image debian made" in daemon.log.read_text())
+        until(lambda: "created a template of image debian" in daemon.log.read_text())
     for end in (signal.SIGKILL, signal.SIGINT):
         daemon.end(end)
         daemon.start()

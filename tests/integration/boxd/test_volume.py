@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from boxd.backends import btrfs, loopdev, mounts, volume
-from boxd.backends.btrfs import Quota
-from boxd.backends.disks import Disks
-from boxd.backends.hostnames import HostNames
-from boxd.backends.run import CommandFailed, run
-from boxd.backends.volume import Volume
+from boxd.backends.disks import btrfs, loopdev, volume
+from boxd.backends.disks.btrfs import Quota
+from boxd.backends.disks.kinds import Disks
+from boxd.backends.disks.volume import Volume
+from boxd.backends.host import mounts
+from boxd.backends.host.names import HostNames
+from boxd.backends.host.run import CommandFailed, run
 from boxd.errors import DiskFull, NotFound, Unavailable
 from tests.harness.disks import VOLUME_SIZE
 from tests.harness.wait import DEADLINE, until
@@ -200,7 +201,7 @@ async def test_memory_is_not_taken_without_being_asked_for(tmp_path: Path) -> No
 
 async def test_a_host_whose_mkfs_fails(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volume, "MKFS", "false")
-    with pytest.raises(Unavailable, match="the image for boxes cannot be made: false failed"):
+    with pytest.raises(Unavailable, match="the image for boxes cannot be created: false failed"):
         await Volume(state, VOLUME_SIZE).open()
     assert [p.name for p in state.iterdir()] == ["boxes"]
 
@@ -322,7 +323,9 @@ async def test_new_boxes_leave_space_to_others(state: Path) -> None:
     with pytest.raises(OSError, match=r"Disk quota exceeded|No space left"):
         await asyncio.to_thread((upper / "file").write_bytes, os.urandom(VOLUME_SIZE))
     btrfs.sync(state / "disks")
-    with pytest.raises(DiskFull, match=r"\d+ MiB are free, and 64 MiB are left to boxes"):
+    with pytest.raises(
+        DiskFull, match=r"\d+ MiB are free, and 64 MiB are reserved for existing boxes"
+    ):
         await disks.for_new.create(names.paths("two"), 0)
     with pytest.raises(DiskFull):
         await disks.for_new.clone("kept", names.paths("two"), 0)

@@ -22,13 +22,13 @@ import pytest
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from boxd.embedded.objectfiles import ObjectFiles, Spool
-from boxd.embedded.objectserver.__main__ import assemble
-from boxd.embedded.objectserver.config import ServerConfig
-from boxd.embedded.objectserver.keys import Credential, KeyTable
 from boxd.embedded.objectstore import EmbeddedObjectServer, ObjectEndpoint
 from boxd.errors import Unavailable
-from boxd.secret import Secret
+from objectserver.__main__ import assemble
+from objectserver.config import ServerConfig
+from objectserver.files import ObjectFiles, Spool
+from objectserver.keys import Credential, KeyTable
+from objectserver.secret import Secret
 from tests.harness.s3raw import send
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig
@@ -36,7 +36,7 @@ from wrkfs.config import StoreConfig
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from boxd.embedded.objectfiles import ObjectInfo
+    from objectserver.files import ObjectInfo
     from tests.plugins.strict_logs import AssertLogs
 
 MIB = 1024 * 1024
@@ -142,7 +142,7 @@ async def test_a_second_server_of_one_directory_is_refused(
     await server.start()
     (directory / "state.json").rename(directory / "hidden")
     second = EmbeddedObjectServer(directory)
-    with pytest.raises(Unavailable, match="runs already"):
+    with pytest.raises(Unavailable, match="already running"):
         await second.start()
     (directory / "hidden").rename(directory / "state.json")
 

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from boxd.embedded.objectfiles import ObjectFiles
-from boxd.embedded.objectserver import http
-from boxd.embedded.objectserver.__main__ import assemble
-from boxd.embedded.objectserver.config import ServerConfig
-from boxd.embedded.objectserver.keys import Credential, KeyTable
-from boxd.secret import Secret
+from objectserver import http
+from objectserver.__main__ import assemble
+from objectserver.config import ServerConfig
+from objectserver.files import ObjectFiles
+from objectserver.keys import Credential, KeyTable
+from objectserver.secret import Secret
 from tests.harness.s3raw import Answer, exchange, read_answer, send, signed_headers
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig
@@ -26,7 +26,7 @@ from wrkfs.config import StoreConfig
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from boxd.embedded.objectserver.http import HttpServer
+    from objectserver.http import HttpServer
 
 TIMEOUT = 30.0
 
@@ -374,3 +374,37 @@ async def test_too_many_connections_are_told_so(tmp_path: Path) -> None:
     for connection in held:
         connection.close()
     await server.stop(5)
+
+
+@pytest.mark.parametrize("piece", [200_000, 1000], ids=["at once", "dripped"])
+@pytest.mark.parametrize(
+    ("size", "status"), [(http.MAX_HEAD - 400, 403), (http.MAX_HEAD + 400, 400)]
+)
+def test_the_bound_of_a_head_is_the_same_however_it_arrives(
+    object_volume: StoreConfig, size: int, status: int, piece: int
+) -> None:
+    begin = f"GET {key(object_volume)} HTTP/1.1\r\nHost: x\r\nX: ".encode()
+    sent = begin + b"y" * (size - len(begin)) + b"\r\n\r\n"
+    with connect(object_volume) as connection:
+        for offset in range(0, len(sent), piece):
+            connection.sendall(sent[offset : offset + piece])
+        assert receive(connection).status == status
+    alive(object_volume)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Host: x\nX: y\r\n\r\n",
+        b"Host: x\r\nX: y\nZ: z\r\n\r\n",
+        b"Host: x\r\nX: y\r\n folded\r\n\r\n",
+        b"Host: x\r\nAuthorization: a\r\nAuthorization: b\r\n\r\n",
+    ],
+)
+def test_heads_that_two_could_read_differently_are_refused(
+    object_volume: StoreConfig, lines: bytes
+) -> None:
+    with connect(object_volume) as connection:
+        connection.sendall(f"GET {key(object_volume)} HTTP/1.1\r\n".encode() + lines)
+        assert receive(connection).status == 400
+    alive(object_volume)

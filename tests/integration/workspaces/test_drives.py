@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.fake import FakeBackend
 from boxd.clock import SystemClock
 from boxd.errors import Conflict, Unavailable
 from boxd.workspaces.attach import HostDrives
 from boxd.workspaces.drives import WorkspaceDrives
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
+from tests.doubles.backend import FakeBackend
 from tests.harness.leaks import listed
 from tests.integration.workspaces.test_volumes import World, world
 from wrkfs.data.s3 import CLEARED, S3Blocks

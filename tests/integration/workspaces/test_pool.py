@@ -15,8 +15,8 @@ from boxd.errors import QuotaExceeded, Unavailable
 from boxd.workspaces.pool import IDLE, LIMITS, MAX_OPEN, MAX_OWNER, SHARE, DrivePool, most_open
 from tests.harness.leaks import listed
 from tests.harness.world import TurnedClock
-from wrkfs import upkeep
 from wrkfs.types import ROOT_INO, Caller
+from wrkfs.upkeep import background
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -110,7 +110,7 @@ async def test_garbage_of_a_volume_that_only_http_uses_is_collected(
     admin = await asyncpg.connect(drive_database)
     await admin.execute(f"UPDATE {volume.schema}.volume SET trash_seconds = 1")  # noqa: S608 ours
     await admin.close()
-    pace = upkeep.Pace(interval=0.2, grace=timedelta(seconds=1))
+    pace = background.Pace(interval=0.2, grace=timedelta(seconds=1))
     pool = DrivePool(volumes, clock, pace=pace)
     try:
         async with pool.use(OWNER, None, create=True) as fs:

@@ -14,21 +14,21 @@ import pytest
 
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.errors import Unavailable
-from boxd.store.postgres import PostgresStore
+from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import StoreTarget
 from boxd.workspaces.keeper import Keeper
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
 from tests.harness.leaks import listed
-from wrkfs import trash
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import QuotaExceeded
 from wrkfs.fs import Filesystem
 from wrkfs.layout import block_key
-from wrkfs.meta import migrate
+from wrkfs.meta.sql import migrate
 from wrkfs.types import ROOT_INO, Caller, SliceId
-from wrkfs.upkeep import Pace
+from wrkfs.upkeep import trash
+from wrkfs.upkeep.background import Pace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

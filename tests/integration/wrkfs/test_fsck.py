@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from wrkfs import fsck
 from wrkfs.fs import Filesystem
-from wrkfs.meta.snapshot import Snapshot
-from wrkfs.repair import STEPS
+from wrkfs.meta.postgres.snapshot import Snapshot
 from wrkfs.types import ROOT_INO, Caller
+from wrkfs.upkeep import fsck
+from wrkfs.upkeep.repair import STEPS
 
 if TYPE_CHECKING:
     from tests.plugins.figures import Figures
@@ -89,6 +89,14 @@ DAMAGE = {
     "trash of nothing": (
         13,
         "INSERT INTO trash (parent, name, ino, bytes, deleted_at) VALUES (1, 'x', 99999, 0, now())",
+    ),
+    "removed name of nobody": (
+        13,
+        "INSERT INTO removed_link (ino, parent, name, deleted_at) VALUES (99999, 1, 'x', now())",
+    ),
+    "removed name of a directory": (
+        13,
+        "INSERT INTO removed_link (ino, parent, name, deleted_at) VALUES (1, 1, 'x', now())",
     ),
     "trash of what has a name": (
         14,

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 import pytest_asyncio
 
+from tests.doubles.block_store import MemoryBlocks
 from tests.harness.metastore import Leased
 from tests.harness.wait import DEADLINE
-from wrkfs import compact, repair
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import Unavailable
 from wrkfs.fs import Filesystem
 from wrkfs.layout import INLINE_MAX
-from wrkfs.meta.recall import recall
+from wrkfs.meta.postgres.recall import recall
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent
+from wrkfs.upkeep import compact, repair
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from wrkfs.meta.leased import LeasedMeta
+    from wrkfs.meta.leases.store import LeasedMeta
     from wrkfs.types import Ino
 
 ME = Caller(0, 0)
@@ -41,7 +41,7 @@ async def leased(pg: str) -> AsyncIterator[Leased]:
 
 async def session(leased: Leased) -> LeasedMeta:
     """Another one."""
-    return cast("LeasedMeta", await leased.session())
+    return (await leased.pair())[1]
 
 
 async def holders(leased: Leased, ino: Ino) -> set[int]:
@@ -55,7 +55,7 @@ async def warm(meta: LeasedMeta, directory: Ino, name: bytes) -> Ino:
     async with asyncio.timeout(DEADLINE):
         while True:
             attr = await meta.lookup(directory, name)
-            if meta.holds(directory) and meta.known(attr.ino) is not None:
+            if meta.table.holds(directory) and meta.table.known(attr.ino) is not None:
                 return attr.ino
             await asyncio.sleep(0.01)
 
@@ -64,7 +64,8 @@ async def test_a_file_in_a_directory_that_others_lease_is_compacted_with_one_cop
     leased: Leased,
 ) -> None:
     blocks = MemoryBlocks()
-    writer = Filesystem(await session(leased), blocks)
+    store, caching = await leased.pair()
+    writer = Filesystem(store, blocks, leased=caching)
     meta = writer.stores.meta
     home = (await meta.mkdir(ROOT_INO, b"d", 0o755, ME)).ino
     ino = (await meta.create(home, b"f", 0o644, ME, exclusive=True))[0].attr.ino
@@ -95,7 +96,7 @@ async def test_a_repair_gets_everything_back_that_is_kept(leased: Leased) -> Non
     assert len(before) >= MANY
     assert await repair.repair(leased.config) == {}
     assert await leased.rows("SELECT l.ino FROM lease l WHERE l.ino > 0") == []
-    assert not any(meta.holds(row["ino"]) for row in before)
+    assert not any(meta.table.holds(row["ino"]) for row in before)
 
 
 async def test_a_repair_tells_who_gives_nothing_back(leased: Leased) -> None:
@@ -106,7 +107,7 @@ async def test_a_repair_tells_who_gives_nothing_back(leased: Leased) -> None:
     async def never(_directories: object, _inos: object) -> None:
         await ended.wait()
 
-    meta.on_drop = never
+    meta.table.on_drop = never
     admin = await leased.admin()
     try:
         with pytest.raises(Unavailable, match=f"sessions {meta.session} do not give back"):
@@ -143,13 +144,13 @@ async def test_an_access_time_reaches_others_and_leaves_them_their_leases(leased
         await meta.release(found.attr.ino)
     await warm(other, home, names[0])
     seen = {entry.attr.ino: entry.attr for entry in await other.readdir(home, 0, 1000)}
-    assert await other.getattr(home) == other.known(home)
+    assert await other.getattr(home) == other.table.known(home)
     dropped: set[Ino] = set()
 
     async def drop(_directories: object, gone: set[Ino]) -> None:
         dropped.update(gone)
 
-    other.on_drop = drop
+    other.table.on_drop = drop
     query = "SELECT ino, session_id, taken_at FROM lease WHERE ino > 0 AND session_id = $1"
     before = await leased.rows(query, other.session)
     times = {ino: attr.atime_ns + 1000 for ino, attr in seen.items()}
@@ -164,5 +165,5 @@ async def test_an_access_time_reaches_others_and_leaves_them_their_leases(leased
         times[ino] for ino in inos
     }
     assert set(times) <= dropped
-    assert other.holds(home)
+    assert other.table.holds(home)
     assert await leased.rows(query, other.session) == before

@@ -9,13 +9,13 @@ import pytest
 
 from tests.harness.extents import Objects
 from wrkfs import errors
-from wrkfs.meta.postgres import PostgresMeta
-from wrkfs.meta.statements import STATEMENTS
+from wrkfs.meta.postgres.statements import STATEMENTS
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SliceId, Stretch
 
 if TYPE_CHECKING:
     from tests.harness.metastore import InPostgres
-    from wrkfs.meta.links import Rows
+    from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Ino
 
 ME = Caller(0, 0)

@@ -8,15 +8,15 @@ import pytest
 import pytest_asyncio
 
 from wrkfs.errors import NotFound
-from wrkfs.meta.leased import LeasedMeta
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.leases.store import LeasedMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SetAttr, SliceId
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.harness.metastore import InPostgres
-    from wrkfs.meta.links import Rows
+    from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Attr, Dentry, Ino
 
 ME = Caller(1000, 1000)
@@ -197,8 +197,8 @@ async def test_a_directory_that_comes_back_is_asked_for(
     # Somebody else works above it.
     await meta.getattr(ROOT_INO)
     await other.mkdir(ROOT_INO, b"elsewhere", 0o755, ME)
-    assert meta.holds(home)
-    assert not meta.holds(ROOT_INO)
+    assert meta.table.holds(home)
+    assert not meta.table.holds(ROOT_INO)
     await meta.rmdir(ROOT_INO, b"home")
     await other.restore(home, ROOT_INO, b"home")
     assert await named(meta, home, b"new") is None

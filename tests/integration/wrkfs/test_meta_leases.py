@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.wait import DEADLINE
-from wrkfs.meta import hosts, sessions
-from wrkfs.meta.leased import LeasedMeta
-from wrkfs.meta.postgres import PostgresMeta
-from wrkfs.meta.statements import STATEMENTS
+from wrkfs.meta.leases.store import LeasedMeta
+from wrkfs.meta.postgres import hosts, sessions
+from wrkfs.meta.postgres.statements import STATEMENTS
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from tests.harness.metastore import InPostgres
-    from wrkfs.meta.links import Rows
+    from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Ino
 
 ME = Caller(0, 0)
@@ -184,7 +184,7 @@ async def test_a_session_knows_the_new_run_when_it_keeps_nothing_of_the_old_one(
 
 async def test_sessions_of_dead_processes_are_fenced_at_once(pg_volume: InPostgres) -> None:
     program = (
-        "import sys; from wrkfs.meta.hosts import Witness; made = Witness();"
+        "import sys; from wrkfs.meta.postgres.hosts import Witness; made = Witness();"
         " print(made.identity, flush=True); sys.stdin.read()"
     )
     process = await asyncio.create_subprocess_exec(
@@ -247,14 +247,14 @@ async def test_after_sleep_nothing_is_kept(
     meta = LeasedMeta(PostgresMeta(pg_volume.config, leases=True))
     await meta.start()
     try:
-        meta.on_drop = drop
+        meta.table.on_drop = drop
         attr = await meta.getattr(ROOT_INO)
-        assert meta.attr_validity(attr) > 0
+        assert meta.table.attr_validity(attr) > 0
         slept = sessions.boottime
         monkeypatch.setattr(sessions, "boottime", lambda: slept() + 1.0)
         async with asyncio.timeout(20):
             assert await dropped.get() == ((ROOT_INO,), {ROOT_INO})
-        assert not meta.holds(ROOT_INO)
-        assert meta.attr_validity(attr) == 0
+        assert not meta.table.holds(ROOT_INO)
+        assert meta.table.attr_validity(attr) == 0
     finally:
         await meta.close()

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.doubles.block_store import MemoryBlocks
 from tests.harness.extents import Objects
 from tests.harness.wait import until
 from tests.harness.wire import Wire
 from wrkfs import errors
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
-from wrkfs.meta.links import Links
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.links import Links
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
@@ -148,6 +148,32 @@ async def test_calls_give_up_at_their_deadline(pg_volume: InPostgres, tmp_path: 
     await links.close()
     with pytest.raises(errors.Unavailable):
         await links.call("getattr", (1,), deadline=0.2)
+
+
+async def test_a_role_without_connections_is_named(pg_volume: InPostgres) -> None:
+    role = pg_volume.schema
+    links = Links(pg_volume.config, 1)
+    await pg_volume.rows(f"ALTER ROLE {role} CONNECTION LIMIT 0")
+    with pytest.raises(errors.Unavailable, match=r"role.*53300.*CONNECTION LIMIT") as refused:
+        await links.call("getattr", (1,), deadline=0.5)
+    await pg_volume.rows(f"ALTER ROLE {role} CONNECTION LIMIT -1")
+    assert role not in str(refused.value)
+    await links.close()
+
+
+async def test_a_server_without_connections_is_named(pg_volume: InPostgres) -> None:
+    """A database with no connection left has the code of a server with none."""
+    [(database, limit)] = await pg_volume.rows(
+        "SELECT datname, datconnlimit FROM pg_database WHERE datname = current_database()"
+    )
+    links = Links(pg_volume.config, 1)
+    await pg_volume.rows(f'ALTER DATABASE "{database}" CONNECTION LIMIT 0')
+    try:
+        with pytest.raises(errors.Unavailable, match=r"53300.*max_connections"):
+            await links.call("getattr", (1,), deadline=0.5)
+    finally:
+        await pg_volume.rows(f'ALTER DATABASE "{database}" CONNECTION LIMIT {limit}')
+        await links.close()
 
 
 async def test_closing_in_an_outage_ends(pg_volume: InPostgres, wire: Wire) -> None:

@@ -12,7 +12,7 @@ from wrkfs.types import ROOT_INO, Caller, Moved, RenameFlags
 
 if TYPE_CHECKING:
     from tests.harness.metastore import InPostgres
-    from wrkfs.meta.postgres import PostgresMeta
+    from wrkfs.meta.postgres.store import PostgresMeta
 
 ME = Caller(0, 0)
 

@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from tests.harness.wait import DEADLINE, until
 from wrkfs.errors import QuotaExceeded, Unavailable
-from wrkfs.meta import postgres_files
-from wrkfs.meta.links import Link
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres import files
+from wrkfs.meta.postgres.links import Link
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SliceId
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from tests.harness.metastore import InPostgres
-    from wrkfs.meta.links import Rows
+    from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Ino
 
 ME = Caller(0, 0)
@@ -51,7 +51,7 @@ class Calls:
 @pytest_asyncio.fixture
 async def meta(pg_volume: InPostgres, monkeypatch: pytest.MonkeyPatch) -> PostgresMeta:
     """A session whose releases wait until somebody needs them done."""
-    monkeypatch.setattr(postgres_files, "_RELEASE_DELAY", 3600.0)
+    monkeypatch.setattr(files, "_RELEASE_DELAY", 3600.0)
     return await pg_volume.session()
 
 
@@ -92,7 +92,7 @@ async def test_many_share_one_call(pg_volume: InPostgres, meta: PostgresMeta, ca
 async def test_too_many_do_not_wait(
     pg_volume: InPostgres, meta: PostgresMeta, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_files, "_RELEASE_MANY", 3)
+    monkeypatch.setattr(files, "_RELEASE_MANY", 3)
     for ino in await made(meta, b"a", b"b", b"c"):
         await meta.release(ino)
     await until_asked(calls, "release")
@@ -103,7 +103,7 @@ async def test_too_many_do_not_wait(
 async def test_they_are_sent_after_a_moment(
     pg_volume: InPostgres, meta: PostgresMeta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_files, "_RELEASE_DELAY", 0.0)
+    monkeypatch.setattr(files, "_RELEASE_DELAY", 0.0)
     (ino,) = await made(meta, b"a")
     await meta.release(ino)
     async with asyncio.timeout(DEADLINE):
@@ -232,7 +232,7 @@ async def test_who_waits_for_them_does_not_wait_for_ever(
     meta: PostgresMeta, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In an outage they would take as long as the question itself."""
-    monkeypatch.setattr(postgres_files, "_RELEASE_WAIT", 0.0)
+    monkeypatch.setattr(files, "_RELEASE_WAIT", 0.0)
     (ino,) = await made(meta, b"a")
     await meta.release(ino)
     calls.held["release"] = asyncio.Event()
@@ -243,7 +243,7 @@ async def test_who_waits_for_them_does_not_wait_for_ever(
 async def test_what_waits_goes_with_the_session(
     pg_volume: InPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_files, "_RELEASE_DELAY", 3600.0)
+    monkeypatch.setattr(files, "_RELEASE_DELAY", 3600.0)
     meta = PostgresMeta(pg_volume.config)
     await meta.start()
     inos = await made(meta, b"a", b"b")
@@ -299,7 +299,7 @@ async def test_who_opens_what_waits_while_a_crash_is_found_out_has_a_row(
 async def test_opens_and_releases_in_any_order_agree_with_the_database(
     pg_volume: InPostgres, meta: PostgresMeta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_files, "_RELEASE_DELAY", 0.0)
+    monkeypatch.setattr(files, "_RELEASE_DELAY", 0.0)
     inos = await made(meta, b"a", b"b", b"c")
     for ino in inos:
         await meta.release(ino)

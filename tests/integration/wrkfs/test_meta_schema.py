@@ -13,7 +13,7 @@ import pytest
 import wrkfs.meta
 from tests.harness.extents import Objects
 from wrkfs import errors
-from wrkfs.meta.migrate import (
+from wrkfs.meta.sql.migrate import (
     MigrationError,
     create_volume_schema,
     install_functions,
@@ -36,7 +36,7 @@ CONSTRAINTS = """SELECT c.conrelid::regclass::text, c.conname, pg_get_constraint
 
 
 async def test_the_reference_describes_the_migrated_tables(pg_volume: InPostgres) -> None:
-    text = (Path(wrkfs.meta.__file__).parent / "schema.sql").read_text(encoding="utf-8")
+    text = (Path(wrkfs.meta.__file__).parent / "sql/schema.sql").read_text(encoding="utf-8")
     conn = await pg_volume.admin()
     try:
         transaction = conn.transaction()
@@ -61,9 +61,9 @@ async def test_the_reference_describes_the_migrated_tables(pg_volume: InPostgres
 
 
 def test_every_column_of_the_reference_is_explained_or_constrained() -> None:
-    text = (Path(wrkfs.meta.__file__).parent / "schema.sql").read_text(encoding="utf-8")
+    text = (Path(wrkfs.meta.__file__).parent / "sql/schema.sql").read_text(encoding="utf-8")
     tables = re.findall(r"((?:--[^\n]*\n)+)CREATE (?:UNLOGGED )?TABLE (\w+)", text)
-    assert len(tables) == len(re.findall(r"CREATE (?:UNLOGGED )?TABLE", text)) == 18
+    assert len(tables) == len(re.findall(r"CREATE (?:UNLOGGED )?TABLE", text)) == 19
 
 
 async def test_installing_again_changes_nothing(pg_volume: InPostgres) -> None:
@@ -72,10 +72,10 @@ async def test_installing_again_changes_nothing(pg_volume: InPostgres) -> None:
         before = await conn.fetch("SELECT oid FROM pg_proc ORDER BY oid")
         await install_functions(conn)
         assert await conn.fetch("SELECT oid FROM pg_proc ORDER BY oid") == before
-        assert await migrate_volume(conn, pg_volume.schema) == 4
+        assert await migrate_volume(conn, pg_volume.schema) == 5
         with pytest.raises(asyncpg.DuplicateSchemaError):
             await create_volume_schema(conn, pg_volume.schema, pg_volume.schema)
-        with pytest.raises(ValueError, match="not a name"):
+        with pytest.raises(ValueError, match="invalid name"):
             await create_volume_schema(conn, 'x"; DROP', pg_volume.schema)
     finally:
         await conn.close()
@@ -120,6 +120,7 @@ async def test_the_role_has_exactly_the_reviewed_rights(pg_volume: InPostgres) -
         "upkeep": "SELECT UPDATE",
         "slice_range": every,
         "trash": every,
+        "removed_link": every,
         "inode": every,
         "dentry": every,
         "slice": every,

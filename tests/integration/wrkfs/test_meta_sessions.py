@@ -12,14 +12,14 @@ from tests.harness.extents import Objects
 from tests.harness.logs import provoked
 from tests.harness.metastore import let_go
 from wrkfs import errors
-from wrkfs.meta import sessions
+from wrkfs.meta.postgres import sessions
 from wrkfs.types import ROOT_INO, Caller, Commit, SessionId
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.harness.metastore import InPostgres
-    from wrkfs.meta.postgres import PostgresMeta
+    from wrkfs.meta.postgres.store import PostgresMeta
 
 ME = Caller(0, 0)
 LONG = timedelta(seconds=60)
@@ -129,7 +129,7 @@ async def test_the_heartbeat_notices_that_the_session_is_fenced(pg_volume: InPos
 
 async def test_the_heart_of_a_live_session_outlives_every_error(pg_volume: InPostgres) -> None:
     meta = await pg_volume.session()
-    with provoked("wrkfs.meta.sessions") as lines:
+    with provoked("wrkfs.meta.postgres.sessions") as lines:
         await pg_volume.rows("ALTER TABLE session RENAME TO hidden")
         async with asyncio.timeout(20):
             while not lines:  # noqa: ASYNC110 - a log has no event

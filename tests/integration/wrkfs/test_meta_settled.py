@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.metastore import let_go
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from tests.harness.metastore import let_go
 from tests.harness.wait import DEADLINE
 from tests.harness.wire import Wire
 from wrkfs import errors
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SliceId
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ async def unlinked(meta: PostgresMeta) -> Ino:
 @asynccontextmanager
 async def away(wire: Wire) -> AsyncIterator[None]:
     """An outage; a heartbeat may fail in it, until the end."""
-    with provoked("wrkfs.meta.sessions"):
+    with provoked("wrkfs.meta.postgres.sessions"):
         await wire.down()
         yield
         await wire.up()

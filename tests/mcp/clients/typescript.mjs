@@ -56,6 +56,12 @@ async function cancelled(client) {
 
 const [client, transport] = await (plan.sdk === 1 ? firstGeneration() : secondGeneration());
 await client.connect(transport);
+if (plan.only) {
+  const [name, args] = plan.only;
+  const answer = await client.call(name, args);
+  process.stdout.write(JSON.stringify({ content: answer.structuredContent }));
+  process.exit(0);
+}
 const tools = (await client.listTools()).tools.map(tool => tool.name);
 const results = [];
 for (const [name, args] of plan.calls) {

@@ -17,7 +17,7 @@ from tests.harness.drive import until
 from tests.harness.loop import run
 from tests.mount.posix.tree import Tree
 from tests.mount.posix.twins import open_flags
-from wrkfs.meta.postgres import PostgresMeta
+from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
@@ -207,6 +207,7 @@ def test_the_quota_of_bytes_is_exact(
     drive_database: str, volume: VolumeConfig, mount: Callable[[], MountProcess]
 ) -> None:
     with limits(drive_database, volume, mount().path, bytes=100_000) as tree:
+        assert tree.ok("statvfs", ".")[2] == 100_000 // 4096  # what `df` calls the size
         tree.ok("written", "f", bytes(60_000), open_flags("CREAT", "WRONLY"))
         tree.ok("written", "g", bytes(40_000), open_flags("CREAT", "WRONLY"))
         assert tree.ok("statvfs", ".")[3] == 0

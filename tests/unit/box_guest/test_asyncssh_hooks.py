@@ -16,8 +16,8 @@ from asyncssh.connection import SSHConnection
 from asyncssh.constants import MSG_IGNORE, MSG_KEXINIT
 from asyncssh.encryption import get_encryption, get_encryption_params
 
-from box_guest.commandbytes import take_any_command
-from box_guest.wire import _IMMUNE, send_no_padding
+from box_guest.shared.command_bytes import take_any_command
+from box_guest.shared.wire import _IMMUNE, send_no_padding
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ async def test_empty_packets_are_sent_through_the_same_method_and_can_be_left_ou
 ) -> None:
     before = spy.kinds[MSG_IGNORE]
     spy.session.chan.write(b"x")
-    assert spy.kinds[MSG_IGNORE] == before + 1, "asyncssh sends none: box_guest.wire is not needed"
+    assert spy.kinds[MSG_IGNORE] == before + 1, (
+        "asyncssh sends none: box_guest.shared.wire is not needed"
+    )
     sent = spy.connection._send_seq
     send_no_padding(spy.connection)
     spy.session.chan.write(b"x")

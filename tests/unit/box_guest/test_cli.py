@@ -111,7 +111,7 @@ def test_a_question_that_nobody_answers_ends(
     asked = {"ok": True, "result": {"ask": "0f3a"}}
     expired = {"ok": True, "result": {"state": "expired", "answer": None}}
     failed = {"ok": False, "error": "there is no tunnel"}
-    for answers, text in (([asked, expired], "nobody has"), ([asked, failed, failed], "no tunnel")):
+    for answers, text in (([asked, expired], "expired"), ([asked, failed, failed], "no tunnel")):
         with agent(path, answers):
             assert cli.main(["--socket", str(path), "ask", "Go on?"]) == 1
         path.unlink()
@@ -137,3 +137,10 @@ def test_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(words)
     assert ended.value.code == 2
     assert "usage: box-guest" in capsys.readouterr().err
+
+
+def test_an_unknown_command_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as usage:
+        cli.main(["unpn"])
+    assert usage.value.code == 2
+    assert "Did you mean unpin?" in capsys.readouterr().err

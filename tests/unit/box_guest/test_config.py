@@ -55,14 +55,14 @@ def test_the_host_key_is_not_shown(run_dir: Path) -> None:
 )
 def test_wrong_fields_are_named(run_dir: Path, change: dict[str, object]) -> None:
     (run_dir / "config.json").write_text(json.dumps({**GOOD, **change}))
-    with pytest.raises(ConfigError, match=f"config.json: {next(iter(change))}"):
+    with pytest.raises(ConfigError, match=f"config.json: '{next(iter(change))}'"):
         config.load(run_dir)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "1", "{", "[" * 100_000])
 def test_what_is_no_object_is_refused(run_dir: Path, text: str) -> None:
     (run_dir / "config.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.json: not"):
+    with pytest.raises(ConfigError, match=r"config\.json: the file is not"):
         config.load(run_dir)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box_guest import frames
-from box_guest.sealing import HANDOVER, seal
+from box_guest.shared import frames
+from box_guest.shared.sealing import HANDOVER, seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,9 +86,9 @@ def test_signals_are_as_for_every_command() -> None:
     ("said", "text"),
     [
         (b"", "ended in the middle"),
-        (frames.framed(b"one\0"), "1 words are fewer than 2"),
+        (frames.framed(b"one\0"), "the list has 1 words; at least 2 are needed"),
         (frames.framed(b"cut"), "cut off"),
-        (b"\xff\xff\xff\xff", "longer than"),
+        (b"\xff\xff\xff\xff", "at most"),
     ],
 )
 def test_an_agent_that_says_something_else_begins_nothing(said: bytes, text: str) -> None:
@@ -117,7 +117,7 @@ def test_what_was_not_sealed_for_it_begins_nothing(how: str) -> None:
         }[how]
         out, errors = process.communicate(said)
     assert (process.returncode, out) == (125, b"")
-    assert errors.startswith(b"box-guest: what the command was to be handed is refused: ")
+    assert errors.startswith(b"box-guest: the command was not started: ")
     assert errors.count(b"\n") == 1
 
 

@@ -112,7 +112,7 @@ def test_credentials_of_a_drive_are_checked() -> None:
         {**CREDENTIALS, "schema": ""},
         {**CREDENTIALS, "store": {**STORE, "secret_key": 7}},
     ):
-        with pytest.raises(protocol.ProtocolError, match=r"^credentials that are none$"):
+        with pytest.raises(protocol.ProtocolError, match=r"^the credentials .* are incomplete$"):
             protocol.drive_request({"type": protocol.DRIVE_MOUNT, "credentials": wrong})
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd import doctor
-from boxd.backends import cgroups, fence
-from boxd.backends.hostnames import HostNames
-from boxd.backends.run import run
+from boxd.backends.host import cgroups
+from boxd.backends.host.names import HostNames
+from boxd.backends.host.run import run
+from boxd.backends.network import fence
+from boxd.backends.oci import lxcfs
 from boxd.config import Address, Config
 from boxd.embedded.statedir import lock_holder
 from boxd.errors import Unavailable
@@ -51,6 +53,19 @@ def test_every_failure_names_a_remedy(config: Config, monkeypatch: pytest.Monkey
     assert all(check.remedy for check in failing)
 
 
+def test_boxes_without_lxcfs_are_named(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(config, "size of boxes").ok
+
+    async def absent() -> Path:
+        raise Unavailable("lxcfs is not installed")
+
+    monkeypatch.setattr(lxcfs, "find", absent)
+    check = found(config, "size of boxes")
+    assert (check.ok, check.needed) == (False, False)
+    assert "lxcfs is not installed: boxes see the processors" in check.finding
+    assert "scripts/lxcfs" in check.remedy
+
+
 def test_state_directory_open_to_others(config: Config) -> None:
     config.state_dir.chmod(0o755)
     check = found(config, "state directory")
@@ -73,16 +88,16 @@ def test_state_directory_that_is_a_file(config: Config) -> None:
 def test_disks_of_boxes(config: Config) -> None:
     check = found(replace(config, boxes_size=300 << 20), "disks of boxes")
     assert check.ok
-    assert check.found == f"limited, on {config.state_dir}/disks.img, 300M (to be made)"
+    assert check.finding == f"limited, on {config.state_dir}/disks.img, 300M (to be made)"
     check = found(replace(config, boxes_size=0), "disks of boxes")
     assert not check.ok
     assert not check.needed
-    assert check.found == "no limits: --boxes-size is 0"
+    assert check.finding == "no limits: --boxes-size is 0"
     assert check.remedy == "give another size, or leave it out"
 
 
 def test_cgroups_and_what_they_lack(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(config, "cgroups").found.startswith(cgroups.detect().mode)
+    assert found(config, "cgroups").finding.startswith(cgroups.detect().mode)
 
     def missing() -> cgroups.Layout:
         raise Unavailable("cgroup controllers are not mounted: pids")
@@ -90,7 +105,7 @@ def test_cgroups_and_what_they_lack(config: Config, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cgroups, "detect", missing)
     check = found(config, "cgroups")
     assert (check.ok, check.needed) == (False, True)
-    assert "pids" in check.found
+    assert "pids" in check.finding
 
 
 def test_the_kernel_is_asked_for_the_fence(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +127,7 @@ def test_taken_port(config: Config) -> None:
         ):
             check = found(changed, name)
             assert not check.ok
-            assert str(taken) in check.found
+            assert str(taken) in check.finding
             assert "--" in check.remedy
 
 
@@ -125,7 +140,7 @@ def test_lock_of_another_daemon_is_named(config: Config) -> None:
         assert lock_holder(config.state_dir) == "4711"
         check = found(config, "lock")
         assert check.ok
-        assert "4711" in check.found
+        assert "4711" in check.finding
         [refusal] = [one for one in doctor.checks(config, starting=True) if one.name == "lock"]
         assert not refusal.ok
         assert refusal.remedy
@@ -155,27 +170,27 @@ def test_kernel_must_have_what_drives_need(
     assert "5.12" in check.remedy
 
 
-def test_suspending_is_no_need(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suspending_is_optional(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     check = doctor.suspending(config)
     assert not check.ok
     assert not check.needed
-    assert check.found.startswith("boxes cannot suspend here: ")
+    assert check.finding.startswith("boxes cannot suspend here: ")
     assert check.remedy
     assert list(config.state_dir.iterdir()) == []
 
 
-def test_suspending_where_nothing_can_be_made(config: Config) -> None:
+def test_suspending_without_a_writable_directory(config: Config) -> None:
     file = config.state_dir / "file"
     file.touch()
     check = doctor.suspending(replace(config, state_dir=file / "state"))
     assert not check.ok
-    assert "could not be tried" in check.found
+    assert "could not be tried" in check.finding
     assert "--state-dir" in check.remedy
 
 
-def test_only_who_uses_docker_and_s3_loads_their_clients() -> None:
-    """They take a quarter of the time in which a service is loaded."""
+def test_clients_of_docker_and_s3_load_only_when_used() -> None:
+    """Their import takes a quarter of the time that the service needs to load."""
     clients = "{'aiodocker', 'aiohttp', 'aioboto3'}"
     program = f"import boxd.service, boxd.doctor, sys; print({clients} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
@@ -189,17 +204,17 @@ def test_the_docker_backend_needs_its_engine_and_no_runc(
     docker = replace(config, backend="docker", docker_socket=socket_path)
     check = found(docker, "docker engine")
     assert (check.ok, check.needed) == (False, True)
-    assert check.found == f"no Docker engine at {socket_path}: there is no such socket"
+    assert check.finding == f"no Docker engine at {socket_path}: there is no such socket"
     assert "--docker-socket" in check.remedy
     assert "docker engine" not in {one.name for one in doctor.checks(config)}
     monkeypatch.setenv("PATH", str(config.state_dir))
     assert "runc" not in {one.name for one in doctor.checks(docker)}
     suspend = doctor.suspending(docker)
     assert (suspend.ok, suspend.needed) == (False, False)
-    assert "docker backend cannot be suspended" in suspend.found
+    assert "docker backend cannot suspend boxes" in suspend.finding
 
 
-async def test_what_surrounds_boxes_is_found_when_nothing_runs(config: Config) -> None:
+async def test_a_left_fence_or_cgroup_counts_as_running(config: Config) -> None:
     names, layout = HostNames(config.instance, config.state_dir), cgroups.detect()
 
     async def left() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,118 @@ def stream() -> Iterator[io.StringIO]:
     root.setLevel(level)
     for name in ("boxd", "wrkfs"):
         logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+SECRET = "ZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZ"
+DIVIDED = (
+    f"key svc_{SECRET}",
+    f"user svcs_{SECRET}",
+    f"postgresql://boxd:{SECRET}@/boxd?host=/run",
+    f"postgresql://boxd:{SECRET}@{SECRET}@/boxd",
+    f"host=x password={SECRET}",
+    f'{{"secret_key": "{SECRET}"}}',
+    f"Authorization: Basic {SECRET}",
+    f"Cookie: a=b; svc_proxy={SECRET}",
+    f"GET /v1/mcp?key={SECRET}&x=1",
+    f"GET /v1/mcp?%6Be%79={SECRET}&x=1",
+    f"Bearer {SECRET}",
+    f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}\n-----END",
+    f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n{SECRET}\n-----END",
+)
+"""Texts of one secret: wherever they are cut, none of it is left."""
+ADVERSARIAL = (
+    "a",
+    "a://",
+    "x://y:",
+    "x://y:a",
+    "://:",
+    "svc_",
+    "svc_aaaaaaaaaaaaaaa_",
+    "svcs_a",
+    "password",
+    "password ",
+    "password= ",
+    "password='",
+    "secret_key=\n",
+    "token:",
+    "cookie",
+    "cookie \n",
+    "cookie:\n",
+    "authorization=\r",
+    "?key=",
+    "?key",
+    "&k%65y=&",
+    "bearer",
+    "bearer ",
+    "bearer\t",
+    "-",
+    "-----BEGIN ",
+    "-----BEGIN A",
+    "-----BEGIN PRIVATE KEY",
+    "-----BEGIN PRIVATE KEY-----",
+    "PRIVATE KEY",
+)
+"""Words that begin what a pattern looks for, repeated; the patterns fail as late as they can."""
+ENDS = ("", " " * 1024, "\n" * 1024, "@")
+
+
+def _cost(text: str) -> float:
+    """Processor time of this thread that masking the whole of `text` takes."""
+    begin = time.thread_time()
+    log.redact(text, len(text))
+    return time.thread_time() - begin
+
+
+@pytest.mark.parametrize("word", ADVERSARIAL)
+@pytest.mark.parametrize("begin", ["", "://x:", "-----BEGIN PRIVATE KEY-----", "bearer", "cookie"])
+def test_masking_takes_time_linear_in_the_text(word: str, begin: str) -> None:
+    """Eight times the text costs eight times as much; quadratic masking costs 64 times as much."""
+    for end in ENDS:
+        size = 3_000
+        texts = [
+            begin + word * (length // len(word)) + end * (length // size)
+            for length in (size, 8 * size)
+        ]
+        small, large = zip(*(map(_cost, texts) for _ in range(3)), strict=True)
+        if min(large) > 24 * min(small):
+            # A machine under load once more: the least of many is what the work itself takes.
+            small, large = zip(*(map(_cost, texts) for _ in range(20)), strict=True)
+        assert min(large) < 24 * min(small), (begin, word, end[:1], min(small), min(large))
+
+
+@pytest.mark.parametrize("text", DIVIDED)
+def test_a_secret_is_masked_wherever_the_text_is_cut(text: str) -> None:
+    assert SECRET[0] not in log.redact(text)
+    for limit in range(1, len(text)):
+        assert SECRET[0] not in log.redact(text, limit), limit
+
+
+def test_one_line_holds_a_bounded_part_of_what_it_is_given(stream: io.StringIO) -> None:
+    logger = logging.getLogger("boxd.test")
+    logger.info("method %s", "a" * 1_000_000, extra={"field": "b" * 1_000_000})
+    assert len(stream.getvalue()) < log.MAX_MESSAGE + 100
+    assert "[199" in stream.getvalue()
+
+
+def _raise_below(depth: int, text: str) -> None:
+    if depth == 0:
+        raise RuntimeError(text)
+    (_raise_below if depth % 2 else _raise_other)(depth - 1, text)
+
+
+def _raise_other(depth: int, text: str) -> None:
+    _raise_below(depth - 1, text) if depth else _raise_below(0, text)
+
+
+def test_a_traceback_is_bounded_and_its_innermost_exception_stays(stream: io.StringIO) -> None:
+    try:
+        _raise_below(301, "the cause " + "a" * 1_000_000)
+    except RuntimeError:
+        logging.getLogger("boxd.test").exception("failed")
+    lines = stream.getvalue()
+    assert "RuntimeError: the cause aaa" in lines
+    assert "more frames]" in lines
+    assert len(lines) < (log.FIRST_PIECES + log.LAST_PIECES + 1) * (log.MAX_PIECE + 100)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd import service
-from boxd.backends.fake import FakeBackend
 from boxd.cli.main import parser
 from boxd.cli.settings import config_of
 from boxd.errors import BadRequest, Unavailable
 from boxd.service import Service
-from boxd.store.memory import MemoryStore
+from tests.doubles.backend import FakeBackend
+from tests.doubles.control_store import MemoryStore
 
 if TYPE_CHECKING:
     from pathlib import Path

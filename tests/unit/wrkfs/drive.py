@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from wrkfs.data.memory import MemoryBlocks
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_store import MemoryMeta
+from tests.doubles.meta_volume import MemoryVolume
 from wrkfs.fs import DEFAULT_LIMITS, Filesystem
-from wrkfs.meta.memory import MemoryMeta
-from wrkfs.meta.memory_volume import MemoryVolume
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.unit.wrkfs.drive import ME, create
 from wrkfs import atime
 from wrkfs.errors import Unavailable
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import ME, content, create
 from wrkfs.errors import Unavailable
 from wrkfs.fs import Filesystem
 from wrkfs.layout import INLINE_MAX
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_store import MemoryMeta
 from tests.unit.wrkfs.drive import ME, create
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
@@ -144,16 +144,49 @@ async def test_a_change_is_made_durable_once(
     assert meta.durable == 4, "a name may be another session's work"
 
 
-async def test_a_reader_pays_nothing_for_the_changes_of_others(
+async def test_the_close_of_a_reader_covers_changes_and_costs_nothing_without(
     fs: Filesystem, meta: Counting
 ) -> None:
     handle = await create(fs)
     await handle.close()
+    before = meta.durable
+    for _ in range(3):
+        reader = await fs.open(handle.ino, os.O_RDONLY)
+        await reader.read(0, 10)
+        await reader.flush()
+        await reader.close()
+    assert meta.durable == before, "nothing waited to become durable"
     reader = await fs.open(handle.ino, os.O_RDONLY)
+    await fs.rename(ROOT_INO, b"file", ROOT_INO, b"new")
+    await reader.flush()
+    assert meta.durable == before + 1
+    await reader.close()
+    assert meta.durable == before + 1, "once for all that was answered"
+
+
+async def test_the_close_of_a_reader_leaves_the_bytes_of_writers_alone(
+    fs: Filesystem, meta: Counting
+) -> None:
+    writer = await create(fs)
+    await writer.fsync()
+    await writer.write(0, b"data")
+    reader = await fs.open(writer.ino, os.O_RDONLY)
+    before = meta.durable
+    await reader.close()
+    assert meta.durable == before
+    assert writer.file.writer.dirty
+    await writer.close()
+
+
+async def test_a_snapshot_pays_nothing_for_the_changes_of_others(
+    fs: Filesystem, meta: Counting
+) -> None:
+    handle = await create(fs)
+    await handle.close()
+    shown = await fs.open_snapshot(handle.ino)
     await fs.mkdir(ROOT_INO, b"d", 0o755, ME)
     before = meta.durable
-    await reader.flush()
-    await reader.close()
+    await shown.close()
     assert meta.durable == before
 
 

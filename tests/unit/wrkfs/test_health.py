@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.unit.wrkfs.drive import Drive, create
 from wrkfs.errors import AccessDenied
 from wrkfs.fs import Filesystem
 from wrkfs.health import health
-from wrkfs.meta.memory import MemoryMeta
 
 if TYPE_CHECKING:
     from wrkfs.types import StatFs

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.block_store import MemoryBlocks
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import Drive, content, create
 from wrkfs.config import Limits
 from wrkfs.data.diskcache import DiskCache
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.errors import BadDescriptor, Corrupt, InvalidArgument, Missing, Unavailable
 from wrkfs.layout import BLOCK_SIZE, CHECKSUM_UNIT, FileLayout, Segment
 from wrkfs.reader import AHEAD_MAX, AHEAD_MIN, ReadAhead
@@ -232,7 +232,7 @@ def test_read_ahead_grows_while_sequential_and_ends_with_a_jump() -> None:
 
 async def opened(directory: Path) -> DiskCache:
     """A disk cache that has found what was there."""
-    disk = DiskCache(directory, 1 << 30)
+    disk = DiskCache(directory, 1 << 30, reserve=0.0)
     await disk.start()
     await until(lambda: disk.usage.state == "ready")
     return disk

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.unit.wrkfs.drive import ME, create
 from wrkfs.errors import Corrupt
 from wrkfs.fs import Filesystem
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.meta_store import MemoryMeta
+from tests.doubles.meta_volume import MemoryVolume
 from tests.harness.virtual_loop import VirtualLoop
 from tests.unit.wrkfs.drive import Drive, create
 from wrkfs.data.retry import DEADLINE
 from wrkfs.errors import Unavailable
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX
-from wrkfs.meta.memory import MemoryMeta
-from wrkfs.meta.memory_volume import MemoryVolume
-from wrkfs.writepath import SLICE_RANGE, SLICE_RANGE_MAX, UPLOADS, SliceIds
+from wrkfs.write_path import SLICE_RANGE, SLICE_RANGE_MAX, UPLOADS, SliceIds
 
 if TYPE_CHECKING:
     from wrkfs.handle import FileHandle

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.doubles.meta_store import MemoryMeta
 from tests.harness.virtual_loop import VirtualLoop
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import ME, Drive, content, create
@@ -16,9 +17,8 @@ from wrkfs.dirty import FLUSH_WAIT, PAGE, REST_WAIT
 from wrkfs.errors import Fenced, FileTooBig, Stale, StorageError, Unavailable
 from wrkfs.fs import DEFAULT_LIMITS, Filesystem
 from wrkfs.layout import BLOCK_SIZE, INLINE_MAX, MAX_FILE_SIZE
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
-from wrkfs.writepath import SLICE_RANGE
+from wrkfs.write_path import SLICE_RANGE
 from wrkfs.writer import COMMIT_DELAY, MAX_RUNS
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from boxd.errors import BadRequest
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import STRING
-from boxd.mcp.tool import Call, Tool
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import STRING
+from boxd.mcp.tools.tool import Call, Tool
 from boxd.operations.asks import MAX_WAIT_S
 
 
@@ -16,23 +16,26 @@ async def _ask(call: Call) -> dict[str, Any]:
     if (question is None) is (earlier is None):
         raise BadRequest("give a question, or the id of one that was asked before")
     if earlier is not None:
-        result = await call.operations.wait_ask(call.principal, earlier, wait_s)
+        result = await call.operations.asks.wait_ask(call.principal, earlier, wait_s)
     else:
         options = call.args["options"] or ()
-        result = await call.operations.ask(
+        result = await call.operations.asks.ask(
             call.principal, question, options, box=call.args["box"], wait_s=wait_s
         )
     return result.to_json()
 
 
 async def _answer(call: Call) -> dict[str, Any]:
-    ask = await call.operations.answer_ask(call.principal, call.args["id"], call.args["answer"])
+    ask = await call.operations.asks.answer_ask(
+        call.principal, call.args["id"], call.args["answer"]
+    )
     return {"id": ask.id, "state": "answered"}
 
 
 TOOLS = (
     Tool(
         "ask",
+        "Ask the owner a question",
         "Asks the owner something, who answers with `answer` or over SSH; waits for the answer, if "
         "it is told to. Open questions stand in svc://asks; `id` waits on for one of them.",
         _ask,
@@ -55,6 +58,7 @@ TOOLS = (
     ),
     Tool(
         "answer",
+        "Answer a question",
         "Answers an open question; the first answer counts.",
         _answer,
         (

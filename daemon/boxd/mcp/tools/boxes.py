@@ -5,12 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import BOOLEAN, BOX, BOX_OPTIONAL, STRING, listed
-from boxd.mcp.tool import Call, Tool
+from boxd.errors import Pinned
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import BOOLEAN, BOX, BOX_OPTIONAL, STRING, listed
+from boxd.mcp.tools.tool import Call, Tool
+from boxd.model.box import BoxState
 from boxd.names.words import fold
 
 if TYPE_CHECKING:
+    from boxd.model.box import Box
     from boxd.operations import Operations
     from boxd.principal import Principal
 
@@ -27,8 +30,8 @@ async def fleet_of(
     operations: Operations, principal: Principal, ws: str | None = None
 ) -> dict[str, Any]:
     """The boxes and open questions that a principal may see, or those of one workspace."""
-    views = await operations.list_boxes(principal, ws, everywhere=ws is None)
-    asks = await operations.list_asks(principal)
+    views = await operations.boxes.list_boxes(principal, ws, everywhere=ws is None)
+    asks = await operations.asks.list_asks(principal)
     return {
         "boxes": [view.to_json() for view in views],
         "asks": [ask.to_json() for ask in asks if ws is None or ask.ask.workspace == fold(ws)],
@@ -37,36 +40,47 @@ async def fleet_of(
 
 async def _fleet(call: Call) -> dict[str, Any]:
     found = await fleet_of(call.operations, call.principal, call.args["ws"])
-    limits = await call.operations.box_limits(call.principal)
+    limits = await call.operations.stats.box_limits(call.principal)
     return found | {"quota": {one.what: one.to_json() for one in limits}}
 
 
 async def _spawn(call: Call) -> dict[str, Any]:
-    before = await call.operations.list_boxes(call.principal, everywhere=True)
+    created = False
+
+    def begun(box: Box) -> None:
+        nonlocal created
+        created = box.state is BoxState.CREATING
+
     durable = True if call.args["durable"] else None
-    view = await call.operations.up(
-        call.principal, call.args["spec"], durable=durable, notes=call.tell
+    view = await call.operations.boxes.up(
+        call.principal, call.args["spec"], durable=durable, notes=call.tell, begun=begun
     )
-    return view.to_json() | {"created": view.id not in {one.id for one in before}}
+    return view.to_json() | {"created": created}
 
 
 async def _suspend(call: Call) -> dict[str, Any]:
-    view = await call.operations.suspend(call.principal, call.args["box"])
+    view = await call.operations.boxes.suspend(call.principal, call.args["box"])
     return {"id": view.id, "state": view.state}
 
 
 async def _resume(call: Call) -> dict[str, Any]:
-    view = await call.operations.resume(call.principal, call.args["box"])
+    view = await call.operations.boxes.resume(call.principal, call.args["box"])
     return {"id": view.id, "state": view.state}
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    view = await call.operations.remove(call.principal, call.args["box"])
+    try:
+        view = await call.operations.boxes.remove(
+            call.principal, call.args["box"], force=call.args["force"]
+        )
+    except Pinned as error:
+        remedy = "Set force to true to remove it, or call box_pin with for_s 0 first"
+        raise Pinned(error.fact, remedy) from None
     return {"removed": view.id}
 
 
 async def _fork(call: Call) -> dict[str, Any]:
-    view = await call.operations.fork(
+    view = await call.operations.snapshots.fork(
         call.principal, call.args["base"], call.args["name"], notes=call.tell
     )
     return view.to_json()
@@ -75,9 +89,9 @@ async def _fork(call: Call) -> dict[str, Any]:
 async def _pin(call: Call) -> dict[str, Any]:
     span = call.args["for_s"]
     if span == 0:
-        view = await call.operations.unpin(call.principal, call.args["box"])
+        view = await call.operations.boxes.unpin(call.principal, call.args["box"])
     else:
-        view = await call.operations.pin(
+        view = await call.operations.boxes.pin(
             call.principal,
             call.args["box"],
             span=timedelta(seconds=span),
@@ -91,6 +105,7 @@ _STATE = {"id": STRING, "state": STRING}
 TOOLS = (
     Tool(
         "fleet",
+        "List boxes, questions and limits",
         "Lists your boxes with their states, the open questions of programs in them, and your "
         "limits.",
         _fleet,
@@ -104,6 +119,7 @@ TOOLS = (
     ),
     Tool(
         "box_spawn",
+        "Create or wake a box",
         "Makes a box, or wakes the one of that name, and has it run.",
         _spawn,
         (
@@ -121,23 +137,27 @@ TOOLS = (
     ),
     Tool(
         "box_suspend",
+        "Suspend a box",
         "Puts a box to sleep: its memory goes to disk, and its processes go on when it wakes.",
         _suspend,
         (REF,),
         _STATE,
         repeatable=True,
     ),
-    Tool("box_resume", "Wakes a box.", _resume, (REF,), _STATE, repeatable=True),
+    Tool("box_resume", "Resume a box", "Wakes a box.", _resume, (REF,), _STATE, repeatable=True),
     Tool(
         "box_rm",
-        "Destroys a box with all that is on its disk. The drive below /wrk stays.",
+        "Remove a box",
+        "Destroys a box with all that is on its disk. The drive below /wrk stays. A pinned box is "
+        "removed only with `force`.",
         _rm,
-        (REF,),
+        (REF, Param("force", "boolean", "remove the box even if it is pinned", default=False)),
         {"removed": STRING},
         destroys=True,
     ),
     Tool(
         "box_fork",
+        "Fork a box",
         "Makes a new box of a running or sleeping one, with its disk and its processes.",
         _fork,
         (
@@ -149,6 +169,7 @@ TOOLS = (
     ),
     Tool(
         "box_pin",
+        "Keep a box awake",
         "Keeps a box awake for a time, at most until its deadline.",
         _pin,
         (

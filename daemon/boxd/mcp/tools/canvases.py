@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, get_args
 
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import INTEGER, MAYBE, STRING, listed
-from boxd.mcp.tool import Call, Tool
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import INTEGER, MAYBE, STRING, listed
+from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.canvas import Mime
 from boxd.operations.canvases import LONGEST_TTL, MAX_CONTENT
 
@@ -16,7 +16,7 @@ ID = Param("id", "string", "1 to 64 of a-z, 0-9 and '-'", required=True)
 
 async def _render(call: Call) -> dict[str, Any]:
     ttl = call.args["ttl_s"]
-    canvas = await call.operations.render_canvas(
+    canvas = await call.operations.canvases.render_canvas(
         call.principal,
         call.args["id"],
         call.args["content"],
@@ -28,18 +28,19 @@ async def _render(call: Call) -> dict[str, Any]:
 
 
 async def _list(call: Call) -> dict[str, Any]:
-    found = await call.operations.list_canvases(call.principal)
+    found = await call.operations.canvases.list_canvases(call.principal)
     return {"surfaces": [canvas.to_json() for canvas in found]}
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    gone = await call.operations.remove_canvas(call.principal, call.args["id"])
+    gone = await call.operations.canvases.remove_canvas(call.principal, call.args["id"])
     return {"id": gone.id}
 
 
 TOOLS = (
     Tool(
         "surface_render",
+        "Show a document",
         "Shows the owner a document, in the place of an older one of its id. It is a resource: who "
         "reads it is told when it changes.",
         _render,
@@ -67,6 +68,7 @@ TOOLS = (
     ),
     Tool(
         "surface_list",
+        "List documents",
         "Lists the documents that are shown.",
         _list,
         result={
@@ -76,5 +78,13 @@ TOOLS = (
         },
         reads=True,
     ),
-    Tool("surface_rm", "Removes a document.", _rm, (ID,), {"id": STRING}, destroys=True),
+    Tool(
+        "surface_rm",
+        "Remove a document",
+        "Removes a document.",
+        _rm,
+        (ID,),
+        {"id": STRING},
+        destroys=True,
+    ),
 )

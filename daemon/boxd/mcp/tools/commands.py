@@ -7,29 +7,29 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from boxd.boxes.exec import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, ExecRequest, running
-from boxd.boxes.output import SHOWN_LINE, Kept, Lines, last_shown
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import BOOLEAN, ENCODING, INTEGER, STRING, encode, in_base64
-from boxd.mcp.tool import Call, Tool
+from boxd.boxes.commands.exec import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, ExecRequest, running
+from boxd.boxes.commands.output import SHOWN_LINE, Kept, Lines, last_shown
 from boxd.mcp.tools.boxes import REF
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, INTEGER, STRING, encode, in_base64
+from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.delegated import MAX_OUTPUT, OUTPUT
 
 if TYPE_CHECKING:
-    from boxd.boxes.allowance import Room
-    from boxd.boxes.exec import ExecRun
+    from boxd.boxes.commands.exec import ExecRun
+    from boxd.boxes.limits.budgets.output import Room
 
 
 async def _exec(call: Call) -> dict[str, Any]:
     request = ExecRequest.checked(call.args["cmd"], call.args["env"], call.args["timeout_s"])
     stdin = call.args["stdin"].encode("utf-8")
-    attach = call.operations.attach(
+    attach = call.operations.boxes.attach(
         call.principal, call.args["box"], kind="reference", why="mcp", progress=call.tell
     )
-    with call.operations.keeping(call.principal) as room:
+    with call.operations.output.room(call.principal.owner) as room:
         async with attach as held:
             started = time.monotonic()
-            async with running(held.tunnel, request, held.env) as run:
+            async with running(held.tunnel, request, held.env, held.oom) as run:
                 ended = await collected(run, stdin, call, room, started)
         return await answer(call, ended)
 
@@ -125,6 +125,7 @@ RESULT = {
 TOOLS = (
     Tool(
         "box_exec",
+        "Run a command in a box",
         "Runs a shell command in a box that is there, waking it if it sleeps. Shows the last line "
         "of output as progress. Never makes a box: see box_spawn.",
         _exec,

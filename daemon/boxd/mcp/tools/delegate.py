@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from boxd.boxes.exec import MAX_TIMEOUT_S
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import STRING
-from boxd.mcp.tool import Call, Tool
+from boxd.boxes.commands.exec import MAX_TIMEOUT_S
 from boxd.mcp.tools.commands import COMMAND, RESULT, texts
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import STRING
+from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.delegated import TIMEOUT_S, Task
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def _delegate(call: Call) -> dict[str, Any]:
         max_output=call.args["max_output"],
         keep=call.args["keep"],
     )
-    done = await call.operations.delegate(
+    done = await call.operations.delegations.delegate(
         call.principal, task, tell=call.tell, reserve=call.reserve
     )
     return _json(done)
@@ -53,6 +53,7 @@ def _json(done: Delegated) -> dict[str, Any]:
 TOOLS = (
     Tool(
         "delegate",
+        "Run a task in a box",
         "Does a task in a box: runs it as a shell command, or with `agent` gives it to the agent "
         "program that the owner has configured. A new box goes when it is done.",
         _delegate,

@@ -8,11 +8,22 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from boxd.errors import BadRequest, Conflict, NotFound, PreconditionFailed, TooLarge
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import BOOLEAN, ENTRIES, INTEGER, STRING, decode
-from boxd.mcp.tool import Call, Tool
 from boxd.mcp.tools.boxes import WS
-from boxd.mcp.tools.files import CODED, DATA, LIMIT, OFFSET, READ_RESULT, moment, portion
+from boxd.mcp.tools.files import (
+    CODED,
+    DATA,
+    ENCODED,
+    LIMIT,
+    OFFSET,
+    READ_RESULT,
+    moment,
+    path_bytes,
+    portion,
+)
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import BOOLEAN, ENTRIES, INTEGER, STRING, decode
+from boxd.mcp.tools.tool import Call, Tool
+from boxd.names import filenames
 from boxd.workspaces.drive import Condition, Directory, Drive, NoDrive
 
 if TYPE_CHECKING:
@@ -32,25 +43,20 @@ PATH = Param("path", "string", "on the drive, which boxes have at /wrk", require
 
 @asynccontextmanager
 async def _drive(call: Call, *, create: bool = False) -> AsyncIterator[Drive]:
-    opened = call.operations.drive(call.principal, call.args["ws"], create=create)
+    opened = call.operations.drives.open(call.principal, call.args["ws"], create=create)
     async with opened as filesystem:
         yield NoDrive() if filesystem is None else Drive(filesystem)
 
 
-def _path(call: Call) -> bytes:
-    path: bytes = call.args["path"].encode("utf-8")
-    return path
-
-
 async def _list(call: Call) -> dict[str, Any]:
-    path, after = _path(call), _after(call.args["cursor"])
+    path, after = path_bytes(call), _after(call.args["cursor"])
     async with _drive(call) as drive, drive.at(path) as found:
         if not isinstance(found, Directory):
             raise Conflict(f"{call.args['path']} is a file; read it with wrk_read")
         entries = await drive.entries(found)
     rest = [entry for entry in entries if entry.name > after]
     shown = [
-        {"name": one.name.decode("utf-8", "replace"), "is_dir": one.is_dir, "size": one.size}
+        {**filenames.members("name", one.name), "is_dir": one.is_dir, "size": one.size}
         for one in rest[:PAGE]
     ]
     answer: dict[str, Any] = {"path": call.args["path"], "entries": shown}
@@ -68,8 +74,8 @@ def _after(cursor: str | None) -> bytes:
 
 async def _read(call: Call) -> dict[str, Any]:
     offset, limit = call.args["offset"], call.args["limit"]
-    room = call.operations.keeping(call.principal)
-    async with _drive(call) as drive, drive.at(_path(call)) as found:
+    room = call.operations.output.room(call.principal.owner)
+    async with _drive(call) as drive, drive.at(path_bytes(call)) as found:
         if isinstance(found, Directory):
             raise Conflict(f"{call.args['path']} is a directory; list it with wrk_list")
         start = min(offset, found.size)
@@ -88,7 +94,7 @@ async def _read(call: Call) -> dict[str, Any]:
 
 
 async def _write(call: Call) -> dict[str, Any]:
-    path = _path(call)
+    path = path_bytes(call)
     data = decode(call.args["data"], call.args["encoding"])
     wanted = call.args["if_match"]
     async with _drive(call, create=True) as drive:
@@ -161,19 +167,20 @@ def _written(call: Call, size: int, tag: str, created: bool) -> dict[str, Any]:
 
 async def _mkdir(call: Call) -> dict[str, Any]:
     async with _drive(call, create=True) as drive:
-        created = await drive.make_directory(_path(call))
+        created = await drive.make_directory(path_bytes(call))
     return {"path": call.args["path"], "created": created}
 
 
 async def _delete(call: Call) -> dict[str, Any]:
     async with _drive(call) as drive:
-        await drive.delete(_path(call), Condition())
+        await drive.delete(path_bytes(call), Condition())
     return {"path": call.args["path"]}
 
 
 TOOLS = (
     Tool(
         "wrk_list",
+        "List a directory of the drive",
         f"Lists a directory of the drive, {PAGE} entries at a time: `next` is the cursor of what "
         "follows.",
         _list,
@@ -181,6 +188,7 @@ TOOLS = (
             Param("path", "string", "the directory", default="/"),
             WS,
             Param("cursor", "string", "where to go on"),
+            ENCODED,
         ),
         {"path": STRING, "entries": ENTRIES, "next": STRING},
         frozenset({"next"}),
@@ -188,14 +196,16 @@ TOOLS = (
     ),
     Tool(
         "wrk_read",
+        "Read a file of the drive",
         "Reads a part of a file on the drive. Bytes that are no UTF-8 come in base64.",
         _read,
-        (PATH, OFFSET, LIMIT, WS),
+        (PATH, OFFSET, LIMIT, WS, ENCODED),
         {name: READ_RESULT[name] for name in READ_RESULT if name != "entries"} | {"etag": STRING},
         reads=True,
     ),
     Tool(
         "wrk_write",
+        "Write a file of the drive",
         "Writes a file on the drive in one step, with the directories above it, or adds to it.",
         _write,
         (
@@ -205,23 +215,26 @@ TOOLS = (
             Param("append", "boolean", "add to what is there", default=False),
             Param("if_match", "string", "only if the file has this etag"),
             WS,
+            ENCODED,
         ),
         {"path": STRING, "size": INTEGER, "etag": STRING, "created": BOOLEAN},
         destroys=True,
     ),
     Tool(
         "wrk_mkdir",
+        "Create a directory on the drive",
         "Makes a directory on the drive, with those above it.",
         _mkdir,
-        (PATH, WS),
+        (PATH, WS, ENCODED),
         {"path": STRING, "created": BOOLEAN},
         repeatable=True,
     ),
     Tool(
         "wrk_delete",
+        "Delete from the drive",
         "Removes a file, or a directory with all that is in it, from the drive.",
         _delete,
-        (PATH, WS),
+        (PATH, WS, ENCODED),
         {"path": STRING},
         destroys=True,
     ),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
-from boxd.boxes.output import whole_characters
+from boxd.boxes.commands.output import whole_characters
 from boxd.errors import BadRequest
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import BOOLEAN, ENCODING, ENTRIES, INTEGER, STRING, decode, encode
-from boxd.mcp.tool import Call, Tool
 from boxd.mcp.tools.boxes import REF
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, ENTRIES, INTEGER, STRING, decode, encode
+from boxd.mcp.tools.tool import Call, Tool
+from boxd.names import filenames
 from boxd.tunnel.files import Listing, box_files
 
 READ = 256 * 1024
@@ -18,6 +20,12 @@ MAX_READ = 4 * 1024 * 1024
 
 OFFSET = Param("offset", "integer", "first byte", default=0, minimum=0, maximum=2**62)
 LIMIT = Param("limit", "integer", "bytes at most", default=READ, minimum=1, maximum=MAX_READ)
+ENCODED = Param(
+    "encoded",
+    "boolean",
+    "path is percent-encoded; for names that are not UTF-8, which a list shows as encoded_name",
+    default=False,
+)
 DATA = Param("data", "string", "the content", required=True)
 CODED = Param(
     "encoding", "string", "how data is written", default="utf-8", choices=("utf-8", "base64")
@@ -25,14 +33,14 @@ CODED = Param(
 
 
 async def _read(call: Call) -> dict[str, Any]:
-    attach = call.operations.attach(
+    attach = call.operations.boxes.attach(
         call.principal, call.args["box"], kind="reference", why="mcp", progress=call.tell
     )
     path, offset, limit = call.args["path"], call.args["offset"], call.args["limit"]
-    with call.operations.keeping(call.principal) as room:
+    with call.operations.output.room(call.principal.owner) as room:
         async with attach as held, box_files(held.tunnel) as files:
             await call.reserve(limit)
-            found = await files.read(path.encode("utf-8"), offset, room.part().grow(limit))
+            found = await files.read(path_bytes(call), offset, room.part().grow(limit))
         if isinstance(found, Listing):
             return {"path": path, "entries": [_entry(*entry) for entry in found.entries]}
         return {"path": path, **portion(found.data, eof=found.eof), "size": found.size} | {
@@ -53,20 +61,26 @@ def moment(seconds: float) -> str:
 
 
 def _entry(name: bytes, is_dir: bool, size: int) -> dict[str, Any]:
-    return {"name": name.decode("utf-8", "replace"), "is_dir": is_dir, "size": size}
+    return {**filenames.members("name", name), "is_dir": is_dir, "size": size}
 
 
 async def _write(call: Call) -> dict[str, Any]:
     data = decode(call.args["data"], call.args["encoding"])
     mode = None if call.args["mode"] is None else _mode(call.args["mode"])
     path = call.args["path"]
-    attach = call.operations.attach(
+    attach = call.operations.boxes.attach(
         call.principal, call.args["box"], kind="reference", why="mcp", progress=call.tell
     )
     async with attach as held, box_files(held.tunnel) as files:
         append = call.args["append"]
-        size, created = await files.write(path.encode("utf-8"), data, mode, append=append)
+        size, created = await files.write(path_bytes(call), data, mode, append=append)
     return {"path": path, "size": size, "created": created}
+
+
+def path_bytes(call: Call) -> bytes:
+    """The argument `path` as bytes."""
+    path: str = call.args["path"]
+    return unquote_to_bytes(path) if call.args["encoded"] else path.encode("utf-8")
 
 
 def _mode(text: str) -> int:
@@ -94,16 +108,18 @@ READ_OPTIONAL = frozenset(READ_RESULT) - {"path"}
 TOOLS = (
     Tool(
         "box_read",
+        "Read a file in a box",
         "Reads a part of a file in a box, or lists a directory. Bytes that are no UTF-8 come in "
         "base64.",
         _read,
-        (REF, _PATH, OFFSET, LIMIT),
+        (REF, _PATH, OFFSET, LIMIT, ENCODED),
         READ_RESULT,
         READ_OPTIONAL,
         reads=True,
     ),
     Tool(
         "box_write",
+        "Write a file in a box",
         "Writes a file in a box, with the directories above it. The file is replaced in one step, "
         "or added to.",
         _write,
@@ -119,6 +135,7 @@ TOOLS = (
                 maximum=5,
             ),
             Param("append", "boolean", "add to what is there", default=False),
+            ENCODED,
         ),
         {"path": STRING, "size": INTEGER, "created": BOOLEAN},
         destroys=True,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import BOOLEAN, MAYBE, STRING, listed
-from boxd.mcp.tool import Call, Tool
 from boxd.mcp.tools.boxes import WS
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import BOOLEAN, MAYBE, STRING, listed
+from boxd.mcp.tools.tool import Call, Tool
 from boxd.secret import Secret
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ TIER = Param("tier", "string", _TIER_ABOUT, default="workspace", choices=TIERS)
 
 
 async def _list(call: Call) -> dict[str, Any]:
-    found = await call.operations.list_secrets(call.principal, call.args["ws"])
+    found = await call.operations.secrets.list_secrets(call.principal, call.args["ws"])
     tier = call.args["tier"]
     return {"secrets": [_json(one) for one in found if tier in (None, one.tier)]}
 
 
 async def _set(call: Call) -> dict[str, Any]:
-    secret, created = await call.operations.set_secret(
+    secret, created = await call.operations.secrets.set_secret(
         call.principal,
         call.args["name"],
         Secret(call.args["value"]),
@@ -37,7 +37,7 @@ async def _set(call: Call) -> dict[str, Any]:
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    gone = await call.operations.remove_secret(
+    gone = await call.operations.secrets.remove_secret(
         call.principal, call.args["name"], tier=call.args["tier"], ws=call.args["ws"]
     )
     return {"name": gone.name}
@@ -55,6 +55,7 @@ def _json(one: StoredSecret) -> dict[str, Any]:
 TOOLS = (
     Tool(
         "secret_list",
+        "List secrets",
         "Lists secrets, never their values.",
         _list,
         (Param("tier", "string", _TIER_ABOUT, choices=TIERS), WS),
@@ -63,6 +64,7 @@ TOOLS = (
     ),
     Tool(
         "secret_set",
+        "Set a secret",
         "Keeps a variable that what is started in your boxes from now on gets.",
         _set,
         (NAME, Param("value", "string", "never shown again", required=True), TIER, WS),
@@ -72,6 +74,7 @@ TOOLS = (
     ),
     Tool(
         "secret_rm",
+        "Remove a secret",
         "Forgets a secret; what runs already keeps it.",
         _rm,
         (NAME, TIER, WS),

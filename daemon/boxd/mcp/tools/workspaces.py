@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from boxd.mcp.params import Param
-from boxd.mcp.shapes import BOOLEAN, INTEGER, MAYBE, STRING, listed
-from boxd.mcp.tool import Call, Tool
+from boxd.mcp.tools.params import Param
+from boxd.mcp.tools.shapes import BOOLEAN, INTEGER, MAYBE, STRING, listed
+from boxd.mcp.tools.tool import Call, Tool
 
 NAME = Param("name", "string", "of the workspace", required=True)
 
 
 async def _list(call: Call) -> dict[str, Any]:
-    views = await call.operations.list_workspaces(call.principal)
+    views = await call.operations.workspaces.list_workspaces(call.principal)
     return {"workspaces": [view.to_json() for view in views]}
 
 
 async def _create(call: Call) -> dict[str, Any]:
-    view = await call.operations.create_workspace(call.principal, call.args["name"])
+    view = await call.operations.workspaces.create_workspace(call.principal, call.args["name"])
     return {"name": view.name}
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    gone = await call.operations.remove_workspace(
+    gone = await call.operations.workspaces.remove_workspace(
         call.principal, call.args["name"], force=call.args["force"], notes=call.tell
     )
     return {"name": gone.name}
@@ -31,6 +31,7 @@ async def _rm(call: Call) -> dict[str, Any]:
 TOOLS = (
     Tool(
         "ws_list",
+        "List workspaces",
         "Lists your workspaces; the default one has no name.",
         _list,
         result={
@@ -46,9 +47,12 @@ TOOLS = (
         },
         reads=True,
     ),
-    Tool("ws_create", "Makes a workspace.", _create, (NAME,), {"name": STRING}),
+    Tool(
+        "ws_create", "Create a workspace", "Makes a workspace.", _create, (NAME,), {"name": STRING}
+    ),
     Tool(
         "ws_rm",
+        "Remove a workspace",
         "Removes a workspace; with `force` also its boxes, their snapshots and its drive.",
         _rm,
         (NAME, Param("force", "boolean", "remove what is in it, too", default=False)),

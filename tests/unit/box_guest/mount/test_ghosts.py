@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 
-from box_guest.mount.ghosts import GHOSTS_MAX, SEEN_MAX, Ghosts
+from box_guest.mount.ghosts import GHOSTS_MAX, SEEN_MAX, UnlinkedInodes
 from wrkfs.types import Attr, Ino
 
 
@@ -13,7 +13,7 @@ def attr(ino: int, nlink: int = 2) -> Attr:
 
 
 def test_a_removed_name_leaves_its_attributes() -> None:
-    ghosts = Ghosts()
+    ghosts = UnlinkedInodes()
     assert ghosts.saw(1, b"a", attr(5)) == attr(5)
     assert ghosts.find(Ino(5)) is None
     ghosts.removed(1, b"a")
@@ -26,7 +26,7 @@ def test_a_removed_name_leaves_its_attributes() -> None:
 
 
 def test_names_that_nobody_looked_up_leave_nothing() -> None:
-    ghosts = Ghosts()
+    ghosts = UnlinkedInodes()
     ghosts.removed(1, b"a")
     ghosts.saw(1, b"b", attr(6))
     ghosts.removed(2, b"b")
@@ -34,7 +34,7 @@ def test_names_that_nobody_looked_up_leave_nothing() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    ghosts = Ghosts()
+    ghosts = UnlinkedInodes()
     for number in range(1, 2 * GHOSTS_MAX + 1):
         ghosts.saw(1, b"%d" % number, attr(number))
         if number > SEEN_MAX:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from box_guest.mount.handles import DOT_COOKIES, FIRST_FETCH, DirectoryCursor, Table
+from box_guest.mount.handles import (
+    DOT_COOKIES,
+    FIRST_FETCH,
+    LIBRARY_BUFFER,
+    DirectoryCursor,
+    Table,
+    entry_size,
+)
 from tests.unit.wrkfs.drive import ME, Drive
 from wrkfs.errors import BadDescriptor
 from wrkfs.types import ROOT_INO, SetAttr
@@ -42,7 +49,7 @@ async def walk(cursor: DirectoryCursor, take: int) -> list[bytes]:
     while True:
         offered = await cursor.after(cookie)
         entries = offered[:take]
-        cursor.took(len(entries), len(offered))
+        cursor.took(entries, len(offered))
         if not entries:
             return names
         names += [entry.name for entry in entries]
@@ -96,11 +103,25 @@ async def test_a_fetch_is_about_as_long_as_what_the_kernel_takes(drive: Drive) -
     cursor = DirectoryCursor(fs, ROOT_INO)
     offered = await cursor.after(0)
     assert len(offered) == FIRST_FETCH
-    cursor.took(24, len(offered))
+    cursor.took(offered[:24], len(offered))
     offered = await cursor.after(offered[23].cookie + DOT_COOKIES)
     assert len(offered) == 27
-    cursor.took(27, len(offered))
+    cursor.took(offered, len(offered))
     assert len(await cursor.after(0)) == 54
+
+
+async def test_the_room_of_an_answer_is_learned(drive: Drive) -> None:
+    fs = await drive.mount()
+    for number in range(FIRST_FETCH):
+        await fs.mknod(ROOT_INO, b"%04d" % number, 0o100644, 0, ME)
+    cursor = DirectoryCursor(fs, ROOT_INO)
+    offered = await cursor.after(0)
+    assert cursor.fitting(offered[:100], 2) == 100
+    assert cursor.fitting(offered, 2) == LIBRARY_BUFFER // entry_size(b"0000") - 2
+    cursor.took(offered[:24], len(offered), 2)
+    assert cursor.fitting(offered, 2) == 24
+    assert cursor.fitting(offered, 0) == 26
+    assert cursor.fitting(offered[:5], 0) == 5
 
 
 async def test_the_parent_is_that_of_the_request(drive: Drive) -> None:

@@ -32,5 +32,5 @@ def test_boxes_of_another_backend_are_stopped_by_theirs() -> None:
 
 def test_boxes_of_an_engine_do_not_mount() -> None:
     config = Config(state_dir=Path("/s"), backend="docker", mount_in_box=True)
-    with pytest.raises(BadRequest, match="--mount-in-box is for --backend runc"):
+    with pytest.raises(BadRequest, match="--mount-in-box is only for --backend runc"):
         choose(config, [], serve=True)

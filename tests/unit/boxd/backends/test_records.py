@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.hostnames import HostNames
+from boxd.backends.host.names import HostNames
 from boxd.backends.interface import BoxPlan
-from boxd.backends.origins import Origins
 from boxd.backends.records import Record, Records
+from boxd.backends.runc.origins import Origins
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ async def test_a_damaged_record_is_told_and_harms_no_other(
         assert list(records.all()) == [record(GOOD, 0)]
     assert list(records.all()) == [record(GOOD, 0)]  # and logged once
     assert records.ids() == [GOOD, BAD]
-    with pytest.raises(Unavailable, match="the box's disk is kept: put the file back"):
+    with pytest.raises(Unavailable, match="the box's disk is kept: restore the file"):
         records.get(BAD)
     await records.put(record(BAD, 1))
     assert records.get(BAD) == record(BAD, 1)

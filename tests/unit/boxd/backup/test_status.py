@@ -74,14 +74,14 @@ def check(state: Path) -> doctor.Check:
 
 def test_doctor_tells_failed_and_missed_backups(tmp_path: Path) -> None:
     assert check(tmp_path).ok
-    assert "none yet" in check(tmp_path).found
+    assert "no backup yet" in check(tmp_path).finding
     status.note(tmp_path, "/mnt/a", Status(succeeded=NOW, archive="a.backup", every=DAY))
     assert check(tmp_path).ok
-    assert "a.backup in /mnt/a" in check(tmp_path).found
+    assert "a.backup in /mnt/a" in check(tmp_path).finding
     status.note(tmp_path, "/mnt/a", Status(succeeded=NOW - 3 * DAY, archive="a", every=DAY))
     assert not check(tmp_path).ok
     assert status.FILE in check(tmp_path).remedy
     status.note(tmp_path, "/mnt/a", Status(succeeded=NOW, failed=NOW, why="no room", every=DAY))
     missed = check(tmp_path)
     assert (missed.ok, missed.needed) == (False, False)
-    assert "no room" in missed.found
+    assert "no room" in missed.finding

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from boxd.boxes.lifecycle.holds import AttachRequest
+from boxd.boxes.state.requests import BoxRequest
 from boxd.names.spec import parse_spec
 from tests.harness.world import ALICE
 
@@ -24,14 +26,19 @@ def spec(text: str) -> BoxSpec:
 async def up(world: World, text: str = "web") -> Box:
     """The box of a spec, running."""
     wanted = spec(text)
-    return await world.lifecycle.up(OWNER, wanted.workspace, wanted)
+    return await world.lifecycle.up(BoxRequest(OWNER, wanted.workspace, wanted))
 
 
 async def relayed(world: World, text: str = "web") -> Box:
     """The same after somebody has come by the relay, and left."""
     wanted = spec(text)
     held = world.lifecycle.attach(
-        OWNER, wanted.workspace, wanted, why="relay", key_id=None, relay=RELAY_KEY
+        AttachRequest(
+            BoxRequest(OWNER, wanted.workspace, wanted),
+            why="relay",
+            key_id=None,
+            relay_key=RELAY_KEY,
+        )
     )
     async with held as attachment:
         return attachment.box

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.boxes.lifecycle.holds import AttachRequest
+from boxd.boxes.state.requests import BoxRequest
 from boxd.errors import Confidential, Conflict
 from boxd.model.box import BoxState
 from tests.harness.world import ALICE
@@ -47,11 +49,13 @@ async def test_nobody_else_attaches_or_even_wakes_it(world: World) -> None:
     for _ in range(2):
         with pytest.raises(Confidential, match=WAY):
             async with world.lifecycle.attach(
-                OWNER, None, spec("web:debian+5m"), why="shell", key_id=None
+                AttachRequest(
+                    BoxRequest(OWNER, None, spec("web:debian+5m")), why="shell", key_id=None
+                )
             ):
                 pass
         with pytest.raises(Confidential, match=WAY):
-            async with world.lifecycle.attach_existing(asleep, why="exec", key_id=None):
+            async with world.lifecycle.attach(AttachRequest(asleep, why="exec", key_id=None)):
                 pass
         (now,) = await rows(world)
         assert (now.state, now.grace) == (asleep.state, asleep.grace)
@@ -63,19 +67,19 @@ async def test_nobody_else_attaches_or_even_wakes_it(world: World) -> None:
 
 
 async def test_operations_know_both_ways(world: World) -> None:
-    async with world.operations.attach(
+    async with world.operations.boxes.attach(
         ALICE, "web", kind="spec", why="relay", relay=RELAY_KEY
     ) as held:
         box = held.box
     for kind in ("spec", "reference"):
         with pytest.raises(Confidential):
-            async with world.operations.attach(ALICE, "web", kind=kind, why="shell"):
+            async with world.operations.boxes.attach(ALICE, "web", kind=kind, why="shell"):
                 pass
-    async with world.operations.attach(
+    async with world.operations.boxes.attach(
         ALICE, box.id[:8], kind="reference", why="relay", relay=RELAY_KEY
     ) as held:
         assert held.box.id == box.id
-    assert (await world.operations.inspect(ALICE, "web")).to_json()["confidential"] is True
+    assert (await world.operations.boxes.inspect(ALICE, "web")).to_json()["confidential"] is True
 
 
 async def test_a_usual_box_stays_one(world: World) -> None:
@@ -83,7 +87,9 @@ async def test_a_usual_box_stays_one(world: World) -> None:
     with pytest.raises(Conflict, match="box web is not confidential; use a new name"):
         await relayed(world)
     with pytest.raises(Conflict, match="not confidential"):
-        async with world.lifecycle.attach_existing(box, why="relay", key_id=None, relay=RELAY_KEY):
+        async with world.lifecycle.attach(
+            AttachRequest(box, why="relay", key_id=None, relay_key=RELAY_KEY)
+        ):
             pass
     assert not (await up(world)).confidential
 

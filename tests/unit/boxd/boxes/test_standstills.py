@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.locks import STANDSTILLS_PER_CPU
+from boxd.boxes.state.locks import STANDSTILLS_PER_CPU
 from boxd.model.box import BoxState
 from tests.harness.wait import until
 from tests.harness.world import World

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.api.openapi import document
 from boxd.cli import main
+from boxd.http.openapi.document import document
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ def test_an_image_comes_in_and_goes(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main.main(["images", "import", "mine", str(source), *state]) == 0
     told = capsys.readouterr()
     assert "/wrk was a link: it is an empty directory now" in told.err
-    assert "image mine is imported: 0 MB in 3 files" in told.err
+    assert "imported image mine: 0 MB in 3 files" in told.err
     assert main.main(["images", "ls", *state]) == 0
     assert "mine    yes    Imported from mine.tar" in capsys.readouterr().out
     assert main.main(["images", "rm", "mine", *state]) == 0

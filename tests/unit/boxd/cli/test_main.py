@@ -30,6 +30,27 @@ def test_a_flag_without_effect_is_refused(
     assert flag in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        (["srve"], "serve"),
+        (["images", "biuld"], "build"),
+        (["zzzzzz"], None),
+        (["s" * 99999], None),
+    ],
+)
+def test_an_unknown_command_suggests_the_nearest(
+    typed: list[str], suggested: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as usage:
+        main.parser().parse_args(typed)
+    assert usage.value.code == 2
+    text = capsys.readouterr().err
+    assert ("Did you mean" in text) is (suggested is not None)
+    assert suggested is None or f"Did you mean {suggested}?" in text
+    assert len(text) < 1000
+
+
 def test_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = ("--state-dir", str(tmp_path / "state"))
     assert main.main(["serve", *state, "--ssh-addr", "here"]) == 2
@@ -41,12 +62,12 @@ def test_exit_statuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "'nope'" in capsys.readouterr().err
 
 
-def test_an_interruption_while_the_service_is_imported_is_quiet(tmp_path: Path) -> None:
+def test_an_interruption_while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'boxd.service': raise KeyboardInterrupt\n"
+        "        if name == 'boxd.maintenance': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupted())\n"
         "from boxd.cli.main import main\n"
         f"sys.exit(main(['images', 'ls', '--state-dir', {str(tmp_path)!r}]))\n"

@@ -26,7 +26,7 @@ def test_refusal_to_serve_names_the_remedy(
     assert f"remedy: chown root {state} && chmod 700 {state}" in capsys.readouterr().err
 
 
-def test_down_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_without_a_daemon(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = tmp_path / "state"
     assert main.main(["down", "--state-dir", str(state)]) == 1
     assert f"there is no directory {state}" in capsys.readouterr().err
@@ -36,7 +36,7 @@ def test_down_says_that_nothing_runs(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert list(state.iterdir()) == []
 
 
-def test_down_waits_for_the_daemon_and_tells_how_many_boxes_are_left(
+def test_down_waits_for_the_daemon_and_shows_the_number_of_boxes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = [2, 2, 1, 0]
@@ -53,7 +53,7 @@ def test_down_waits_for_the_daemon_and_tells_how_many_boxes_are_left(
     assert told[-1] == "stopped process 4711"
 
 
-def test_down_is_content_with_a_daemon_that_has_just_ended(
+def test_down_accepts_a_daemon_that_has_just_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""What flags say arrives in the configuration; what they get wrong is told."""
+"""Flags set the configuration; errors name the flag and an example."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_sizes(size: str, bytes_: int) -> None:
     assert parsed("--cache-size", size).cache_size == bytes_
 
 
-def test_the_file_of_administrators_is_found_from_anywhere(
+def test_the_path_of_the_admin_keys_is_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert parsed().admin_keys is None
@@ -42,7 +42,7 @@ def test_the_file_of_administrators_is_found_from_anywhere(
     assert parsed("--admin-keys", "admins").admin_keys == tmp_path / "admins"
 
 
-def test_networks_that_are_no_strangers() -> None:
+def test_trusted_sources_are_networks() -> None:
     given = parsed("--trusted-sources", "192.0.2.0/24, 2001:db8::/32,198.51.100.7")
     assert list(map(str, given.trusted_sources)) == [
         "192.0.2.0/24",
@@ -66,7 +66,7 @@ def test_bad_networks_name_the_flag(text: str) -> None:
         ("[2001:db8::1]:2222", Address("2001:db8::1", 2222)),
     ],
 )
-def test_what_users_type_for_ssh(text: str, typed: Address) -> None:
+def test_the_public_ssh_address(text: str, typed: Address) -> None:
     assert parsed("--ssh-host", text).ssh_host == typed
 
 
@@ -74,7 +74,7 @@ def test_what_users_type_for_ssh(text: str, typed: Address) -> None:
     "text",
     ["", ":22", "box:", "box:0", "box:65536", "a b", "-oProxy", "2001:db8::1", "box;id", "[]"],
 )
-def test_what_nobody_can_type_for_ssh_is_refused(text: str) -> None:
+def test_a_bad_public_ssh_address_names_the_flag(text: str) -> None:
     with pytest.raises(BadRequest, match=r"--ssh-host.*box\.example\.net"):
         parsed(f"--ssh-host={text}")
 
@@ -95,7 +95,7 @@ def test_bad_sizes_name_the_flag(size: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("0", 0), ("90s", 90), ("24h", 86400), ("7d", 604800)]
 )
-def test_how_long_removed_files_are_kept(text: str, seconds: int) -> None:
+def test_the_time_of_the_trash(text: str, seconds: int) -> None:
     assert parsed("--trash", text).trash_seconds == seconds
 
 
@@ -123,7 +123,7 @@ def test_the_domain_of_previews_is_folded() -> None:
         *("::1", "x" * 64 + ".net", ".".join(["x" * 60] * 4)),
     ],
 )
-def test_what_is_no_domain_of_previews_is_refused(text: str) -> None:
+def test_a_bad_preview_domain_names_the_flag(text: str) -> None:
     with pytest.raises(BadRequest, match=r"--preview-domain.*preview\.example\.net"):
         parsed(f"--preview-domain={text}")
 
@@ -135,12 +135,25 @@ def test_proxies_are_addresses_and_networks() -> None:
 
 
 @pytest.mark.parametrize("text", ["", " , ", "*", "proxy.example.net", "10.0.0.1:80", "10.0.0.1/8"])
-def test_who_is_no_proxy_is_not_trusted(text: str) -> None:
+def test_a_bad_proxy_names_the_flag(text: str) -> None:
     with pytest.raises(BadRequest, match="--trusted-proxy"):
         parsed(f"--trusted-proxy={text}")
 
 
-def test_every_flag_arrives(tmp_path: Path) -> None:
+def test_hosts_of_the_api_are_names() -> None:
+    assert parsed().api_hosts == ()
+    assert parsed("--api-hosts", "API.example.com, boxd").api_hosts == ("api.example.com", "boxd")
+
+
+@pytest.mark.parametrize(
+    "text", ["https://a.example", "a.example:443", "*.a.example", "a..b", "a_b", "[::1]", "x" * 254]
+)
+def test_a_bad_host_name_names_the_flag(text: str) -> None:
+    with pytest.raises(BadRequest, match=r"--api-hosts.*api\.example\.com"):
+        parsed(f"--api-hosts={text}")
+
+
+def test_flags_set_their_fields(tmp_path: Path) -> None:
     config = parsed(
         *("--state-dir", str(tmp_path), "--ssh-addr", "[::1]:22", "--api-addr", ":8080"),
         *("--meta-dsn", "postgresql://boxd@db/boxd", "--store-file", "store.json"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends import mounts
+from boxd.backends.host import mounts
 from boxd.errors import Unavailable
 from boxd.images import build, importer, sources
 from boxd.images.recipes import Recipe

@@ -94,7 +94,6 @@ async def test_compressed_archives(tmp_path: Path, pack: Callable[[bytes], bytes
     assert (await imported(source)).entries == 11
 
 
-@pytest.mark.skipif(shutil.which("zstd") is None, reason="there is no zstd on this host")
 async def test_an_archive_compressed_by_zstd(tmp_path: Path) -> None:
     packed = ran("zstd", "-c", stdin=system().data())
     (tmp_path / "a.zst").write_bytes(packed)

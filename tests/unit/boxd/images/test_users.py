@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.hostnames import HostNames
+from boxd.backends.host.names import HostNames
 from boxd.backends.interface import BoxPlan
-from boxd.backends.origins import Origins
 from boxd.backends.records import Record
+from boxd.backends.runc.origins import Origins
 from boxd.config import Config
 from boxd.errors import Conflict
-from boxd.service import remove_image
+from boxd.maintenance import remove_image
 
 if TYPE_CHECKING:
     from pathlib import Path

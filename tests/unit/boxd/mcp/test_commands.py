@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, cast
 
-from boxd.boxes.allowance import Allowance, Room
-from boxd.mcp.tool import Call
+from boxd.boxes.limits.budgets.output import Allowance, Room
 from boxd.mcp.tools.commands import answer, collected
+from boxd.mcp.tools.tool import Call
 from tests.harness.world import ALICE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from boxd.boxes.exec import ExecRun
+    from boxd.boxes.commands.exec import ExecRun
     from boxd.operations import Operations
 
 

@@ -37,6 +37,11 @@ def test_forms(text: str, seconds: int) -> None:
     assert parse_duration(text) == timedelta(seconds=seconds)
 
 
+@pytest.mark.parametrize("text", ["3651d", "9999d", "999999999d"])
+def test_a_duration_with_a_ceiling_is_clamped(text: str) -> None:
+    assert parse_duration(text, clamps=True) == MAX_DURATION
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from boxd.errors import BadName
-from boxd.names.spec import MAX_SPEC, BoxSpec, format_spec, parse_spec
+from boxd.names.duration import format_duration
+from boxd.names.spec import MAX_SPEC, BoxSpec, parse_spec
 from tests.unit.boxd.names.refusal import value_or_refusal
 from tests.unit.boxd.names.test_duration import DURATIONS
 from tests.unit.boxd.names.test_words import NAMES
@@ -38,6 +39,19 @@ def specs(draw: st.DrawFn) -> BoxSpec:
         ttl=draw(st.none() | DURATIONS),
         grace=draw(st.none() | DURATIONS),
     )
+
+
+def format_spec(spec: BoxSpec) -> str:
+    """Return a text that means `spec`."""
+    parts = [spec.name if spec.workspace is None else f"{spec.workspace}/{spec.name}"]
+    if spec.fresh:
+        parts.append("+")
+    parts.extend(f":{part}" for part in (spec.image, spec.flavor) if part is not None)
+    if spec.ttl is not None:
+        parts.append(f"^{format_duration(spec.ttl)}")
+    if spec.grace is not None:
+        parts.append(f"+{format_duration(spec.grace)}")
+    return "".join(parts)
 
 
 @given(specs())
@@ -117,7 +131,7 @@ def test_anonymous_boxes_only_where_they_are_allowed() -> None:
         ("web+x", "unexpected 'x'"),
         ("web++", "grace"),
         ("web+5", "grace '+duration' '5'"),
-        ("web+5m^1h", "stands before"),
+        ("web+5m^1h", "must precede"),
         ("web+5m:img", "grace"),
         ("web+\u0665m", "grace"),
         ("we\x1bb", r"\\x1b"),

@@ -20,18 +20,20 @@ CANARY = Secret("canary-agent-token")
 async def test_an_agent_is_kept_replaced_and_forgotten(world: World) -> None:
     ops = world.operations
     with pytest.raises(NotFound, match="agent set"):
-        await ops.show_agent(ALICE)
+        await ops.agents.show_agent(ALICE)
     for command in ("one", "two --print"):
-        await ops.set_agent(ALICE, command=command, env="TOKEN", output="jsonl", token=CANARY)
-    agent = await ops.show_agent(ALICE)
+        await ops.agents.set_agent(
+            ALICE, command=command, env="TOKEN", output="jsonl", token=CANARY
+        )
+    agent = await ops.agents.show_agent(ALICE)
     assert (agent.command, agent.env, agent.format) == ("two --print", "TOKEN", "jsonl")
     assert CANARY.reveal().encode() not in agent.sealed
     assert CANARY.reveal() not in repr(agent)
     with pytest.raises(NotFound):
-        await ops.show_agent(BOB)
-    await ops.remove_agent(ALICE)
+        await ops.agents.show_agent(BOB)
+    await ops.agents.remove_agent(ALICE)
     with pytest.raises(NotFound):
-        await ops.remove_agent(ALICE)
+        await ops.agents.remove_agent(ALICE)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ async def test_what_makes_no_sense_is_refused(
     world: World, command: str, env: str, output: str, token: str
 ) -> None:
     with pytest.raises(BadRequest):
-        await world.operations.set_agent(
+        await world.operations.agents.set_agent(
             ALICE, command=command, env=env, output=output, token=Secret(token)
         )
     assert await world.store.agent(ALICE.owner) is None
@@ -58,6 +60,8 @@ async def test_what_makes_no_sense_is_refused(
 async def test_an_api_key_cannot_read_or_change_it(world: World) -> None:
     key = replace(ALICE, via="api_key")
     with pytest.raises(Forbidden):
-        await world.operations.set_agent(key, command="a", env="T", output="text", token=CANARY)
+        await world.operations.agents.set_agent(
+            key, command="a", env="T", output="text", token=CANARY
+        )
     with pytest.raises(Forbidden):
-        await world.operations.show_agent(key)
+        await world.operations.agents.show_agent(key)

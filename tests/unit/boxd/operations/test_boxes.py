@@ -26,9 +26,9 @@ async def _renamed_id(world: World, ref: str, box_id: str) -> None:
 
 
 async def test_up_shows_the_box_in_its_json_form(world: World, ops: Operations) -> None:
-    view = await ops.up(ALICE, "ws1/web^2h")
+    view = await ops.boxes.up(ALICE, "ws1/web^2h")
     world.clock.turn(timedelta(seconds=3))
-    [listed] = await ops.list_boxes(ALICE, everywhere=True)
+    [listed] = await ops.boxes.list_boxes(ALICE, everywhere=True)
     shown = listed.to_json()
     assert shown["id"] == view.id
     assert {name: shown[name] for name in ("name", "workspace", "ref", "image", "state")} == {
@@ -40,156 +40,158 @@ async def test_up_shows_the_box_in_its_json_form(world: World, ops: Operations) 
     }
     assert (shown["age_s"], shown["cpus"], shown["mem_mb"]) == (3.0, 1.0, 512)
     assert shown["next"] == {"act": "removed", "at": shown["deadline"]}
-    assert "workspace" not in (await ops.up(ALICE, "web")).to_json()
+    assert "workspace" not in (await ops.boxes.up(ALICE, "web")).to_json()
 
 
 async def test_for_who_has_one_box_there_is_no_other(ops: Operations) -> None:
-    mine, other = await ops.up(ALICE, "web"), await ops.up(ALICE, "db")
+    mine, other = await ops.boxes.up(ALICE, "web"), await ops.boxes.up(ALICE, "db")
     visitor = Principal(ALICE.owner, None, "share", "s1", box=mine.id)
-    assert (await ops.resolve(visitor, mine.id)).id == mine.id
+    assert (await ops.directory.resolve(visitor, mine.id)).id == mine.id
     for ref in ("db", other.id):
         with pytest.raises(NotFound):
-            await ops.resolve(visitor, ref)
-    async with ops.attach(visitor, "web", kind="reference", why="session") as held:
+            await ops.directory.resolve(visitor, ref)
+    async with ops.boxes.attach(visitor, "web", kind="reference", why="session") as held:
         assert held.box.id == mine.id
     with pytest.raises(Forbidden):
-        await ops.list_boxes(visitor)
+        await ops.boxes.list_boxes(visitor)
     only = replace(ALICE, box=mine.id)
-    assert [box.id for box in await ops.list_boxes(only, everywhere=True)] == [mine.id]
+    assert [box.id for box in await ops.boxes.list_boxes(only, everywhere=True)] == [mine.id]
 
 
 async def test_list_is_per_workspace_or_everywhere(ops: Operations) -> None:
     for spec in ("web", "ws1/web", "ws2/db"):
-        await ops.up(ALICE, spec)
-    await ops.up(BOB, "web")
+        await ops.boxes.up(ALICE, spec)
+    await ops.boxes.up(BOB, "web")
 
     async def refs(ws: str | None, *, everywhere: bool = False) -> list[str]:
-        return sorted(box.ref for box in await ops.list_boxes(ALICE, ws, everywhere=everywhere))
+        return sorted(
+            box.ref for box in await ops.boxes.list_boxes(ALICE, ws, everywhere=everywhere)
+        )
 
     assert await refs(None) == ["web"]
     assert await refs("ws1") == ["ws1/web"]
     assert await refs(None, everywhere=True) == ["web", "ws1/web", "ws2/db"]
-    assert [box.ref for box in await ops.list_boxes(SCOPED, everywhere=True)] == ["ws1/web"]
+    assert [box.ref for box in await ops.boxes.list_boxes(SCOPED, everywhere=True)] == ["ws1/web"]
     with pytest.raises(Forbidden, match="ws1"):
-        await ops.list_boxes(SCOPED, "ws2")
+        await ops.boxes.list_boxes(SCOPED, "ws2")
     with pytest.raises(BadName):
-        await ops.list_boxes(ALICE, "../x")
+        await ops.boxes.list_boxes(ALICE, "../x")
 
 
 async def test_names_are_per_owner(ops: Operations) -> None:
-    mine, theirs = await ops.up(ALICE, "web"), await ops.up(BOB, "web")
+    mine, theirs = await ops.boxes.up(ALICE, "web"), await ops.boxes.up(BOB, "web")
     assert mine.id != theirs.id
-    assert (await ops.resolve(ALICE, "web")).id == mine.id
+    assert (await ops.directory.resolve(ALICE, "web")).id == mine.id
     for reference in (theirs.id, theirs.id[:12]):
         with pytest.raises(NotFound) as foreign:
-            await ops.resolve(ALICE, reference)
+            await ops.directory.resolve(ALICE, reference)
         with pytest.raises(NotFound) as absent:
-            await ops.resolve(ALICE, "0" * len(reference))
+            await ops.directory.resolve(ALICE, "0" * len(reference))
         assert str(foreign.value).replace(reference, "") == str(absent.value).replace(
             "0" * len(reference), ""
         )
 
 
 async def test_bare_name_is_the_default_workspace_alone(ops: Operations) -> None:
-    await ops.up(ALICE, "ws1/web")
+    await ops.boxes.up(ALICE, "ws1/web")
     with pytest.raises(NotFound):
-        await ops.resolve(ALICE, "web")
-    assert (await ops.resolve(ALICE, "web", "ws1")).ref == "ws1/web"
-    assert (await ops.resolve(ALICE, "ws1/web", "ws1")).ref == "ws1/web"
+        await ops.directory.resolve(ALICE, "web")
+    assert (await ops.directory.resolve(ALICE, "web", "ws1")).ref == "ws1/web"
+    assert (await ops.directory.resolve(ALICE, "ws1/web", "ws1")).ref == "ws1/web"
     with pytest.raises(BadRequest, match="ws2"):
-        await ops.resolve(ALICE, "ws1/web", "ws2")
+        await ops.directory.resolve(ALICE, "ws1/web", "ws2")
 
 
 async def test_id_and_prefix_reach_every_workspace(world: World, ops: Operations) -> None:
-    view = await ops.up(ALICE, "ws1/web")
+    view = await ops.boxes.up(ALICE, "ws1/web")
     box_id = "c0ffee" + "0" * 26
     await _renamed_id(world, "ws1/web", box_id)
     for reference in (box_id, box_id.upper(), "c0ffee", "C0F", "c"):
-        assert (await ops.resolve(ALICE, reference)).id == box_id
+        assert (await ops.directory.resolve(ALICE, reference)).id == box_id
     assert view.id != box_id
 
 
 async def test_ambiguous_reference_names_the_candidates(world: World, ops: Operations) -> None:
     for name, digits in (("one", "abc1"), ("two", "abc2"), ("abc", "0123")):
-        await ops.up(ALICE, name)
+        await ops.boxes.up(ALICE, name)
         await _renamed_id(world, name, digits.ljust(32, "0"))
     for reference, candidates in (("ab", ("one", "two")), ("abc", ("one", "two", "abc"))):
         with pytest.raises(Ambiguous) as refused:
-            await ops.remove(ALICE, reference)
+            await ops.boxes.remove(ALICE, reference)
         for name in candidates:
             box = next(b for b in await world.store.all_boxes() if b.name == name)
             assert f"{name} ({box.id})" in str(refused.value)
     assert len(await world.store.all_boxes()) == 3
-    assert (await ops.resolve(ALICE, "abc1")).name == "one"
+    assert (await ops.directory.resolve(ALICE, "abc1")).name == "one"
 
 
 async def test_remove_removes_one(world: World, ops: Operations) -> None:
-    await ops.up(ALICE, "web")
-    assert (await ops.remove(ALICE, "web")).ref == "web"
+    await ops.boxes.up(ALICE, "web")
+    assert (await ops.boxes.remove(ALICE, "web")).ref == "web"
     assert await world.left_overs() == {}
     with pytest.raises(NotFound):
-        await ops.remove(ALICE, "web")
+        await ops.boxes.remove(ALICE, "web")
 
 
 async def test_attach_by_spec_creates_and_counts(ops: Operations) -> None:
-    async with ops.attach(ALICE, "web", kind="spec", why="session") as held:
-        [view] = await ops.list_boxes(ALICE)
+    async with ops.boxes.attach(ALICE, "web", kind="spec", why="session") as held:
+        [view] = await ops.boxes.list_boxes(ALICE)
         assert (view.id, view.attached, view.why) == (held.box.id, 1, {"session": 1})
-    assert (await ops.list_boxes(ALICE))[0].attached == 0
+    assert (await ops.boxes.list_boxes(ALICE))[0].attached == 0
 
 
 async def test_attach_by_reference_never_creates(world: World, ops: Operations) -> None:
     with pytest.raises(NotFound):
-        async with ops.attach(ALICE, "web", kind="reference", why="session"):
+        async with ops.boxes.attach(ALICE, "web", kind="reference", why="session"):
             pass
     assert await world.left_overs() == {}
-    box = await ops.up(ALICE, "web")
-    async with ops.attach(ALICE, box.id[:12], kind="reference", why="session") as held:
+    box = await ops.boxes.up(ALICE, "web")
+    async with ops.boxes.attach(ALICE, box.id[:12], kind="reference", why="session") as held:
         assert held.box.id == box.id
 
 
 async def test_a_run_box_gets_the_tier_s_deadline(world: World, ops: Operations) -> None:
     notes: list[str] = []
-    await ops.set_profile(ALICE, "brief", image="debian", ttl=timedelta(minutes=5))
+    await ops.profiles.set_profile(ALICE, "brief", image="debian", ttl=timedelta(minutes=5))
     for spec, expected in (
         ("one", world.tier.deadline_exec),
         ("two^1h", timedelta(hours=1)),
         ("three:brief", timedelta(minutes=5)),
     ):
-        async with ops.attach(
+        async with ops.boxes.attach(
             ALICE, spec, kind="spec", why="exec", run_box=True, notes=notes.append
         ) as held:
             assert held.box.deadline == world.clock.now() + expected
-    async with ops.attach(ALICE, "one", kind="spec", why="exec", notes=notes.append):
+    async with ops.boxes.attach(ALICE, "one", kind="spec", why="exec", notes=notes.append):
         pass
-    async with ops.attach(ALICE, "four", kind="spec", why="exec", notes=notes.append) as held:
+    async with ops.boxes.attach(ALICE, "four", kind="spec", why="exec", notes=notes.append) as held:
         assert held.box.deadline is None  # it is the verb that says it, not the word
     assert notes == []
 
 
 async def test_up_makes_a_box_durable_and_takes_it_back(ops: Operations) -> None:
-    assert not (await ops.up(ALICE, "web")).durable
-    assert (await ops.up(ALICE, "web", durable=True)).durable
-    assert (await ops.up(ALICE, "web")).durable
-    assert not (await ops.up(ALICE, "web", durable=False)).durable
-    assert (await ops.up(ALICE, "db", durable=True)).durable
-    shown = {box.ref: box.durable for box in await ops.list_boxes(ALICE)}
+    assert not (await ops.boxes.up(ALICE, "web")).durable
+    assert (await ops.boxes.up(ALICE, "web", durable=True)).durable
+    assert (await ops.boxes.up(ALICE, "web")).durable
+    assert not (await ops.boxes.up(ALICE, "web", durable=False)).durable
+    assert (await ops.boxes.up(ALICE, "db", durable=True)).durable
+    shown = {box.ref: box.durable for box in await ops.boxes.list_boxes(ALICE)}
     assert shown == {"web": False, "db": True}
 
 
 async def test_up_tells_what_it_clamped_and_ignored(ops: Operations) -> None:
     notes: list[str] = []
-    view = await ops.up(ALICE, "web^400d", notes=notes.append)
-    assert notes == ["deadline ^400d shortened: box web gets the most, ^365d"]
+    view = await ops.boxes.up(ALICE, "web^400d", notes=notes.append)
+    assert notes == ["deadline ^400d shortened: the maximum for box web is ^365d"]
     assert view.clamped
-    await ops.up(ALICE, "web^1h", notes=notes.append)
-    assert notes[1:] == ["deadline ^1h ignored: box web exists; web+ makes it anew"]
+    await ops.boxes.up(ALICE, "web^1h", notes=notes.append)
+    assert notes[1:] == ["deadline ^1h ignored: box web exists; web+ creates it anew"]
 
 
 async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Operations) -> None:
     with pytest.raises(BadName):
-        await ops.up(ALICE, "_")
-    async with ops.attach(ALICE, "_", kind="spec", why="session") as held:
+        await ops.boxes.up(ALICE, "_")
+    async with ops.boxes.attach(ALICE, "_", kind="spec", why="session") as held:
         assert held.box.ephemeral
     await world.close()
     assert await world.left_overs() == {}
@@ -198,7 +200,7 @@ async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Op
 async def test_who_waits_for_a_box_is_told_what_happens_to_it(sleepy: World) -> None:
     async def attached(target: str, kind: Literal["spec", "reference"]) -> list[str]:
         told: list[str] = []
-        attach = sleepy.operations.attach
+        attach = sleepy.operations.boxes.attach
         async with attach(ALICE, target, kind=kind, why="shell", progress=told.append):
             pass
         return told
@@ -207,9 +209,9 @@ async def test_who_waits_for_a_box_is_told_what_happens_to_it(sleepy: World) -> 
     kinds: list[Literal["spec", "reference"]] = ["spec", "reference"]
     for kind in kinds:
         assert await attached("ws1/web", kind) == []
-        await sleepy.operations.suspend(ALICE, "ws1/web")
+        await sleepy.operations.boxes.suspend(ALICE, "ws1/web")
         assert await attached("ws1/web", kind) == ["resuming ws1/web ..."]
-        box = await sleepy.operations.resolve(ALICE, "ws1/web")
+        box = await sleepy.operations.directory.resolve(ALICE, "ws1/web")
         await sleepy.store.change_state(box.id, BoxState.RUNNING, BoxState.FAILED)
         assert await attached("ws1/web", kind) == ["starting ws1/web ..."]
     [text] = await attached("_", "spec")

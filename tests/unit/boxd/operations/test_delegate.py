@@ -11,7 +11,6 @@ import pytest
 from boxd.errors import Confidential, Conflict, Unavailable
 from boxd.model.delegated import Task
 from boxd.operations import delegate
-from boxd.operations.budget import AtOnce
 from boxd.secret import Secret
 from tests.harness.world import ALICE, World
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from boxd.boxes.exec import ExecRequest
+    from boxd.boxes.commands.exec import ExecRequest
     from tests.plugins.strict_logs import AssertLogs
 
 
@@ -38,6 +37,7 @@ class Waiting:
         request: ExecRequest,
         env: Mapping[str, str],
         own: Mapping[str, Secret],
+        _oom: object,
     ) -> AsyncIterator[Waiting]:
         """In the place of `boxes.handover.running_with`."""
         self.env, self.own = {**env, **request.env}, dict(own)
@@ -61,7 +61,7 @@ async def sleepy(tmp_path: Path) -> AsyncIterator[World]:
     """Where boxes can be suspended, with an agent."""
     world = World(tmp_path, suspends=True)
     await world.start()
-    await world.operations.set_agent(
+    await world.operations.agents.set_agent(
         ALICE, command="agent", env="TOKEN", output="text", token=Secret("t")
     )
     yield world
@@ -73,20 +73,20 @@ async def test_its_box_is_held_so_that_no_memory_goes_to_a_disk(
 ) -> None:
     ops, command = sleepy.operations, Waiting()
     monkeypatch.setattr(delegate, "running_with", command.running_with)
-    await ops.up(ALICE, "web")
-    work = asyncio.create_task(ops.delegate(ALICE, Task("x", agent=True, box="web")))
+    await ops.boxes.up(ALICE, "web")
+    work = asyncio.create_task(ops.delegations.delegate(ALICE, Task("x", agent=True, box="web")))
     await command.begun.wait()
     assert (command.env, command.own) == ({}, {"TOKEN": Secret("t")})
     for verb in (
-        ops.suspend(ALICE, "web"),
-        ops.create_snapshot(ALICE, "web", "s1"),
-        ops.fork(ALICE, "web", "copy"),
+        ops.boxes.suspend(ALICE, "web"),
+        ops.snapshots.create_snapshot(ALICE, "web", "s1"),
+        ops.snapshots.fork(ALICE, "web", "copy"),
     ):
         with pytest.raises(Conflict, match="delegate"):
             await verb
     command.end.set()
     assert (await work).exit_code == 0
-    assert (await ops.suspend(ALICE, "web")).state == "suspended"
+    assert (await ops.boxes.suspend(ALICE, "web")).state == "suspended"
 
 
 async def test_a_service_that_stops_meanwhile_keeps_no_memory_of_it(
@@ -94,8 +94,8 @@ async def test_a_service_that_stops_meanwhile_keeps_no_memory_of_it(
 ) -> None:
     ops, command = sleepy.operations, Waiting()
     monkeypatch.setattr(delegate, "running_with", command.running_with)
-    held, other = await ops.up(ALICE, "web"), await ops.up(ALICE, "other")
-    work = asyncio.create_task(ops.delegate(ALICE, Task("x", agent=True, box="web")))
+    held, other = await ops.boxes.up(ALICE, "web"), await ops.boxes.up(ALICE, "other")
+    work = asyncio.create_task(ops.delegations.delegate(ALICE, Task("x", agent=True, box="web")))
     await command.begun.wait()
     await sleepy.close(stop_boxes=True)
     assert sleepy.backend.memories == [other.id]
@@ -108,11 +108,11 @@ async def test_a_service_that_stops_meanwhile_keeps_no_memory_of_it(
 
 async def test_a_confidential_box_is_refused(sleepy: World) -> None:
     ops = sleepy.operations
-    async with ops.attach(ALICE, "web", kind="spec", why="relay", relay="ssh-ed25519 AAAA"):
+    async with ops.boxes.attach(ALICE, "web", kind="spec", why="relay", relay="ssh-ed25519 AAAA"):
         pass
     for task in (Task("x", agent=True, box="web"), Task("x", spec="web")):
         with pytest.raises(Confidential):
-            await ops.delegate(ALICE, task)
+            await ops.delegations.delegate(ALICE, task)
 
 
 async def test_a_token_that_cannot_be_opened_names_the_way_out(
@@ -121,18 +121,5 @@ async def test_a_token_that_cannot_be_opened_names_the_way_out(
     (sleepy.root / "master.key").unlink()
     await sleepy.restart()
     with assert_logs("was not sealed with"), pytest.raises(Unavailable, match="agent set"):
-        await sleepy.operations.delegate(ALICE, Task("x", agent=True))
-    assert await sleepy.operations.list_boxes(ALICE) == []
-
-
-def test_what_is_under_way_is_counted_by_owner() -> None:
-    counted, seen = AtOnce(), list[int]()
-    with counted.one_more("a", seen.append), counted.one_more("a", seen.append):
-        with counted.one_more("b", seen.append):
-            pass
-        with counted.one_more("a", seen.append):
-            pass
-    with counted.one_more("a", seen.append):
-        pass
-    assert seen == [0, 1, 0, 2, 0]
-    assert vars(counted)["_under_way"] == {}
+        await sleepy.operations.delegations.delegate(ALICE, Task("x", agent=True))
+    assert await sleepy.operations.boxes.list_boxes(ALICE) == []

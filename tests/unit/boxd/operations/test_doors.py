@@ -34,21 +34,23 @@ async def made(world: World, verb: str, spec: str) -> tuple[Box, list[str]]:
     notes: list[str] = []
     ops = world.operations
     if verb == "up":
-        await ops.up(ALICE, spec, notes=notes.append)
+        await ops.boxes.up(ALICE, spec, notes=notes.append)
     elif verb == "fork":
-        await ops.fork(ALICE, base_of(spec), spec, notes=notes.append)
+        await ops.snapshots.fork(ALICE, base_of(spec), spec, notes=notes.append)
     else:
         run = verb == "exec"
-        async with ops.attach(ALICE, spec, kind="spec", why=verb, run_box=run, notes=notes.append):
+        async with ops.boxes.attach(
+            ALICE, spec, kind="spec", why=verb, run_box=run, notes=notes.append
+        ):
             pass
     [box] = [box for box in await world.store.boxes(ALICE.owner) if box.name == "child"]
-    await ops.remove(ALICE, box.id)
+    await ops.boxes.remove(ALICE, box.id)
     return box, notes
 
 
 @pytest.mark.parametrize("spec", SPECS)
 async def test_the_rows_of_all_verbs_are_equal(sleepy: World, spec: str) -> None:
-    await sleepy.operations.up(ALICE, f"{base_of(spec)}:debian:small")
+    await sleepy.operations.boxes.up(ALICE, f"{base_of(spec)}:debian:small")
     row, notes = await made(sleepy, "up", spec)
     for verb in ("shell", "exec", "fork"):
         other, told = await made(sleepy, verb, spec)

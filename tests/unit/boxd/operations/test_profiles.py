@@ -20,50 +20,50 @@ HOUR = timedelta(hours=1)
 
 
 async def test_a_profile_is_kept_shown_and_forgotten(ops: Operations) -> None:
-    made = await ops.set_profile(
+    made = await ops.profiles.set_profile(
         ALICE, "Py", image="debian", flavor="LARGE", ttl=HOUR, grace=2 * HOUR, egress="b.org, a.org"
     )
     assert made == Profile("py", "debian", "large", HOUR, 2 * HOUR, "a.org,b.org")
-    assert await ops.list_profiles(ALICE) == [made]
-    assert await ops.show_profile(ALICE, "PY") == made
-    again = await ops.set_profile(ALICE, "py", image="debian")
-    assert await ops.list_profiles(ALICE) == [again] == [Profile("py", "debian")]
-    assert await ops.remove_profile(ALICE, "py") == again
-    assert await ops.list_profiles(ALICE) == []
+    assert await ops.profiles.list_profiles(ALICE) == [made]
+    assert await ops.profiles.show_profile(ALICE, "PY") == made
+    again = await ops.profiles.set_profile(ALICE, "py", image="debian")
+    assert await ops.profiles.list_profiles(ALICE) == [again] == [Profile("py", "debian")]
+    assert await ops.profiles.remove_profile(ALICE, "py") == again
+    assert await ops.profiles.list_profiles(ALICE) == []
 
 
 async def test_profiles_are_the_owner_s_alone(ops: Operations) -> None:
-    await ops.set_profile(ALICE, "py", image="debian")
-    assert await ops.list_profiles(BOB) == []
-    for verb in (ops.show_profile, ops.remove_profile):
+    await ops.profiles.set_profile(ALICE, "py", image="debian")
+    assert await ops.profiles.list_profiles(BOB) == []
+    for verb in (ops.profiles.show_profile, ops.profiles.remove_profile):
         with pytest.raises(NotFound, match="no profile 'py'; see: profiles ls"):
             await verb(BOB, "py")
     with pytest.raises(UnknownImage):
-        await ops.up(BOB, "web:py")
+        await ops.boxes.up(BOB, "web:py")
 
 
 async def test_a_scoped_key_uses_profiles_and_changes_none(ops: Operations) -> None:
-    await ops.set_profile(ALICE, "py", image="debian", flavor="large")
-    assert [one.name for one in await ops.list_profiles(SCOPED)] == ["py"]
+    await ops.profiles.set_profile(ALICE, "py", image="debian", flavor="large")
+    assert [one.name for one in await ops.profiles.list_profiles(SCOPED)] == ["py"]
     with pytest.raises(Forbidden, match="change a profile"):
-        await ops.set_profile(SCOPED, "py", image="debian")
+        await ops.profiles.set_profile(SCOPED, "py", image="debian")
     with pytest.raises(Forbidden, match="change a profile"):
-        await ops.remove_profile(SCOPED, "py")
-    await ops.up(ALICE, "ws1/first")
-    assert (await ops.up(SCOPED, "web:py")).flavor == "large"
+        await ops.profiles.remove_profile(SCOPED, "py")
+    await ops.boxes.up(ALICE, "ws1/first")
+    assert (await ops.boxes.up(SCOPED, "web:py")).flavor == "large"
 
 
 async def test_a_profile_wins_over_an_image_and_the_spec_over_the_profile(
     world: World, ops: Operations
 ) -> None:
     notes: list[str] = []
-    await ops.set_profile(
+    await ops.profiles.set_profile(
         ALICE, "unbuilt", image="debian", flavor="large", ttl=HOUR, grace=HOUR, egress="none",
         notes=notes.append,
     )  # fmt: skip
     assert notes == ["unbuilt in a box spec now means this profile, not the image of that name"]
-    await ops.up(ALICE, "one:unbuilt")
-    await ops.up(ALICE, "two:UNBUILT:small^2h+5m")
+    await ops.boxes.up(ALICE, "one:unbuilt")
+    await ops.boxes.up(ALICE, "two:UNBUILT:small^2h+5m")
     one, two = sorted(await world.store.boxes(ALICE.owner), key=lambda box: box.name)
     assert (one.image, one.flavor, one.egress, one.grace) == ("debian", "large", "none", HOUR)
     assert one.deadline == world.clock.now() + HOUR
@@ -73,26 +73,26 @@ async def test_a_profile_wins_over_an_image_and_the_spec_over_the_profile(
 
 async def test_a_box_stays_what_it_was_made_of(ops: Operations) -> None:
     notes: list[str] = []
-    await ops.set_profile(ALICE, "py", image="debian", flavor="large")
-    await ops.up(ALICE, "web:py")
-    await ops.up(ALICE, "web:py", notes=notes.append)
+    await ops.profiles.set_profile(ALICE, "py", image="debian", flavor="large")
+    await ops.boxes.up(ALICE, "web:py")
+    await ops.boxes.up(ALICE, "web:py", notes=notes.append)
     assert notes == []
-    await ops.remove_profile(ALICE, "py")
-    assert (await ops.up(ALICE, "web", notes=notes.append)).flavor == "large"
+    await ops.profiles.remove_profile(ALICE, "py")
+    assert (await ops.boxes.up(ALICE, "web", notes=notes.append)).flavor == "large"
 
 
 async def test_what_a_profile_names_may_have_gone(world: World, ops: Operations) -> None:
     await world.store.put_profile(ALICE.owner, Profile("old", "gone"))
     with pytest.raises(UnknownImage, match="profile old: no image 'gone'"):
-        await ops.up(ALICE, "web:old")
+        await ops.boxes.up(ALICE, "web:old")
     await world.store.put_profile(ALICE.owner, Profile("old", "debian", "gone"))
     with pytest.raises(UnknownImage, match="no flavor 'gone'"):
-        await ops.up(ALICE, "web:old")
+        await ops.boxes.up(ALICE, "web:old")
     assert await world.left_overs() == {}
 
 
 async def test_an_image_that_is_not_built_yet_is_taken(ops: Operations) -> None:
-    assert (await ops.set_profile(ALICE, "later", image="unbuilt")).image == "unbuilt"
+    assert (await ops.profiles.set_profile(ALICE, "later", image="unbuilt")).image == "unbuilt"
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ async def test_an_image_that_is_not_built_yet_is_taken(ops: Operations) -> None:
         ("a/b", "debian", {}, BadName, "profile name 'a/b' is not valid"),
         ("small", "debian", {}, BadRequest, "'small' is a flavor"),
         ("py", "nope", {}, UnknownImage, "no image 'nope'"),
-        ("py", "debian:small", {}, BadRequest, "'debian:small' is not valid: an image alone"),
-        ("py", "debian^2h", {}, BadRequest, "an image alone"),
+        ("py", "debian:small", {}, BadRequest, "'debian:small' is not valid: give one name"),
+        ("py", "debian^2h", {}, BadRequest, "give one name"),
         ("py", "", {}, BadRequest, "image '' is missing|image ''"),
         ("py", "a b", {}, BadRequest, "'a b'"),
         ("py", "debian", {"flavor": "huge"}, UnknownImage, "no flavor 'huge'; known: large, small"),
-        ("py", "debian", {"egress": "all,none"}, BadRequest, "stands alone"),
+        ("py", "debian", {"egress": "all,none"}, BadRequest, "must be the whole policy"),
         ("py", "debian", {"egress": "exa mple.org"}, BadRequest, "egress"),
     ],
 )
@@ -115,16 +115,16 @@ async def test_what_is_refused(
     ops: Operations, name: str, image: str, more: dict[str, str], error: type, said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        await ops.set_profile(
+        await ops.profiles.set_profile(
             ALICE, name, image=image, flavor=more.get("flavor"), egress=more.get("egress")
         )
-    assert await ops.list_profiles(ALICE) == []
+    assert await ops.profiles.list_profiles(ALICE) == []
 
 
 async def test_their_number_is_bounded(ops: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiles, "MAX_PROFILES", 2)
     for name in ("a", "b"):
-        await ops.set_profile(ALICE, name, image="debian")
+        await ops.profiles.set_profile(ALICE, name, image="debian")
     with pytest.raises(QuotaExceeded, match="2 profiles per owner; remove one: profiles rm NAME"):
-        await ops.set_profile(ALICE, "c", image="debian")
-    await ops.set_profile(ALICE, "a", image="debian", flavor="large")
+        await ops.profiles.set_profile(ALICE, "c", image="debian")
+    await ops.profiles.set_profile(ALICE, "a", image="debian", flavor="large")

@@ -12,7 +12,7 @@ from boxd.authz import Action, may
 from boxd.errors import Forbidden, InvalidKey, NotFound
 from boxd.operations import proxies
 from boxd.secret import Secret, digest
-from boxd.store.memory import MemoryStore
+from tests.doubles.control_store import MemoryStore
 from tests.harness.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
@@ -27,35 +27,35 @@ async def a_key(
     ops: Operations, name: str = "laptop", scope: str | None = None, ttl: timedelta | None = None
 ) -> Principal:
     """Whom a fresh API key of Alice's stands for."""
-    _, secret = await ops.create_key(ALICE, name, scope=scope, ttl=ttl)
-    return await ops.principal_of_key(secret.reveal())
+    _, secret = await ops.keys.create_key(ALICE, name, scope=scope, ttl=ttl)
+    return await ops.keys.principal_of_key(secret.reveal())
 
 
 async def a_box(ops: Operations, spec: str = "web") -> Box:
     """A box of Alice's."""
-    await ops.up(ALICE, spec)
-    return await ops.resolve(ALICE, spec)
+    await ops.boxes.up(ALICE, spec)
+    return await ops.directory.resolve(ALICE, spec)
 
 
 async def opened(ops: Operations, ref: str = "web", port: int = 80) -> str:
     """A cookie for a port of a box, by a key of its own."""
     box = await a_box(ops, ref)
     key = await a_key(ops, f"for-{box.id}")
-    return (await ops.open_proxy_session(key, box, port, None)).reveal()
+    return (await ops.proxies.open_proxy_session(key, box, port, None)).reveal()
 
 
 async def principal_of(
     ops: Operations, cookie: str, ref: str, port: int, host: str | None
 ) -> Principal:
     """Whom a cookie stands for; the box is the principal's one."""
-    p, box = await ops.opened_by_cookie(cookie, ref, port, host)
+    p, box = await ops.proxies.opened_by_cookie(cookie, ref, port, host)
     assert box.id == p.box
     return p
 
 
 async def test_a_cookie_opens_its_port_of_its_box(ops: Operations) -> None:
     box, key = await a_box(ops), await a_key(ops)
-    cookie = await ops.open_proxy_session(key, box, 80, None)
+    cookie = await ops.proxies.open_proxy_session(key, box, 80, None)
     assert len(cookie.reveal()) == 43
     for ref in ("web", box.id, box.id[:6]):
         p = await principal_of(ops, cookie.reveal(), ref, 80, None)
@@ -82,7 +82,7 @@ async def test_nowhere_else(ops: Operations) -> None:
 async def test_a_cookie_of_a_preview_host_opens_that_host(ops: Operations) -> None:
     box, key = await a_box(ops), await a_key(ops)
     host = "web-80.preview.test"
-    cookie = (await ops.open_proxy_session(key, box, 80, host)).reveal()
+    cookie = (await ops.proxies.open_proxy_session(key, box, 80, host)).reveal()
     assert (await principal_of(ops, cookie, "web", 80, host)).box == box.id
     for other in (None, f"{box.id}-80.preview.test"):
         with pytest.raises(InvalidKey):
@@ -98,9 +98,9 @@ async def test_what_is_no_cookie(ops: Operations, value: str) -> None:
 
 async def test_a_cookie_ends_after_an_hour_or_with_its_key(world: World, ops: Operations) -> None:
     box = await a_box(ops)
-    long = await ops.open_proxy_session(await a_key(ops), box, 80, None)
+    long = await ops.proxies.open_proxy_session(await a_key(ops), box, 80, None)
     brief = await a_key(ops, "brief", ttl=timedelta(minutes=5))
-    short = await ops.open_proxy_session(brief, box, 80, None)
+    short = await ops.proxies.open_proxy_session(brief, box, 80, None)
     world.clock.turn(299 * SECOND)
     for cookie in (long, short):
         await principal_of(ops, cookie.reveal(), "web", 80, None)
@@ -115,8 +115,8 @@ async def test_a_cookie_ends_after_an_hour_or_with_its_key(world: World, ops: Op
 
 async def test_a_cookie_goes_with_its_key(ops: Operations) -> None:
     box = await a_box(ops)
-    cookie = await ops.open_proxy_session(await a_key(ops), box, 80, None)
-    await ops.remove_key(ALICE, "laptop")
+    cookie = await ops.proxies.open_proxy_session(await a_key(ops), box, 80, None)
+    await ops.keys.remove_key(ALICE, "laptop")
     await a_key(ops)
     with pytest.raises(InvalidKey):
         await principal_of(ops, cookie.reveal(), "web", 80, None)
@@ -124,7 +124,7 @@ async def test_a_cookie_goes_with_its_key(ops: Operations) -> None:
 
 async def test_a_cookie_goes_with_its_box(ops: Operations) -> None:
     cookie = await opened(ops)
-    await ops.remove(ALICE, "web")
+    await ops.boxes.remove(ALICE, "web")
     with pytest.raises(InvalidKey):
         await principal_of(ops, cookie, "web", 80, None)
     await a_box(ops)
@@ -136,7 +136,7 @@ async def test_a_box_that_changes_hands_takes_no_cookie_along(
     world: World, ops: Operations
 ) -> None:
     cookie = await opened(ops)
-    box = await ops.resolve(ALICE, "web")
+    box = await ops.directory.resolve(ALICE, "web")
     assert isinstance(world.store, MemoryStore)
     world.store._boxes[box.id] = replace(box, owner=BOB.owner)
     with pytest.raises(InvalidKey):
@@ -146,7 +146,7 @@ async def test_a_box_that_changes_hands_takes_no_cookie_along(
 async def test_a_scoped_key_leaves_its_scope_in_the_cookie(ops: Operations) -> None:
     inside, outside = await a_box(ops, "ws1/web"), await a_box(ops, "web")
     key = await a_key(ops, scope="ws1")
-    cookie = (await ops.open_proxy_session(key, inside, 80, None)).reveal()
+    cookie = (await ops.proxies.open_proxy_session(key, inside, 80, None)).reveal()
     p = await principal_of(ops, cookie, "web", 80, None)
     assert (p.scope, p.box) == ("ws1", inside.id)
     with pytest.raises(InvalidKey):
@@ -158,18 +158,18 @@ async def test_only_api_keys_open_sessions(ops: Operations) -> None:
     visitor = await principal_of(ops, cookie, "web", 80, None)
     for p in (ALICE, visitor):
         with pytest.raises(Forbidden):
-            await ops.open_proxy_session(p, box, 80, None)
+            await ops.proxies.open_proxy_session(p, box, 80, None)
 
 
 async def test_nothing_opens_a_box_or_by_a_key_that_is_gone(ops: Operations) -> None:
     box, key = await a_box(ops), await a_key(ops)
-    await ops.remove_key(ALICE, "laptop")
+    await ops.keys.remove_key(ALICE, "laptop")
     with pytest.raises(NotFound):
-        await ops.open_proxy_session(key, box, 80, None)
+        await ops.proxies.open_proxy_session(key, box, 80, None)
     key = await a_key(ops)
-    await ops.remove(ALICE, "web")
+    await ops.boxes.remove(ALICE, "web")
     with pytest.raises(NotFound):
-        await ops.open_proxy_session(key, box, 80, None)
+        await ops.proxies.open_proxy_session(key, box, 80, None)
 
 
 async def test_a_cookie_may_see_and_attach_its_box_and_nothing_else(ops: Operations) -> None:
@@ -178,12 +178,12 @@ async def test_a_cookie_may_see_and_attach_its_box_and_nothing_else(ops: Operati
     allowed = {action for action in Action if may(p, action)}
     assert allowed == {Action.SHOW_BOX, Action.ATTACH_BOX}
     with pytest.raises(NotFound):
-        await ops.resolve(p, "other")
+        await ops.directory.resolve(p, "other")
 
 
 async def test_a_blocked_owner_is_told_so(world: World, ops: Operations) -> None:
     cookie = await opened(ops)
-    await world.gate.block(ALICE.owner)
+    await world.access_policy.block(ALICE.owner)
     with pytest.raises(Forbidden):
         await principal_of(ops, cookie, "web", 80, None)
 
@@ -195,14 +195,14 @@ async def test_the_oldest_sessions_make_room(
     box, key = await a_box(ops), await a_key(ops)
     cookies: list[Secret] = []
     for _ in range(3):
-        cookies.append(await ops.open_proxy_session(key, box, 80, None))
+        cookies.append(await ops.proxies.open_proxy_session(key, box, 80, None))
         world.clock.turn(1 * SECOND)
     with pytest.raises(InvalidKey):
         await principal_of(ops, cookies[0].reveal(), "web", 80, None)
     for cookie in cookies[1:]:
         await principal_of(ops, cookie.reveal(), "web", 80, None)
     world.clock.turn(3600 * SECOND)
-    last = await ops.open_proxy_session(key, box, 80, None)
+    last = await ops.proxies.open_proxy_session(key, box, 80, None)
     assert isinstance(world.store, MemoryStore)
     stored = world.store._proxy_sessions.values()
     assert [sha256 for _, sha256 in stored] == [digest(last.reveal())]
@@ -217,12 +217,12 @@ async def test_a_box_that_was_found_for_somebody_else_is_not_attached(
     scoped = await a_key(ops, "scoped", scope="ws1")
     for p, found in ((BOB, box), (visitor, other), (scoped, box), (visitor, inside)):
         with pytest.raises(NotFound):
-            async with ops.attach(p, found, kind="reference", why="proxy"):
+            async with ops.boxes.attach(p, found, kind="reference", why="proxy"):
                 raise AssertionError(p)
         assert world.lifecycle.attachments.count(found.id) == 0
-    async with ops.attach(visitor, box, kind="reference", why="proxy") as held:
+    async with ops.boxes.attach(visitor, box, kind="reference", why="proxy") as held:
         assert held.box.id == box.id
-    await ops.remove(ALICE, "web")
+    await ops.boxes.remove(ALICE, "web")
     with pytest.raises(NotFound):
-        async with ops.attach(visitor, box, kind="reference", why="proxy"):
+        async with ops.boxes.attach(visitor, box, kind="reference", why="proxy"):
             raise AssertionError

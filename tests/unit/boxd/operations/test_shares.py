@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes import expiry
+from boxd.boxes.presence import expiry
 from boxd.errors import (
     Ambiguous,
     BadRequest,
@@ -43,65 +43,65 @@ async def minted(
     ops: Operations, ref: str = "web", ttl: timedelta | None = None
 ) -> tuple[Share, Secret]:
     """A share of one of Alice's boxes, which is made if it is not there, and its token."""
-    await ops.up(ALICE, ref)
-    one, token = await ops.create_share(ALICE, ref, ttl=ttl)
+    await ops.boxes.up(ALICE, ref)
+    one, token = await ops.shares.create_share(ALICE, ref, ttl=ttl)
     return one.share, token
 
 
 async def refusal(ops: Operations, token: Secret) -> str:
     """What the holder of a token that is good for nothing is told."""
     with pytest.raises(InvalidShare) as refused:
-        await ops.principal_of_share(token)
+        await ops.shares.principal_of_share(token)
     return str(refused.value)
 
 
 async def visit(ops: Operations, token: Secret) -> None:
     """Holds the shared box until that is ended."""
-    holder = await ops.principal_of_share(token)
-    async with ops.attach_shared(holder, why="shell"):
+    holder = await ops.shares.principal_of_share(token)
+    async with ops.shares.attach_shared(holder, why="shell"):
         await asyncio.Event().wait()
 
 
 async def test_a_share_opens_its_box_and_is_stored_as_a_hash(world: World, ops: Operations) -> None:
-    box = await ops.up(ALICE, "ws1/web")
-    await ops.up(ALICE, "other")
-    one, token = await ops.create_share(ALICE, "web", "ws1", ttl=DAY)
+    box = await ops.boxes.up(ALICE, "ws1/web")
+    await ops.boxes.up(ALICE, "other")
+    one, token = await ops.shares.create_share(ALICE, "web", "ws1", ttl=DAY)
     text = token.reveal()
     assert len(text) == len("svcs_") + 32
     assert int(text.removeprefix("svcs_"), 16) >= 0
     assert text not in repr(world.store.__dict__)
     assert text.removeprefix("svcs_") not in repr(world.store.__dict__)
     assert await world.store.find_share(digest(text)) == one.share
-    holder = await ops.principal_of_share(token)
+    holder = await ops.shares.principal_of_share(token)
     assert holder == Principal(
         *(ALICE.owner, None, "share", one.share.id), box=box.id, expires=world.clock.now() + DAY
     )
-    async with ops.attach_shared(holder, why="shell") as attachment:
+    async with ops.shares.attach_shared(holder, why="shell") as attachment:
         assert attachment.box.id == box.id
         assert world.lifecycle.attachments.why(box.id) == {"shared shell": 1}
     await ops.close()
-    [listed] = await ops.list_shares(ALICE)
+    [listed] = await ops.shares.list_shares(ALICE)
     assert listed.ref == "ws1/web"
     assert listed.share == replace(one.share, last_used=world.clock.now())
 
 
 async def test_a_holder_has_one_box_and_nothing_else(ops: Operations) -> None:
     _, token = await minted(ops)
-    holder = await ops.principal_of_share(token)
-    await ops.up(ALICE, "other")
+    holder = await ops.shares.principal_of_share(token)
+    await ops.boxes.up(ALICE, "other")
     for ref in ("other", "ws1/web", "absent"):
         with pytest.raises(NotFound):
-            await ops.resolve(holder, ref)
+            await ops.directory.resolve(holder, ref)
     for refused in (
-        ops.list_boxes(holder),
-        ops.up(holder, "new"),
-        ops.remove(holder, "web"),
-        ops.suspend(holder, "web"),
-        ops.pin(holder, "web", span=DAY),
-        ops.create_share(holder, "web", ttl=None),
-        ops.list_shares(holder),
-        ops.remove_share(holder, "0"),
-        ops.create_key(holder, "key", scope=None, ttl=None),
+        ops.boxes.list_boxes(holder),
+        ops.boxes.up(holder, "new"),
+        ops.boxes.remove(holder, "web"),
+        ops.boxes.suspend(holder, "web"),
+        ops.boxes.pin(holder, "web", span=DAY),
+        ops.shares.create_share(holder, "web", ttl=None),
+        ops.shares.list_shares(holder),
+        ops.shares.remove_share(holder, "0"),
+        ops.keys.create_key(holder, "key", scope=None, ttl=None),
     ):
         with pytest.raises(Forbidden):
             await refused
@@ -113,8 +113,8 @@ async def test_all_tokens_that_are_good_for_nothing_are_told_the_same(
     first, revoked = await minted(ops)
     (_, expired), (_, removed) = await minted(ops, ttl=DAY), await minted(ops, "gone")
     _, good = await minted(ops)
-    await ops.remove_share(ALICE, first.id)
-    await ops.remove(ALICE, "gone")
+    await ops.shares.remove_share(ALICE, first.id)
+    await ops.boxes.remove(ALICE, "gone")
     world.clock.turn(DAY)
     text = good.reveal()
     bad = [
@@ -123,34 +123,36 @@ async def test_all_tokens_that_are_good_for_nothing_are_told_the_same(
         *map(Secret, ("svcs_" + "0" * 32, text.removeprefix("svcs_"), "svcs_" + "\u0661" * 32)),
     ]
     assert len({await refusal(ops, token) for token in bad}) == 1
-    await ops.principal_of_share(good)
+    await ops.shares.principal_of_share(good)
 
 
 async def test_a_box_that_goes_while_it_is_looked_for_is_a_share_that_is_over(
     ops: Operations,
 ) -> None:
     _, token = await minted(ops)
-    holder = await ops.principal_of_share(token)
-    await ops.remove(ALICE, "web")
+    holder = await ops.shares.principal_of_share(token)
+    await ops.boxes.remove(ALICE, "web")
     with pytest.raises(InvalidShare):
-        async with ops.attach_shared(holder, why="shell"):
+        async with ops.shares.attach_shared(holder, why="shell"):
             pytest.fail("nobody may come in")
 
 
 async def test_a_share_wakes_its_box(sleepy: World) -> None:
     ops = sleepy.operations
     _, token = await minted(ops)
-    assert (await ops.suspend(ALICE, "web")).state == BoxState.SUSPENDED
-    async with ops.attach_shared(await ops.principal_of_share(token), why="shell"):
-        assert (await ops.resolve(ALICE, "web")).state is BoxState.RUNNING
+    assert (await ops.boxes.suspend(ALICE, "web")).state == BoxState.SUSPENDED
+    async with ops.shares.attach_shared(await ops.shares.principal_of_share(token), why="shell"):
+        assert (await ops.directory.resolve(ALICE, "web")).state is BoxState.RUNNING
 
 
 async def test_the_environment_of_an_owner_is_not_for_holders(ops: Operations) -> None:
     _, token = await minted(ops)
-    await ops.set_secret(ALICE, "TOKEN", Secret("of the owner"), tier="account")
-    async with ops.attach(ALICE, "web", kind="reference", why="shell") as own:
+    await ops.secrets.set_secret(ALICE, "TOKEN", Secret("of the owner"), tier="account")
+    async with ops.boxes.attach(ALICE, "web", kind="reference", why="shell") as own:
         assert own.env == {"TOKEN": "of the owner"}
-    async with ops.attach_shared(await ops.principal_of_share(token), why="shell") as shared:
+    async with ops.shares.attach_shared(
+        await ops.shares.principal_of_share(token), why="shell"
+    ) as shared:
         assert shared.env == {}
 
 
@@ -164,7 +166,7 @@ async def test_what_a_share_holds_open_ends_with_it(
     count = world.lifecycle.attachments.count
     await until(lambda: count(mine.box_id) == 3)
     if how == "revoked":
-        assert (await ops.remove_share(ALICE, mine.id[:12])).share.id == mine.id
+        assert (await ops.shares.remove_share(ALICE, mine.id[:12])).share.id == mine.id
     else:
         world.clock.turn(DAY)
     for ended in visits[:2]:
@@ -180,10 +182,10 @@ async def test_a_share_that_is_revoked_while_its_holder_comes_in_opens_nothing(
     world: World, ops: Operations
 ) -> None:
     _, token = await minted(ops)
-    holder = await ops.principal_of_share(token)
-    await ops.remove_share(ALICE, holder.key_id or "")
+    holder = await ops.shares.principal_of_share(token)
+    await ops.shares.remove_share(ALICE, holder.key_id or "")
     with pytest.raises(InvalidKey, match="revoked"):
-        async with ops.attach_shared(holder, why="shell"):
+        async with ops.shares.attach_shared(holder, why="shell"):
             pytest.fail("nobody may come in")
 
 
@@ -199,7 +201,7 @@ async def test_what_a_share_holds_open_ends_also_without_the_database(
 
     monkeypatch.setattr(world.store, "remove_share", out)
     with pytest.raises(Unavailable):
-        await ops.remove_share(ALICE, mine.id)
+        await ops.shares.remove_share(ALICE, mine.id)
     with pytest.raises(InvalidKey):
         await asyncio.wait_for(held, 30)
 
@@ -208,40 +210,44 @@ async def test_bad_shares_are_refused(world: World, ops: Operations) -> None:
     mine, _ = await minted(ops)
     for ttl in (timedelta(0), -DAY):
         with pytest.raises(BadRequest, match="positive"):
-            await ops.create_share(ALICE, "web", ttl=ttl)
+            await ops.shares.create_share(ALICE, "web", ttl=ttl)
     with pytest.raises(NotFound):
-        await ops.create_share(BOB, "web", ttl=None)
+        await ops.shares.create_share(BOB, "web", ttl=None)
     with pytest.raises(Forbidden):
-        await ops.create_share(SCOPED, "web", ttl=None)
-    assert await ops.list_shares(BOB) == []
+        await ops.shares.create_share(SCOPED, "web", ttl=None)
+    assert await ops.shares.list_shares(BOB) == []
     for id_ in (mine.id, mine.id[:4]):
         with pytest.raises(NotFound):
-            await ops.remove_share(BOB, id_)
+            await ops.shares.remove_share(BOB, id_)
     for id_ in ("", "f" * 32, mine.id + "0", "web", "\x1b"):
         with pytest.raises(NotFound, match="no share"):
-            await ops.remove_share(ALICE, id_)
-    box = await ops.resolve(ALICE, "web")
+            await ops.shares.remove_share(ALICE, id_)
+    box = await ops.directory.resolve(ALICE, "web")
     await world.store.change_box(box.id, confidential=True)
     with pytest.raises(Confidential, match="ssh -J jump@HOST root@"):
-        await ops.create_share(ALICE, "web", ttl=None)
+        await ops.shares.create_share(ALICE, "web", ttl=None)
 
 
 async def test_shares_are_listed_by_box_and_ambiguous_ids_are_refused(ops: Operations) -> None:
     for ref in ("web", "web", "ws1/web"):
         await minted(ops, ref)
-    assert sorted(one.ref for one in await ops.list_shares(ALICE)) == ["web", "web", "ws1/web"]
-    assert [one.ref for one in await ops.list_shares(ALICE, "web", "ws1")] == ["ws1/web"]
+    assert sorted(one.ref for one in await ops.shares.list_shares(ALICE)) == [
+        "web",
+        "web",
+        "ws1/web",
+    ]
+    assert [one.ref for one in await ops.shares.list_shares(ALICE, "web", "ws1")] == ["ws1/web"]
     with pytest.raises(NotFound):
-        await ops.list_shares(ALICE, "nothing")
+        await ops.shares.list_shares(ALICE, "nothing")
     # Sixteen digits, and one more share than that.
     for _ in range(14):
-        await ops.create_share(ALICE, "web", ttl=None)
-    ids = [one.share.id for one in await ops.list_shares(ALICE)]
+        await ops.shares.create_share(ALICE, "web", ttl=None)
+    ids = [one.share.id for one in await ops.shares.list_shares(ALICE)]
     first = next(id_[0] for id_ in ids if sum(other[0] == id_[0] for other in ids) > 1)
     with pytest.raises(Ambiguous) as refused:
-        await ops.remove_share(ALICE, first)
+        await ops.shares.remove_share(ALICE, first)
     assert all((id_ in str(refused.value)) == (id_[0] == first) for id_ in ids)
-    assert len(await ops.list_shares(ALICE)) == 17
+    assert len(await ops.shares.list_shares(ALICE)) == 17
 
 
 @pytest.fixture
@@ -260,21 +266,21 @@ async def test_living_shares_are_limited(frugal: World) -> None:
     for ttl in (DAY, DAY, None):
         await minted(ops, ttl=ttl)
     with pytest.raises(QuotaExceeded, match="3 shares per owner"):
-        await ops.create_share(ALICE, "web", ttl=None)
+        await ops.shares.create_share(ALICE, "web", ttl=None)
     frugal.clock.turn(DAY)
-    assert len(await ops.list_shares(ALICE)) == 3
+    assert len(await ops.shares.list_shares(ALICE)) == 3
     await minted(ops)
-    assert [one.share.expires for one in await ops.list_shares(ALICE)] == [None, None]
+    assert [one.share.expires for one in await ops.shares.list_shares(ALICE)] == [None, None]
 
 
 async def test_shares_that_are_made_at_once_are_counted_one_by_one(
     frugal: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ops = frugal.operations
-    await ops.up(ALICE, "web")
+    await ops.boxes.up(ALICE, "web")
     wait_turns(monkeypatch, frugal.store, "shares", "add_share")
     made = await asyncio.gather(
-        *(ops.create_share(ALICE, "web", ttl=None) for _ in range(9)), return_exceptions=True
+        *(ops.shares.create_share(ALICE, "web", ttl=None) for _ in range(9)), return_exceptions=True
     )
     assert sum(isinstance(one, BoxdError) for one in made) == 6
-    assert len(await ops.list_shares(ALICE)) == 3
+    assert len(await ops.shares.list_shares(ALICE)) == 3

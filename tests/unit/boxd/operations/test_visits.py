@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.feed import ASKS, FLEET
+from boxd.boxes.state.feed import ASKS, FLEET
 from boxd.errors import Forbidden, InvalidKey
 from boxd.principal import Principal
 from tests.harness.world import ALICE, BOB, SCOPED, World
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from boxd.boxes.feed import Listener
+    from boxd.boxes.state.feed import Listener
     from boxd.operations import Operations
 
 
@@ -35,7 +35,11 @@ async def sleepy(tmp_path: Path) -> AsyncIterator[World]:
 def heard(sleepy: World) -> Iterator[dict[str, Listener]]:
     """Three who listen: to Alice's account, to her workspace `ws1`, to Bob's account."""
     ops = sleepy.operations
-    with ops.changes(ALICE) as account, ops.changes(SCOPED) as inside, ops.changes(BOB) as other:
+    with (
+        ops.visits.changes(ALICE) as account,
+        ops.visits.changes(SCOPED) as inside,
+        ops.visits.changes(BOB) as other,
+    ):
         yield {"account": account, "inside": inside, "other": other}
 
 
@@ -53,15 +57,15 @@ def silent(listener: Listener) -> bool:
 
 async def test_verbs_that_change_a_box_are_heard(sleepy: World, heard: dict[str, Listener]) -> None:
     ops = sleepy.operations
-    await ops.up(ALICE, "web")
+    await ops.boxes.up(ALICE, "web")
     assert await heard["account"].next() == {FLEET}
     verbs: list[Callable[[], Awaitable[object]]] = [
-        lambda: ops.pin(ALICE, "web", span=timedelta(hours=1)),
-        lambda: ops.unpin(ALICE, "web"),
-        lambda: ops.suspend(ALICE, "web"),
-        lambda: ops.resume(ALICE, "web"),
-        lambda: ops.fork(ALICE, "web", "copy"),
-        lambda: ops.remove(ALICE, "copy"),
+        lambda: ops.boxes.pin(ALICE, "web", span=timedelta(hours=1)),
+        lambda: ops.boxes.unpin(ALICE, "web"),
+        lambda: ops.boxes.suspend(ALICE, "web"),
+        lambda: ops.boxes.resume(ALICE, "web"),
+        lambda: ops.snapshots.fork(ALICE, "web", "copy"),
+        lambda: ops.boxes.remove(ALICE, "copy"),
     ]
     for verb in verbs:
         assert silent(heard["account"])
@@ -73,35 +77,35 @@ async def test_verbs_that_change_a_box_are_heard(sleepy: World, heard: dict[str,
 
 async def test_attaching_and_leaving_are_heard(sleepy: World, heard: dict[str, Listener]) -> None:
     ops = sleepy.operations
-    await ops.up(ALICE, "ws1/web")
+    await ops.boxes.up(ALICE, "ws1/web")
     await heard["inside"].next()
-    async with ops.attach(ALICE, "ws1/web", kind="reference", why="session"):
+    async with ops.boxes.attach(ALICE, "ws1/web", kind="reference", why="session"):
         assert await heard["inside"].next() == {FLEET}
     assert await heard["inside"].next() == {FLEET}
-    (box,) = await ops.list_boxes(SCOPED)
+    (box,) = await ops.boxes.list_boxes(SCOPED)
     sleepy.lifecycle.report(box.id, 1)
     assert await heard["inside"].next() == {FLEET}
     assert silent(heard["other"])
 
 
 async def test_what_the_timers_do_is_heard(sleepy: World, heard: dict[str, Listener]) -> None:
-    await sleepy.operations.up(ALICE, "web^1h")
+    await sleepy.operations.boxes.up(ALICE, "web^1h")
     await heard["account"].next()
     sleepy.clock.turn(timedelta(hours=2))
     await sleepy.look()
     assert await heard["account"].next() == {FLEET}
-    assert await sleepy.operations.list_boxes(ALICE) == []
+    assert await sleepy.operations.boxes.list_boxes(ALICE) == []
 
 
 async def test_questions_and_answers_are_heard(sleepy: World, heard: dict[str, Listener]) -> None:
     ops = sleepy.operations
-    box = await ops.up(ALICE, "ws1/web")
+    box = await ops.boxes.up(ALICE, "ws1/web")
     for one in ("account", "inside"):
         await heard[one].next()
-    asked = await ops.request_of_box(box.id, "ask", {"question": "Go on?", "options": []})
+    asked = await ops.asks.request_of_box(box.id, "ask", {"question": "Go on?", "options": []})
     for one in ("account", "inside"):
         assert await heard[one].next() == {ASKS}
-    await ops.answer_ask(ALICE, str(asked["ask"]), "yes")
+    await ops.asks.answer_ask(ALICE, str(asked["ask"]), "yes")
     for one in ("account", "inside"):
         assert await heard[one].next() == {ASKS}
     assert silent(heard["other"])
@@ -109,8 +113,8 @@ async def test_questions_and_answers_are_heard(sleepy: World, heard: dict[str, L
 
 async def test_a_change_is_told_in_its_own_turn(sleepy: World, heard: dict[str, Listener]) -> None:
     ops = sleepy.operations
-    await ops.up(ALICE, "web")
-    async with ops.attach(ALICE, "web", kind="reference", why="session") as held:
+    await ops.boxes.up(ALICE, "web")
+    async with ops.boxes.attach(ALICE, "web", kind="reference", why="session") as held:
         await heard["account"].next()
         sleepy.lifecycle.attachments.remove(held.hold)
         assert not silent(heard["account"])
@@ -119,22 +123,22 @@ async def test_a_change_is_told_in_its_own_turn(sleepy: World, heard: dict[str, 
 async def test_shares_and_cookies_hear_nothing(ops: Operations) -> None:
     for via in ("share", "cookie"):
         with pytest.raises(Forbidden):
-            ops.changes(Principal(ALICE.owner, None, via, box="0" * 32))
+            ops.visits.changes(Principal(ALICE.owner, None, via, box="0" * 32))
 
 
 async def test_a_revoked_key_ends_its_visit(ops: Operations) -> None:
-    key, _ = await ops.create_key(ALICE, "laptop", scope=None, ttl=None)
+    key, _ = await ops.keys.create_key(ALICE, "laptop", scope=None, ttl=None)
     p = Principal(ALICE.owner, None, "api_key", key.id)
     inside = asyncio.Event()
 
     async def stay() -> None:
-        async with ops.visit(p, "mcp"):
+        async with ops.visits.visit(p, "mcp"):
             inside.set()
             await asyncio.Event().wait()
 
     visit = asyncio.create_task(stay())
     await inside.wait()
-    await ops.remove_key(ALICE, "laptop")
+    await ops.keys.remove_key(ALICE, "laptop")
     with pytest.raises(InvalidKey):
         await visit
     with pytest.raises(InvalidKey):
@@ -144,11 +148,11 @@ async def test_a_revoked_key_ends_its_visit(ops: Operations) -> None:
 async def test_a_key_that_expires_ends_its_visit(world: World) -> None:
     p = replace(SCOPED, expires=world.clock.now())
     with pytest.raises(InvalidKey, match="expired"):
-        async with world.operations.visit(p, "mcp"):
+        async with world.operations.visits.visit(p, "mcp"):
             await asyncio.Event().wait()
 
 
 async def test_a_blocked_owner_is_no_visitor(world: World) -> None:
-    await world.operations._gate.block(ALICE.owner)
+    await world.operations.callers.access_policy.block(ALICE.owner)
     with pytest.raises(Forbidden):
-        world.operations.visit(ALICE, "mcp")
+        world.operations.visits.visit(ALICE, "mcp")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from boxd.operations import Operations
-    from boxd.operations.core import Drives
+    from boxd.operations.shared.drives import Drives
     from tests.harness.world import World
 
 
@@ -65,23 +65,23 @@ class FakeDrives:
 def drives(world: World) -> FakeDrives:
     """The drives of `world`."""
     made = FakeDrives()
-    world.operations._drives = cast("Drives", made)
+    world.use_drives(cast("Drives", made))
     return made
 
 
-async def test_they_are_listed_with_what_they_hold(ops: Operations, drives: FakeDrives) -> None:
+async def test_they_are_listed_with_what_they_hold(drives: FakeDrives, ops: Operations) -> None:
     drives.files = {(ALICE.owner, None): 1, (ALICE.owner, "ws1"): 3, (BOB.owner, "ws1"): 9}
-    await ops.up(ALICE, "web")
-    await ops.up(ALICE, "ws1/web")
-    await ops.create_workspace(ALICE, "empty")
-    views = await ops.list_workspaces(ALICE)
+    await ops.boxes.up(ALICE, "web")
+    await ops.boxes.up(ALICE, "ws1/web")
+    await ops.workspaces.create_workspace(ALICE, "empty")
+    views = await ops.workspaces.list_workspaces(ALICE)
     assert [(one.name, one.boxes, one.drive and one.drive.bytes) for one in views] == [
         (None, 1, 7),
         ("empty", 0, None),
         ("ws1", 1, 21),
     ]
-    assert [one.name for one in await ops.list_workspaces(SCOPED)] == ["ws1"]
-    assert [one.name for one in await ops.list_workspaces(BOB)] == [None]
+    assert [one.name for one in await ops.workspaces.list_workspaces(SCOPED)] == ["ws1"]
+    assert [one.name for one in await ops.workspaces.list_workspaces(BOB)] == [None]
 
 
 async def test_those_that_are_made_at_once_are_counted_one_by_one(
@@ -90,7 +90,7 @@ async def test_those_that_are_made_at_once_are_counted_one_by_one(
     ops = world.operations
     world.tiers[ALICE.owner] = replace(world.tier, workspaces=3)
     wait_turns(monkeypatch, world.store, "workspaces", "add_workspace")
-    made = (ops.create_workspace(ALICE, f"ws{number}") for number in range(9))
+    made = (ops.workspaces.create_workspace(ALICE, f"ws{number}") for number in range(9))
     await asyncio.gather(*made, return_exceptions=True)
     assert len(await world.store.workspaces(ALICE.owner)) == 3
 
@@ -98,86 +98,87 @@ async def test_those_that_are_made_at_once_are_counted_one_by_one(
 async def test_making_one_twice_and_too_many_are_refused(world: World) -> None:
     ops = world.operations
     world.tiers[ALICE.owner] = replace(world.tier, workspaces=2)
-    assert (await ops.create_workspace(ALICE, "One")).name == "one"
+    assert (await ops.workspaces.create_workspace(ALICE, "One")).name == "one"
     with pytest.raises(Conflict, match="one"):
-        await ops.create_workspace(ALICE, "one")
+        await ops.workspaces.create_workspace(ALICE, "one")
     with pytest.raises(BadName):
-        await ops.create_workspace(ALICE, "no/pe")
-    await ops.create_workspace(ALICE, "two")
+        await ops.workspaces.create_workspace(ALICE, "no/pe")
+    await ops.workspaces.create_workspace(ALICE, "two")
     with pytest.raises(QuotaExceeded, match="2 workspaces"):
-        await ops.create_workspace(ALICE, "three")
+        await ops.workspaces.create_workspace(ALICE, "three")
     with pytest.raises(QuotaExceeded, match="ws rm NAME"):
-        await ops.up(ALICE, "three/web")
+        await ops.boxes.up(ALICE, "three/web")
     with pytest.raises(QuotaExceeded):
-        async with ops.attach(ALICE, "three/web", kind="spec", why="shell"):
+        async with ops.boxes.attach(ALICE, "three/web", kind="spec", why="shell"):
             pass
-    await ops.up(ALICE, "two/web")
+    await ops.boxes.up(ALICE, "two/web")
     assert await world.store.workspaces(ALICE.owner) == ["one", "two"]
     with pytest.raises(Forbidden):
-        await ops.create_workspace(SCOPED, "other")
+        await ops.workspaces.create_workspace(SCOPED, "other")
 
 
 async def test_new_boxes_of_a_workspace_are_made_with_its_profile(ops: Operations) -> None:
-    await ops.set_profile(ALICE, "big", image="debian", flavor="large")
-    await ops.create_workspace(ALICE, "ws1")
-    before = await ops.up(ALICE, "ws1/before")
-    view = await ops.set_workspace_profile(ALICE, "ws1", "BIG")
+    await ops.profiles.set_profile(ALICE, "big", image="debian", flavor="large")
+    await ops.workspaces.create_workspace(ALICE, "ws1")
+    before = await ops.boxes.up(ALICE, "ws1/before")
+    view = await ops.workspaces.set_workspace_profile(ALICE, "ws1", "BIG")
     assert view.profile == "big"
     notes: list[str] = []
-    assert (await ops.up(ALICE, "ws1/new", notes=notes.append)).flavor == "large"
-    assert (await ops.up(ALICE, "ws1/plain:debian")).flavor == "small"
-    assert (await ops.up(ALICE, "ws1/before", notes=notes.append)).flavor == before.flavor
-    assert (await ops.up(ALICE, "elsewhere")).flavor == "small"
+    assert (await ops.boxes.up(ALICE, "ws1/new", notes=notes.append)).flavor == "large"
+    assert (await ops.boxes.up(ALICE, "ws1/plain:debian")).flavor == "small"
+    assert (await ops.boxes.up(ALICE, "ws1/before", notes=notes.append)).flavor == before.flavor
+    assert (await ops.boxes.up(ALICE, "elsewhere")).flavor == "small"
     assert not notes
     with pytest.raises(Conflict, match="ws profile ws1 -"):
-        await ops.remove_profile(ALICE, "big")
-    assert (await ops.set_workspace_profile(ALICE, "ws1", None)).profile is None
-    await ops.remove_profile(ALICE, "big")
-    assert (await ops.up(ALICE, "ws1/newer")).flavor == "small"
+        await ops.profiles.remove_profile(ALICE, "big")
+    assert (await ops.workspaces.set_workspace_profile(ALICE, "ws1", None)).profile is None
+    await ops.profiles.remove_profile(ALICE, "big")
+    assert (await ops.boxes.up(ALICE, "ws1/newer")).flavor == "small"
     with pytest.raises(NotFound):
-        await ops.set_workspace_profile(ALICE, "ws1", "big")
+        await ops.workspaces.set_workspace_profile(ALICE, "ws1", "big")
     with pytest.raises(NotFound):
-        await ops.set_workspace_profile(ALICE, "ws2", None)
+        await ops.workspaces.set_workspace_profile(ALICE, "ws2", None)
     with pytest.raises(Forbidden):
-        await ops.set_workspace_profile(SCOPED, "ws1", None)
+        await ops.workspaces.set_workspace_profile(SCOPED, "ws1", None)
 
 
 async def test_one_with_boxes_snapshots_or_files_is_removed_by_force_alone(
     sleepy: World,
 ) -> None:
-    ops, drives = sleepy.operations, FakeDrives()
-    ops._drives = cast("Drives", drives)
+    drives = FakeDrives()
+    sleepy.use_drives(cast("Drives", drives))
+    ops = sleepy.operations
     drives.files = {(ALICE.owner, "ws1"): 3, (ALICE.owner, "ws2"): 1, (BOB.owner, "ws1"): 9}
-    await ops.up(ALICE, "ws1/web")
-    await ops.up(ALICE, "ws2/web")
-    await ops.up(BOB, "ws1/web")
-    await ops.create_snapshot(ALICE, "ws1/web", "one")
+    await ops.boxes.up(ALICE, "ws1/web")
+    await ops.boxes.up(ALICE, "ws2/web")
+    await ops.boxes.up(BOB, "ws1/web")
+    await ops.snapshots.create_snapshot(ALICE, "ws1/web", "one")
     with pytest.raises(Conflict) as raised:
-        await ops.remove_workspace(ALICE, "ws1")
+        await ops.workspaces.remove_workspace(ALICE, "ws1")
     for word in ("box web", "snapshot web@one", "files on its drive", "ws rm ws1 --force"):
         assert word in str(raised.value)
     assert "ws1" in await sleepy.store.workspaces(ALICE.owner)
-    await ops.remove_workspace(ALICE, "ws1", force=True)
+    await ops.workspaces.remove_workspace(ALICE, "ws1", force=True)
     left = {(box.owner, box.ref) for box in await sleepy.store.all_boxes()}
     assert left == {(ALICE.owner, "ws2/web"), (BOB.owner, "ws1/web")}
     assert not await sleepy.store.all_snapshots()
     assert drives.files == {(ALICE.owner, "ws2"): 1, (BOB.owner, "ws1"): 9}
     assert await sleepy.store.workspaces(ALICE.owner) == ["ws2"]
     with pytest.raises(NotFound):
-        await ops.remove_workspace(ALICE, "ws1", force=True)
+        await ops.workspaces.remove_workspace(ALICE, "ws1", force=True)
 
 
 @pytest.mark.parametrize("what", ["box", "file"])
 async def test_each_of_them_alone_is_a_reason(
-    ops: Operations, drives: FakeDrives, what: str
+    drives: FakeDrives, ops: Operations, what: str
 ) -> None:
-    await ops.create_workspace(ALICE, "ws1")
+    await ops.workspaces.create_workspace(ALICE, "ws1")
     if what == "box":
-        await ops.up(ALICE, "ws1/web")
+        await ops.boxes.up(ALICE, "ws1/web")
     else:
         drives.files[ALICE.owner, "ws1"] = 1
     with pytest.raises(Conflict, match="--force"):
-        await ops.remove_workspace(ALICE, "ws1")
+        await ops.workspaces.remove_workspace(ALICE, "ws1")
     assert not drives.closed
 
 
@@ -185,44 +186,44 @@ async def test_secrets_keys_and_questions_of_it_go_with_it(
     world: World, drives: FakeDrives
 ) -> None:
     ops = world.operations
-    await ops.set_secret(ALICE, "A", Secret("account"), tier="account")
-    await ops.set_secret(ALICE, "A", Secret("ws1"), tier="workspace", ws="ws1")
-    _, inside = await ops.create_key(ALICE, "inside", scope="ws1", ttl=None)
-    _, whole = await ops.create_key(ALICE, "whole", scope=None, ttl=None)
-    await ops.ask(SCOPED, "Go on?")
-    stays = await ops.ask(ALICE, "And here?")
+    await ops.secrets.set_secret(ALICE, "A", Secret("account"), tier="account")
+    await ops.secrets.set_secret(ALICE, "A", Secret("ws1"), tier="workspace", ws="ws1")
+    _, inside = await ops.keys.create_key(ALICE, "inside", scope="ws1", ttl=None)
+    _, whole = await ops.keys.create_key(ALICE, "whole", scope=None, ttl=None)
+    await ops.asks.ask(SCOPED, "Go on?")
+    stays = await ops.asks.ask(ALICE, "And here?")
     notes: list[str] = []
-    await ops.remove_workspace(ALICE, "ws1", notes=notes.append)
-    assert [view.ask.id for view in await ops.list_asks(ALICE)] == [stays.id]
-    assert [place[3] for place in world.lifecycle.ends._known] == [stays.id]
-    assert notes == ["revoked API key inside, which was confined to workspace ws1"]
-    assert [one.tier for one in await ops.list_secrets(ALICE)] == ["account"]
+    await ops.workspaces.remove_workspace(ALICE, "ws1", notes=notes.append)
+    assert [view.ask.id for view in await ops.asks.list_asks(ALICE)] == [stays.id]
+    assert [place[3] for place in world.lifecycle.expiry_notifier._known] == [stays.id]
+    assert notes == ["revoked API key inside, whose scope was workspace ws1"]
+    assert [one.tier for one in await ops.secrets.list_secrets(ALICE)] == ["account"]
     with pytest.raises(InvalidKey):
-        await ops.principal_of_key(inside.reveal())
-    assert (await ops.principal_of_key(whole.reveal())).owner == ALICE.owner
+        await ops.keys.principal_of_key(inside.reveal())
+    assert (await ops.keys.principal_of_key(whole.reveal())).owner == ALICE.owner
     with pytest.raises(Forbidden):
-        await ops.remove_workspace(SCOPED, "ws1")
+        await ops.workspaces.remove_workspace(SCOPED, "ws1")
 
 
 async def test_what_fails_in_between_can_be_done_again(world: World, drives: FakeDrives) -> None:
     ops = world.operations
-    await ops.up(ALICE, "ws1/web")
+    await ops.boxes.up(ALICE, "ws1/web")
     drives.files[ALICE.owner, "ws1"] = 1
     drives.used = True
     with pytest.raises(Conflict, match="in use"):
-        await ops.remove_workspace(ALICE, "ws1", force=True)
+        await ops.workspaces.remove_workspace(ALICE, "ws1", force=True)
     assert await world.store.workspaces(ALICE.owner) == ["ws1"]
     drives.used = False
-    await ops.remove_workspace(ALICE, "ws1", force=True)
+    await ops.workspaces.remove_workspace(ALICE, "ws1", force=True)
     assert await world.store.workspaces(ALICE.owner) == []
 
 
 async def test_who_removes_one_is_told_until_when_its_files_can_come_back(
-    ops: Operations, drives: FakeDrives
+    drives: FakeDrives, ops: Operations
 ) -> None:
     drives.until = datetime(2026, 1, 3, 3, 4, tzinfo=UTC)
     drives.files = {(ALICE.owner, "ws1"): 3}
-    await ops.create_workspace(ALICE, "ws1")
+    await ops.workspaces.create_workspace(ALICE, "ws1")
     notes: list[str] = []
-    await ops.remove_workspace(ALICE, "ws1", force=True, notes=notes.append)
-    assert notes == ["the operator can bring its files back until 2026-01-03 03:04 UTC"]
+    await ops.workspaces.remove_workspace(ALICE, "ws1", force=True, notes=notes.append)
+    assert notes == ["the operator can restore its files until 2026-01-03 03:04 UTC"]

@@ -25,7 +25,7 @@ from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
 from boxd.store.export import drop_service, importing, moment
 from boxd.store.migrate import migrations
-from boxd.store.postgres import PostgresStore
+from boxd.store.postgres.store import PostgresStore
 from tests.harness.pg import fresh_database
 
 if TYPE_CHECKING:

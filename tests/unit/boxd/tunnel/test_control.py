@@ -133,7 +133,7 @@ async def test_malformed_messages_are_misbehaviour(message: dict[str, Any]) -> N
 async def test_nothing_counts_before_hello() -> None:
     wire = Wire(greeted=False)
     wire.say({"type": "activity", "shells": 1})
-    assert wire.daemon.faults == ["no hello"]
+    assert wire.daemon.faults == ["the first message is not hello"]
     assert wire.daemon.shells == []
 
 
@@ -183,7 +183,7 @@ async def test_the_agent_is_asked_and_answers() -> None:
     wire.say({"type": "reply", "id": numbers[1], "ok": True, "result": {"shells": 1}})
     wire.say({"type": "reply", "id": numbers[0], "ok": False, "error": "no"})
     assert await second == {"shells": 1}
-    with pytest.raises(Unavailable, match="refused"):
+    with pytest.raises(Unavailable, match="rejected the request"):
         await first
     # Once more, and to a question that nobody asked.
     wire.say({"type": "reply", "id": numbers[1], "ok": True, "result": {}})

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.records import new_box
-from boxd.boxes.wish import Defaults, wished
+from boxd.boxes.state.records import new_box
+from boxd.boxes.state.requests import BoxRequest
+from boxd.boxes.state.settings import Defaults, box_settings
 from boxd.names.spec import parse_spec
 from tests.harness.world import FakeCatalog
 
@@ -23,11 +24,7 @@ def box(tmp_path: Path) -> Box:
     """A box of the workspace `ws`, with its drive."""
     defaults = Defaults("debian", "fake", drive=True, deadline_max=timedelta(days=1))
     return new_box(
-        "owner",
-        "ws",
-        "web",
-        wished(parse_spec("web"), defaults, FakeCatalog(tmp_path)),
-        host_key="ssh-ed25519 AAAA",
+        BoxRequest("owner", "ws", parse_spec("web")),
+        box_settings(parse_spec("web"), defaults, FakeCatalog(tmp_path)),
         now=datetime(2026, 1, 1, tzinfo=UTC),
-        ephemeral=False,
     )

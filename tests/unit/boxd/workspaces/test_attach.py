@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backends.fake import FakeBackend
 from boxd.errors import Conflict, Unavailable
 from boxd.workspaces import attach
 from boxd.workspaces.attach import HostDrives
+from tests.doubles.backend import FakeBackend
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
 

@@ -29,11 +29,11 @@ from boxd.workspaces.drive import (
     OpenFile,
     translated,
 )
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_store import MemoryMeta
 from wrkfs import errors as drive_errors
-from wrkfs.data.memory import MemoryBlocks
 from wrkfs.fs import Filesystem
 from wrkfs.layout import BLOCK_SIZE
-from wrkfs.meta.memory import MemoryMeta
 from wrkfs.types import ROOT_INO, SetAttr
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest_asyncio
 
 from boxd.errors import Unavailable
 from boxd.workspaces.drive import Condition, Directory, Drive, OpenFile
-from wrkfs.data.memory import MemoryBlocks
+from tests.doubles.block_store import MemoryBlocks
+from tests.doubles.meta_store import MemoryMeta
 from wrkfs.fs import Filesystem
-from wrkfs.meta.memory import MemoryMeta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

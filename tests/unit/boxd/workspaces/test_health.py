@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from box_guest.workspace import BoxDrive
+from box_guest.drive.workspace import BoxDrive
 from boxd.workspaces import health
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
 
-    from box_guest.forward import DriveGate
-    from box_guest.process import Reaper
+    from box_guest.process.process import Reaper
+    from box_guest.ssh.forward import DriveGate
 
     Ask = Callable[[Path], Awaitable[dict[str, object]]]
 

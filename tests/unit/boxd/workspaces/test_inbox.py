@@ -176,7 +176,7 @@ async def test_an_agent_that_talks_nonsense_holds_nothing(
 ) -> None:
     drives = await place.drives()
     place.agent.answers[protocol.DRIVE_MOUNT] = answer
-    with pytest.raises(Unavailable, match="malformed answer"):
+    with pytest.raises(Unavailable, match="is malformed"):
         await drives.attach(box)
     assert (set(place.issuer.keys), place.kept) == ({"own", "foreign"}, [])
 

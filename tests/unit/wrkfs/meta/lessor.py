@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tests.doubles.meta_store import MemoryMeta
+from tests.doubles.meta_volume import MemoryVolume
 from wrkfs.errors import NotFound
-from wrkfs.meta.memory import MemoryMeta
-from wrkfs.meta.memory_volume import MemoryVolume
-from wrkfs.meta.sessions import boottime
+from wrkfs.meta.postgres.sessions import boottime
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ class Lessor(MemoryMeta):
 
     @property
     def trusted_until(self) -> float:
-        """See LeaseStore."""
         return boottime() + 5.0
 
     def watch_leases(
@@ -41,7 +40,6 @@ class Lessor(MemoryMeta):
         _forget: Callable[[], Awaitable[None]],
         _held: Callable[[], Sequence[Ino]],
     ) -> None:
-        """See LeaseStore."""
         self._on_recall = on_recall
 
     def recall(self, *inos: Ino) -> None:
@@ -49,16 +47,13 @@ class Lessor(MemoryMeta):
         self._on_recall(inos)
 
     async def take_lease(self, ino: Ino) -> bool:
-        """See LeaseStore."""
         self.leases.add(ino)
         return True
 
     async def give_back(self, inos: Sequence[Ino]) -> None:
-        """See LeaseStore."""
         self.leases.difference_update(inos)
 
     async def sustain(self, inos: Sequence[Ino]) -> None:
-        """See LeaseStore."""
         self.sustained.append(sorted(inos))
         for ino in inos:
             await super().open(ino)
@@ -69,32 +64,26 @@ class Lessor(MemoryMeta):
         return replace(attr, parent=self._volume.nodes[attr.ino].parent if alone else Ino(0))
 
     async def find(self, parent: Ino, name: bytes) -> tuple[Attr | None, bool]:
-        """See LeaseStore."""
         try:
             return self._placed(await super().lookup(parent, name)), True
         except NotFound:
             return None, True
 
     async def stat(self, ino: Ino) -> tuple[Attr, bool]:
-        """See LeaseStore."""
         return self._placed(await super().getattr(ino)), True
 
     async def entries(self, ino: Ino, after: int, limit: int) -> tuple[list[Dentry], bool]:
-        """See LeaseStore."""
         found = await super().readdir(ino, after, limit)
         return [replace(one, attr=self._placed(one.attr)) for one in found], True
 
     async def file_map(self, ino: Ino) -> FileMap:
-        """See MetaStore."""
         found = await super().file_map(ino)
         return replace(found, attr=self._placed(found.attr))
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
-        """See MetaStore."""
         return self._placed(await super().setattr(ino, changes))
 
     async def commit(self, commit: Commit) -> Attr:
-        """See MetaStore."""
         return self._placed(await super().commit(commit))
 
     async def create(
@@ -107,14 +96,13 @@ class Lessor(MemoryMeta):
         exclusive: bool,
         durable: bool = False,
     ) -> tuple[FileMap, bool]:
-        """See MetaStore."""
         found, made = await super().create(
             parent, name, mode, caller, exclusive=exclusive, durable=durable
         )
         return replace(found, attr=self._placed(found.attr)), made
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
-        """See MetaStore. It comes with a lease."""
+        """Create a directory, which comes with a lease."""
         made = self._placed(await super().mkdir(parent, name, mode, caller))
         self.leases.add(made.ino)
         return made

@@ -1,0 +1,182 @@
+"""Four clients of two mounts change one directory: how long each call takes, and why.
+
+`python -m benchmarks.contention [--calls N]` prints percentiles by call, and for the longest calls
+the requests that the mount served for them with what these waited for (`benchmarks.waits`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.latency import Times
+from benchmarks.peers.ours import Ours
+from benchmarks.stores import stores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from multiprocessing.synchronize import Barrier
+
+CLIENTS = 4
+NAMES = 12
+"""Names that all clients use, besides those of their own."""
+LONGEST = 12
+"""Calls that are explained."""
+ROOT = Path(__file__).parents[1]
+
+
+class Recorded(Ours):
+    """Our mount, with a record of its requests."""
+
+    def command(self) -> Sequence[str]:
+        """See Mounted."""
+        words = list(super().command())
+        at = words.index("box_guest.mount")
+        words[at : at + 1] = ["benchmarks.waits", str(self.record)]
+        return words
+
+    def environment(self) -> Mapping[str, str]:
+        """See Mounted."""
+        return {**super().environment(), "PYTHONPATH": str(ROOT)}
+
+    @property
+    def record(self) -> Path:
+        """One line for each request, complete when the mount has ended."""
+        return self._log.with_suffix(".waits")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a client; times by CLOCK_MONOTONIC, in seconds."""
+
+    verb: str
+    pid: int
+    mount: int
+    began: float
+    ended: float
+
+
+def client(number: int, directory: Path, calls: int, start: Barrier, out: Path) -> None:
+    """One process: random calls in the directory, each with its time."""
+    rng, made = random.Random(number), []
+    start.wait()
+    for turn in range(calls):
+        verb, work = _work(rng, directory, f"{number}-{turn}")
+        began = time.monotonic()
+        with suppress(FileExistsError, FileNotFoundError, OSError):
+            work()
+        made.append((verb, os.getpid(), number % 2, began, time.monotonic()))
+    out.write_text(json.dumps(made))
+
+
+def _work(rng: random.Random, directory: Path, own: str) -> tuple[str, Any]:
+    name, other = (directory / f"n{rng.randrange(NAMES)}" for _ in range(2))
+    folder = directory / f"d{rng.randrange(NAMES)}"
+
+    def half() -> None:
+        with os.scandir(directory) as entries:
+            next(entries, None)
+
+    verbs: dict[str, Any] = {
+        "create": lambda: name.touch(),
+        "write": lambda: name.write_bytes(own.encode()),
+        "rename": lambda: name.rename(other),
+        "unlink": lambda: name.unlink(),
+        "mkdir": lambda: folder.mkdir(),
+        "rmdir": lambda: folder.rmdir(),
+        "list": lambda: os.listdir(directory),
+        "stat": lambda: name.stat(),
+        "walk": lambda: [entry.stat() for entry in os.scandir(directory)],
+        "half a list": half,
+    }
+    verb = rng.choice(list(verbs))
+    return verb, verbs[verb]
+
+
+def measure(calls: int) -> tuple[list[Call], list[list[dict[str, Any]]]]:
+    """The calls of all clients, and the requests of both mounts."""
+    with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
+        place = Path(name)
+        with stores(place / "stores") as where:
+            volume = where.volume()
+            mounts = [Recorded(volume, place, f"ours{number}") for number in range(2)]
+            try:
+                for mount in mounts:
+                    mount.mount()
+                (mounts[0].path / "d").mkdir()
+                found = _run([mount.path / "d" for mount in mounts], calls, place)
+            finally:
+                for mount in mounts:
+                    mount.unmount()
+            records = [mount.record.read_text().splitlines() for mount in mounts]
+    return found, [[json.loads(line) for line in lines] for lines in records]
+
+
+def _run(directories: Sequence[Path], calls: int, place: Path) -> list[Call]:
+    """The clients, at once."""
+    start = multiprocessing.Barrier(CLIENTS)
+    outs = [place / f"client{number}" for number in range(CLIENTS)]
+    clients = [
+        multiprocessing.Process(
+            target=client, args=(number, directories[number % len(directories)], calls, start, out)
+        )
+        for number, out in enumerate(outs)
+    ]
+    for one in clients:
+        one.start()
+    for one in clients:
+        one.join()
+    return [Call(*call) for out in outs for call in json.loads(out.read_text())]
+
+
+def tell(calls: Sequence[Call], requests: Sequence[Sequence[dict[str, Any]]]) -> None:
+    """Prints percentiles, and what the longest calls waited for."""
+    times: defaultdict[str, Times] = defaultdict(Times)
+    for call in calls:
+        times[call.verb].good.append(1000 * (call.ended - call.began))
+    print(f"{'call':12} {'count':>6} {'p50':>8} {'p95':>8} {'p99':>8} {'most':>8}  ms")
+    for verb, of_verb in sorted(times.items()):
+        shown = (of_verb.percentile(percent) or 0.0 for percent in (50, 95, 99, 100))
+        print(f"{verb:12} {len(of_verb.good):6}", *(f"{ms:8.1f}" for ms in shown))
+    for call in sorted(calls, key=lambda one: one.began - one.ended)[:LONGEST]:
+        print(f"\n{call.verb} {1000 * (call.ended - call.began):.1f} ms, mount {call.mount}")
+        for mount, served in enumerate(requests):
+            for request in served:
+                if _concerns(request, mount, call):
+                    print("  ", _line(request, mount, call))
+
+
+def _concerns(request: dict[str, Any], mount: int, call: Call) -> bool:
+    """Whether a request of over 1 ms may have been part of a call, or held it up."""
+    own = mount == call.mount and request["pid"] in (call.pid, 0)
+    meanwhile = request["ended"] > call.began and request["began"] < call.ended
+    long = request["ended"] - request["began"] > 0.001
+    return meanwhile and long and (own or request["name"].startswith("("))
+
+
+def _line(request: dict[str, Any], mount: int, call: Call) -> str:
+    waits = {cause: round(1000 * found, 1) for cause, found in request.items() if " " in cause}
+    began, took = request["began"] - call.began, request["ended"] - request["began"]
+    name = request["name"]
+    return f"mount {mount} {name:10} at {1000 * began:8.1f} took {1000 * took:8.1f} ms {waits}"
+
+
+def main() -> None:
+    """Measures and tells."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.contention")
+    parser.add_argument("--calls", type=int, default=500, help="of each client (default 500)")
+    tell(*measure(parser.parse_args().calls))
+
+
+if __name__ == "__main__":
+    main()

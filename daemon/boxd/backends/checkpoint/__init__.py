@@ -1,0 +1,1 @@
+"""Checkpoints by CRIU: dump, restore, and the checks around them."""

@@ -1,0 +1,191 @@
+"""Adapts a box's memory image to what has changed since the dump.
+
+Files on the drive may have other lengths or be gone (`criu_images`). Files that show the box its
+own size have other lengths (`lxcfs`). A copy of a box has another hostname, and every restored box
+has other masks. The images themselves are not changed. The restore uses a directory of hard links
+to them, in which the few changed files are replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import stat
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd.backends.checkpoint import criu_images
+from boxd.backends.host.run import run
+from boxd.backends.oci import lxcfs
+from boxd.backends.oci.bundle import DRIVE_DIR
+from boxd.errors import Conflict
+from boxd.log import escape
+
+if TYPE_CHECKING:
+    from boxd.backends.checkpoint.criu_images import OpenFile
+
+LOOK_SCRIPT = Path(__file__).with_name("drive_look.py")
+LOOK_TIMEOUT = 20.0
+FILES, REMAPS = "files.img", "remap-fpath.img"
+_STAND_IN = ".gone-"
+_NAMES = "stand-ins"
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Adapted images, for the box with this root."""
+
+    images: Path
+    root: Path
+
+    def clear(self) -> None:
+        """Remove the images and the stand-ins. The box keeps open stand-ins as unlinked files."""
+        _clear(self.images, self.root)
+
+
+def clear(images: Path, root: Path) -> None:
+    """Remove what `mend` made for the images, complete or not."""
+    _clear(_place(images), root)
+
+
+def _place(images: Path) -> Path:
+    return images.with_name(f"{images.name}.mended")
+
+
+def _clear(place: Path, root: Path) -> None:
+    with suppress(FileNotFoundError):
+        for name in (place / _NAMES).read_text().splitlines():
+            _remove(root, name)
+    shutil.rmtree(place, ignore_errors=True)
+
+
+async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -> Mended:
+    """Make restorable images in a directory beside the images of a dump.
+
+    `root` is the mounted root of the box, `drive` the mount for its /wrk. Raises DamagedImage,
+    OSError, and the error of `run` if the drive does not answer.
+    """
+    place = await asyncio.to_thread(_link, images, root, hostname)
+    if drive is not None:
+        gone = await _gone(images, drive)
+        await asyncio.to_thread(_fit_drive, images, place, root, gone)
+    return Mended(place, root)
+
+
+def _link(images: Path, root: Path, hostname: str) -> Path:
+    place = _place(images)
+    _clear(place, root)
+    place.mkdir(mode=0o700)
+    for image in images.iterdir():
+        # Hard links: CRIU opens some images from within the box's root.
+        (place / image.name).hardlink_to(image)
+    # The files of lxcfs have the length of the host's files, which varies with the digits in them.
+    sizes = [place.encode() for place in lxcfs.PLACES]
+    _replace(place / FILES, criu_images.without_sizes((images / FILES).read_bytes(), sizes))
+    for names in images.glob("utsns-*.img"):
+        _replace(place / names.name, criu_images.with_hostname(names.read_bytes(), hostname))
+    for mounted in images.glob("mountpoints-*.img"):
+        _replace(place / mounted.name, criu_images.with_sources(mounted.read_bytes()))
+    return place
+
+
+def _fit_drive(images: Path, place: Path, root: Path, gone: list[OpenFile]) -> None:
+    data = criu_images.without_sizes((place / FILES).read_bytes())
+    if gone:
+        names = {file.name: _STAND_IN + secrets.token_hex(8) for file in gone}
+        (place / _NAMES).write_text("\n".join(names.values()))
+        for file in {file.name: file for file in gone}.values():
+            _stand_in(root, names[file.name], file)
+        mount = criu_images.root_mount(next(images.glob("mountpoints-*.img")).read_bytes())
+        others = {name: f"/{other}".encode() for name, other in names.items()}
+        data = criu_images.with_stand_ins(data, others, mount)
+    _replace(place / FILES, data)
+
+
+def verify(images: Path) -> None:
+    """Check that a fresh dump can be restored later.
+
+    Raises DamagedImage, or Conflict if a program has a file open that a restore would not find.
+    """
+    files = (images / FILES).read_bytes()
+    criu_images.open_files(files)
+    root = criu_images.root_mount(next(images.glob("mountpoints-*.img")).read_bytes())
+    with suppress(FileNotFoundError):
+        for file in criu_images.linked((images / REMAPS).read_bytes(), files):
+            name = "/" + file.name.decode(errors="backslashreplace").lstrip("/")
+            if file.mount_id == root or name.startswith(f"{DRIVE_DIR}/"):
+                raise Conflict(
+                    f"a program has the file {escape(name)} open, which lost this name and has "
+                    "another one. Close it, or end the program; the box stays awake"
+                )
+
+
+async def _gone(images: Path, drive: Path) -> list[OpenFile]:
+    """Return files of the drive that the box has open and that no longer exist."""
+    back = _remapped(images)
+    files = [
+        file
+        for file in criu_images.open_files((images / FILES).read_bytes())
+        if file.file_id not in back
+    ]
+    if not files:
+        return []
+    names = [file.name.removeprefix(DRIVE_DIR.encode()).decode("latin-1") for file in files]
+    request = json.dumps({"root": str(drive), "names": names})
+    command = (sys.executable, "-I", "-S", str(LOOK_SCRIPT))
+    kinds = json.loads(await run(*command, stdin=request, timeout=LOOK_TIMEOUT))
+    return [
+        file
+        for file, kind in zip(files, kinds, strict=True)
+        if kind == 0 or (file.mode is not None and stat.S_IFMT(file.mode) != kind)
+    ]
+
+
+def _remapped(images: Path) -> frozenset[int]:
+    with suppress(FileNotFoundError):
+        return criu_images.remapped((images / REMAPS).read_bytes())
+    return frozenset()
+
+
+def _stand_in(root: Path, name: str, file: OpenFile) -> None:
+    """Create a stand-in in the box's root. The content of the root is untrusted."""
+    kind = stat.S_IFMT(file.mode) if file.mode is not None else stat.S_IFREG
+    top = os.open(root, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if kind == stat.S_IFDIR:
+            os.mkdir(name, 0o700, dir_fd=top)
+        elif kind == stat.S_IFIFO:
+            os.mkfifo(name, 0o600, dir_fd=top)
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            stand_in = os.open(name, flags, 0o600, dir_fd=top)
+            try:
+                os.truncate(stand_in, file.size or 0)
+            finally:
+                os.close(stand_in)
+    finally:
+        os.close(top)
+
+
+def _remove(root: Path, name: str) -> None:
+    with suppress(OSError):
+        top = os.open(root, os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            try:
+                os.unlink(name, dir_fd=top)
+            except IsADirectoryError:
+                os.rmdir(name, dir_fd=top)
+        finally:
+            os.close(top)
+
+
+def _replace(place: Path, data: bytes) -> None:
+    """Replace a hard link by a new file, so that the original does not change."""
+    place.unlink(missing_ok=True)
+    place.write_bytes(data)

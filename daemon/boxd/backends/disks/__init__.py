@@ -1,0 +1,1 @@
+"""Disks of boxes: overlays, btrfs subvolumes, and their limits."""

@@ -1,0 +1,1 @@
+"""The docker backend: boxes as containers of a Docker engine."""

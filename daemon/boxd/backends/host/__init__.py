@@ -1,0 +1,1 @@
+"""The host: processes, cgroups, mounts, and commands."""

@@ -1,0 +1,1 @@
+"""The network of boxes: links, the fence, the resolver, and egress rules."""

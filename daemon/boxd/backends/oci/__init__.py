@@ -1,0 +1,1 @@
+"""The OCI configuration of a box, and the mounts in it."""

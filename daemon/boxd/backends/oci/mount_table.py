@@ -1,0 +1,186 @@
+"""Compares the mounts of a box with its OCI configuration.
+
+CRIU recreates the mounts of a restored box and can lose their options. A box without one of these
+options can write to the host, so it must not run.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from boxd.backends.host import mounts
+from boxd.backends.oci.bundle import DRIVE_DIR, MASKED_PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SECURITY_OPTIONS = frozenset({"ro", "nosuid", "nodev", "noexec"})
+_CGROUP = "/sys/fs/cgroup"
+_CGROUP_KINDS = frozenset({"tmpfs", "cgroup", "cgroup2"})
+_MEMORY = frozenset({"tmpfs"})
+_PROPAGATES = ("shared:", "master:")
+_NULL_ROOT = "/null"
+_NULL_OPTIONS = frozenset({"nosuid", "noexec"})
+"""Options at a masked file: runc mounts the box's null device there, a restore that of `masks`."""
+_MOST = 5
+"""Limit of differences that one message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of a mountinfo file.
+
+    `options` are the mount's options that are in SECURITY_OPTIONS. `read_only` is the state of the
+    superblock. `propagation` names the kinds of peers to which the mount propagates.
+    """
+
+    place: str
+    device: str
+    root: str
+    kind: str
+    options: frozenset[str]
+    read_only: bool
+    propagation: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Demand:
+    """What the mount at a place must be. `kinds` are the allowed file systems; None allows any."""
+
+    options: frozenset[str]
+    kinds: frozenset[str] | None = None
+    read_only: bool = False
+    optional: bool = False
+
+
+def parse(mountinfo: str) -> list[Mount]:
+    """Return all mounts of a table in order. Paths keep the escapes of the kernel."""
+    return [_mount(row) for row in mounts.rows(mountinfo)]
+
+
+def _mount(row: list[str]) -> Mount:
+    end = row.index("-", 6)
+    return Mount(
+        place=row[4],
+        device=row[2],
+        root=row[3],
+        kind=row[end + 1],
+        options=SECURITY_OPTIONS & frozenset(row[5].split(",")),
+        read_only="ro" in row[-1].split(","),
+        propagation=tuple(
+            word.partition(":")[0] for word in row[6:end] if word.startswith(_PROPAGATES)
+        ),
+    )
+
+
+def differences(
+    config: dict[str, Any], table: list[Mount], is_here: Callable[[str], bool] = os.path.exists
+) -> list[str]:
+    """Return the differences between a box's mounts and its configuration, one sentence each.
+
+    `config` is the content of the box's config.json. It may name masked and read-only paths that
+    this kernel does not have: `is_here` tests a path. All others must be mounted over.
+    """
+    demands = _demands(config, is_here)
+    return [
+        *(f"{mount.place} is a file of the host" for mount in table if _is_foreign(mount)),
+        *(f"nothing is mounted at {place}" for place in _missing(demands, table)),
+        *_faults(demands, table),
+    ]
+
+
+def summary(sentences: list[str]) -> str:
+    """Return differences in one line of bounded length."""
+    rest = f", and {len(sentences) - _MOST} more" if len(sentences) > _MOST else ""
+    return "; ".join(sentences[:_MOST]) + rest
+
+
+def shared_sources(config: dict[str, Any]) -> list[str]:
+    """Return sources of more than one bind mount of a configuration: CRIU loses their options."""
+    sources = [mount["source"] for mount in config["mounts"] if mount["type"] == "bind"]
+    return sorted({source for source in sources if sources.count(source) > 1})
+
+
+def _is_null(mount: Mount, box_devices: str) -> bool:
+    """Return whether the mount is a null device of the box or of `masks`.
+
+    The box's own null device is a file in its /dev, which the box may rename or remove.
+    """
+    return mount.kind == "tmpfs" and (mount.root == _NULL_ROOT or mount.device == box_devices)
+
+
+def _is_foreign(mount: Mount) -> bool:
+    return mount.kind == "devtmpfs"
+
+
+def _missing(demands: dict[str, _Demand], table: list[Mount]) -> list[str]:
+    places = {mount.place for mount in table}
+    return [
+        place for place, demand in demands.items() if not demand.optional and place not in places
+    ]
+
+
+def _faults(demands: dict[str, _Demand], table: list[Mount]) -> Iterator[str]:
+    box_devices = next((mount.device for mount in table if mount.place == "/dev"), "")
+    seen = set[str]()
+    for mount in table:
+        place = mount.place
+        demand = demands.get(place)
+        if demand is None and place.startswith(f"{_CGROUP}/"):
+            demand = _Demand(SECURITY_OPTIONS, _CGROUP_KINDS)
+        if demand is None or place in seen:
+            yield f"there is one mount too many at {place}"
+        else:
+            options = _NULL_OPTIONS if _is_null(mount, box_devices) else demand.options
+            yield from _faults_of(mount, demand, options - mount.options)
+        seen.add(place)
+
+
+def _faults_of(mount: Mount, demand: _Demand, lost: frozenset[str]) -> Iterator[str]:
+    """Yield the first property that the mount lacks, if any."""
+    if lost:
+        yield f"{mount.place} is not {', '.join(sorted(lost))}"
+    elif mount.propagation:
+        yield f"{mount.place} propagates to other mount namespaces"
+    elif demand.kinds is not None and mount.kind not in demand.kinds:
+        yield f"{mount.place} is a file system of type {mount.kind}"
+    elif demand.read_only and not mount.read_only:
+        yield f"the file system at {mount.place} is not read-only"
+
+
+def _demands(config: dict[str, Any], is_here: Callable[[str], bool]) -> dict[str, _Demand]:
+    """Return what each place of a box must have or may have."""
+    linux = config["linux"]
+    return {
+        "/": _Demand(frozenset({"nodev"})),
+        DRIVE_DIR: _Demand(frozenset({"nosuid", "nodev"}), optional=True),
+        **{
+            path: _Demand(frozenset({"ro"}), _MEMORY, optional=not is_here(path))
+            for path in linux["maskedPaths"]
+        },
+        **{
+            path: _Demand(SECURITY_OPTIONS, frozenset({"proc"}), optional=not is_here(path))
+            for path in linux["readonlyPaths"]
+        },
+        **_demands_of_mounts(config),
+    }
+
+
+def _demands_of_mounts(config: dict[str, Any]) -> dict[str, _Demand]:
+    # The masks of older releases have one common source, an empty directory of the host.
+    are_masks_memory = not shared_sources(config)
+    demands = {}
+    for mount in config["mounts"]:
+        place, kind = mount["destination"], mount["type"]
+        options = SECURITY_OPTIONS & frozenset(mount["options"])
+        if kind == "bind":
+            hides = place in MASKED_PATHS and are_masks_memory
+            demands[place] = _Demand(options, _MEMORY if hides else None, read_only=hides)
+        elif kind == "cgroup":
+            # With cgroup v1, a tmpfs above read-only hierarchies.
+            demands[place] = _Demand(options - {"ro"}, _CGROUP_KINDS)
+        else:
+            demands[place] = _Demand(options, frozenset({kind}))
+    return demands

@@ -1,0 +1,1 @@
+"""The runc backend, the default one."""

@@ -1,0 +1,1 @@
+"""The lifecycle of boxes: create, start, suspend, resume, fork, remove."""

@@ -1,0 +1,1 @@
+"""Limits: tiers, quotas, the host, admission, and per-owner budgets."""

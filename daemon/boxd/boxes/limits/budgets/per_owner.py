@@ -1,0 +1,26 @@
+"""One object for each owner that is active, and none for the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class PerOwner(Generic[T]):
+    """Creates an owner's object at first use, and drops it when nothing refers to it any more."""
+
+    def __init__(self, create: Callable[[], T]) -> None:
+        self._create = create
+        self.active: WeakValueDictionary[str, T] = WeakValueDictionary()
+
+    def of(self, owner: str) -> T:
+        """Return the owner's object; concurrent callers get the same one."""
+        budget = self.active.get(owner)
+        if budget is None:
+            self.active[owner] = budget = self._create()
+        return budget

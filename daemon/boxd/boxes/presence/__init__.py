@@ -1,0 +1,1 @@
+"""Presence: attachments, activity, expiry of credentials, and resource use of boxes."""

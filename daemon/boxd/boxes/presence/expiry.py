@@ -1,0 +1,53 @@
+"""Expiry of credentials, which ends what a credential holds open.
+
+Expiry times are wall-clock times, and the wall clock can be set; so the timer looks at the clock at
+least every LOOK_EVERY_S seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from boxd.clock import Clock
+
+LOOK_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The time at which a credential expires, and the message for what it holds open."""
+
+    at: datetime
+    text: str
+
+
+@contextmanager
+def ending(expiry: Expiry | None, clock: Clock, end: Callable[[str], None]) -> Iterator[None]:
+    """Call `end` with the message at the expiry time, if that comes while the context lasts."""
+    if expiry is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        left = (expiry.at - clock.now()).total_seconds()
+        if left > 0:
+            timer = loop.call_later(min(left, LOOK_EVERY_S), look)
+        else:
+            end(expiry.text)
+
+    look()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()

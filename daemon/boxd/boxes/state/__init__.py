@@ -1,0 +1,1 @@
+"""State of boxes: rows, requests, settings, locks and the change feed."""

@@ -1,0 +1,111 @@
+"""What the lifecycle needs from other packages. The composition root passes the implementations
+in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from boxd.model.box import Box
+    from boxd.model.catalog import Flavor, Image
+    from boxd.tunnel.channel import Tunnel
+
+
+class Tunnels(Protocol):
+    """Connections to the agents of boxes; `boxd.tunnel.registry` implements it."""
+
+    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
+        """Listen for the box's agent in `directory`; replaces an older listener."""
+        ...
+
+    async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
+        """Return the box's tunnel after its hello. Raises Unavailable after `timeout` seconds."""
+        ...
+
+    def peek(self, box_id: str) -> Tunnel | None:
+        """Return the box's present tunnel, or None."""
+        ...
+
+    async def quiesce(self, box_id: str) -> int | None:
+        """Close the tunnel before a freeze.
+
+        The agent closes its end first, if it does so within 2 s. Returns the number of detached
+        shells that it reported, or None if it reported nothing.
+        """
+        ...
+
+    async def close(self, box_id: str) -> None:
+        """Close the tunnel and its listener. No error if there is none."""
+        ...
+
+    async def close_all(self) -> None:
+        """Close all tunnels and listeners."""
+        ...
+
+
+class DriveAttacher(Protocol):
+    """Attaches /wrk to boxes; `boxd.workspaces.attach` implements it."""
+
+    async def prepare(self, owner: str, workspace: str | None) -> Path | None:
+        """Create and mount the volume on this host, so that `attach` is quick.
+
+        Returns the mount point, or None where boxes mount the drive themselves.
+        """
+        ...
+
+    async def attach(self, box: Box) -> None:
+        """Attach /wrk to the running box; replaces a stale mount."""
+        ...
+
+    def use(self, box: Box) -> None:
+        """Count the resumed box, whose memory contains the mount, as a user of it again."""
+        ...
+
+    async def detach(self, box: Box) -> None:
+        """Detach /wrk. Raises Conflict naming the processes that hold it."""
+        ...
+
+    async def info(self, box: Box) -> dict[str, object]:
+        """Return facts about the drive of the box as plain JSON values."""
+        ...
+
+    async def leave(self, box: Box) -> None:
+        """Flush what the box wrote, before it ends with its tunnel.
+
+        Bounded in time; never fails.
+        """
+        ...
+
+    async def forget(self, box: Box) -> None:
+        """Stop counting the stopped box as a user of the mount. No error if it was none."""
+        ...
+
+    async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
+        """Unmount what an earlier daemon left and no box of these workspaces uses."""
+        ...
+
+
+class Catalog(Protocol):
+    """Images and flavors; `boxd.images.catalog` implements it."""
+
+    @property
+    def default_flavor(self) -> Flavor:
+        """The flavor of a box whose spec and profile name none."""
+        ...
+
+    def images(self) -> list[Image]:
+        """Return all images, built or not."""
+        ...
+
+    def flavors(self) -> list[Flavor]:
+        """Return all flavors."""
+        ...
+
+    def rootfs(self, name: str) -> Path:
+        """Return the unpacked root of an image. Raises UnknownImage, or Unavailable if not
+        built.
+        """
+        ...

@@ -1,0 +1,229 @@
+"""Settings of a box: the one place that merges spec, profile, tier and service. Pure functions.
+
+The first source that names a value decides (product spec, section 2.3)::
+
+    image     the profile that the spec names, the spec, the workspace's profile, the service
+              (`--default-image`)
+    flavor    the spec, the profile, the catalog's default
+    deadline  the spec (^ttl), the profile, the verb (boxes that exec creates: the tier's);
+              at most the tier's ceiling
+    grace     the spec (+duration), the profile, the service (`--grace`); at most the policy's
+    egress    the profile, the service
+    disk      the flavor, the tier
+
+An existing box takes only the grace period from a spec. A spec that names another profile, image or
+flavor than the box was created from is rejected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from boxd.boxes.timing.policy import SHIPPED, Policy
+from boxd.errors import Conflict, UnknownImage
+from boxd.model.profile import Profile
+from boxd.names.duration import format_duration
+from boxd.names.words import fold, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+
+    from boxd.boxes.state.interface import Catalog
+    from boxd.model.box import Box
+    from boxd.model.catalog import Flavor
+    from boxd.names.spec import BoxSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the service gives a box by default, and at most.
+
+    `deadline_max` is the ceiling of the owner's tier for `^ttl`, counted from creation. `disk_mb`
+    is the size of the writable disk that the tier gives a box (0: no limit).
+    """
+
+    image: str
+    backend: str
+    drive: bool
+    deadline_max: timedelta
+    policy: Policy = SHIPPED
+    egress: str = "all"
+    disk_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """A duration that was clamped to `given`. `sign` precedes it in a spec.
+
+    `profile` is the profile that asked for `asked`; empty if the spec did.
+    """
+
+    what: str
+    sign: str
+    asked: timedelta
+    given: timedelta
+    profile: str = ""
+
+    def note(self, ref: str) -> str:
+        """Return the note for the owner of the box with the reference `ref`."""
+        asked = f"{self.what} {self.sign}{format_duration(self.asked)}"
+        origin = f" of profile {self.profile}" if self.profile else ""
+        given = f"{self.sign}{format_duration(self.given)}"
+        return f"{asked}{origin} shortened: the maximum for box {ref} is {given}"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxSettings:
+    """What a new box is created with.
+
+    `ttl` counts from creation, `grace` from the last detach. `profile` is empty if the box has
+    none. `shortened` lists what is less than the spec or the profile asked for.
+    """
+
+    image: str
+    flavor: Flavor
+    ttl: timedelta | None
+    grace: timedelta | None
+    egress: str
+    disk_mb: int
+    drive: bool
+    backend: str
+    profile: str
+    shortened: tuple[Shortened, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a spec changes in an existing box. `grace` None: no change.
+
+    `notes` are lines for people about what was ignored or clamped.
+    """
+
+    grace: timedelta | None
+    notes: tuple[str, ...]
+
+
+def box_settings(
+    spec: BoxSpec,
+    defaults: Defaults,
+    catalog: Catalog,
+    *,
+    profile: Profile | None = None,
+    default_ttl: timedelta | None = None,
+) -> BoxSettings:
+    """Return the settings of a new box. Raises UnknownImage, which names the known flavors.
+
+    `profile` is the one that the spec's image names, which wins over a catalog image of that name,
+    or the workspace's if the spec names no image. `default_ttl` is the deadline of the verb if
+    neither spec nor profile has one; clamping it is not reported.
+    """
+    source = profile or Profile("", spec.image or defaults.image)
+    flavor = _flavor(catalog, spec.flavor or source.flavor, "" if spec.flavor else source.name)
+    ttl, ttl_max = spec.ttl or source.ttl, defaults.deadline_max
+    grace, grace_max = spec.grace or source.grace, defaults.policy.grace_max
+    return BoxSettings(
+        image=source.image,
+        flavor=flavor,
+        ttl=_at_most(ttl_max, ttl or default_ttl),
+        grace=_at_most(grace_max, grace or defaults.policy.grace),
+        egress=source.egress or defaults.egress,
+        disk_mb=flavor.disk_mb or defaults.disk_mb,
+        drive=defaults.drive,
+        backend=defaults.backend,
+        profile=source.name,
+        shortened=(
+            *_shortened("deadline", "^", ttl, ttl_max, "" if spec.ttl else source.name),
+            *_shortened("grace", "+", grace, grace_max, "" if spec.grace else source.name),
+        ),
+    )
+
+
+def renewed(
+    spec: BoxSpec, box: Box, defaults: Defaults, *, profile: Profile | None = None
+) -> Renewal:
+    """Return what a spec changes in an existing box, and what it ignores.
+
+    Raises Conflict if the spec names another profile, image or flavor than the box was created
+    from. The other defaults of a profile apply only at creation.
+    """
+    _check_same(spec, box, profile)
+    notes = []
+    if spec.ttl is not None:
+        ignored = f"deadline ^{format_duration(spec.ttl)}"
+        notes.append(f"{ignored} ignored: box {box.ref} exists; {box.name}+ creates it anew")
+    grace_max = defaults.policy.grace_max
+    notes.extend(one.note(box.ref) for one in _shortened("grace", "+", spec.grace, grace_max))
+    grace = _at_most(grace_max, spec.grace)
+    return Renewal(None if grace == box.grace else grace, tuple(notes))
+
+
+def profile_of(name: str, profiles: Sequence[Profile]) -> Profile | None:
+    """Return the profile with this name, in any case, or None. The name stands where an image
+    would.
+    """
+    return next((profile for profile in profiles if profile.name == fold(name)), None)
+
+
+def _check_same(spec: BoxSpec, box: Box, profile: Profile | None) -> None:
+    """Raise Conflict if the spec names another source or flavor than the box was created from."""
+    differences = []
+    if spec.image is not None:
+        differences.extend(_other_source(spec.image, box, profile))
+    if spec.flavor is not None and spec.flavor != box.flavor:
+        differences.append(
+            f"its flavor is {shown(box.flavor)}, the spec names {shown(spec.flavor)}"
+        )
+    if differences:
+        raise Conflict(
+            f"box {box.ref} exists: {'; '.join(differences)}. "
+            f"Use {box.ref} for the box as it is, or {box.ref}+ with the rest to create it anew"
+        )
+
+
+def _other_source(source: str, box: Box, profile: Profile | None) -> list[str]:
+    """Return how a profile or image of a spec differs from what the box was created from.
+
+    A profile that was removed since still matches its boxes by name. A box whose profile is unknown
+    is compared by its image.
+    """
+    image = source if profile is None else profile.image
+    if profile is None and box.profile and fold(source) == box.profile:
+        return []
+    name = "" if profile is None else profile.name
+    same_profile = box.profile is None or box.profile == name
+    if same_profile and image == box.image:
+        return []
+    made = f"its image is {shown(box.image)}"
+    if box.profile and not same_profile:
+        made = f"its profile is {box.profile} with image {shown(box.image)}"
+    elif image == box.image:
+        made += " without a profile"
+    asked = shown(image) if profile is None else f"profile {name} with image {shown(image)}"
+    return [f"{made}, the spec names {asked}"]
+
+
+def _at_most(most: timedelta, value: timedelta | None) -> timedelta | None:
+    return None if value is None else min(value, most)
+
+
+def _shortened(
+    what: str, sign: str, asked: timedelta | None, most: timedelta, profile: str = ""
+) -> list[Shortened]:
+    if asked is None or asked <= most:
+        return []
+    return [Shortened(what, sign, asked, most, profile)]
+
+
+def _flavor(catalog: Catalog, name: str | None, profile: str) -> Flavor:
+    """Return a flavor. `profile` is the one that asked for it, or empty: its flavor may have left
+    the catalog.
+    """
+    if name is None:
+        return catalog.default_flavor
+    flavors = {flavor.name: flavor for flavor in catalog.flavors()}
+    if name not in flavors:
+        source = f"profile {profile}: " if profile else ""
+        raise UnknownImage(f"{source}no flavor {shown(name)}; known: {', '.join(flavors)}")
+    return flavors[name]

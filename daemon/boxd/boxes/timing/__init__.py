@@ -1,0 +1,1 @@
+"""Time rules: when a box suspends, expires or is removed."""

@@ -1,0 +1,67 @@
+"""Times of the service for unused boxes: defaults and bounds. Pure functions.
+
+The times of a tier, the ceiling and the default of `^ttl`, are in tiers.toml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from boxd.names.duration import MAX_DURATION, format_duration
+
+IDLE_TIMEOUT = timedelta(minutes=2)
+"""`--idle-timeout`, two minutes: product spec, sections 3 and 8."""
+IDLE_REAP = timedelta(hours=3)
+"""`--idle-reap`, three hours: product spec, sections 3 and 8."""
+SHORTEST = timedelta(seconds=1)
+"""The timers look once a second. Zero would suspend a box between two commands."""
+LONGEST = MAX_DURATION
+"""Ten years, the longest duration that can be written (`names.duration`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator decides for all boxes. Raises ValueError naming a flag out of its bounds.
+
+    Each is a duration of whole seconds from `SHORTEST` to `LONGEST`, counted as elapsed time, so
+    clock steps do not affect it. An owner whose tier differs gets a Policy of its own.
+    """
+
+    idle_timeout: timedelta = IDLE_TIMEOUT
+    """Time from the last use of a running box until its suspension, at the earliest."""
+    idle_reap: timedelta = IDLE_REAP
+    """Time from the suspension of a box until its removal; for a box that cannot be suspended, from
+    its last use.
+    """
+    grace: timedelta | None = None
+    """`--grace`: how long a box without `+duration` stays as it is after the last detach (product
+    spec 2.3). None: no grace period is stated. That counts as zero, and a box that cannot be
+    suspended is then not removed before `idle_reap` has passed.
+    """
+    grace_max: timedelta = LONGEST
+    """The longest grace period of a spec or a profile; longer ones are clamped. The product spec
+    names no ceiling, so the default is the longest duration that can be written.
+    """
+
+    def __post_init__(self) -> None:
+        for flag, value in (
+            ("--idle-timeout", self.idle_timeout),
+            ("--idle-reap", self.idle_reap),
+            ("--grace", self.grace),
+            ("the longest grace", self.grace_max),
+        ):
+            if value is not None and not _in_bounds(value):
+                bounds = f"from {format_duration(SHORTEST)} to {format_duration(LONGEST)}"
+                raise ValueError(f"{flag} must be a time of whole seconds {bounds}, not {value}")
+        if self.grace is not None and self.grace > self.grace_max:
+            most = format_duration(self.grace_max)
+            raise ValueError(f"--grace is longer than the maximum of a box, {most}")
+
+
+def _in_bounds(value: timedelta) -> bool:
+    return SHORTEST <= value <= LONGEST and not value % timedelta(seconds=1)
+
+
+SHIPPED = Policy()
+"""The policy without any flag."""

@@ -1,4 +1,0 @@
-"""A small S3-compatible object server: one bucket, many credentials, each limited to a prefix.
-
-It runs as its own process (`python -m boxd.embedded.objectserver CONFIGURATION`).
-"""

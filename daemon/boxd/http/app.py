@@ -1,0 +1,125 @@
+"""Protocol adapter only. The HTTP application: which route serves which path.
+
+JSON routes are functions with a description each. Exec, /wrk, terminals, ports and MCP stream in
+both directions and are plain ASGI endpoints. `Api.routes` lists every operation, for tests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.config import Config
+from boxd.http.middleware.cors import Origins
+from boxd.http.middleware.guard import Guard
+from boxd.http.middleware.hosts import ServedHosts
+from boxd.http.openapi import docs_page, document
+from boxd.http.openapi.document import JSON_ROUTES
+from boxd.http.proxy import proxy
+from boxd.http.proxy.preview import PreviewHosts
+from boxd.http.proxy.proxy import ProxyEndpoint
+from boxd.http.requests.errors import Refusal, method_not_allowed
+from boxd.http.requests.exchange import exchange_of
+from boxd.http.requests.headers import decode_path
+from boxd.http.requests.websocket import socket_of
+from boxd.http.routes import exec as exec_api
+from boxd.http.routes import mcp, term, wrk
+from boxd.http.routes.exec import ExecEndpoint
+from boxd.http.routes.json_route import Services
+from boxd.http.routes.mcp import McpEndpoint
+from boxd.http.routes.page import Pages
+from boxd.http.routes.table import Route, StreamRoute
+from boxd.http.routes.term import TermEndpoint
+from boxd.http.routes.wrk import WrkEndpoint
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from boxd.http.routes.mcp import Plane
+    from boxd.operations import Operations
+
+
+class Api:
+    """The HTTP API as an ASGI application."""
+
+    def __init__(
+        self, operations: Operations, config: Config | None = None, plane: Plane | None = None
+    ) -> None:
+        """`config` None: the default configuration. `plane` serves MCP; None: MCP is not served."""
+        config = config or Config()
+        self._proxy = ProxyEndpoint(operations, partitioned=config.partitioned_cookies)
+        self._previews = PreviewHosts(self._proxy, config.preview_domain)
+        methods = ("GET", "HEAD", "PUT", "DELETE")
+        self._streams = [
+            StreamRoute(exec_api.TEMPLATE, ExecEndpoint(operations), ("POST",)),
+            StreamRoute(wrk.TEMPLATE, WrkEndpoint(operations), methods),
+            StreamRoute(term.TEMPLATE, TermEndpoint(operations), ("GET", "HEAD"), socket=True),
+            StreamRoute(proxy.TEMPLATE, self._proxy, socket=True),
+        ]
+        if plane is not None:
+            self._streams.append(_mcp_route(operations, plane, config))
+        self._guarded = Guard(self._dispatch, operations.texts.named)
+        described = document.document(self.routes)
+        self._services = Services(
+            operations=operations,
+            pages=Pages(),
+            preview_domain=config.preview_domain,
+            document=document.text(described),
+            docs=docs_page.page(described),
+        )
+
+    @property
+    def routes(self) -> list[Route]:
+        """Every route that this server has."""
+        return [stream.route for stream in self._streams] + [route.route for route in JSON_ROUTES]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or one WebSocket."""
+        await self._guarded(scope, receive, send)
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if await self._previews.serve(scope, receive, send):
+            return
+        scope["path"] = decode_path(scope["raw_path"])
+        if scope["type"] == "websocket":
+            await self._dispatch_socket(scope, receive, send)
+            return
+        for route in self._streams:
+            if route.http and route.matches(scope["path"]):
+                exchange_of(scope).route = route.template
+                if await route.origins.preflighted(scope, route.methods):
+                    return
+                if route.methods and scope["method"] not in route.methods:
+                    raise method_not_allowed(", ".join(route.methods))
+                await route.endpoint(scope, receive, send)
+                return
+        await self._dispatch_json(scope, receive, send)
+
+    async def _dispatch_json(self, scope: Scope, receive: Receive, send: Send) -> None:
+        routes = [route for route in JSON_ROUTES if route.matches(scope["path"])]
+        if not routes:
+            raise Refusal(404, "no such path; the API is below /v1", [])
+        exchange_of(scope).route = routes[0].path
+        # The server sends no body in answers to HEAD, so every GET route can answer HEAD as well.
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        for route in routes:
+            if route.method == method:
+                await route.serve(scope, receive, send, self._services)
+                return
+        methods = {route.method for route in routes}
+        raise method_not_allowed(
+            ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        )
+
+    async def _dispatch_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for route in self._streams:
+            if route.socket and route.matches(scope["path"]):
+                socket_of(scope).route = route.template
+                await route.endpoint(scope, receive, send)
+                return
+        raise Refusal(404, "no WebSocket is served at this path", [])
+
+
+def _mcp_route(operations: Operations, plane: Plane, config: Config) -> StreamRoute:
+    origins = Origins(config.api_origins)
+    endpoint = McpEndpoint(operations, plane, origins, ServedHosts(config.served_names))
+    return StreamRoute(mcp.TEMPLATE, endpoint, mcp.METHODS, socket=True, origins=origins)

@@ -1,0 +1,1 @@
+"""The vocabulary in which routes describe themselves: operations, parameters, errors, schemas."""

@@ -1,0 +1,216 @@
+"""JSON schemas of the values that the API sends and accepts."""
+
+from __future__ import annotations
+
+from boxd.boxes.commands.exec import MAX_TIMEOUT_S
+from boxd.http.description.operation import NAME, Json, array, ref
+from boxd.model.box import BoxState
+
+TEXT: Json = {"type": "string"}
+COUNT: Json = {"type": "integer", "minimum": 0}
+TIME: Json = {"type": "string", "format": "date-time"}
+BASE64: Json = {"type": "string", "contentEncoding": "base64"}
+BYTES: Json = {"type": "string", "format": "binary"}
+UPGRADED: Json = {
+    "description": "The connection is a WebSocket. A refused handshake returns an error status.",
+    "headers": {"Upgrade": {"schema": {"type": "string", "const": "websocket"}}},
+}
+"""The response to a WebSocket handshake that succeeded."""
+_ENCODED: Json = {"type": "string", "pattern": "%[89A-F][0-9A-F]"}
+"""Percent-encoded bytes, of which at least one is not ASCII."""
+
+
+def _object(about: str, fields: dict[str, Json], *optional: str) -> Json:
+    """An object whose fields are all required, except the `optional` ones."""
+    required = [name for name in fields if name not in optional]
+    return {"type": "object", "description": about, "properties": fields, "required": required}
+
+
+def _or_null(schema: Json) -> Json:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _described(schema: Json, about: str) -> Json:
+    return {**schema, "description": about}
+
+
+_STATE = _described(
+    {"type": "string", "enum": [state.value for state in BoxState]}, "The state, as `ls` shows it."
+)
+_BOX: dict[str, Json] = {
+    "id": {"type": "string", "pattern": "^[0-9a-f]{32}$"},
+    "name": {"type": "string", "pattern": NAME},
+    "workspace": _described({"type": "string"}, "Absent in the default workspace."),
+    "image": TEXT,
+    "state": _STATE,
+    "age_s": {"type": "number", "minimum": 0},
+    "cpus": {"type": "number", "exclusiveMinimum": 0},
+    "mem_mb": COUNT,
+    "ref": _described(TEXT, "The reference that addresses the box: `name` or `workspace/name`."),
+    "flavor": TEXT,
+    "profile": _described(
+        _or_null(TEXT), "The profile that the box was created from; null: none, or unknown."
+    ),
+    "detail": _described(TEXT, "The reason of the state; often empty."),
+    "attached": _described(COUNT, "The number of attachments that keep the box awake."),
+    "why": {
+        "type": "object",
+        "additionalProperties": COUNT,
+        "description": "The number of attachments by kind.",
+    },
+    "created": TIME,
+    "deadline": _described(
+        _or_null(TIME), "The time when the box is removed, even while it is in use."
+    ),
+    "grace_s": _described(
+        _or_null({"type": "number"}),
+        "Seconds that the box stays awake after the last attachment ends.",
+    ),
+    "clamped": _described({"type": "boolean"}, "The deadline is earlier than requested."),
+    "next": _described(_or_null(ref("NextAct")), "The next automatic action; null: none."),
+    "memory": _described({"type": "boolean"}, "The box is suspended and its memory is saved."),
+    "durable": {"type": "boolean"},
+    "auto_suspend": {"type": "boolean"},
+    "pinned_until": _or_null(TIME),
+    "pin_why": TEXT,
+    "egress": _described(TEXT, "`all`, `none`, or a list of names and networks."),
+    "disk_mb": _described(COUNT, "Limit in MiB; 0: no limit."),
+    "pids": COUNT,
+    "drive": _described({"type": "boolean"}, "/wrk is mounted in the box."),
+    "confidential": {"type": "boolean"},
+    "usage": _described(_or_null(ref("Usage")), "The last measurement; null: none yet."),
+}
+
+SCHEMAS: dict[str, Json] = {
+    "Error": _object(
+        "The body of every error: what happened, to what, and what to do next.",
+        {"error": TEXT},
+    ),
+    "Ok": _object("The answer is yes.", {"ok": {"type": "boolean", "const": True}}),
+    "Box": _object("One box.", _BOX, "workspace"),
+    "BoxState": _object("The current state of a box.", {"state": _STATE}),
+    "NextAct": _object(
+        "The next automatic action on a box.",
+        {"act": {"type": "string", "enum": ["removed", "suspended"]}, "at": TIME},
+    ),
+    "Usage": _object(
+        "The host resources that a box uses.",
+        {
+            "at": TIME,
+            "cpu_s": {"type": "number"},
+            "cpu_share": _or_null({"type": "number"}),
+            "memory_bytes": COUNT,
+            "disk_bytes": COUNT,
+            "pids": COUNT,
+            "net_rx_bytes": COUNT,
+            "net_tx_bytes": COUNT,
+            "oom_kills": COUNT,
+            "saved_memory_bytes": COUNT,
+        },
+    ),
+    "Image": _object(
+        "An image that a box can start from.",
+        {"name": TEXT, "description": TEXT, "built": {"type": "boolean"}},
+    ),
+    "Flavor": _object(
+        "A set of resource limits for a box.",
+        {
+            "name": TEXT,
+            "description": TEXT,
+            "cpus": {"type": "number", "exclusiveMinimum": 0},
+            "mem_mb": COUNT,
+        },
+    ),
+    "Canvas": _object(
+        "A document that a program rendered, without its content.",
+        {
+            "id": {"type": "string", "pattern": "^[a-z0-9-]{1,64}$"},
+            "title": TEXT,
+            "mime": TEXT,
+            "size": COUNT,
+            "revision": {"type": "integer", "minimum": 1},
+            "scope": _or_null(TEXT),
+            "updated": TIME,
+            "expires": _or_null(TIME),
+            "uri": TEXT,
+        },
+    ),
+    "ExecHeader": _object(
+        "The first line of an exec body.",
+        {
+            "cmd": _described(
+                {"type": "string", "minLength": 1},
+                "The command; the login shell of the box runs it.",
+            ),
+            "env": {
+                "type": "object",
+                "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+                "additionalProperties": TEXT,
+                "maxProperties": 256,
+            },
+            "timeout_s": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_TIMEOUT_S,
+                "default": 300,
+            },
+        },
+        "env",
+        "timeout_s",
+    ),
+    "ExecEvent": _object(
+        "One event of an exec stream. `stdout` and `stderr` carry base64; the last event, `exit`,"
+        " carries the JSON `{code}`.",
+        {"event": {"type": "string", "enum": ["stdout", "stderr", "exit"]}, "data": TEXT},
+    ),
+    "Event": _object(
+        "One message as an event. The first event of a stream in a session has an `id`, a `retry`"
+        " in milliseconds and no data.",
+        {"event": TEXT, "data": TEXT, "id": TEXT, "retry": COUNT},
+        "event",
+        "id",
+        "retry",
+    ),
+    "ExecResult": _object(
+        "The result of a command. `exit_code` is 124 after a timeout, and 128 plus the signal"
+        " number after a signal.",
+        {"exit_code": COUNT, "stdout": BASE64, "stderr": BASE64, "duration_ms": COUNT},
+    ),
+    "Entry": _object(
+        "A directory entry. If the name is not UTF-8, `name` contains U+FFFD, and `encoded_name`"
+        " has the percent-encoded bytes, ready for use as the last segment of a URL.",
+        {
+            "name": TEXT,
+            "encoded_name": _ENCODED,
+            "is_dir": {"type": "boolean"},
+            "size": COUNT,
+        },
+        "encoded_name",
+    ),
+    "Directory": _object(
+        "A directory with its entries, sorted by the bytes of their names. If the path is not"
+        " UTF-8, `path` contains U+FFFD, and `encoded_path` has the percent-encoded bytes.",
+        {
+            "dir": {"type": "boolean", "const": True},
+            "path": TEXT,
+            "encoded_path": _ENCODED,
+            "entries": array("Entry"),
+        },
+        "encoded_path",
+    ),
+    "Resize": _object(
+        "A text frame to a terminal; the service ignores other text frames.",
+        {
+            "resize": _object(
+                "The new size; values outside 1 to 1000 are clamped.",
+                {"cols": {"type": "integer"}, "rows": {"type": "integer"}},
+            )
+        },
+    ),
+    "JsonRpc": {
+        "type": "object",
+        "description": "One JSON-RPC 2.0 message of the Model Context Protocol.",
+        "properties": {"jsonrpc": {"type": "string", "const": "2.0"}},
+        "required": ["jsonrpc"],
+    },
+}

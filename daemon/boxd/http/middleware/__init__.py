@@ -1,0 +1,1 @@
+"""Checks and headers that apply to every request."""

@@ -1,0 +1,140 @@
+"""Protocol adapter only. The outermost layer of the HTTP API.
+
+The guard refuses malformed framing before any other layer reads the request. It turns every error
+into a response, adds the headers that all responses have, and writes the access log, which never
+contains a query string.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from boxd.errors import BoxdError
+from boxd.http.requests.body import ClientGone
+from boxd.http.requests.errors import Refusal, answer_for, internal_error, method_not_allowed
+from boxd.http.requests.exchange import CLOSE, RECORD, Exchange
+from boxd.http.requests.headers import framing_problem
+from boxd.http.requests.websocket import INTERNAL, Socket, close_code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from boxd.http.requests.exchange import Record
+
+SERVED_METHODS = "GET, HEAD, POST, PUT, DELETE"
+LOGGED_METHOD = 24
+"""Characters of a method in the access log. A client can send a method as long as a head."""
+_access = logging.getLogger("boxd.http.access")
+_log = logging.getLogger("boxd.http")
+
+
+class Guard:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, named: Callable[[str], str] = str) -> None:
+        """`named` inserts the name of the SSH server into error texts that refer to it."""
+        self._app = app
+        self._named = named
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request or one WebSocket."""
+        if scope["type"] == "http":
+            await self._http(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send)
+        with _logged(scope["method"], exchange):
+            try:
+                _check(scope)
+                await self._app({**scope, RECORD: exchange}, exchange.receive, exchange.send)
+            except Exception as error:
+                await _answer_failure(exchange, error, self._named)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = Socket(scope, receive, send)
+        await receive()  # the handshake; `Socket.next` reads the rest
+        with _logged("WS", socket):
+            try:
+                _check_framing(scope)
+                await self._app({**scope, RECORD: socket}, receive, send)
+            except ClientGone:
+                return
+            except Exception as error:
+                with suppress(ClientGone):  # the client disconnected before the response
+                    await _close_failed(socket, error, self._named)
+
+
+@contextmanager
+def _logged(method: str, record: Record) -> Iterator[None]:
+    """Write the access log line at the end, without path and query: these can contain keys."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        record.leave()
+        _access.info(
+            "%s %s %d %d ms in=%d out=%d key=%s%s",
+            method[:LOGGED_METHOD],
+            record.route,
+            record.status,
+            (time.monotonic() - started) * 1000,
+            record.bytes_in,
+            record.bytes_out,
+            record.principal,
+            "" if record.finished else " unfinished",
+        )
+
+
+def _check(scope: Scope) -> None:
+    if scope["method"] in ("CONNECT", "TRACE"):
+        refusal = method_not_allowed(SERVED_METHODS)
+        raise Refusal(405, str(refusal), [*refusal.headers, CLOSE])
+    _check_framing(scope)
+
+
+def _check_framing(scope: Scope) -> None:
+    problem = framing_problem(
+        scope["http_version"], scope["raw_path"], scope["query_string"], scope["headers"]
+    )
+    if problem is not None:
+        raise Refusal(400, problem, [CLOSE])
+
+
+async def _answer_failure(
+    exchange: Exchange, error: Exception, named: Callable[[str], str]
+) -> None:
+    """Send the response to an error. If a response has begun, it stays incomplete."""
+    if exchange.status == 0:
+        await exchange.answer(answer_for(error, named))
+        return
+    if not exchange.finished:
+        exchange.cut()
+    if isinstance(error, BoxdError):
+        _log.info(
+            "%s: %s", "error after the response" if exchange.finished else "response aborted", error
+        )
+    else:
+        internal_error(error)
+
+
+async def _close_failed(socket: Socket, error: Exception, named: Callable[[str], str]) -> None:
+    """Report an error to the client of a WebSocket: as a response, or as a close code."""
+    if socket.finished:
+        if isinstance(error, BoxdError):
+            _log.info("error after the end of a WebSocket: %s", error)
+        else:
+            internal_error(error)
+    elif not socket.accepted:
+        await socket.refuse(answer_for(error, named))
+    elif isinstance(error, BoxdError):
+        await socket.close(close_code(error), str(error))
+    else:
+        internal_error(error)
+        await socket.close(INTERNAL, "internal error")

@@ -1,0 +1,1 @@
+"""The OpenAPI document and the page `/docs`, both made of the descriptions of the routes."""

@@ -1,0 +1,174 @@
+"""Protocol adapter only. The OpenAPI 3.1 document: collects the descriptions of all routes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from boxd.http.description.operation import ERRORS, NO_KEY, Operation, answer, errors, ref
+from boxd.http.description.schemas import SCHEMAS
+from boxd.http.openapi.docs_page import POLICY
+from boxd.http.proxy import proxy
+from boxd.http.routes import boxes, catalogs, health, mcp, surfaces, term, tls_ask, wrk
+from boxd.http.routes import exec as exec_api
+from boxd.http.routes.json_route import json_route
+from boxd.http.routes.table import REST
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from boxd.http.description.operation import Json
+    from boxd.http.routes.json_route import JsonRequest
+    from boxd.http.routes.table import Route
+
+ABOUT = (
+    "Boxes on demand: isolated environments that are created on first use, are suspended while idle"
+    " and share a drive. Keys are created only over SSH: `ssh cli@HOST apikeys create laptop`."
+    " Every error is a JSON object with one string, `error`."
+)
+FAMILIES = ("Boxes", "Commands", "Files", "Ports", "MCP", "Canvases", "Catalogs", "Service")
+_SECURITY: Json = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer KEY`."},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "queryKey": {
+        "type": "apiKey",
+        "in": "query",
+        "name": "key",
+        "description": "For browsers, which cannot set headers on every request.",
+    },
+    "proxyCookie": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": "svc_proxy",
+        "description": "Set by the first visit of a port with `key`, for this port of this box.",
+    },
+}
+
+
+@json_route(
+    "GET",
+    "/v1/openapi.json",
+    Operation(
+        "openapi",
+        "Service",
+        "Get this document",
+        "Returns the OpenAPI 3.1 document of this server.",
+        {"200": answer("The document.", {"type": "object"}), **errors(key=False)},
+        security=NO_KEY,
+    ),
+)
+async def openapi(request: JsonRequest) -> Response:
+    """Return the document of the routes that this server serves."""
+    return Response(request.services.document, media_type="application/json")
+
+
+@json_route(
+    "GET",
+    "/docs",
+    Operation(
+        "docs",
+        "Service",
+        "Read the documentation",
+        "Returns this page.",
+        {
+            "200": {
+                "description": "A page without scripts.",
+                "content": {"text/html": {"schema": {"type": "string"}}},
+            },
+            **errors(key=False),
+        },
+        security=NO_KEY,
+    ),
+)
+async def docs(request: JsonRequest) -> Response:
+    """Return the guide and the reference as one page."""
+    headers = {"content-security-policy": POLICY}
+    return Response(request.services.docs, media_type="text/html", headers=headers)
+
+
+JSON_ROUTES = (
+    *health.ROUTES,
+    *boxes.ROUTES,
+    *catalogs.ROUTES,
+    *surfaces.ROUTES,
+    *tls_ask.ROUTES,
+    openapi,
+    docs,
+)
+"""Every JSON route."""
+_STREAMS = {
+    exec_api.TEMPLATE: exec_api.OPERATIONS,
+    wrk.TEMPLATE: wrk.OPERATIONS,
+    proxy.TEMPLATE: proxy.OPERATIONS,
+    term.TEMPLATE: term.OPERATIONS,
+    mcp.TEMPLATE: mcp.OPERATIONS,
+}
+
+
+def document(routes: Iterable[Route] | None = None) -> Json:
+    """The OpenAPI document of `routes`; None: of every route that a server can have."""
+    served = None if routes is None else operations_of(routes)
+    paths: dict[str, Json] = {}
+    for path, method, operation in _described():
+        if served is None or (path, method) in served:
+            paths.setdefault(path, {})[method] = operation.to_json()
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Box Service", "version": "v1", "description": ABOUT},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": family} for family in FAMILIES],
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": SCHEMAS,
+            "responses": {f"E{status}": _error(status) for status in ERRORS},
+            "securitySchemes": _SECURITY,
+        },
+    }
+
+
+def _described() -> Iterator[tuple[str, str, Operation]]:
+    """Path, method in lower case, and description of every operation."""
+    for route in JSON_ROUTES:
+        yield route.path, route.method.lower(), route.operation
+    for template, operations in _STREAMS.items():
+        for method, operation in operations.items():
+            yield _plain(template), method, operation
+
+
+def _plain(template: str) -> str:
+    """A template as OpenAPI writes it."""
+    return template.replace(REST + "}", "}")
+
+
+def operations_of(routes: Iterable[Route]) -> set[tuple[str, str]]:
+    """(path, method) of every operation of `routes`, as the document writes them."""
+    served = set()
+    for route in routes:
+        path = _plain(route.path)
+        methods = [method.lower() for method in route.methods]
+        if not methods and route.http:
+            methods = list(proxy.METHODS)
+        served |= {(path, method) for method in methods}
+        if route.socket:
+            served.add((path, "get"))
+    return served
+
+
+def _error(status: int) -> Json:
+    headers: Json = {}
+    if status == 401:
+        headers = {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}}}
+    elif status == 405:
+        headers = {"Allow": {"schema": {"type": "string"}}}
+    response: Json = {
+        "description": ERRORS[status],
+        "content": {"application/json": {"schema": ref("Error")}},
+    }
+    return {**response, "headers": headers} if headers else response
+
+
+def text(described: Json) -> str:
+    """The document as JSON text."""
+    return json.dumps(described, indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,1 @@
+"""Ports of boxes over HTTP: the proxy, its cookie, and preview hosts."""

@@ -1,0 +1,1 @@
+"""Parts of requests and responses: headers, bodies, errors, streams."""

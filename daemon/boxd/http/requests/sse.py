@@ -1,0 +1,84 @@
+"""Protocol adapter only. Server-sent events: one ASGI message for each event."""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import Send
+
+MAX_RAW = 64 * 1024
+"""Limit of the data in one event, in bytes before base64."""
+KEEPALIVE_S = 15.0
+LAST_WORDS_S = 1.0
+"""Seconds that the final text of an aborted stream waits for a client that does not read."""
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def encode_event(name: bytes, data: bytes) -> bytes:
+    """Return one event whose data is a single line."""
+    return b"event: %b\ndata: %b\n\n" % (name, data)
+
+
+def _encoded(name: bytes, data: bytes) -> bytes:
+    """Return an event with base64 data.
+
+    A function of its own: while the sender waits, it holds only the encoded bytes.
+    """
+    return encode_event(name, binascii.b2a_base64(data, newline=False))
+
+
+class EventStream:
+    """One response that consists of events.
+
+    Critical section: `_turn` is held while one message is sent, so messages never interleave.
+    `_open` is set once, with the status 200, and cleared once, before the last event is sent.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._turn = asyncio.Lock()
+        self._open = False
+
+    async def start(self) -> None:
+        """Send the status 200 and the headers."""
+        self._open = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+
+    async def chunk(self, stream: str, data: bytes) -> None:
+        """Send bytes of a stream as base64 events; wait while the client does not read."""
+        name = stream.encode()
+        for start in range(0, len(data), MAX_RAW):
+            await self._write(_encoded(name, data[start : start + MAX_RAW]))
+
+    async def keepalive(self) -> None:
+        """Send a comment every 15 s, regardless of other events, until cancelled."""
+        while True:
+            await asyncio.sleep(KEEPALIVE_S)
+            await self._write(b": keepalive\n\n")
+
+    async def finish(self, name: bytes, data: bytes) -> None:
+        """Send the last event and end the response."""
+        self._open = False
+        await self._write(encode_event(name, data), more=False)
+
+    async def last_words(self, text: str) -> None:
+        """Send a line as stderr before the stream is aborted, if the stream is open.
+
+        If the client does not read the line within a second, the method gives up.
+        """
+        if not self._open:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                await self.chunk("stderr", f"boxd: {text}\n".encode())
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        async with self._turn:
+            await self._send({"type": "http.response.body", "body": body, "more_body": more})

@@ -1,0 +1,224 @@
+"""Protocol adapter only. `POST /v1/exec/{spec}`: one command in a box, streamed or buffered.
+
+A separate task reads the body while output is sent, so input and output overlap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING
+
+from boxd.boxes.commands.exec import (
+    MAX_COMMAND,
+    MAX_HEADER,
+    ExecRequest,
+    ExecRun,
+    parse_header,
+    parse_plain,
+    running,
+)
+from boxd.errors import BadRequest, BoxdError, TooLarge, Unavailable
+from boxd.http.description.operation import (
+    JSON_TYPE,
+    REFERENCE,
+    WS,
+    Operation,
+    errors,
+    path,
+    query,
+    ref,
+)
+from boxd.http.description.schemas import BYTES
+from boxd.http.requests.auth import authenticate
+from boxd.http.requests.body import IDLE_S, Body, ClientGone
+from boxd.http.requests.exchange import cancel, exchange_of
+from boxd.http.requests.headers import header, media_type, path_text, query_flag, query_workspace
+from boxd.http.requests.sse import EventStream
+from boxd.http.routes.buffered import BufferedOutput
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from typing import TypeAlias
+
+    from starlette.types import Receive, Scope, Send
+
+    from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.http.requests.exchange import Exchange
+    from boxd.operations import Operations
+
+    Attach: TypeAlias = AbstractAsyncContextManager[Attachment]
+
+PREFIX = "/v1/exec/"
+STREAM_TYPE = "application/x-svc-exec"
+PLAIN_TYPE = "text/plain"
+LOST_CODE = 255
+"""Exit code of a stream whose box disappeared; ssh reports the same."""
+TEMPLATE = "/v1/exec/{spec...}"
+SPEC = REFERENCE.removesuffix("$") + "(\\^[1-9][0-9]?[mhd])?(\\+[1-9][0-9]?[smh])?$"
+"""Pattern of some box specs. Images have more forms, but every match is a valid spec."""
+_EVENTS = (
+    "event: stdout\ndata: aGVsbG8K\n\n"
+    "event: stderr\ndata: b29wcwo=\n\n"
+    ": keepalive\n\n"
+    'event: exit\ndata: {"code": 0}\n\n'
+)
+_RESULT = {"exit_code": 0, "stdout": "aGVsbG8K", "stderr": "", "duration_ms": 12}
+OPERATIONS = {
+    "post": Operation(
+        "exec",
+        "Commands",
+        "Run a command",
+        "Runs a command in a box, and creates or resumes the box first if needed. The body is the"
+        " command's header and its standard input, or the command alone. The service reads the body"
+        " while it sends output. An error before the command starts has its own status; after that"
+        " the status is always 200. If the client disconnects, the command ends and the box stays.",
+        {
+            "200": {
+                "description": "Output as events, each with base64; the last event is `exit`. With"
+                " `stream=false`, one object after the command has ended.",
+                "content": {
+                    "text/event-stream": {"schema": ref("ExecEvent"), "example": _EVENTS},
+                    JSON_TYPE: {"schema": ref("ExecResult"), "example": _RESULT},
+                },
+            },
+            **errors(404, 409, 413, 429, 504, 507),
+        },
+        (
+            path(
+                "spec",
+                "`[workspace/]name[:image|profile[:flavor]][^ttl][+duration]`. Creates the box if"
+                " it does not exist; `^ttl` sets its deadline, counted from then.",
+                "dev",
+                pattern=SPEC,
+            ),
+            WS,
+            query(
+                "stream",
+                "`false` returns one object after the command has ended.",
+                type="string",
+                enum=["true", "false"],
+            ),
+        ),
+        {
+            "required": True,
+            "content": {
+                STREAM_TYPE: {
+                    "schema": BYTES,
+                    "example": '{"cmd": "tr a-z A-Z", "timeout_s": 10}\nhello\n',
+                },
+                PLAIN_TYPE: {"schema": {"type": "string", "minLength": 1}, "example": "echo hello"},
+            },
+        },
+    )
+}
+
+
+class ExecEndpoint:
+    """Serves exec. It keeps no state between requests."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        principal = await authenticate(scope, self._operations)
+        spec = path_text(scope["path"][len(PREFIX) :])
+        query = scope["query_string"]
+        ws, streamed = query_workspace(query), query_flag(query, "stream", default=True)
+        body = Body(receive, idle=IDLE_S)
+        try:
+            request = await _read_request(header(scope["headers"], b"content-type"), body)
+        except ClientGone:
+            return
+        body.idle = None  # the rest is the command's input, which may pause
+        exchange = exchange_of(scope)
+        attach = self._operations.boxes.attach(
+            principal, spec, ws, kind="spec", why="exec", run_box=True
+        )
+        if streamed:
+            await _serve_streamed(exchange, attach, request, body, EventStream(send))
+        else:
+            with self._operations.output.room(principal.owner) as room:
+                await _serve_buffered(exchange, attach, request, body, BufferedOutput(room))
+
+
+async def _serve_streamed(
+    exchange: Exchange, attach: Attach, request: ExecRequest, body: Body, events: EventStream
+) -> None:
+    try:
+        async with (
+            attach as attachment,
+            running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
+        ):
+            await exchange.while_connected(_stream(run, body, events))
+    except BoxdError as error:
+        # The key expired or was revoked, or an administrator ended the command. The stream ends
+        # without `exit`: the exit code is unknown, and a client must not mistake an invented one
+        # for the real one. Clients can tell an aborted stream from a complete one.
+        await events.last_words(str(error))
+        raise
+
+
+async def _serve_buffered(
+    exchange: Exchange, attach: Attach, request: ExecRequest, body: Body, output: BufferedOutput
+) -> None:
+    async with (
+        attach as attachment,
+        running(attachment.tunnel, request, attachment.env, attachment.oom) as run,
+    ):
+        await exchange.while_connected(_collect(run, body, output))
+    # The box is detached by now, so a slow client does not keep it awake.
+    await exchange.while_connected(output.answer(exchange))
+
+
+async def _stream(run: ExecRun, body: Body, events: EventStream) -> None:
+    await events.start()
+    side = (
+        asyncio.create_task(_feed(run, body), name="exec input"),
+        asyncio.create_task(events.keepalive(), name="exec keepalive"),
+    )
+    try:
+        code = await run.pump(events.chunk)
+    except Unavailable as error:
+        await events.chunk("stderr", f"boxd: {error}\n".encode())
+        code = LOST_CODE
+    finally:
+        await cancel(*side)
+    await events.finish(b"exit", json.dumps({"code": code}).encode())
+
+
+async def _collect(run: ExecRun, body: Body, output: BufferedOutput) -> None:
+    started = time.monotonic()
+    feed = asyncio.create_task(_feed(run, body), name="exec input")
+    try:
+        code = await run.pump(output.keep)
+    finally:
+        await cancel(feed)
+    output.end(code, round((time.monotonic() - started) * 1000))
+
+
+async def _feed(run: ExecRun, body: Body) -> None:
+    """Write the rest of the body to standard input. The exchange detects a disconnect."""
+    try:
+        while (data := await body.next()) is not None:
+            await run.write(data)
+    except ClientGone:
+        return
+    run.write_eof()
+
+
+async def _read_request(content_type: bytes | None, body: Body) -> ExecRequest:
+    kind = media_type(content_type)
+    if kind == STREAM_TYPE:
+        line = await body.line(MAX_HEADER)
+        if line is None:
+            raise BadRequest(f"the exec header is longer than {MAX_HEADER} bytes; end it with a LF")
+        return parse_header(line)
+    if kind == PLAIN_TYPE:
+        text = await body.whole(MAX_COMMAND)
+        if text is None:
+            raise TooLarge(f"the command is longer than {MAX_COMMAND} bytes")
+        return parse_plain(text)
+    raise BadRequest(f"Content-Type must be {STREAM_TYPE} or {PLAIN_TYPE}")

@@ -1,0 +1,112 @@
+"""Protocol adapter only. JSON routes: one function and one description for each operation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from boxd.http.requests.auth import authenticate
+from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
+from boxd.http.routes.table import Route, matches
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
+
+    from starlette.responses import Response
+    from starlette.types import Receive, Scope, Send
+
+    from boxd.http.description.operation import Operation
+    from boxd.http.routes.page import Pages
+    from boxd.operations import Operations
+    from boxd.principal import Principal
+
+    Handler: TypeAlias = "Callable[[JsonRequest], Awaitable[Response]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Collaborators of the JSON routes; one object for a server."""
+
+    operations: Operations
+    pages: Pages
+    preview_domain: str | None
+    """The domain below which preview hosts exist; None: there are none."""
+    document: str
+    """The OpenAPI document of this server, as JSON text."""
+    docs: str
+    """The page `/docs` of this server, as HTML."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The sender of an authenticated request. `ws` is the workspace of `?ws=`, unchecked."""
+
+    operations: Operations
+    principal: Principal
+    ws: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRequest:
+    """One request to a JSON route. JSON routes read no body."""
+
+    scope: Scope
+    services: Services
+    path: str
+    """The template of the route that matched."""
+
+    async def caller(self) -> Caller:
+        """Authenticates the request.
+
+        Raises InvalidKey, QuotaExceeded (as `authenticate` does) and BadName for a bad `?ws=`.
+        """
+        operations = self.services.operations
+        principal = await authenticate(self.scope, operations)
+        return Caller(operations, principal, query_workspace(self.scope["query_string"]))
+
+    def parameter(self, name: str) -> str:
+        """The path parameter `{name}`, decoded. BadRequest when it is not UTF-8."""
+        index = self.path.split("/").index(f"{{{name}}}")
+        return path_text(self.scope["path"].split("/")[index])
+
+    def query(self, name: str) -> list[bytes]:
+        """All values of a query parameter, in order."""
+        return query_values(self.scope["query_string"], name.encode())
+
+    def flag(self, name: str) -> bool:
+        """A query parameter that is `true` or `false`; False when absent. BadRequest otherwise."""
+        return query_flag(self.scope["query_string"], name, default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonRoute:
+    """One method of one path, with its handler and its description."""
+
+    method: str
+    path: str
+    operation: Operation
+    handler: Handler
+
+    @property
+    def route(self) -> Route:
+        """The route as `Api.routes` lists it; it is public when its description needs no key."""
+        return Route(self.path, (self.method,), public=not self.operation.security)
+
+    def matches(self, path: str) -> bool:
+        """Whether a decoded path belongs to this route."""
+        return matches(self.path, path)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, services: Services) -> None:
+        """Answers one request. Exceptions of the handler pass to the caller."""
+        response = await self.handler(JsonRequest(scope, services, self.path))
+        await response(scope, receive, send)
+
+
+def json_route(method: str, path: str, operation: Operation) -> Callable[[Handler], JsonRoute]:
+    """Decorator: turns a handler into the route of `method` and `path`."""
+
+    def route(handler: Handler) -> JsonRoute:
+        return JsonRoute(method, path, operation, handler)
+
+    return route

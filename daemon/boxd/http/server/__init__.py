@@ -1,0 +1,1 @@
+"""The HTTP listener: uvicorn with the protocols and limits of this service."""

@@ -1,0 +1,1 @@
+"""The transports of MCP: Streamable HTTP, WebSocket, standard input and output."""

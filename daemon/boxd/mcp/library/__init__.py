@@ -1,0 +1,1 @@
+"""The bridge between our transports and the MCP library."""

@@ -1,0 +1,1 @@
+"""Sessions of MCP clients, and the notifications they subscribe to."""

@@ -1,0 +1,40 @@
+"""All tools of the plane, in the order in which they are listed."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from boxd.mcp.tools import (
+    asks,
+    boxes,
+    canvases,
+    commands,
+    delegate,
+    drive,
+    files,
+    secrets,
+    workspaces,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from boxd.mcp.tools.tool import Tool
+
+TOOLS: tuple[Tool, ...] = (
+    *boxes.TOOLS,
+    *commands.TOOLS,
+    *delegate.TOOLS,
+    *files.TOOLS,
+    *drive.TOOLS,
+    *workspaces.TOOLS,
+    *secrets.TOOLS,
+    *canvases.TOOLS,
+    *asks.TOOLS,
+)
+
+BY_NAME: Mapping[str, Tool] = MappingProxyType(
+    {tool.alias: tool for tool in TOOLS} | {tool.name: tool for tool in TOOLS}
+)
+"""By name, and by the name with a dot in the place of its first underscore."""

@@ -1,0 +1,80 @@
+"""Schemas of what several tools answer with, and the two forms of bytes in JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, Literal
+
+from boxd.errors import BadRequest
+
+Encoding = Literal["utf-8", "base64"]
+
+STRING: dict[str, Any] = {"type": "string"}
+INTEGER: dict[str, Any] = {"type": "integer"}
+NUMBER: dict[str, Any] = {"type": "number"}
+BOOLEAN: dict[str, Any] = {"type": "boolean"}
+MAYBE: dict[str, Any] = {"type": ["string", "null"]}
+ENCODING: dict[str, Any] = {"type": "string", "enum": ["utf-8", "base64"]}
+
+BOX: dict[str, Any] = {
+    "id": STRING,
+    "name": STRING,
+    "workspace": STRING,
+    "image": STRING,
+    "profile": MAYBE,
+    "state": STRING,
+    "age_s": NUMBER,
+    "cpus": NUMBER,
+    "mem_mb": NUMBER,
+    "ref": STRING,
+    "attached": INTEGER,
+    "why": {"type": "object", "additionalProperties": INTEGER},
+    "next": {"type": ["object", "null"]},
+    "deadline": MAYBE,
+    "pinned_until": MAYBE,
+}
+"""Members of a box; more may come."""
+BOX_OPTIONAL = frozenset({"workspace"})
+
+ENTRIES: dict[str, Any] = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": STRING,
+            "encoded_name": STRING,
+            "is_dir": BOOLEAN,
+            "size": INTEGER,
+        },
+        "required": ["name", "is_dir", "size"],
+    },
+}
+
+
+def listed(properties: dict[str, Any]) -> dict[str, Any]:
+    """A list of objects with at least these members."""
+    return {"type": "array", "items": {"type": "object", "properties": properties}}
+
+
+def encode(data: bytes) -> tuple[str, Encoding]:
+    """Bytes as text if they are some, else in base64."""
+    try:
+        return data.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        return in_base64(data), "base64"
+
+
+def in_base64(data: bytes) -> str:
+    """Bytes in base64."""
+    return base64.b64encode(data).decode("ascii")
+
+
+def decode(text: str, encoding: str) -> bytes:
+    """What a client wrote, as bytes. BadRequest."""
+    if encoding == "utf-8":
+        return text.encode("utf-8")
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise BadRequest("data is not base64, as its encoding says") from None

@@ -1,0 +1,51 @@
+"""Command-line flags of the daemon: how a field of the configuration declares its flag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Group(Enum):
+    """A group of flags. A command takes whole groups. The value is the title in help texts."""
+
+    COMMON = "state and logs"
+    LISTENERS = "listeners"
+    IMAGES = "images"
+    STORES = "database and object store"
+    BACKEND = "backend"
+    BOXES = "boxes"
+    LIMITS = "limits of this host"
+    DRIVES = "drives (/wrk)"
+    SSH = "SSH"
+    HTTP = "HTTP API, previews and MCP"
+    SCHEDULE = "scheduled backups"
+    BACKUPS = "backups"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag of the command line that sets one field of `Config`."""
+
+    name: str
+    group: Group
+    help: str
+    """What the flag does, as an imperative without the default."""
+    metavar: str | None = None
+    """The kind of value that help texts show. None: a switch, or a flag with `choices`."""
+    parse: Callable[[str, str], object] | None = None
+    """Returns the field's value for a text and the flag's name, or raises BadRequest.
+    None: the text is the value."""
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    """The default that help texts show, if it is not the text of the field's default."""
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag takes no value. It then inverts the field's default."""
+        return self.metavar is None and not self.choices

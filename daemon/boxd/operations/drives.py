@@ -1,0 +1,52 @@
+"""The drive of a workspace, for HTTP and MCP."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from boxd.authz import Action, require
+from boxd.errors import NotFound, Unavailable
+from boxd.names.words import shown
+from boxd.operations.shared.scope import checked_workspace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from boxd.operations.shared.drives import Drives
+    from boxd.operations.shared.workspace_registry import WorkspaceRegistry
+    from boxd.principal import Principal
+    from boxd.store.interface import ControlStore
+    from boxd.workspaces.drive import Filesystem
+
+
+class DriveOperations:
+    """Opens the drives of workspaces. Holds no state. `drives` None: drives are not enabled."""
+
+    def __init__(
+        self, store: ControlStore, registry: WorkspaceRegistry, drives: Drives | None
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._drives = drives
+
+    @asynccontextmanager
+    async def open(
+        self, p: Principal, ws: str | None = None, *, create: bool = False
+    ) -> AsyncIterator[Filesystem | None]:
+        """Yield the Filesystem of a workspace's drive; None if it was never used.
+
+        `create` creates a missing drive, and a missing workspace unless the credential has a scope.
+        Raises NotFound for an unknown workspace; Unavailable if drives are not enabled.
+        """
+        require(p, Action.WRITE_DRIVE if create else Action.READ_DRIVE)
+        workspace = checked_workspace(p, ws)
+        if self._drives is None:
+            raise Unavailable("the workspace drive is not enabled on this host")
+        if workspace is not None:
+            if create:
+                await self._registry.ensure(p, workspace)
+            elif workspace not in await self._store.workspaces(p.owner):
+                raise NotFound(f"no workspace {shown(workspace)}")
+        async with self._drives.use(p.owner, workspace, create=create) as filesystem:
+            yield filesystem

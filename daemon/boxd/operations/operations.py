@@ -1,0 +1,156 @@
+"""The operations of the service: one object, with one family of methods in each attribute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from boxd.boxes.limits.budgets.output import Allowances
+from boxd.operations.agents import AgentOperations
+from boxd.operations.asks import AskOperations
+from boxd.operations.boxes import BoxOperations
+from boxd.operations.builds import BuildOperations
+from boxd.operations.canvases import CanvasOperations
+from boxd.operations.delegate import DelegateOperations
+from boxd.operations.drives import DriveOperations
+from boxd.operations.fleet import FleetOperations
+from boxd.operations.keys import KeyOperations
+from boxd.operations.owners import OwnerOperations
+from boxd.operations.profiles import ProfileOperations
+from boxd.operations.proxies import ProxyOperations
+from boxd.operations.secrets import SecretOperations
+from boxd.operations.shared.audits import Audits
+from boxd.operations.shared.box_directory import BoxDirectory
+from boxd.operations.shared.box_specs import BoxSpecs
+from boxd.operations.shared.callers import Callers
+from boxd.operations.shared.user_texts import UserTexts
+from boxd.operations.shared.vault import Vault
+from boxd.operations.shared.workspace_registry import WorkspaceRegistry
+from boxd.operations.shares import ShareOperations
+from boxd.operations.snapshots import SnapshotOperations
+from boxd.operations.stats import StatOperations
+from boxd.operations.visits import VisitOperations
+from boxd.operations.workspaces import WorkspaceOperations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.boxes.limits.access_policy import AccessPolicy
+    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tiers import Tiers
+    from boxd.boxes.state.interface import Catalog
+    from boxd.clock import Clock
+    from boxd.config import Address
+    from boxd.operations.shared.drives import Drives
+    from boxd.store.interface import ControlStore
+    from boxd.workspaces.seal import Sealer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dependencies:
+    """The parts of the service that the operations use."""
+
+    store: ControlStore
+    lifecycle: Lifecycle
+    catalog: Catalog
+    drives: Drives | None
+    """None: drives are not enabled on this host."""
+    tier_of: Callable[[str], Tier]
+    """Returns the limits of an owner."""
+    tiers: Tiers
+    """The tiers, and which owner the operator assigned to which."""
+    access_policy: AccessPolicy
+    clock: Clock
+    sealer: Sealer
+    """Encrypts the secrets and tokens of owners."""
+    ssh_host: Address | None = None
+    """The SSH address that users type; None if the operator has not configured one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operations:
+    """What SSH, HTTP and MCP call. Each attribute is one family of methods."""
+
+    agents: AgentOperations
+    asks: AskOperations
+    boxes: BoxOperations
+    builds: BuildOperations
+    callers: Callers
+    """Admission of authenticated callers, and their last use."""
+    canvases: CanvasOperations
+    catalog: Catalog
+    """Images and flavors."""
+    delegations: DelegateOperations
+    directory: BoxDirectory
+    """Which box a reference means."""
+    drives: DriveOperations
+    fleet: FleetOperations
+    """Commands of administrators on boxes and the host."""
+    keys: KeyOperations
+    output: Allowances
+    """The budget of each owner for output that this process buffers."""
+    owners: OwnerOperations
+    """Commands of administrators on owners."""
+    profiles: ProfileOperations
+    proxies: ProxyOperations
+    secrets: SecretOperations
+    shares: ShareOperations
+    snapshots: SnapshotOperations
+    stats: StatOperations
+    texts: UserTexts
+    visits: VisitOperations
+    workspaces: WorkspaceOperations
+
+    @classmethod
+    def compose(cls, given: Dependencies) -> Self:
+        """Build all families from the parts of the service."""
+        store, lifecycle, clock = given.store, given.lifecycle, given.clock
+        tier_of, access_policy, drives, catalog = (
+            given.tier_of,
+            given.access_policy,
+            given.drives,
+            given.catalog,
+        )
+        feed, ends, attachments = lifecycle.feed, lifecycle.expiry_notifier, lifecycle.attachments
+        registry = WorkspaceRegistry(store, tier_of, clock)
+        directory = BoxDirectory(store, lifecycle, clock)
+        specs = BoxSpecs(catalog, access_policy, registry)
+        callers = Callers(store, clock, access_policy, lifecycle.source_addresses)
+        vault = Vault(store, given.sealer)
+        audits = Audits(store, clock)
+        output = Allowances()
+        boxes = BoxOperations(directory, specs, registry, lifecycle, callers, vault, tier_of)
+        keys = KeyOperations(store, registry, attachments, callers, tier_of, clock)
+        profiles = ProfileOperations(store, catalog, lifecycle)
+        return cls(
+            agents=AgentOperations(store, vault, clock),
+            asks=AskOperations(store, directory, feed, ends, clock),
+            boxes=boxes,
+            builds=BuildOperations(directory, profiles, lifecycle),
+            callers=callers,
+            canvases=CanvasOperations(store, feed, ends, clock),
+            catalog=catalog,
+            delegations=DelegateOperations(store, boxes, vault, output, tier_of),
+            directory=directory,
+            drives=DriveOperations(store, registry, drives),
+            fleet=FleetOperations(store, audits, directory, lifecycle, access_policy),
+            keys=keys,
+            output=output,
+            owners=OwnerOperations(
+                store, audits, keys, lifecycle, given.tiers, access_policy, drives
+            ),
+            profiles=profiles,
+            proxies=ProxyOperations(store, directory, lifecycle, callers, clock),
+            secrets=SecretOperations(store, vault, registry, clock),
+            shares=ShareOperations(store, directory, boxes, attachments, callers, tier_of, clock),
+            snapshots=SnapshotOperations(store, directory, specs, lifecycle),
+            stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
+            texts=UserTexts(given.ssh_host),
+            visits=VisitOperations(lifecycle, callers),
+            workspaces=WorkspaceOperations(store, registry, profiles, lifecycle, drives, clock),
+        )
+
+    async def close(self) -> None:
+        """Wait for writes in the background; the store's own deadline bounds the wait."""
+        await self.callers.close()

@@ -1,0 +1,82 @@
+"""`tier`: which limits there are, and which an owner has."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from boxd.names.duration import format_duration
+from boxd.ssh.admin.arguments import owner
+from boxd.ssh.cli.command import Call, Command, Reply
+from boxd.ssh.cli.table import table
+
+if TYPE_CHECKING:
+    import argparse
+
+    from boxd.boxes.limits.quota import Tier
+
+COLUMNS = (
+    *("TIER", "OWNERS", "BOXES", "RUNNING", "CPUS", "MEM MiB", "DISK MiB"),
+    *("SNAPSHOTS", "KEYS", "SHARES", "WORKSPACES", "DEADLINE"),
+)
+
+
+async def _list(call: Call) -> Reply:
+    tiers = await call.operations.owners.fleet_tiers(call.principal)
+    document = [{"tier": name, "owners": owners} | _json(tier) for name, tier, owners in tiers]
+    rows = [_row(name, tier, owners) for name, tier, owners in tiers]
+    return Reply(document, table(COLUMNS, rows))
+
+
+def _row(name: str, tier: Tier, owners: int) -> tuple[object, ...]:
+    return (
+        name,
+        owners,
+        tier.boxes,
+        tier.running,
+        tier.cpus,
+        tier.mem_mb,
+        tier.disk_mb,
+        tier.snapshots,
+        tier.keys,
+        tier.shares,
+        tier.workspaces,
+        format_duration(tier.deadline_max),
+    )
+
+
+def _json(tier: Tier) -> dict[str, Any]:
+    """Every limit under its name in tiers.toml; times in seconds."""
+    found = {}
+    for field in fields(tier):
+        value = getattr(tier, field.name)
+        timed = isinstance(value, timedelta)
+        found[f"{field.name}_s" if timed else field.name] = (
+            value.total_seconds() if timed else value
+        )
+    return found
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    owner(parser)
+    parser.add_argument("tier", metavar="TIER")
+
+
+async def _set(call: Call) -> Reply:
+    args = call.args
+    await call.operations.owners.fleet_set_tier(call.principal, args.owner, args.tier)
+    document = {"owner": args.owner, "tier": args.tier}
+    return Reply(document, f"{args.owner} has the limits of tier {args.tier}\n")
+
+
+COMMANDS = (
+    Command(("tier", "ls"), "list the tiers, and how many were given each", "tier ls", _list),
+    Command(
+        ("tier", "set"),
+        "give an owner the limits of a tier",
+        "tier set SHA256:... large",
+        _set,
+        _set_arguments,
+    ),
+)

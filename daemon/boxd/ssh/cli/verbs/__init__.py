@@ -1,0 +1,1 @@
+"""The verbs of the management CLI, one file each. Protocol adapter only."""

@@ -1,0 +1,68 @@
+"""`agent`: the program that does tasks in boxes for you. Its token comes on standard input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from boxd.ssh.cli.command import Call, Command, Reply
+from boxd.ssh.cli.table import moment, table
+from boxd.ssh.cli.verbs.secret import value_on_stdin
+
+if TYPE_CHECKING:
+    import argparse
+
+    from boxd.model.secret import Agent
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cmd", metavar="CMD", required=True)
+    parser.add_argument("--env", metavar="NAME", required=True)
+    parser.add_argument("--format", metavar="text|jsonl", default="text")
+
+
+async def _set(call: Call) -> Reply:
+    args = call.args
+    agent = await call.operations.agents.set_agent(
+        call.principal,
+        command=args.cmd,
+        env=args.env,
+        output=args.format,
+        token=await value_on_stdin(call, "token"),
+    )
+    return _told(agent)
+
+
+async def _show(call: Call) -> Reply:
+    return _told(await call.operations.agents.show_agent(call.principal))
+
+
+async def _rm(call: Call) -> Reply:
+    gone = await call.operations.agents.remove_agent(call.principal)
+    return Reply({"removed": gone.command}, "removed the agent and its token\n")
+
+
+def _told(agent: Agent) -> Reply:
+    row = (agent.command, agent.env, agent.format, moment(agent.updated))
+    return Reply(_json(agent), table(("CMD", "ENV", "FORMAT", "UPDATED"), [row]))
+
+
+def _json(agent: Agent) -> dict[str, Any]:
+    return {
+        "cmd": agent.command,
+        "env": agent.env,
+        "format": agent.format,
+        "updated": agent.updated.isoformat(),
+    }
+
+
+COMMANDS = (
+    Command(
+        ("agent", "set"),
+        "choose the program for your tasks; its token is read from standard input",
+        "agent set --cmd \"'my-agent --print'\" --env AGENT_TOKEN < token.txt",
+        _set,
+        _set_arguments,
+    ),
+    Command(("agent", "show"), "show it, without its token", "agent show", _show),
+    Command(("agent", "rm"), "forget it and its token", "agent rm", _rm),
+)

@@ -1,0 +1,84 @@
+"""`apikeys`: keys for the HTTP API. They are made only here, over SSH."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from boxd.names.duration import parse_duration
+from boxd.ssh.cli.command import Call, Command, Reply
+from boxd.ssh.cli.table import moment, table
+
+if TYPE_CHECKING:
+    import argparse
+
+    from boxd.model.key import ApiKey
+
+COLUMNS = ("NAME", "SCOPE", "CREATED", "EXPIRES", "LAST USED")
+_ACCOUNT = "account"
+
+
+def key_row(key: ApiKey) -> tuple[object, ...]:
+    """One value for each of COLUMNS."""
+    return (
+        key.name,
+        key.scope or _ACCOUNT,
+        moment(key.created),
+        moment(key.expires),
+        moment(key.last_used),
+    )
+
+
+def _create_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name")
+    parser.add_argument("-w", dest="scope", metavar="WS")
+    parser.add_argument("--ttl", metavar="DURATION")
+
+
+def _name_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name")
+
+
+async def _create(call: Call) -> Reply:
+    """The key alone stands on stdout, so that a script can keep it."""
+    ttl = None if call.args.ttl is None else parse_duration(call.args.ttl, "key ttl")
+    key, secret = await call.operations.keys.create_key(
+        call.principal, call.args.name, scope=call.args.scope, ttl=ttl
+    )
+    confined = "your whole account" if key.scope is None else f"workspace {key.scope}"
+    expires = "never expires" if key.expires is None else f"expires {moment(key.expires)}"
+    note = f"key {key.name} for {confined}, {expires}; it is shown only this once"
+    return Reply(key_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
+
+
+async def _list(call: Call) -> Reply:
+    keys = await call.operations.keys.list_keys(call.principal)
+    return Reply([key_json(key) for key in keys], table(COLUMNS, [key_row(key) for key in keys]))
+
+
+async def _remove(call: Call) -> Reply:
+    await call.operations.keys.remove_key(call.principal, call.args.name)
+    return Reply({"removed": call.args.name}, f"removed {call.args.name}\n")
+
+
+def key_json(key: ApiKey) -> dict[str, Any]:
+    """The one JSON form of a key, without what it opens with."""
+    return {
+        "name": key.name,
+        "scope": key.scope,
+        "created": key.created.isoformat(),
+        "expires": key.expires.isoformat() if key.expires else None,
+        "last_used": key.last_used.isoformat() if key.last_used else None,
+    }
+
+
+COMMANDS = (
+    Command(
+        ("apikeys", "create"),
+        "make a key for the HTTP API; it is shown once",
+        "apikeys create laptop --ttl 30d",
+        _create,
+        _create_arguments,
+    ),
+    Command(("apikeys", "ls"), "list API keys", "apikeys ls", _list),
+    Command(("apikeys", "rm"), "revoke an API key", "apikeys rm laptop", _remove, _name_argument),
+)

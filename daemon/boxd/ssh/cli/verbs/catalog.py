@@ -1,0 +1,41 @@
+"""`images` and `flavors`: what a box can be made from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from boxd.ssh.cli.command import Call, Command, Reply
+from boxd.ssh.cli.table import table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from boxd.model.catalog import Image
+
+
+def images_table(images: Sequence[Image]) -> str:
+    """The image catalog."""
+    rows = [(image.name, "yes" if image.built else "no", image.description) for image in images]
+    return table(("NAME", "BUILT", "DESCRIPTION"), rows)
+
+
+async def _images(call: Call) -> Reply:
+    images = call.operations.catalog.images()
+    return Reply([asdict(image) for image in images], images_table(images))
+
+
+async def _flavors(call: Call) -> Reply:
+    flavors = call.operations.catalog.flavors()
+    rows = [
+        (one.name, one.cpus, one.mem_mb, one.disk_mb or None, one.pids, one.description)
+        for one in flavors
+    ]
+    columns = ("NAME", "CPUS", "MEM MiB", "DISK MiB", "PIDS", "DESCRIPTION")
+    return Reply([asdict(flavor) for flavor in flavors], table(columns, rows))
+
+
+COMMANDS = (
+    Command(("images",), "list what boxes can start from", "images", _images),
+    Command(("flavors",), "list hardware sizes", "flavors", _flavors),
+)

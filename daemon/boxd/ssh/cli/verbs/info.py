@@ -1,0 +1,65 @@
+"""`info`: one box in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.names.duration import format_duration
+from boxd.ssh.cli.box_row import (
+    box_json,
+    deadline,
+    next_act,
+    pinned,
+    preview,
+    usage_pairs,
+    way_in,
+    why,
+)
+from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
+from boxd.ssh.cli.table import listing, moment, span
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    workspace_option(parser)
+    parser.add_argument("ref")
+
+
+async def _run(call: Call) -> Reply:
+    box = await call.operations.boxes.inspect(call.principal, call.args.ref, call.args.ws)
+    pairs = [
+        ("name", box.ref),
+        ("id", box.id),
+        ("state", box.state),
+        ("detail", box.detail),
+        ("image", box.image),
+        ("flavor", box.flavor),
+        ("profile", box.profile),
+        ("cpus", box.cpus),
+        ("memory", f"{box.mem_mb} MiB"),
+        ("disk limit", f"{box.disk_mb} MiB" if box.disk_mb else None),
+        ("process limit", box.pids),
+        ("egress", box.egress),
+        ("drive", "yes" if box.drive else "no"),
+        ("confidential", "yes" if box.confidential else "no"),
+        ("created", moment(box.created)),
+        ("age", span(box.age_s)),
+        ("deadline", deadline(box)),
+        ("next", next_act(call, box)),
+        ("grace", None if box.grace is None else format_duration(box.grace)),
+        ("durable", "yes" if box.durable else "no"),
+        ("auto-suspend", "on" if box.auto_suspend else "off"),
+        ("pinned until", pinned(box)),
+        ("memory kept", "yes" if box.memory else "no"),
+        ("attached", box.attached),
+        ("why", why(box)),
+        *usage_pairs(box),
+        ("ssh", way_in(call, box)),
+        *([("preview", host)] if (host := preview(call, box)) else ()),
+    ]
+    return Reply(box_json(call, box), listing(pairs))
+
+
+COMMANDS = (Command(("info",), "show one box in full", "info web", _run, _arguments),)

@@ -1,0 +1,58 @@
+"""`pin` and `unpin`: a box is kept awake though nobody is attached to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.boxes.lifecycle.pins import DEFAULT_PIN
+from boxd.names.duration import format_duration, parse_duration
+from boxd.ssh.cli.box_row import box_json
+from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
+from boxd.ssh.cli.table import moment, table
+
+if TYPE_CHECKING:
+    import argparse
+
+    from boxd.operations import BoxView
+
+
+def _pinning(parser: argparse.ArgumentParser) -> None:
+    _reference(parser)
+    parser.add_argument("--for", dest="span", metavar="TIME", default=format_duration(DEFAULT_PIN))
+    parser.add_argument("--why", metavar="TEXT", default="")
+
+
+def _reference(parser: argparse.ArgumentParser) -> None:
+    workspace_option(parser)
+    parser.add_argument("ref")
+
+
+async def _pin(call: Call) -> Reply:
+    args = call.args
+    box = await call.operations.boxes.pin(
+        call.principal, args.ref, args.ws, span=parse_duration(args.span), why=args.why
+    )
+    return _told(call, box)
+
+
+async def _unpin(call: Call) -> Reply:
+    return _told(
+        call, await call.operations.boxes.unpin(call.principal, call.args.ref, call.args.ws)
+    )
+
+
+def _told(call: Call, box: BoxView) -> Reply:
+    row = (box.ref, moment(box.pinned_until), box.pin_why)
+    return Reply(box_json(call, box), table(("NAME", "PINNED UNTIL", "WHY"), [row]))
+
+
+COMMANDS = (
+    Command(
+        ("pin",),
+        "keep a box awake for a time (2h); its deadline still ends it",
+        "pin web --for 8h --why training",
+        _pin,
+        _pinning,
+    ),
+    Command(("unpin",), "let a pinned box sleep again", "unpin web", _unpin, _reference),
+)

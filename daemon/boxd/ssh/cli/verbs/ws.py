@@ -1,0 +1,96 @@
+"""`ws`: workspaces, each with box names and a drive of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.names.words import DEFAULT_WORKSPACE
+from boxd.ssh.cli.command import Call, Command, Reply
+from boxd.ssh.cli.table import moment, size, table
+
+if TYPE_CHECKING:
+    import argparse
+
+    from boxd.model.workspace import WorkspaceView
+
+_NO_PROFILE = "-"
+
+
+def _name_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ws")
+
+
+def _rm_arguments(parser: argparse.ArgumentParser) -> None:
+    _name_argument(parser)
+    parser.add_argument("--force", action="store_true")
+
+
+def _profile_arguments(parser: argparse.ArgumentParser) -> None:
+    _name_argument(parser)
+    parser.add_argument("profile", metavar="profile|-")
+
+
+async def _ls(call: Call) -> Reply:
+    return _told_all(await call.operations.workspaces.list_workspaces(call.principal))
+
+
+async def _create(call: Call) -> Reply:
+    return _told(await call.operations.workspaces.create_workspace(call.principal, call.args.ws))
+
+
+async def _profile(call: Call) -> Reply:
+    name = call.args.profile
+    chosen = None if name == _NO_PROFILE else name
+    return _told(
+        await call.operations.workspaces.set_workspace_profile(call.principal, call.args.ws, chosen)
+    )
+
+
+async def _rm(call: Call) -> Reply:
+    notes: list[str] = []
+    gone = await call.operations.workspaces.remove_workspace(
+        call.principal, call.args.ws, force=call.args.force, notes=notes.append
+    )
+    return Reply({"removed": gone.name}, f"removed workspace {gone.name}\n", notes)
+
+
+def _told(view: WorkspaceView) -> Reply:
+    return Reply(view.to_json(), _listed([view]))
+
+
+def _told_all(views: list[WorkspaceView]) -> Reply:
+    return Reply([view.to_json() for view in views], _listed(views))
+
+
+def _listed(views: list[WorkspaceView]) -> str:
+    rows = [
+        (
+            view.name or DEFAULT_WORKSPACE,
+            view.boxes,
+            size(view.drive.bytes) if view.drive else None,
+            view.profile,
+            moment(view.created),
+        )
+        for view in views
+    ]
+    return table(("NAME", "BOXES", "BYTES", "PROFILE", "CREATED"), rows)
+
+
+COMMANDS = (
+    Command(("ws", "ls"), "list your workspaces", "ws ls", _ls),
+    Command(("ws", "create"), "make a workspace", "ws create api", _create, _name_argument),
+    Command(
+        ("ws", "rm"),
+        "remove a workspace; with --force also its boxes, their snapshots and its drive",
+        "ws rm api --force",
+        _rm,
+        _rm_arguments,
+    ),
+    Command(
+        ("ws", "profile"),
+        "what its new boxes are made with when no image is named; - for nothing",
+        "ws profile api py",
+        _profile,
+        _profile_arguments,
+    ),
+)

@@ -1,0 +1,1 @@
+"""The SSH listener, its connections and their channels. Protocol adapter only."""

@@ -1,0 +1,49 @@
+"""ControlStore in PostgreSQL, a group of tables in each of the other files.
+
+Every method is one statement, so it is atomic by itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from boxd.model.end import End
+from boxd.store.postgres.accounts import PostgresAccounts
+from boxd.store.postgres.boxes import PostgresBoxes
+from boxd.store.postgres.canvases import PostgresCanvases
+from boxd.store.postgres.keys import PostgresKeys
+from boxd.store.postgres.proxy import PostgresProxy
+from boxd.store.postgres.secrets import PostgresSecrets
+from boxd.store.postgres.settings import PostgresSettings
+from boxd.store.postgres.shares import PostgresShares
+from boxd.store.postgres.snapshots import PostgresSnapshots
+from boxd.store.postgres.workspaces import PostgresWorkspaces
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+class PostgresStore(
+    PostgresBoxes,
+    PostgresSnapshots,
+    PostgresKeys,
+    PostgresShares,
+    PostgresProxy,
+    PostgresWorkspaces,
+    PostgresAccounts,
+    PostgresSecrets,
+    PostgresCanvases,
+    PostgresSettings,
+):
+    """All of ControlStore on one pool; see `PostgresPool` for how it is made."""
+
+    async def ends(self, now: datetime) -> list[End]:
+        """See ControlStore."""
+        rows = await self._rows(
+            "SELECT 'canvas' AS what, owner, scope AS workspace, id, expires AS at "
+            "FROM boxd.canvas WHERE expires > $1 UNION ALL "
+            "SELECT 'ask', owner, workspace, id, expires "
+            "FROM boxd.ask WHERE answer IS NULL AND expires > $1",
+            now,
+        )
+        return [End(**row) for row in rows]

@@ -1,0 +1,1 @@
+"""Control: the guest socket, and the control channel to the daemon."""

@@ -1,0 +1,116 @@
+"""The guest socket: serves the `box-guest` CLI with the JSON lines of `box_guest.protocol`.
+
+Protocol adapter only. A connection carries any number of requests; each gets one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from box_guest import protocol
+from box_guest.control import oom
+from box_guest.errors import GuestError, RequestFailed, TunnelDown
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from box_guest.config import AgentConfig
+    from box_guest.control.link import DaemonLink
+
+logger = logging.getLogger(__name__)
+
+MAX_CLIENTS = 32
+"""Concurrent connections; the agent closes further ones at once."""
+
+
+class ControlServer:
+    """Serves the guest socket. Every user in the box may connect."""
+
+    def __init__(self, path: Path, config: AgentConfig, link: DaemonLink) -> None:
+        self._path = path
+        self._config = config
+        self._link = link
+        self._clients: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Replaces a socket that a previous agent left. Raises OSError."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self._path))
+            self._path.chmod(0o666)
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=listener, limit=protocol.MAX_LINE
+            )
+        except BaseException:
+            listener.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop listening and disconnect the clients."""
+        if self._server is None:
+            return
+        self._server.close()
+        for client in list(self._clients):
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        await self._server.wait_closed()
+        self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._clients) >= MAX_CLIENTS:
+            writer.close()
+            return
+        self._clients.add(task)
+        try:
+            while line := await reader.readline():
+                writer.write(protocol.encode(await self._answer(protocol.decode(line))))
+                await writer.drain()
+        except (protocol.ProtocolError, ValueError, ConnectionError) as error:
+            logger.info("dropped a client of the guest socket: %s", error)
+        except asyncio.CancelledError:
+            logger.debug("the guest socket closes")
+        finally:
+            self._clients.discard(task)
+            writer.close()
+
+    async def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = {"type": "reply", "id": message.get("id")}
+        try:
+            return {**answer, "ok": True, "result": await self._do(message)}
+        except GuestError as error:
+            return {**answer, "ok": False, "error": str(error)}
+
+    async def _do(self, message: dict[str, Any]) -> dict[str, Any]:
+        kind = message["type"]
+        if kind == protocol.INFO:
+            return await self._info()
+        if kind not in protocol.REQUESTS:
+            raise RequestFailed(f"unknown request {kind!r}")
+        try:
+            # Check here too: a malformed request would cost the box its tunnel.
+            parameters = protocol.request_parameters(message)
+        except protocol.ProtocolError as error:
+            raise RequestFailed(str(error)) from None
+        return await self._link.request(kind, **parameters)
+
+    async def _info(self) -> dict[str, Any]:
+        own = {
+            "id": self._config.box_id,
+            "name": self._config.name,
+            "hostname": self._config.hostname,
+            "oom_kills": await asyncio.to_thread(oom.kills),
+        }
+        try:
+            life = await self._link.request(protocol.LIFE)
+        except TunnelDown:
+            return {**own, "tunnel": "down"}
+        except RequestFailed as error:
+            life = {"life": f"unknown: {error}"}
+        return {**own, "tunnel": "up", **life}

@@ -1,0 +1,74 @@
+"""The agent's behaviour between the announcement of a freeze and the next dial.
+
+The agent has closed its end of the tunnel and stays quiet, so that the freeze finds no half of a
+connection. To get the tunnel back, the daemon creates its socket anew. The agent polls for the new
+socket: it sees it within `TICK_S` of thawing, whatever the clocks did meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import signal
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    Place: TypeAlias = tuple[int, int, int]
+
+TICK_S = 0.02
+"""Seconds between two polls."""
+QUIET_S = 3.0
+"""Seconds to wait for an announced freeze that does not happen, counted in ticks: the time that a
+frozen agent sleeps through does not count."""
+
+
+def place(socket: Path) -> Place | None:
+    """Return an identifier of the current socket file at this path, or None if there is none."""
+    try:
+        status = socket.stat()
+    except OSError:
+        return None
+    # Inode numbers are reused, but not together with the time of the change.
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+async def until_made_anew(socket: Path, old: Place | None) -> None:
+    """Return when `socket` exists and differs from `old`, or after QUIET_S."""
+    for _ in range(round(QUIET_S / TICK_S)):
+        if place(socket) not in (old, None):
+            return
+        await pause(TICK_S)
+
+
+async def pause(seconds: float) -> None:
+    """Sleep for `seconds` on two clocks, because either may fail a checkpointed process. The first
+    one to expire ends the sleep.
+
+    CRIU stores the interval timer as its remaining time. A timer that expires after CRIU has stored
+    the signals of a process, but before it stores the timers, is in neither. The loop's own timers
+    are moments of CLOCK_MONOTONIC. If a process is restored after a restart of its host, that clock
+    starts anew, and these timers would fire only after the old uptime has passed once more. Only a
+    process that meets both at once continues to sleep. At most one task may sleep here at a time.
+    """
+    loop, expired = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_signal_handler(signal.SIGALRM, expired.set)
+    timer = loop.call_later(seconds, expired.set)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        await expired.wait()
+    finally:
+        timer.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        loop.remove_signal_handler(signal.SIGALRM)
+
+
+def trim_memory() -> None:
+    """Return free memory of the allocator to the kernel: a checkpoint of it costs time and space.
+
+    *Measured*: 0.2 ms. A garbage collection before it took 20 ms and freed nothing more.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

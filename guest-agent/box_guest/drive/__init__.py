@@ -1,0 +1,1 @@
+"""The drive of a box that mounts it from inside."""

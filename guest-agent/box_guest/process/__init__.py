@@ -1,0 +1,1 @@
+"""Processes of sessions: starting them, their input and output, terminals."""

@@ -1,0 +1,1 @@
+"""The SSH server of the agent, and its tunnel to the daemon."""

@@ -1,0 +1,137 @@
+"""The documentation builds, its links lead somewhere, and what it names is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.boxes.limits.quota import parse_tiers
+from boxd.images.recipes import parse_flavors, parse_recipes
+from boxd.workspaces.credentials import ExternalStore
+from scripts.reference_pages import NOTE, pages
+from tests.checks.source import PACKAGES, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCS = ROOT / "docs"
+TOP = sorted(ROOT.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
+MAX_README = 150
+MAX_OVERVIEW = 4096
+MAX_WORDS = 40
+"""Of a sentence; most have less than 25."""
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+CODE = re.compile(r"`([^`\n]+)`")
+MODULE = re.compile(
+    r"(boxd|box_guest|wrkfs|authz|backends|boxes|http|mcp|names|operations|ssh|store|tunnel"
+    r"|workspaces)(\.\w+)+"
+)
+PLACES = re.compile(
+    r"(tests|daemon|scripts|benchmarks|docs|wrkfs|guest-agent|objectserver)/[\w/.-]+"
+)
+NOT_MODULES = {"http.md", "mcp.md", "ssh.md"}
+
+
+def test_generated_pages_are_fresh() -> None:
+    stale = [name for name, text in pages().items() if (DOCS / name).read_text() != text]
+    assert not stale, f"run make docs-pages: {stale}"
+
+
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
+    done = subprocess.run(
+        build,
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M))
+    assert navigation == {str(page.relative_to(DOCS)) for page in PAGES}
+
+
+def test_what_is_read_first_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README
+    for page in (ROOT / "ARCHITECTURE.md", DOCS / "internals/overview.md"):
+        assert page.stat().st_size <= MAX_OVERVIEW, page
+
+
+@pytest.mark.parametrize("page", TOP, ids=lambda page: page.name)
+def test_links_of_the_files_beside_the_site_lead_somewhere(page: Path) -> None:
+    for name, anchor in LINK.findall(page.read_text()):
+        target = page.parent / name if name else page
+        assert target.exists(), f"{page.name} links {name}"
+        if anchor:
+            anchors = {_anchor(heading) for heading in HEADING.findall(target.read_text())}
+            assert anchor in anchors, f"{page.name} links {name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_modules_that_a_page_names_are_there(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return
+    for code in CODE.findall(page.read_text()):
+        if MODULE.fullmatch(code) and code not in NOT_MODULES:
+            assert _module_exists(code), f"{page.name} names {code}"
+        elif PLACES.fullmatch(code):
+            assert any(ROOT.glob(code.rstrip("/"))), f"{page.name} names {code}"
+
+
+@pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_sentences_stay_short(page: Path) -> None:
+    text = page.read_text()
+    if page.name == "CHANGELOG.md" or text.startswith(NOTE):
+        return
+    text = CODE.sub("code", re.sub(r"```.*?```", "", text, flags=re.S))
+    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[|#-]|\d+\.))|(?<!\\)\|", text):
+        for sentence in re.split(r"(?<=[.:;?!])\s+", paragraph):
+            assert len(sentence.split()) <= MAX_WORDS, sentence
+
+
+def test_the_examples_for_operators_are_valid(tmp_path: Path) -> None:
+    catalogs = ROOT / "daemon/boxd/images"
+    images = parse_recipes((catalogs / "images.toml").read_text(), _example("images.md"))
+    assert "data" in images.by_name
+    flavors = parse_flavors((catalogs / "flavors.toml").read_text(), _example("flavors.md"))
+    assert "huge" in flavors.by_name
+    tiers = (ROOT / "daemon/boxd/boxes/limits/tiers.toml").read_text()
+    assert "golden" in parse_tiers(tiers, _example("limits.md"))
+    store = tmp_path / "store.json"
+    store.touch(mode=0o600)
+    store.write_text(json.dumps(json.loads(_example("own-postgresql-and-s3.md"))))
+    assert list(ExternalStore.from_file(store).volumes) == ["vol-1", "vol-2"]
+
+
+def _example(page: str) -> str:
+    """The only TOML or JSON example of an operator's page."""
+    (example,) = re.findall(
+        r"```(?:toml|json)\n(.*?)```", (DOCS / "operate" / page).read_text(), re.S
+    )
+    return str(example)
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
+
+
+def _module_exists(name: str) -> bool:
+    """Whether a module, or an attribute of one, is there; names may leave out `boxd`."""
+    top, *rest = name.split(".")
+    folder = ROOT / PACKAGES[top] if top in PACKAGES else ROOT / PACKAGES["boxd"] / top
+    for end in (len(rest), len(rest) - 1):
+        path = folder.joinpath(*rest[:end])
+        if path.is_dir() or path.with_suffix(".py").is_file():
+            return True
+    return False

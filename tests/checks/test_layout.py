@@ -1,0 +1,43 @@
+"""Folders and signatures stay small enough to understand at once."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+from tests.checks.source import ROOT, product_files, tree
+
+MAX_FILES = 20
+"""Files of code side by side in one folder."""
+MAX_PARAMETERS = 7
+"""Parameters of one function, without self."""
+MANY_PARAMETERS = {
+    "daemon/boxd/operations/boxes.py:attach": "the doors do not pass an AttachRequest yet",
+    "daemon/boxd/operations/builds.py:build_profile": "the defaults of a profile are no object yet",
+    "daemon/boxd/operations/profiles.py:set_profile": "the defaults of a profile are no object yet",
+    "daemon/boxd/ssh/connection/server.py:__init__": "the listener takes settings one by one yet",
+    "daemon/boxd/workspaces/volumes.py:__init__": "wires eight parts; called by the service alone",
+}
+"""Functions that may take more, and why."""
+
+
+def test_no_folder_is_crowded() -> None:
+    files = Counter(
+        str(path.parent.relative_to(ROOT)) for path in product_files() if path.name != "__init__.py"
+    )
+    crowded = {folder: count for folder, count in files.items() if count > MAX_FILES}
+    assert not crowded
+
+
+def test_no_function_takes_many_parameters() -> None:
+    many = {}
+    for path in product_files():
+        for node in ast.walk(tree(path)):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            names = [one.arg for one in arguments if one.arg not in ("self", "cls")]
+            place = f"{path.relative_to(ROOT)}:{node.name}"
+            if len(names) > MAX_PARAMETERS and place not in MANY_PARAMETERS:
+                many[place] = len(names)
+    assert not many

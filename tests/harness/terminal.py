@@ -1,0 +1,114 @@
+"""A person's shell: an interactive bash on a pseudo-terminal, with a home directory of its own.
+
+The home is also the one in /etc/passwd, where OpenSSH looks for keys and known hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import termios
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+PATIENCE_S = 120.0
+"""For one command."""
+PROMPT = re.compile(rb"<status ([0-9]+)>")
+_ENTER = (
+    'mount --bind "$1" /etc/passwd; cd "$2"; shift 2; exec bash --norc --noprofile --noediting -i'
+)
+Reply = tuple[str, str]
+"""Text that a program shows (a pattern), and what the person then types."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The exit status of a command, and everything that the terminal showed."""
+
+    status: int
+    text: str
+
+
+class Shell:
+    """One shell on one terminal. Raises AssertionError when the shell does not answer."""
+
+    def __init__(self, terminal: int, process: subprocess.Popen[bytes]) -> None:
+        self._terminal = terminal
+        self._process = process
+        self._unread = b""
+
+    def run(self, command: str, replies: Sequence[Reply] = ()) -> Shown:
+        """Types one command and gives the replies in order."""
+        self._type(command + "\n")
+        shown = b""
+        for question, reply in replies:
+            before = self._until(re.compile(question.encode()), command)
+            shown += before
+            self._type(reply)
+        last = self._until(PROMPT, command)
+        status = PROMPT.search(last)
+        assert status is not None
+        shown += last[: status.start()]
+        return Shown(int(status[1]), shown.decode(errors="replace"))
+
+    def begin(self) -> None:
+        """Waits for the first prompt."""
+        self._type("stty -echo -onlcr; PS2=; PS1='<status $?>'\n")
+        self._until(re.compile(rb"<status 0>"), "the first prompt")
+
+    def _type(self, text: str) -> None:
+        os.write(self._terminal, text.encode())
+
+    def _until(self, pattern: re.Pattern[bytes], command: str) -> bytes:
+        deadline = time.monotonic() + PATIENCE_S
+        while (match := pattern.search(self._unread)) is None:
+            left = deadline - time.monotonic()
+            ready = left > 0 and select.select([self._terminal], [], [], left)[0]
+            assert ready, f"{command!r} does not show {pattern.pattern!r}: {self._unread!r}"
+            try:
+                self._unread += os.read(self._terminal, 65536)
+            except OSError:
+                raise AssertionError(f"the shell ended in {command!r}: {self._unread!r}") from None
+        text, self._unread = self._unread[: match.end()], self._unread[match.end() :]
+        return text
+
+
+@contextmanager
+def open_shell(home: Path, directory: Path) -> Iterator[Shell]:
+    """A shell in `directory`; `home` exists and is empty. The shell and its children end."""
+    accounts = home.with_name("passwd")
+    accounts.write_text(f"root:x:0:0:root:{home}:/bin/bash\n")
+    environment = {
+        "HOME": str(home),
+        "USER": "root",
+        "PATH": os.environ["PATH"],
+        "TERM": "xterm",
+        "LANG": "C.UTF-8",
+    }
+    outer, inner = pty.openpty()
+    termios.tcsetwinsize(outer, (50, 200))
+    enter = ["unshare", "--mount", "bash", "-c", _ENTER, "bash", str(accounts), str(directory)]
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *enter],
+        env=environment,
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+    )
+    os.close(inner)
+    try:
+        shell = Shell(outer, process)
+        shell.begin()
+        yield shell
+    finally:
+        os.close(outer)  # the terminal hangs up
+        process.wait(PATIENCE_S)

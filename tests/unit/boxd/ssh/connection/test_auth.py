@@ -1,0 +1,113 @@
+"""Which keys are identities."""
+
+from __future__ import annotations
+
+import asyncssh
+import pytest
+
+from boxd.principal import Principal
+from boxd.ssh.connection.auth import MAX_REJECTED, MAX_TRIES, Authentication, accept
+
+
+def key(algorithm: str) -> asyncssh.SSHKey:
+    """A public key that came over the wire, as the front door gets it."""
+    return asyncssh.import_public_key(asyncssh.generate_private_key(algorithm).export_public_key())
+
+
+def rsa(bits: int) -> asyncssh.SSHKey:
+    """The same of RSA."""
+    private = asyncssh.generate_private_key("ssh-rsa", key_size=bits)
+    return asyncssh.import_public_key(private.export_public_key())
+
+
+def test_an_owner_is_the_fingerprint() -> None:
+    public = key("ssh-ed25519")
+    assert accept(public) == public.get_fingerprint("sha256")
+
+
+def test_rsa_keys_need_2048_bits() -> None:
+    assert accept(rsa(2048)) is not None
+    assert accept(rsa(1024)) is None
+    assert accept(rsa(2032)) is None
+
+
+def test_dsa_is_refused() -> None:
+    assert accept(key("ssh-dss")) is None
+
+
+@pytest.mark.parametrize("algorithm", [b"rsa-sha2-256", b"rsa-sha2-512", b"ssh-rsa"])
+def test_an_accepted_rsa_key_verifies_no_sha1(algorithm: bytes) -> None:
+    private = asyncssh.generate_private_key("ssh-rsa", key_size=2048)
+    public = asyncssh.import_public_key(private.export_public_key())
+    signature = private.sign(b"data", algorithm)
+    assert public.verify(b"data", signature)
+    assert accept(public) is not None
+    assert public.verify(b"data", signature) == (algorithm != b"ssh-rsa")
+    # The library's other keys are as they were.
+    assert asyncssh.import_public_key(private.export_public_key()).verify(b"data", signature)
+
+
+def test_the_last_offered_pair_is_bound() -> None:
+    auth = Authentication()
+    assert auth.offer("web", key("ssh-ed25519"))
+    own = key("ecdsa-sha2-nistp256")
+    assert auth.offer("cli", own)
+    principal = auth.complete()
+    assert principal == auth.principal
+    assert (principal.owner, principal.scope, principal.via) == (accept(own), None, "ssh_key")
+    assert auth.username == "cli"
+    assert auth.public_key == own.export_public_key().decode().strip()
+
+
+def test_nothing_is_bound_to_a_rejected_key() -> None:
+    auth = Authentication()
+    assert auth.offer("web", key("ssh-ed25519"))
+    assert not auth.offer("web", key("ssh-dss"))
+    with pytest.raises(RuntimeError):
+        auth.complete()
+    assert auth.principal is None
+    with pytest.raises(RuntimeError):
+        _ = auth.public_key
+
+
+def signed(private: asyncssh.SSHKey) -> tuple[asyncssh.SSHKey, bytes]:
+    """The public key, as it came over the wire, and a good signature."""
+    public = asyncssh.import_public_key(private.export_public_key())
+    return public, private.sign(b"data", private.algorithm)
+
+
+@pytest.mark.parametrize("user", ["sudo", "SUDO"])
+def test_only_signatures_of_administrators_are_good_for_their_user(user: str) -> None:
+    administrators: set[str] = set()
+    auth = Authentication(administrators)
+    private = asyncssh.generate_private_key("ssh-ed25519")
+    for other in ("web", "sudoku", "cli"):
+        public, signature = signed(private)
+        assert auth.offer(other, public)
+        assert public.verify(b"data", signature)
+        assert auth.complete().via == "ssh_key"
+    public, signature = signed(private)
+    assert auth.offer(user, public), "an offer tells nothing"
+    assert not public.verify(b"data", signature)
+    assert auth.complete().via == "ssh_key", "nor would one that was found good make one"
+    administrators.add(public.get_fingerprint("sha256"))
+    public, signature = signed(private)
+    assert auth.offer(user, public)
+    assert not public.verify(b"other data", signature)
+    assert public.verify(b"data", signature)
+    assert auth.complete() == Principal(public.get_fingerprint("sha256"), None, "admin")
+
+
+def test_tries_run_out() -> None:
+    weak, good = key("ssh-dss"), key("ssh-ed25519")
+    auth = Authentication()
+    for _ in range(MAX_REJECTED):
+        assert not auth.exhausted
+        auth.offer("web", weak)
+    assert auth.exhausted
+    auth = Authentication()
+    for _ in range(MAX_TRIES):
+        auth.offer("web", good)
+        assert not auth.exhausted
+    auth.offer("web", good)
+    assert auth.exhausted

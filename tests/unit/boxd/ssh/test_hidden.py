@@ -1,0 +1,70 @@
+"""A line that the terminal does not show: which bytes are the value, and when there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from boxd.ssh.cli.command import MAX_STDIN, UsageError
+from boxd.ssh.cli.prompt import confirmed, hidden_line
+from tests.harness.console import Typed, run
+
+if TYPE_CHECKING:
+    from tests.harness.world import World
+
+
+@pytest.mark.parametrize(
+    ("pieces", "value"),
+    [
+        ([b"a secret\r"], b"a secret"),
+        ([b"a", b" secret", b"\n", b"rest"], b"a secret"),
+        ([b"ab\x7f\x7f\x7fc\r"], b"c"),
+        (["aé\x08b\r".encode()], b"ab"),
+        ([b"wrong\x15right\r"], b"right"),
+        ([b"end\x04"], b"end"),
+        ([b"\r"], b""),
+    ],
+)
+async def test_the_line_as_it_was_edited(pieces: list[bytes], value: bytes) -> None:
+    typed = Typed(pieces, terminal=True)
+    assert await hidden_line(typed, "secret") == value
+    assert typed.written == b"secret (not shown): \r\n"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([b"half\x03"], "interrupted"),
+        ([b"half"], "ended before Enter"),
+        ([], "ended before Enter"),
+        ([b"x" * (MAX_STDIN + 1)], "longer than"),
+    ],
+)
+async def test_there_is_no_value(pieces: list[bytes], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        await hidden_line(Typed(pieces, terminal=True), "secret")
+
+
+async def test_a_client_that_leaves_within_the_line_changes_no_secret(world: World) -> None:
+    await run(world, "secret set TOKEN", stdio=Typed([b"whole\r"], terminal=True))
+    left = await run(world, "secret set TOKEN", stdio=Typed([b"ha"], terminal=True))
+    assert left.status == UsageError.exit_status
+    assert "the secret is unchanged" in left.stderr
+    assert "whole" not in (await run(world, "secret ls")).stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown", "answer"),
+    [
+        ("nx\x7fo\r", "nx\b \bo", False),
+        ("\x7fyé\x7f\r", "yé\b \b", True),
+        ("né\x15y\r", "né\b \b\b \by", True),
+    ],
+)
+async def test_the_terminal_shows_an_answer_as_it_is_edited(
+    typed: str, shown: str, *, answer: bool
+) -> None:
+    keys = Typed([typed.encode()], terminal=True)
+    assert await confirmed(keys, "Remove it?", "box") is answer
+    assert keys.written == f"Remove it? [y/N] {shown}\r\n".encode()

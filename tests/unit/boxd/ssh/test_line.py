@@ -1,0 +1,75 @@
+"""How a command line becomes words, and that no line keeps the loop for long."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from boxd.ssh.cli.command import UsageError
+from boxd.ssh.cli.words import MAX_LINE, MAX_OPTIONS, words_of
+from tests.harness.console import run
+
+if TYPE_CHECKING:
+    from tests.harness.world import World
+
+
+@given(st.text(alphabet="ab-é\x0b '\"\\\t\r\n", max_size=24))
+def test_words_are_those_of_shlex(line: str) -> None:
+    try:
+        expected: list[str] | None = shlex.split(line)
+    except ValueError:
+        expected = None
+    try:
+        words: list[str] | None = words_of(line)
+    except UsageError:
+        words = None
+    assert words == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("ls 'a", "no closing quotation"),
+        ('ls "a\\"', "no closing quotation"),
+        ("ls a\\", "no escaped character"),
+        ("a" * (MAX_LINE + 1), "longer than"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_refused(line: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        words_of(line)
+
+
+@pytest.mark.parametrize("word", ["a", "a ", "'a'", '"a"', '"a', "'", "\\a", "\\", '"\\"', '"\\a'])
+@pytest.mark.parametrize("end", ["", '"', "'", "\\"])
+def test_words_take_time_linear_in_the_line(word: str, end: str) -> None:
+    """Eight times the line costs eight times as much; with shlex one long word costs 64 times."""
+    lines = [word * (size // len(word)) + end for size in (8_000, 64_000)]
+    small, large = zip(*(map(_cost, lines) for _ in range(10)), strict=True)
+    assert min(large) < 24 * max(min(small), 0.0001)
+
+
+def _cost(line: str) -> float:
+    """Processor time of this thread that reading a line takes."""
+    begin = time.thread_time()
+    with contextlib.suppress(UsageError):
+        words_of(line)
+    return time.thread_time() - begin
+
+
+@pytest.mark.parametrize("option", ["--json", "-x", "--j", "-", "--json=1"])
+async def test_more_options_than_any_command_has_are_refused(world: World, option: str) -> None:
+    result = await run(world, f"ls {f'{option} ' * (MAX_OPTIONS + 1)}")
+    assert result.status == UsageError.exit_status
+    assert f"at most {MAX_OPTIONS} are read" in result.stderr
+
+
+async def test_words_after_two_dashes_are_no_options() -> None:
+    line = " ".join(["ls", "--", *["-x"] * 2 * MAX_OPTIONS])
+    assert len(words_of(line)) == 2 + 2 * MAX_OPTIONS

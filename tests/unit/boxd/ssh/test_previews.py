@@ -1,0 +1,74 @@
+"""What people are told about the preview hosts of their boxes, on fakes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+import pytest_asyncio
+
+from boxd.errors import Confidential
+from tests.harness.console import DOOR, run
+from tests.harness.world import ALICE, World
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+WITH_PREVIEWS = replace(DOOR, preview_domain="preview.test")
+
+
+@pytest_asyncio.fixture
+async def previews(tmp_path: Path) -> AsyncIterator[World]:
+    """A started core of a service with a preview domain."""
+    made = World(tmp_path, previews=True)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_the_host_of_a_box_is_that_of_its_id(world: World) -> None:
+    box = await world.operations.boxes.up(ALICE, "ws1/web")
+    host = f"{box.id[:12]}-PORT.preview.test"
+    assert host in (await run(world, "ls --wide", door=WITH_PREVIEWS)).stdout.split()
+    assert host in (await run(world, "info ws1/web", door=WITH_PREVIEWS)).stdout.split()
+    (listed,) = json.loads((await run(world, "ls --json", door=WITH_PREVIEWS)).stdout)
+    assert listed["preview"] == host
+
+
+async def test_without_a_preview_domain_there_is_no_host(world: World) -> None:
+    await world.operations.boxes.up(ALICE, "web")
+    for line in ("ls --wide", "info web"):
+        assert "PORT" not in (await run(world, line)).stdout
+    (listed,) = json.loads((await run(world, "ls --json")).stdout)
+    assert listed["preview"] is None
+
+
+async def test_a_confidential_box_has_no_host(world: World) -> None:
+    entered = world.operations.boxes.attach(
+        ALICE, "vault", kind="spec", why="relay", relay="ssh-ed25519 CLIENT"
+    )
+    async with entered:
+        assert "PORT" not in (await run(world, "ls --wide", door=WITH_PREVIEWS)).stdout
+    with pytest.raises(Confidential):
+        async with world.operations.boxes.attach(ALICE, "vault", kind="reference", why="proxy"):
+            raise AssertionError
+
+
+async def test_a_name_that_looks_like_the_host_of_another_box_is_told(previews: World) -> None:
+    told = (await run(previews, "up web-3000")).stderr
+    assert told == (
+        "preview host web-3000 is port 3000 of a box web; ports of this box are at web-3000-PORT\n"
+    )
+    assert (await run(previews, "up web-3000")).stderr == ""
+
+
+@pytest.mark.parametrize("spec", ["web", "web-x", "web-0", "web-70000", "ws1/web-3000"])
+async def test_other_names_are_not(previews: World, spec: str) -> None:
+    assert (await run(previews, f"up {spec}")).stderr == ""
+
+
+async def test_nor_where_there_are_no_previews(world: World) -> None:
+    assert (await run(world, "up web-3000")).stderr == ""

@@ -1,0 +1,25 @@
+"""A parser of command lines that suggests the nearest command for an unknown one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+
+_MAX_TYPED = 64
+"""Characters of a longer word are not compared: the comparison takes quadratic time."""
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ArgumentParser. Its subparsers use this class as well."""
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        typed = str(value)
+        near = difflib.get_close_matches(typed, known, n=1) if len(typed) <= _MAX_TYPED else []
+        suggestion = f" Did you mean {near[0]}?" if near else ""
+        shown = repr(typed[:_MAX_TYPED])
+        raise argparse.ArgumentError(
+            action, f"{shown} is not one of: {', '.join(known)}.{suggestion}"
+        )

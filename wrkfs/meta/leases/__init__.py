@@ -1,0 +1,1 @@
+"""Leases: metadata that a mount caches, and how it is invalidated."""

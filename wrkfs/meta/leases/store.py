@@ -1,0 +1,562 @@
+"""A metadata store that answers from what its leases let it cache.
+
+Leases cover the names, attributes and maps of directories. A cached answer costs no round trip, and
+a file of a leased directory is opened without a row in the database (`UnrecordedOpens`). Rules:
+functions/1_leases.sql.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import NotFound, WrkfsError
+from wrkfs.meta import rules
+from wrkfs.meta.leases.lease_table import ROOM, LeaseTable
+from wrkfs.meta.leases.lifecycle import LeaseLifecycle
+from wrkfs.types import Dentry, FileMap, Ino, RenameFlags, SliceRef, XattrFlags
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from wrkfs.meta.interface.leases import LeaseStore
+    from wrkfs.meta.leases.cached_directory import CachedDirectory, Change, Key
+    from wrkfs.types import Attr, Caller, Commit, Moved, SessionId, SetAttr, Spot, Stretch
+
+PREFETCH = 2048
+"""Number of entries that one call reads of a leased directory."""
+AHEAD = 8
+"""Entries read ahead for each lookup of a single name; see `LeasedMeta._read_ahead`."""
+
+
+def filled(before: FileMap, commit: Commit, attr: Attr) -> FileMap | None:
+    """Return the map of an empty file after its first commit, answered with these attributes.
+
+    Returns None if the map is unknown. If the version grew by one, it grew by this commit of one
+    ref. Later commits may be merged with the refs already there.
+    """
+    if before.refs or len(commit.extents) != 1 or attr.version != before.attr.version + 1:
+        return None
+    extent = commit.extents[0]
+    pos = extent.pos + before.attr.size if commit.append else extent.pos
+    length = extent.length
+    ref = SliceRef(pos, extent.slice_id, length, 0, length, extent.checksums, extent.inline)
+    return FileMap(attr, (ref,))
+
+
+class LeasedMeta:
+    """Names and files (`NodeStore`) with a cache under leases. Upkeep uses the inner store."""
+
+    def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
+        """`room` is the maximum number of cached names and attributes."""
+        self._inner = inner
+        self.table = LeaseTable(inner, room=room)
+        self.leases = LeaseLifecycle(inner, self.table)
+        # No lease covers these answers: the inner store gives them.
+        self.readlink, self.statfs, self.sync = inner.readlink, inner.statfs, inner.sync
+        self.getxattr, self.listxattr = inner.getxattr, inner.listxattr
+        self.create_unlinked, self.reserve_slices = inner.create_unlinked, inner.reserve_slices
+        self.give_up, self.drop_ranges = inner.give_up, inner.drop_ranges
+
+    # -- the session --
+
+    @property
+    def session(self) -> SessionId:
+        """Number of the registered session."""
+        return self._inner.session
+
+    @property
+    def epoch(self) -> int:
+        """Generation of the registration."""
+        return self._inner.epoch
+
+    async def start(self) -> None:
+        """Start the inner store, then the work for the leases."""
+        await self._inner.start()
+        self.leases.start()
+
+    async def close(self) -> None:
+        """Stop the work for the leases, then end the session."""
+        await self.leases.close()
+        await self._inner.close()
+
+    async def rejoin(self) -> None:
+        """Drop all leases and register again."""
+        self.leases.reset()
+        await self._inner.rejoin()
+
+    def watch(self, on_crash: Callable[[bool], None]) -> None:
+        """Set the function for crashes; before each call of it, all leases become void."""
+
+        def crashed(lost: bool) -> None:
+            self.leases.void()
+            on_crash(lost)
+
+        self._inner.watch(crashed)
+
+    # -- names --
+
+    async def lookup(self, parent: Ino, name: bytes) -> Attr:
+        rules.check_name(name)
+        table = self.table
+        cached = table.usable(parent)
+        if cached is not None and not table.changes.touches((parent, name)):
+            if name in cached.names:
+                entry = cached.names[name]
+                if entry is None:
+                    raise NotFound(name)
+                attr = table.attr(entry.ino)
+                if attr is not None:
+                    return attr
+            elif cached.complete:
+                raise NotFound(name)
+        await self.leases.take(parent)
+        mark = table.mark()
+        if mark is None or parent not in table.directories:
+            return await self._inner.lookup(parent, name)
+        attr, settled = await self._inner.find(parent, name)
+        cached = table.current(parent, mark) if settled else None
+        if cached is not None:
+            table.grow(1)
+            if attr is None:
+                cached.put_absent(name)
+            else:
+                cached.put(name, attr.ino)
+                table.add(attr, mark)
+            await self._read_ahead(parent, cached)
+        if attr is None:
+            raise NotFound(name)
+        return attr
+
+    async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        listed = self._listing(ino, after, limit)
+        if listed is not None:
+            return listed
+        table = self.table
+        if after == 0:
+            await self.leases.take(ino)
+        caches = after == 0 and ino in table.directories and table.mark() is not None
+        entries = await self._entries(ino, after, max(limit, PREFETCH) if caches else limit)
+        return entries[:limit]
+
+    async def _read_ahead(self, directory: Ino, cached: CachedDirectory) -> None:
+        """Read entries of a directory in one call after many lookups of single names in it.
+
+        The next lookups are likely to ask for them. The number of entries keeps the cost of a walk
+        small, and bounds that of scattered lookups in a large directory.
+        """
+        cached.misses += 1
+        if cached.complete or cached.misses < cached.prefetch_at:
+            return
+        if directory not in self.table.directories:
+            return
+        cached.prefetch_at *= 2
+        after = 0 if cached.scan is None else cached.scan.last
+        with suppress(WrkfsError):  # a later call reads them when it needs them
+            await self._entries(directory, after, min(PREFETCH, AHEAD * cached.misses))
+
+    async def _entries(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
+        """Return entries from the database, and cache them if a lease covers them."""
+        table = self.table
+        mark = table.mark()
+        if mark is None or ino not in table.directories:
+            return await self._inner.readdir(ino, after, limit)
+        entries, settled = await self._inner.entries(ino, after, limit)
+        cached = table.current(ino, mark) if settled else None
+        if cached is not None:
+            table.grow(3 * len(entries))  # names, attributes, and the names of the scan
+            for entry in entries:
+                cached.put(entry.name, entry.attr.ino, entry.cookie)
+                table.add_settled(entry.attr, mark)
+            cached.add_scan(after, entries, mark, end=len(entries) < limit)
+        return entries
+
+    def _listing(self, ino: Ino, after: int, limit: int) -> list[Dentry] | None:
+        """Return entries from the cache; None if it does not know all of them."""
+        table = self.table
+        cached = table.usable(ino)
+        if cached is None or not cached.complete or table.changes.touches_names(ino):
+            return None
+        if cached.order is None:
+            table.grow(len(cached.names))
+        listing = cached.listing(after, limit)
+        if listing is None:
+            return None
+        entries = []
+        for cookie, name, child in listing:
+            attr = cached.attrs.get(child)
+            if attr is None or table.changes.touches(child):
+                attr = table.attr(child)
+                if attr is None:
+                    return None
+            entries.append(Dentry(cookie, name, attr))
+        # The cache cannot tell an empty directory from one that it never read.
+        return entries if entries or after else None
+
+    async def parent(self, ino: Ino) -> Ino:
+        table = self.table
+        cached = table.usable(ino)
+        if cached is not None and cached.attr is not None and not table.changes.touches(ino):
+            return cached.attr.parent
+        return await self._inner.parent(ino)
+
+    async def create(
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        caller: Caller,
+        *,
+        exclusive: bool,
+        durable: bool = False,
+    ) -> tuple[FileMap, bool]:
+        async with self.leases.changing((parent, name), parent) as change:
+            file_map, is_new = await self._inner.create(
+                parent, name, mode, caller, exclusive=exclusive, durable=durable
+            )
+            if is_new:
+                self.table.add_created(change, parent, name, file_map.attr)
+                self.table.put_map(file_map)
+        return file_map, is_new
+
+    async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
+        async with self.leases.changing((parent, name), parent) as change:
+            attr = await self._inner.mknod(parent, name, mode, rdev, caller)
+            self.table.add_created(change, parent, name, attr)
+        return attr
+
+    async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
+        leases = self.leases
+        async with leases.changing((parent, name), parent) as change:
+            voids = leases.voids
+            with leases.listening() as recalled:
+                attr = await self._inner.mkdir(parent, name, mode, caller)
+            self.table.add_created(change, parent, name, attr)
+            leases.adopt_created(attr, voids, recalled)
+        return attr
+
+    async def symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attr:
+        async with self.leases.changing((parent, name), parent) as change:
+            attr = await self._inner.symlink(parent, name, target, caller)
+            self.table.add_created(change, parent, name, attr)
+        return attr
+
+    async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
+        """Give a non-directory another name.
+
+        No lease covers a file with two names, so an open file is recorded first.
+        """
+        leases = self.leases
+        async with leases.changing((parent, name), parent, ino) as change:
+            with leases.opens.barred():
+                await leases.opens.sustain([ino])
+                await leases.uncover_inode(ino)
+                attr = await self._inner.link(ino, parent, name)
+            self.table.drop_file(ino)
+            cached = self.table.changed_directory(change, parent)
+            if cached is not None:
+                if change.is_latest((parent, name)):
+                    cached.put(name, ino)
+                else:
+                    cached.forget(name)
+                cached.stamp(None)
+        return attr
+
+    async def unlink(self, parent: Ino, name: bytes) -> int | None:
+        return await self._remove(parent, name, lambda: self._inner.unlink(parent, name))
+
+    async def rmdir(self, parent: Ino, name: bytes) -> int | None:
+        return await self._remove(parent, name, lambda: self._inner.rmdir(parent, name), -1)
+
+    async def remove_tree(
+        self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
+    ) -> None:
+        """Remove a name and everything below it. The table gives all leases back."""
+
+        async def remove() -> None:
+            await self._inner.remove_tree(parent, name, if_version=if_version)
+
+        opens = self.leases.opens
+        try:
+            with opens.barred():
+                await opens.sustain(opens.all)
+                await self._remove(parent, name, remove)
+        finally:
+            self.leases.give_back_all()
+        await self.leases.wait_dropped()
+
+    async def _remove(
+        self,
+        parent: Ino,
+        name: bytes,
+        call: Callable[[], Awaitable[int | None]],
+        subdirectories: int = 0,
+    ) -> int | None:
+        """Remove a name by `call`, and update the cache.
+
+        `subdirectories` is the change of the number of directories in the parent.
+        """
+        table, leases = self.table, self.leases
+        ino = table.ino_of(parent, name)
+        keys: list[Key] = [(parent, name), parent]
+        if ino is not None:
+            keys.append(ino)
+        async with leases.changing(*keys) as change:
+            with leases.opens.barred():
+                await leases.opens.sustain(self._opens_of(parent, name))
+                at_ns = await call()
+            if ino is None:
+                await leases.uncover(parent)
+                table.drop_below(parent)
+                if subdirectories:
+                    leases.give_back_unplaced()
+                    await leases.wait_dropped()
+            else:
+                # No lease covers the inode any more, nor the contents of a removed directory.
+                inos = leases.remove(ino)
+                await table.on_drop((), {ino, *inos})
+                table.drop_file(ino)
+            cached = table.changed_directory(change, parent)
+            if cached is not None:
+                if change.is_latest((parent, name)):
+                    cached.put_absent(name)
+                else:
+                    cached.forget(name)
+                cached.stamp(at_ns if change.is_latest(parent) else None, subdirectories)
+        return at_ns
+
+    async def rename(
+        self,
+        parent: Ino,
+        name: bytes,
+        new_parent: Ino,
+        new_name: bytes,
+        flags: RenameFlags = RenameFlags.NONE,
+    ) -> Moved | None:
+        table, leases = self.table, self.leases
+        source, target = table.ino_of(parent, name), table.ino_of(new_parent, new_name)
+        inos = [ino for ino in (source, target) if ino is not None]
+        keys: set[Key] = {(parent, name), (new_parent, new_name), parent, new_parent, *inos}
+        async with leases.changing(*keys) as change:
+            with leases.opens.barred():
+                # The new place of what moves may have no lease.
+                await leases.opens.sustain(self._opens_of(parent, name))
+                await leases.opens.sustain(self._opens_of(new_parent, new_name))
+                if parent != new_parent:
+                    table.drop_unknown(parent, name)
+                    table.drop_unknown(new_parent, new_name)
+                    await leases.uncover(parent, new_parent)
+                moved = await self._inner.rename(parent, name, new_parent, new_name, flags)
+            if target is not None:
+                # The replaced file may be open, and no lease covers it any more.
+                await table.on_drop((), {target})
+            elif parent == new_parent and not table.knows(parent, new_name):
+                await leases.uncover(parent)
+            within = parent == new_parent and not flags & RenameFlags.EXCHANGE
+            if within and moved and self._renamed(change, parent, name, new_name, moved):
+                return moved
+            for ino in inos:
+                table.drop_attr(ino)
+            for directory, changed_name in ((parent, name), (new_parent, new_name)):
+                table.drop_unknown(directory, changed_name)
+                cached = table.directories.get(directory)
+                if cached is not None:
+                    cached.forget(changed_name)
+                    cached.stamp(None)
+        return moved
+
+    def _renamed(
+        self, change: Change, directory: Ino, name: bytes, new_name: bytes, moved: Moved
+    ) -> bool:
+        """Update the cache after a rename within a directory. False: it knows too little."""
+        table = self.table
+        cached = table.changed_directory(change, directory)
+        if cached is None or not all(change.is_latest((directory, n)) for n in (name, new_name)):
+            return False
+        entry, target = cached.names.get(name), cached.names.get(new_name)
+        if entry is None or (
+            target is None and new_name not in cached.names and not cached.complete
+        ):
+            return False
+        cookie = moved.cookie
+        if target is not None:
+            if target.ino not in table.homes:
+                return False
+            table.drop_file(target.ino)
+            cookie = cookie or target.cookie
+        cached.put_absent(name)
+        cached.put_absent(new_name)
+        cached.put(new_name, entry.ino, cookie)
+        attr = cached.attrs.get(entry.ino)
+        if attr is not None and change.is_latest(entry.ino):
+            table.put_attr(cached, replace(attr, ctime_ns=moved.at_ns))
+        else:
+            table.drop_attr(entry.ino)
+        cached.stamp(moved.at_ns if change.is_latest(directory) else None)
+        return True
+
+    async def publish(
+        self,
+        ino: Ino,
+        parent: Ino,
+        name: bytes,
+        *,
+        if_version: tuple[Ino, int] | None = None,
+        if_absent: bool = False,
+    ) -> bool:
+        opens = self.leases.opens
+        async with self.leases.changing((parent, name), parent, ino):
+            with opens.barred():
+                await opens.sustain(self._opens_of(parent, name))
+                is_new = await self._inner.publish(
+                    ino, parent, name, if_version=if_version, if_absent=if_absent
+                )
+            self._forget(parent, name)
+        return is_new
+
+    async def restore(self, ino: Ino, parent: Ino, name: bytes, link: Spot | None = None) -> Attr:
+        """Give an inode in the trash a name.
+
+        A linked entry may give an inode its second name, as `link` does.
+        """
+        leases = self.leases
+        async with leases.changing((parent, name), parent, ino):
+            if link is None:
+                attr = await self._inner.restore(ino, parent, name)
+            else:
+                with leases.opens.barred():
+                    await leases.opens.sustain([ino])
+                    await leases.uncover_inode(ino)
+                    attr = await self._inner.restore(ino, parent, name, link)
+                self.table.drop_file(ino)
+            self._forget(parent, name)
+        return attr
+
+    def _forget(self, parent: Ino, name: bytes) -> None:
+        cached = self.table.directories.get(parent)
+        if cached is not None:
+            cached.forget(name)
+            cached.stamp(None)
+
+    def _opens_of(self, parent: Ino, name: bytes) -> list[Ino]:
+        """Return the unrecorded open files that a name may refer to."""
+        ino = self.table.ino_of(parent, name)
+        return self.leases.opens.all if ino is None else [ino]
+
+    # -- inodes --
+
+    async def getattr(self, ino: Ino) -> Attr:
+        table = self.table
+        attr = table.attr(ino)
+        if attr is not None:
+            return attr
+        if ino in table.folders:
+            await self.leases.take(ino)
+        mark = table.mark()
+        attr, settled = await self._inner.stat(ino)
+        if attr.is_dir and ino not in table.directories:
+            # Calls in the directory are likely to follow, and its lease covers its attributes.
+            await self.leases.take(ino)
+            if ino in table.directories:
+                mark = table.mark()
+                attr, settled = await self._inner.stat(ino)
+        if settled:
+            table.add(attr, mark)
+        return attr
+
+    async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
+        async with self.leases.changing(ino) as change:
+            attr = await self._inner.setattr(ino, changes)
+            self.table.add_changed(change, attr)
+        return attr
+
+    async def touch(self, atimes: Mapping[Ino, int]) -> None:
+        table = self.table
+        async with self.leases.changing(*atimes) as change:
+            await self._inner.touch(atimes)
+            for ino, at_ns in atimes.items():
+                attr = table.known(ino)
+                if attr is not None:
+                    atime_ns = max(attr.atime_ns, at_ns)
+                    table.add_changed(change, replace(attr, atime_ns=atime_ns))
+
+    async def setxattr(
+        self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
+    ) -> None:
+        async with self.leases.changing(ino):
+            await self._inner.setxattr(ino, name, value, flags)
+            self.table.drop_attr(ino)
+
+    async def removexattr(self, ino: Ino, name: bytes) -> None:
+        async with self.leases.changing(ino):
+            await self._inner.removexattr(ino, name)
+            self.table.drop_attr(ino)
+
+    # -- files --
+
+    async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
+        """Open a file. With a lease and a cached map, this costs no round trip."""
+        if not truncate:
+            light = await self._open_lightly(ino)
+            if light is not None:
+                return light
+            mark = self.table.mark()
+            file_map = await self._inner.open(ino)
+            self.table.add_map(file_map, mark)
+            return file_map
+        async with self.leases.changing(ino) as change:
+            file_map = await self._inner.open(ino, truncate=True)
+            self.table.add_changed(change, file_map.attr)
+        return file_map
+
+    async def _open_lightly(self, ino: Ino) -> FileMap | None:
+        """Open a file that a lease covers; None if the database must record the open."""
+        opens = self.leases.opens
+        if not opens.allowed or not self.table.directories:
+            return None
+        try:
+            if self.table.attr(ino) is None:
+                await self.getattr(ino)
+            if not self._is_covered(ino):
+                return None
+            file_map = await self.file_map(ino)
+        except NotFound:
+            return None  # removed just now: `open` of the inner store may still answer
+        if not self._is_covered(ino):
+            return None
+        opens.add(ino)
+        return file_map
+
+    def _is_covered(self, ino: Ino) -> bool:
+        """Return True if no session can remove the file's name without recording the open first."""
+        return self.leases.opens.allowed and self.table.attr(ino) is not None
+
+    async def release(self, ino: Ino) -> None:
+        if not await self.leases.opens.release(ino):
+            await self._inner.release(ino)
+
+    async def file_map(self, ino: Ino) -> FileMap:
+        file_map = self.table.file_map(ino)
+        if file_map is not None:
+            return file_map
+        mark = self.table.mark()
+        file_map = await self._inner.file_map(ino)
+        self.table.add_map(file_map, mark)
+        return file_map
+
+    async def commit(self, commit: Commit) -> Attr:
+        before = self.table.file_map(commit.ino)
+        async with self.leases.changing(commit.ino) as change:
+            attr = await self._inner.commit(commit)
+            self.table.add_changed(change, attr)
+            file_map = None if before is None else filled(before, commit, attr)
+            if file_map is not None and change.is_latest(commit.ino):
+                self.table.put_map(file_map)
+        return attr
+
+    async def compact(self, stretch: Stretch) -> bool:
+        async with self.leases.changing(stretch.ino):
+            replaced = await self._inner.compact(stretch)
+            self.table.drop_file(stretch.ino)
+        return replaced

@@ -1,0 +1,1 @@
+"""The metadata store in PostgreSQL: one SQL function per operation."""

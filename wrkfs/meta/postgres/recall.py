@@ -1,0 +1,41 @@
+"""Recalls all leases, after a tool has changed rows without recalling them first."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from wrkfs.errors import Unavailable
+
+if TYPE_CHECKING:
+    import asyncpg
+
+PATIENCE = 15.0
+"""Seconds in which at least one lease must come back. A dead mount has its leases for 6."""
+PAUSE = 0.02
+"""Seconds between two checks."""
+
+
+async def recall(connection: asyncpg.Connection, *, patience: float = PATIENCE) -> None:
+    """Return when no session caches anything from before this call.
+
+    Raises Unavailable if no lease has come back for `patience` seconds.
+    """
+    before = await connection.fetchval("SELECT clock_timestamp()")
+    least, until = None, 0.0
+    while True:
+        (row,) = await connection.fetch("SELECT * FROM wrkfs.recall_before($1)", before)
+        left, holders = row
+        if not left:
+            return
+        now = time.monotonic()
+        if least is None or left < least:
+            least, until = left, now + patience
+        elif now > until:
+            raise Unavailable(
+                f"the repair is done, but sessions {', '.join(map(str, holders))} do not give back"
+                f" leases on {left} directories, so they may show names and attributes from before"
+                " the repair. Unmount these drives, and repair again"
+            )
+        await asyncio.sleep(PAUSE)

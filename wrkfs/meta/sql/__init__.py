@@ -1,0 +1,1 @@
+"""The schema of a volume, its SQL functions, and their installation."""

@@ -1,0 +1,378 @@
+-- Functions of schema `wrkfs`: one per operation, shared by all volumes of the metadata database.
+--
+-- They are SECURITY INVOKER and name tables without a schema: each caller's search_path leads them
+-- to its own volume's tables, with its own rights and no others. They return an errno (0: done)
+-- instead of raising, because exception blocks are subtransactions. Values: Linux errno numbers;
+-- 11 (EAGAIN) means that something changed between reading and locking: nothing was done, call
+-- again; -1 means that the session is fenced; -2 that leases of others must be given back first
+-- (1_leases.sql): nothing was done, call again soon.
+--
+-- Every mutating function begins with (session, epoch, slot, seq): see op_begin. It either does
+-- everything or changes nothing but times; all refusals come before the first change.
+-- Asynchronous commit is the connection's setting; functions that must be durable when they return
+-- turn synchronous_commit on for their own transaction (a function's SET clause would be undone
+-- before the commit). A durable commit flushes everything committed before it.
+--
+-- Round trips measured through PostgresMeta over a Unix socket, one client, microseconds, tenth
+-- percentile on two cores that others use too (SELECT 1: 17; a WAL flush there: 200 to 300):
+--   getattr 60 · lookup 69 · file_map of 4 KiB inline 111 · open 220 (it writes the sustained row),
+--   again 113 · release 105 · create 191 · mkdir 232 · setattr 129 · rename 246 · unlink of a 4 KiB
+--   file 330 · commit of 4 KiB inline over an older one 344, durable and new 650 · create + durable
+--   commit 930 · sync 290 · 1,000 entries of readdir 4,000 · remove_tree of 5,050 inodes 55,000
+
+CREATE SCHEMA wrkfs;
+REVOKE ALL ON SCHEMA wrkfs FROM PUBLIC;
+GRANT USAGE ON SCHEMA wrkfs TO PUBLIC;
+
+-- Digest of the installed functions; for installers only.
+CREATE TABLE wrkfs.release (digest text NOT NULL);
+
+-- What most functions answer: errno, a yes or no, attributes of one inode (NULL with an errno).
+CREATE TYPE wrkfs.reply AS (
+    errno integer, flag boolean,
+    ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint
+);
+
+-- A reply with the file's refs, oldest first (NULL: none). ref_inline is NULL for objects.
+CREATE TYPE wrkfs.map_reply AS (
+    errno integer, flag boolean,
+    ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
+    ref_pos bigint[], ref_slice bigint[], ref_size bigint[], ref_off bigint[], ref_length bigint[],
+    ref_checksums bytea[], ref_inline bytea[]
+);
+
+-- One entry of a directory; with an errno it stands alone. settled: see 1_leases.sql.
+CREATE TYPE wrkfs.entry_reply AS (
+    errno integer, cookie bigint, name bytea,
+    ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
+    atime bigint, mtime bigint, ctime bigint, version bigint, parent bigint, holes bigint,
+    settled boolean
+);
+
+-- Bytes and inodes that a change gave back to the volume.
+CREATE TYPE wrkfs.freed AS (bytes bigint, inodes bigint);
+
+-- The database's clock, nanoseconds since the epoch.
+CREATE FUNCTION wrkfs.now_ns() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
+$$;
+
+-- A time of `now_ns` as the trash stores it: both count whole microseconds. (STABLE, as the sum is:
+-- only so is it inlined.)
+CREATE FUNCTION wrkfs.moment(a_ns bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+    SELECT timestamptz 'epoch' + a_ns / 1000 * interval '1 microsecond'
+$$;
+
+-- Begins a mutating call: locks the session's slot and so waits for an earlier sending of the same
+-- call. 0: go on; 1: this call has been applied before, answer from the slot; -1: fenced.
+CREATE FUNCTION wrkfs.op_begin(a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint)
+RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_seq bigint;
+BEGIN
+    SELECT o.op_seq INTO v_seq FROM op_result o
+    WHERE o.session_id = a_session AND o.slot = a_slot AND o.epoch = a_epoch
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN -1; END IF;
+    IF v_seq = a_seq THEN RETURN 1; END IF;
+    -- An older number is a late copy of a call whose answer the client already has.
+    IF v_seq > a_seq THEN RETURN -1; END IF;
+    RETURN 0;
+END $$;
+
+-- Ends a mutating call that was applied: remembers it and books its change of use. Answers 0, so that
+-- an assignment can call it: PERFORM is a statement of its own.
+CREATE FUNCTION wrkfs.op_end(
+    a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
+    a_bytes bigint, a_inodes bigint
+) RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE op_result o SET op_seq = a_seq, ino = a_ino, flag = a_flag,
+        bytes = o.bytes + a_bytes, inodes = o.inodes + a_inodes
+    WHERE o.session_id = a_session AND o.slot = a_slot;
+    RETURN 0;
+END $$;
+
+-- The same for a call that knows its growth before it changes anything, with the last two refusals:
+-- the quota, and leases of others on directory a_home (0: none); the caller has locked what it
+-- changes. 0: go on, nothing may refuse any more; 122 or -2: nothing was done. One statement does what
+-- over_quota, recalls and op_end do in four.
+CREATE FUNCTION wrkfs.op_pass(
+    a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
+    a_bytes bigint, a_inodes bigint, a_home bigint
+) RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE op_result o SET op_seq = a_seq, ino = a_ino, flag = a_flag,
+        bytes = o.bytes + a_bytes, inodes = o.inodes + a_inodes
+    WHERE o.session_id = a_session AND o.slot = a_slot
+        AND NOT EXISTS (SELECT 1 FROM lease l
+            WHERE l.ino = a_home AND l.session_id <> a_session AND l.ino > 0)
+        AND (a_bytes <= 0 AND a_inodes <= 0
+            OR NOT EXISTS (SELECT 1 FROM volume v
+                WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL)
+            OR NOT wrkfs.over_quota(a_bytes, a_inodes));
+    IF FOUND THEN RETURN 0; END IF;
+    IF wrkfs.over_quota(a_bytes, a_inodes) THEN RETURN 122; END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_home]) THEN RETURN -2; END IF;
+    RETURN wrkfs.op_end(a_session, a_slot, a_seq, a_ino, a_flag, a_bytes, a_inodes);
+END $$;
+
+-- Answer of a call that op_begin did not let pass: the remembered one, with attributes as they are
+-- now, or the refusal. ESTALE when the inode has been removed since.
+CREATE FUNCTION wrkfs.op_repeat(a_state integer, a_session bigint, a_slot integer)
+RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_ino bigint;
+    v_flag boolean;
+BEGIN
+    IF a_state < 0 THEN r.errno := a_state; RETURN r; END IF;
+    SELECT o.ino, o.flag INTO v_ino, v_flag FROM op_result o
+    WHERE o.session_id = a_session AND o.slot = a_slot;
+    SELECT 0, v_flag, i.* INTO r FROM inode i WHERE i.ino = v_ino;
+    IF FOUND AND NOT wrkfs.is_gone(r.ino, r.nlink) THEN RETURN r; END IF;
+    r := NULL;
+    r.errno := CASE WHEN v_ino = 0 THEN 0 ELSE 116 END;
+    r.flag := v_flag;
+    RETURN r;
+END $$;
+
+-- The same for calls that answer a map.
+CREATE FUNCTION wrkfs.op_repeat_map(a_state integer, a_session bigint, a_slot integer)
+RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.map_reply;
+    v wrkfs.reply;
+BEGIN
+    v := wrkfs.op_repeat(a_state, a_session, a_slot);
+    IF v.errno <> 0 THEN r.errno := v.errno; RETURN r; END IF;
+    r := wrkfs.file_map(v.ino);
+    r.flag := v.flag;
+    RETURN r;
+END $$;
+
+-- Use of the volume at this moment, and its limits.
+CREATE FUNCTION wrkfs.statfs(
+    OUT bytes_used bigint, OUT bytes_limit bigint, OUT inodes_used bigint, OUT inodes_limit bigint
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT v.bytes_limit, v.inodes_limit INTO bytes_limit, inodes_limit FROM volume v;
+    SELECT u.bytes, u.inodes INTO bytes_used, inodes_used FROM usage u;
+    SELECT bytes_used + coalesce(sum(o.bytes), 0), inodes_used + coalesce(sum(o.inodes), 0)
+    INTO bytes_used, inodes_used FROM op_result o;
+END $$;
+
+-- Would this growth exceed a quota? Exact but for calls that are in flight at the same time.
+CREATE FUNCTION wrkfs.over_quota(a_bytes bigint, a_inodes bigint)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_use record;
+BEGIN
+    -- A volume without quota does not pay for the sums.
+    PERFORM 1 FROM volume v WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL;
+    IF NOT FOUND THEN RETURN false; END IF;
+    SELECT * INTO v_use FROM wrkfs.statfs();
+    RETURN (a_bytes > 0 AND v_use.bytes_used + a_bytes > v_use.bytes_limit) IS TRUE
+        OR (a_inodes > 0 AND v_use.inodes_used + a_inodes > v_use.inodes_limit) IS TRUE;
+END $$;
+
+-- Why an operation in a directory found nothing: ENOTDIR or ENOENT.
+CREATE FUNCTION wrkfs.why_not(a_parent bigint) RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 <> 4;
+    RETURN CASE WHEN FOUND THEN 20 ELSE 2 END;
+END $$;
+
+-- Locks inode rows in the order that all functions keep.
+CREATE FUNCTION wrkfs.lock_inodes(a_inos bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM inode i WHERE i.ino = ANY (a_inos) ORDER BY i.ino FOR NO KEY UPDATE;
+END $$;
+
+-- Mode of a file whose set-id bits a change takes away, as Linux does.
+CREATE FUNCTION wrkfs.without_set_ids(a_mode integer) RETURNS integer
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT a_mode & ~(CASE WHEN a_mode & 8 <> 0 THEN 3072 ELSE 2048 END)
+$$;
+
+-- Lets go of slices that lost refs of one inode. A slice that reaches over a chunk boundary may
+-- still have a ref in a neighbouring chunk; any other had only the one. Inline bytes go at once,
+-- objects wait in `deleted`.
+CREATE FUNCTION wrkfs.drop_slices(
+    a_ino bigint, a_ids bigint[], a_sizes bigint[], a_starts bigint[], a_inline boolean[]
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids bigint[];
+BEGIN
+    -- The usual case, a page written again: one slice in one chunk.
+    IF cardinality(a_ids) = 1
+        AND a_starts[1] >> 26 = (a_starts[1] + a_sizes[1] - 1) >> 26 THEN
+        IF a_inline[1] THEN
+            DELETE FROM inline n WHERE n.slice_id = a_ids[1];
+        ELSE
+            INSERT INTO deleted (slice_id, size) VALUES (a_ids[1], a_sizes[1])
+            ON CONFLICT DO NOTHING;
+        END IF;
+        RETURN;
+    END IF;
+    IF true = ANY (a_inline) THEN
+        SELECT array_agg(g.id) INTO v_ids FROM unnest(a_ids, a_starts, a_sizes, a_inline)
+            AS g (id, start, size, is_inline)
+        WHERE g.is_inline AND NOT (
+            g.start >> 26 <> (g.start + g.size - 1) >> 26
+            AND EXISTS (SELECT 1 FROM slice s WHERE s.inode = a_ino AND s.slice_id = g.id
+                        AND s.chunk BETWEEN g.start >> 26 AND (g.start + g.size - 1) >> 26));
+        DELETE FROM inline n WHERE n.slice_id = ANY (v_ids);
+    END IF;
+    IF false = ANY (a_inline) THEN
+        INSERT INTO deleted (slice_id, size)
+        SELECT DISTINCT g.id, g.size FROM unnest(a_ids, a_starts, a_sizes, a_inline)
+            AS g (id, start, size, is_inline)
+        WHERE NOT g.is_inline AND NOT (
+            g.start >> 26 <> (g.start + g.size - 1) >> 26
+            AND EXISTS (SELECT 1 FROM slice s WHERE s.inode = a_ino AND s.slice_id = g.id
+                        AND s.chunk BETWEEN g.start >> 26 AND (g.start + g.size - 1) >> 26))
+        ON CONFLICT DO NOTHING;
+    END IF;
+END $$;
+
+-- Frees inodes with all that hangs on them; the caller holds their locks.
+CREATE FUNCTION wrkfs.free_inodes(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed;
+    v_links bigint;
+    v_inline bigint[];
+BEGIN
+    WITH gone AS (DELETE FROM inode i WHERE i.ino = ANY (a_inos) RETURNING i.mode, i.size - i.holes AS size)
+    SELECT coalesce(sum(g.size) FILTER (WHERE g.mode >> 12 = 8), 0), count(*),
+        count(*) FILTER (WHERE g.mode >> 12 = 10)
+    INTO r.bytes, r.inodes, v_links FROM gone g;
+    -- Files that hold no bytes have no refs.
+    IF r.bytes > 0 THEN
+        WITH gone AS (
+            DELETE FROM slice s WHERE s.inode = ANY (a_inos)
+            RETURNING s.slice_id, s.size, s.is_inline
+        ), waiting AS (
+            INSERT INTO deleted (slice_id, size)
+            SELECT DISTINCT g.slice_id, g.size FROM gone g WHERE NOT g.is_inline
+            ON CONFLICT DO NOTHING
+        )
+        SELECT array_agg(g.slice_id) INTO v_inline FROM gone g WHERE g.is_inline;
+        IF v_inline IS NOT NULL THEN
+            DELETE FROM inline n WHERE n.slice_id = ANY (v_inline);
+        END IF;
+    END IF;
+    IF v_links > 0 THEN
+        DELETE FROM symlink l WHERE l.ino = ANY (a_inos);
+    END IF;
+    DELETE FROM xattr x WHERE x.ino = ANY (a_inos);
+    DELETE FROM removed_link l WHERE l.ino = ANY (a_inos);
+    RETURN r;
+END $$;
+
+-- Is an inode without name dead for everybody? What only the trash keeps is as good as gone.
+CREATE FUNCTION wrkfs.is_gone(a_ino bigint, a_nlink integer) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF a_nlink > 0 THEN RETURN false; END IF;
+    PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
+    RETURN NOT FOUND;
+END $$;
+
+-- Whether the last name of a regular file that is gone was taken only just. Between the look-up of a name and the
+-- call that names the inode somebody else may replace the name; who was first to look still finds
+-- the file, as it would in one kernel, instead of a name that is missing although it never was.
+CREATE FUNCTION wrkfs.is_just_gone(a_ino bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM inode i JOIN trash t ON t.parent = i.parent AND t.ino = i.ino
+    WHERE i.ino = a_ino AND i.parent <> 0 AND i.mode >> 12 = 8
+        AND t.deleted_at > clock_timestamp() - interval '10 seconds';
+    RETURN FOUND;
+END $$;
+
+-- Does this volume keep what is removed? Everything then, also what is empty or young, so that a
+-- tree comes back whole.
+CREATE FUNCTION wrkfs.has_trash() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    PERFORM 1 FROM volume v WHERE v.trash_seconds > 0;
+    RETURN FOUND;
+END $$;
+
+-- Takes a name, whose entry has been removed or given to another at a_now, from a locked
+-- non-directory. With its last one the inode goes to the trash, or, unless it is open, is freed.
+-- a_before: the directory's mtime before its entry was removed; NULL when another took the name.
+CREATE FUNCTION wrkfs.drop_link(
+    a_ino bigint, a_parent bigint, a_name bytea, a_now bigint, a_before bigint
+) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed := (0, 0);
+    v record;
+    v_open boolean;
+BEGIN
+    SELECT i.nlink, i.mode, i.size, i.size - i.holes AS held, i.ctime INTO v
+    FROM inode i WHERE i.ino = a_ino;
+    IF v.nlink > 1 THEN
+        -- Which of its names remains is not looked up: nobody caches it from here on.
+        UPDATE inode i SET nlink = i.nlink - 1, ctime = a_now, parent = 0 WHERE i.ino = a_ino;
+        INSERT INTO removed_link AS l (ino, parent, name, deleted_at, dir_mtime)
+        SELECT a_ino, a_parent, a_name, wrkfs.moment(a_now), a_before FROM volume one
+        WHERE one.trash_seconds > 0
+        ON CONFLICT (ino, parent, name) DO UPDATE
+        SET deleted_at = excluded.deleted_at, dir_mtime = excluded.dir_mtime;
+        RETURN r;
+    END IF;
+    PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
+    v_open := FOUND;
+    IF wrkfs.has_trash() THEN
+        UPDATE inode i SET nlink = 0, ctime = a_now, parent = a_parent WHERE i.ino = a_ino;
+        IF NOT v_open THEN
+            r := (CASE WHEN v.mode >> 12 = 8 THEN v.held ELSE 0 END, 1);
+        END IF;
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
+        VALUES (a_parent, a_name, a_ino, r.bytes, wrkfs.moment(a_now), a_before);
+        RETURN r;
+    END IF;
+    IF NOT v_open THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+    UPDATE inode i SET nlink = 0, ctime = a_now, parent = 0 WHERE i.ino = a_ino;
+    RETURN r;
+END $$;
+
+-- Ends an empty locked directory whose entry has been removed or given to another. With its last name
+-- it goes to the trash, or is freed. a_now and a_before are those of `drop_link`.
+CREATE FUNCTION wrkfs.drop_directory(
+    a_ino bigint, a_parent bigint, a_name bytea, a_now bigint, a_before bigint
+) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT wrkfs.has_trash() THEN RETURN wrkfs.free_inodes(ARRAY[a_ino]); END IF;
+    UPDATE inode i SET nlink = 0, ctime = a_now, parent = a_parent WHERE i.ino = a_ino;
+    INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
+    VALUES (a_parent, a_name, a_ino, 0, wrkfs.moment(a_now), a_before);
+    RETURN (0::bigint, 1::bigint);
+END $$;
+
+-- Lets go of locked non-directories that have no name and that nobody holds any more: what the trash
+-- has a row of stays there, the rest is freed. Neither is counted from now on.
+CREATE FUNCTION wrkfs.let_go(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed;
+    v_kept bigint[];
+    v_bytes bigint;
+    v_inodes bigint;
+BEGIN
+    WITH kept AS (
+        UPDATE trash t SET bytes = CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes ELSE 0 END
+        FROM inode i
+        WHERE i.ino = ANY (a_inos) AND i.parent <> 0 AND t.parent = i.parent AND t.ino = i.ino
+        RETURNING t.ino, t.bytes
+    )
+    SELECT array_agg(k.ino), coalesce(sum(k.bytes), 0), count(*)
+    INTO v_kept, v_bytes, v_inodes FROM kept k;
+    IF v_inodes = 0 THEN RETURN wrkfs.free_inodes(a_inos); END IF;
+    r := wrkfs.free_inodes(
+        ARRAY(SELECT g.ino FROM unnest(a_inos) AS g (ino) EXCEPT SELECT unnest(v_kept)));
+    r.bytes := r.bytes + v_bytes;
+    r.inodes := r.inodes + v_inodes;
+    RETURN r;
+END $$;

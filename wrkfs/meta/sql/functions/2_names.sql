@@ -1,0 +1,439 @@
+-- Names: finding, making and removing entries. Renaming stands in 3_rename.sql.
+
+-- Attributes of a name.
+CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    SELECT 0, false, i.* INTO r FROM dentry d JOIN inode i ON i.ino = d.ino
+    WHERE d.parent = a_parent AND d.name = a_name;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); END IF;
+    RETURN r;
+END $$;
+
+-- The same for who has a lease on the directory. flag: settled, also that a name is not there.
+CREATE FUNCTION wrkfs.find(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    -- One statement, so that one snapshot tells what is there and whether that is settled.
+    SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
+        p.nlink > 0 AND wrkfs.settled(p.xmax) AND (i.ino IS NULL OR wrkfs.settled(i.xmax)),
+        i.* INTO r
+    FROM inode p LEFT JOIN dentry d ON d.parent = p.ino AND d.name = a_name
+        LEFT JOIN inode i ON i.ino = d.ino
+    WHERE p.ino = a_parent AND p.mode >> 12 = 4;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); r.flag := false; END IF;
+    RETURN r;
+END $$;
+
+-- Entries with a cookie beyond a_after, in the order of cookies.
+CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
+RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.entry_reply;
+    v_nlink integer;
+    v_settled boolean;
+BEGIN
+    SELECT i.nlink, wrkfs.settled(i.xmax) INTO v_nlink, v_settled
+    FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4;
+    IF NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN
+        r.errno := wrkfs.why_not(a_ino);
+        RETURN NEXT r;
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT 0, d.cookie, d.name, i.*, v_settled AND wrkfs.settled(i.xmax)
+        FROM dentry d JOIN inode i ON i.ino = d.ino
+        WHERE d.parent = a_ino AND d.cookie > a_after ORDER BY d.cookie LIMIT a_limit;
+END $$;
+
+-- Makes an inode and its name for a call that op_begin let pass, held open if asked to; the part that
+-- create, mknod, mkdir and symlink share. A setgid directory passes on its group, and the bit to
+-- directories. The answer's flag is true; with errno 17, ino is what has the name.
+CREATE FUNCTION wrkfs.add_node(
+    a_session bigint, a_slot integer, a_seq bigint, a_parent bigint, a_name bytea, a_ino bigint,
+    a_mode integer, a_uid bigint, a_gid bigint, a_rdev bigint, a_size bigint, a_open boolean
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_now bigint := wrkfs.now_ns();
+    v_is_dir integer := (a_mode >> 12 = 4)::integer;
+    v_mode integer;
+    v_gid bigint;
+BEGIN
+    -- From here on concurrent makers in this directory wait for each other. Who finds the name there
+    -- locks nothing: `create` may want to lock what it names, in the order of ino.
+    SELECT i.mode, i.gid INTO v_mode, v_gid FROM inode i
+    WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0
+        AND NOT EXISTS (SELECT 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name)
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        SELECT d.ino INTO r.ino FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+        r.errno := CASE WHEN FOUND THEN 17 ELSE wrkfs.why_not_add(a_parent) END;
+        RETURN r;
+    END IF;
+    -- The name is the first change, and what may still refuse refuses it: a look at the quota, one at
+    -- the leases and a PERFORM of op_end less, 40 us of a create's 410.
+    INSERT INTO dentry (parent, name, ino, cookie)
+    SELECT a_parent, a_name, a_ino, a_ino
+    WHERE NOT EXISTS (SELECT 1 FROM lease l
+            WHERE l.ino = a_parent AND l.session_id <> a_session AND l.ino > 0)
+        AND (NOT EXISTS (SELECT 1 FROM volume v
+                WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL)
+            OR NOT wrkfs.over_quota(0, 1))
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        -- With neither, the name was taken while this call waited for the directory.
+        r.errno := CASE WHEN wrkfs.over_quota(0, 1) THEN 122
+            WHEN wrkfs.recalls(a_session, ARRAY[a_parent]) THEN -2 ELSE 11 END;
+        RETURN r;
+    END IF;
+    UPDATE op_result o SET op_seq = a_seq, ino = a_ino, flag = true, inodes = o.inodes + 1
+    WHERE o.session_id = a_session AND o.slot = a_slot;
+    UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink + v_is_dir
+    WHERE i.ino = a_parent;
+    IF a_open THEN INSERT INTO sustained (ino, session_id) VALUES (a_ino, a_session); END IF;
+    INSERT INTO inode AS i
+    VALUES (a_ino,
+        CASE WHEN v_mode & 1024 <> 0 AND v_is_dir = 1 THEN a_mode | 1024 ELSE a_mode END,
+        1 + v_is_dir, a_uid, CASE WHEN v_mode & 1024 <> 0 THEN v_gid ELSE a_gid END,
+        a_rdev, a_size, v_now, v_now, v_now, 0, a_parent)
+    RETURNING 0, true, i.* INTO r;
+    RETURN r;
+END $$;
+
+-- Why `add_node` found no directory, nor the name in it. The quota speaks first.
+CREATE FUNCTION wrkfs.why_not_add(a_parent bigint) RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    IF wrkfs.over_quota(0, 1) THEN RETURN 122; END IF;
+    -- A directory: the name was there at the first look, and no more at the second.
+    PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
+    RETURN CASE WHEN FOUND THEN 11 ELSE wrkfs.why_not(a_parent) END;
+END $$;
+
+-- Creates a regular file, or opens an existing one, and sustains it; durably, if asked to. flag:
+-- made just now.
+CREATE FUNCTION wrkfs.create(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
+    a_exclusive boolean, a_durable boolean
+) RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.map_reply;
+    v_setting text;
+    v_state integer;
+    v_ino bigint;
+BEGIN
+    IF a_durable THEN v_setting := set_config('synchronous_commit', 'on', true); END IF;
+    v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat_map(v_state, a_session, a_slot); END IF;
+    r := wrkfs.add_node(a_session, a_slot, a_seq, a_parent, a_name, a_ino, a_mode, a_uid, a_gid,
+        0, 0, true);
+    IF r.errno <> 17 OR a_exclusive THEN RETURN r; END IF;
+    v_ino := r.ino;
+    r.ino := NULL;
+    r.errno := wrkfs.sustain(a_session, v_ino);
+    -- A file that is gone by now was replaced or removed after its name was read.
+    IF r.errno = 2 THEN r.errno := 11; END IF;
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    v_state := wrkfs.op_end(a_session, a_slot, a_seq, v_ino, false, 0, 0);
+    RETURN wrkfs.file_map(v_ino);
+END $$;
+
+-- Makes a directory, symbolic link (a_target), fifo, socket or regular file under a free name.
+CREATE FUNCTION wrkfs.make(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
+    a_rdev bigint, a_target bytea
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    r := wrkfs.add_node(a_session, a_slot, a_seq, a_parent, a_name, a_ino, a_mode, a_uid, a_gid,
+        a_rdev, coalesce(octet_length(a_target), 0), false);
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    IF a_target IS NOT NULL THEN
+        INSERT INTO symlink (ino, target) VALUES (a_ino, a_target);
+    ELSIF a_mode >> 12 = 4 THEN
+        -- Who makes a directory knows that it is empty.
+        INSERT INTO lease (ino, session_id, taken_at, number)
+        SELECT a_ino, a_session, clock_timestamp(), a_seq FROM session s
+        WHERE s.session_id = a_session AND s.channel IS NOT NULL
+            AND s.expires_at > clock_timestamp();
+    END IF;
+    RETURN r;
+END $$;
+
+-- Another name for a non-directory.
+CREATE FUNCTION wrkfs.link(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_ino bigint, a_parent bigint, a_name bytea, a_cookie bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_now bigint;
+    v_mode integer;
+    v_nlink integer;
+    v_home bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_ino]);
+    PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    PERFORM 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name;
+    IF FOUND THEN r.errno := 17; RETURN r; END IF;
+    SELECT i.mode, i.nlink, i.parent INTO v_mode, v_nlink, v_home
+    FROM inode i WHERE i.ino = a_ino;
+    r.errno := CASE WHEN NOT FOUND THEN 2 WHEN v_mode >> 12 = 4 THEN 1 WHEN v_nlink = 0 THEN 2
+        WHEN v_nlink >= 65000 THEN 31 ELSE 0 END;
+    IF r.errno <> 0 THEN RETURN r; END IF;
+    IF wrkfs.recalls(a_session, ARRAY[a_parent, v_home]) THEN r.errno := -2; RETURN r; END IF;
+    v_now := wrkfs.now_ns();
+    INSERT INTO dentry (parent, name, ino, cookie) VALUES (a_parent, a_name, a_ino, a_cookie);
+    UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_parent;
+    UPDATE inode i SET nlink = i.nlink + 1, ctime = v_now, parent = 0 WHERE i.ino = a_ino
+    RETURNING 0, true, i.* INTO r;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, a_ino, true, 0, 0);
+    RETURN r;
+END $$;
+
+-- Removes a name. a_kind: 'file' (unlink), 'empty' (rmdir) or 'tree' (remove_tree: a directory is
+-- only detached and sustained as doomed, and flag is true; `purge` removes it). a_if_ino,
+-- a_if_version: what must stand there, else ECANCELED.
+CREATE FUNCTION wrkfs.remove(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
+    a_parent bigint, a_name bytea, a_kind text, a_if_ino bigint, a_if_version bigint
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_freed wrkfs.freed;
+    v_ino bigint;
+    v_is_dir boolean;
+    v_now bigint;
+    v_before bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    -- What a detached directory (nlink 0) still holds is not reachable by name any more.
+    SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_is_dir
+    FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
+    WHERE d.parent = a_parent AND d.name = a_name;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_parent); RETURN r; END IF;
+    IF v_is_dir AND a_kind = 'file' THEN r.errno := 21; RETURN r; END IF;
+    IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
+    PERFORM wrkfs.lock_inodes(ARRAY[a_parent, v_ino]);
+    IF a_if_ino IS NOT NULL THEN
+        -- Committers lock the inode too: what is compared is what is removed.
+        PERFORM 1 FROM inode i WHERE i.ino = v_ino AND i.ino = a_if_ino
+            AND i.version = a_if_version;
+        IF NOT FOUND THEN r.errno := 125; RETURN r; END IF;
+    END IF;
+    IF a_kind = 'empty' THEN
+        -- Makers of entries lock the directory too, so none can appear after this check.
+        PERFORM 1 FROM dentry d WHERE d.parent = v_ino LIMIT 1;
+        IF FOUND THEN r.errno := 39; RETURN r; END IF;
+    END IF;
+    IF wrkfs.recalls(a_session, CASE WHEN v_is_dir THEN ARRAY[a_parent, v_ino]
+        ELSE ARRAY[a_parent] END) THEN
+        r.errno := -2;
+        RETURN r;
+    END IF;
+    DELETE FROM dentry d USING inode p WHERE d.parent = a_parent AND d.name = a_name
+        AND d.ino = v_ino AND p.ino = a_parent AND p.nlink > 0;
+    IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
+    v_now := wrkfs.now_ns();
+    UPDATE inode i SET mtime = v_now, ctime = v_now, nlink = i.nlink - v_is_dir::integer
+    FROM (SELECT o.mtime FROM inode o WHERE o.ino = a_parent) o
+    WHERE i.ino = a_parent RETURNING o.mtime INTO v_before;
+    IF v_is_dir THEN
+        -- The caller forgets what it keeps of it. Somebody else may have taken a lease just now, and
+        -- is asked for it when the tree is purged.
+        DELETE FROM lease l WHERE l.ino = v_ino AND l.session_id = a_session;
+    END IF;
+    IF a_kind = 'tree' AND v_is_dir THEN
+        UPDATE inode i SET nlink = 0, ctime = v_now,
+            parent = CASE WHEN v.trash_seconds > 0 THEN a_parent ELSE 0 END
+        FROM volume v WHERE i.ino = v_ino;
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at, dir_mtime)
+        SELECT a_parent, a_name, v_ino, 0, wrkfs.moment(v_now), v_before FROM volume v
+        WHERE v.trash_seconds > 0;
+        INSERT INTO sustained (ino, session_id, doomed) VALUES (v_ino, a_session, true);
+        v_freed := (0, 0);
+    ELSIF v_is_dir THEN
+        v_freed := wrkfs.drop_directory(v_ino, a_parent, a_name, v_now, v_before);
+    ELSE
+        v_freed := wrkfs.drop_link(v_ino, a_parent, a_name, v_now, v_before);
+    END IF;
+    r.errno := 0;
+    r.ino := v_ino;
+    r.ctime := v_now;           -- of the directory, and its mtime
+    r.flag := a_kind = 'tree' AND v_is_dir;
+    PERFORM wrkfs.op_end(
+        a_session, a_slot, a_seq, 0, r.flag, -v_freed.bytes, -v_freed.inodes);
+    RETURN r;
+END $$;
+
+-- Takes the names up to cookie a_last in doomed directory a_dir from their locked inodes:
+-- directories become doomed, files lose links and go the way of `drop_link`. The caller removes the
+-- entries afterwards.
+CREATE FUNCTION wrkfs.purge_children(a_owner bigint, a_dir bigint, a_last bigint)
+RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.freed;
+    v_now bigint := wrkfs.now_ns();
+    v_free bigint[];
+    v_linked bigint[];
+    v_bytes bigint;
+    v_inodes bigint;
+    v_keeps boolean := wrkfs.has_trash();
+BEGIN
+    PERFORM wrkfs.doom_children(a_owner, a_dir, a_last);
+    SELECT array_agg(i.ino) FILTER (WHERE i.nlink <= n.names AND NOT v_keeps
+            AND NOT EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino)),
+        array_agg(i.ino) FILTER (WHERE i.nlink > 1 AND v_keeps)
+    INTO v_free, v_linked
+    FROM (SELECT d.ino, count(*) AS names FROM dentry d
+          WHERE d.parent = a_dir AND d.cookie <= a_last GROUP BY d.ino) n
+    JOIN inode i ON i.ino = n.ino
+    WHERE i.mode >> 12 <> 4;
+    r := wrkfs.free_inodes(coalesce(v_free, '{}'));
+    IF v_linked IS NOT NULL THEN
+        -- All names of an inode that has others elsewhere, all but the first of another.
+        INSERT INTO removed_link AS l (ino, parent, name, deleted_at)
+        SELECT n.ino, a_dir, n.name, wrkfs.moment(v_now)
+        FROM (SELECT d.ino, d.name, row_number() OVER ordered AS number,
+                  count(*) OVER (PARTITION BY d.ino) AS names FROM dentry d
+              WHERE d.parent = a_dir AND d.cookie <= a_last AND d.ino = ANY (v_linked)
+              WINDOW ordered AS (PARTITION BY d.ino ORDER BY d.name)) n
+        JOIN inode i ON i.ino = n.ino
+        WHERE n.number > 1 OR i.nlink > n.names
+        ON CONFLICT (ino, parent, name) DO UPDATE
+        SET deleted_at = excluded.deleted_at, dir_mtime = NULL;
+    END IF;
+    WITH cut AS (
+        UPDATE inode i SET nlink = greatest(i.nlink - n.names, 0), ctime = v_now,
+            parent = CASE WHEN i.nlink <= n.names AND v_keeps THEN a_dir ELSE 0 END
+        FROM (SELECT d.ino, count(*)::integer AS names,
+                  (array_agg(d.name ORDER BY d.name))[1] AS name
+              FROM dentry d
+              WHERE d.parent = a_dir AND d.cookie <= a_last GROUP BY d.ino) n
+        WHERE i.ino = n.ino AND i.mode >> 12 <> 4
+        RETURNING i.ino, n.name, i.parent,
+            CASE WHEN i.mode >> 12 = 8 THEN i.size - i.holes ELSE 0 END AS bytes,
+            EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino) AS open
+    ), kept AS (
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+        SELECT a_dir, c.name, c.ino, CASE WHEN c.open THEN 0 ELSE c.bytes END, clock_timestamp()
+        FROM cut c WHERE c.parent = a_dir
+    )
+    SELECT coalesce(sum(c.bytes), 0), count(*) INTO v_bytes, v_inodes
+    FROM cut c WHERE c.parent = a_dir AND NOT c.open;
+    r.bytes := r.bytes + v_bytes;
+    r.inodes := r.inodes + v_inodes;
+    RETURN r;
+END $$;
+
+-- The directories among the entries up to cookie a_last of doomed directory a_dir become doomed.
+CREATE FUNCTION wrkfs.doom_children(a_owner bigint, a_dir bigint, a_last bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    WITH doomed AS (
+        UPDATE inode i SET nlink = 0,
+            parent = CASE WHEN v.trash_seconds > 0 THEN a_dir ELSE 0 END
+        FROM dentry d, volume v
+        WHERE d.parent = a_dir AND d.cookie <= a_last AND i.ino = d.ino AND i.mode >> 12 = 4
+        RETURNING i.ino, i.parent, d.name
+    ), kept AS (
+        INSERT INTO trash (parent, name, ino, bytes, deleted_at)
+        SELECT a_dir, d.name, d.ino, 0, clock_timestamp() FROM doomed d WHERE d.parent = a_dir
+        ON CONFLICT DO NOTHING
+    )
+    INSERT INTO sustained (ino, session_id, doomed) SELECT d.ino, a_owner, true FROM doomed d
+    ON CONFLICT (ino, session_id) DO UPDATE SET doomed = true;
+END $$;
+
+-- Ends a locked doomed directory that has no entries any more. In the trash it counts as removed
+-- after all that was in it.
+CREATE FUNCTION wrkfs.end_doomed(a_owner bigint, a_dir bigint) RETURNS wrkfs.freed
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_parent bigint;
+BEGIN
+    DELETE FROM sustained s WHERE s.ino = a_dir AND s.session_id = a_owner;
+    SELECT i.parent INTO v_parent FROM inode i WHERE i.ino = a_dir;
+    UPDATE trash t SET deleted_at = clock_timestamp()
+    WHERE t.parent = v_parent AND t.ino = a_dir;
+    IF FOUND THEN RETURN (0::bigint, 1::bigint); END IF;
+    RETURN wrkfs.free_inodes(ARRAY[a_dir]);
+END $$;
+
+-- Removes up to about a_limit entries of the trees that session a_owner has doomed. Flat and
+-- bounded: a subdirectory becomes doomed itself, so neither depth nor a cycle matters. flag: more
+-- is left.
+CREATE FUNCTION wrkfs.purge(
+    a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_owner bigint, a_limit integer
+) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
+DECLARE
+    r wrkfs.reply;
+    v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
+    v_left integer := a_limit;
+    v_bytes bigint := 0;
+    v_inodes bigint := 0;
+    v_freed wrkfs.freed;
+    v_dir bigint;
+    v_inos bigint[];
+    v_last bigint;
+BEGIN
+    IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
+    r.flag := true;
+    WHILE v_left > 0 LOOP
+        SELECT s.ino INTO v_dir FROM sustained s
+        WHERE s.session_id = a_owner AND s.doomed LIMIT 1;
+        IF NOT FOUND THEN r.flag := false; EXIT; END IF;
+        -- Two calls that purge the same tree take turns.
+        PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
+        PERFORM 1 FROM sustained s
+        WHERE s.ino = v_dir AND s.session_id = a_owner AND s.doomed;
+        CONTINUE WHEN NOT FOUND;    -- the other one has ended and booked it
+        SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
+        FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
+              ORDER BY d.cookie LIMIT v_left) e;
+        PERFORM wrkfs.lock_inodes(v_inos);
+        -- Only who stands in the tree has it leased, which may be this session. What was done so
+        -- far is kept.
+        IF wrkfs.recalls(0, ARRAY[v_dir]) THEN
+            EXIT WHEN v_left < a_limit;
+            r.errno := -2;
+            RETURN r;
+        END IF;
+        IF v_inos IS NULL THEN
+            v_freed := wrkfs.end_doomed(a_owner, v_dir);
+            v_left := v_left - 1;
+        ELSE
+            v_freed := wrkfs.purge_children(a_owner, v_dir, v_last);
+            DELETE FROM dentry d WHERE d.parent = v_dir AND d.cookie <= v_last;
+            v_left := v_left - cardinality(v_inos);
+        END IF;
+        v_bytes := v_bytes + v_freed.bytes;
+        v_inodes := v_inodes + v_freed.inodes;
+    END LOOP;
+    r.errno := 0;
+    PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, r.flag, -v_bytes, -v_inodes);
+    RETURN r;
+END $$;
+
+-- The parent of a directory (in `ino` of the answer).
+CREATE FUNCTION wrkfs.parent(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r wrkfs.reply;
+BEGIN
+    SELECT 0, false, i.parent INTO r.errno, r.flag, r.ino FROM inode i
+    WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
+    IF NOT FOUND THEN r.errno := wrkfs.why_not(a_ino); END IF;
+    RETURN r;
+END $$;

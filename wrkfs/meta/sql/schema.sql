@@ -1,0 +1,292 @@
+-- The metadata of one volume: canonical reference of every table, column and invariant.
+--
+-- One volume is one schema of the metadata database. The tables belong to the daemon's role; the
+-- volume's own role has exactly the rights that `migrate.py` grants and works through the functions
+-- of schema `wrkfs`. A new volume is made by `migrations/`; a test compares the outcome with this
+-- file, so both change together.
+--
+-- Units: sizes and offsets are bytes, times are nanoseconds since the epoch (bigint) where a
+-- program sees them through stat(2), timestamptz where only the drive itself uses them.
+-- Numbers: an inode number, a cookie and a slice id are never given twice. They come from durable
+-- ranges (`counter`), because a sequence may step back when PostgreSQL crashes after an
+-- asynchronous commit, and a client may then still hold the number of a file that is gone.
+-- Hostile rows: the volume's role can write any row. The functions give an error or a refusal then,
+-- every loop is bounded, and the client checks what it reads (`rows.py`) before it believes it. The
+-- tables that each operation writes carry no CHECK: PostgreSQL parses and plans constraints anew in
+-- every statement; measured, they were 120 us of a create's 250.
+--
+-- INVARIANTS (fsck has one check for each)
+--  I1  Every dentry's `ino` has an inode; every dentry's `parent` is a directory.
+--  I2  A directory has nlink = 2 + number of its subdirectories and exactly one dentry, except the
+--      root (no dentry, parent = itself) and detached ones: nlink = 0 and no dentry, but a
+--      sustained row with `doomed`, or a row of `trash`, or both.
+--  I3  Any other inode has nlink = number of its dentries; with nlink = 0 it has a sustained row, or
+--      a row of `trash`, or both.
+--  I4  inode.parent of a directory with nlink > 0 is the `parent` of its dentry; following it ends at
+--      the root.
+--  I5  Every ref (row of `slice`) belongs to a regular file and ends at or before the file's size.
+--  I6  A ref lies within one chunk and within its slice: off + length <= size.
+--  I7  A slice with `is_inline` has a row in `inline` of exactly `size` bytes; every row of `inline`
+--      is referenced; inline slices have no objects.
+--  I8  A slice in `deleted` is referenced by no ref (refs of inodes in the trash count as refs).
+--  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
+--  I10 Counted are the inodes that have nlink > 0 or a sustained row, but for the root: what only
+--      the trash keeps is not. Use in bytes (sum over counted regular files of size - holes) = sum of
+--      bytes over `usage` and `op_result`; use in inodes = sum of inodes over both.
+--  I11 Each live session has its slots in `op_result`; a fenced one has none.
+--  I12 Every value is in the range that the comment of its column tells.
+--  I13 Every row of xattr, sustained, trash and removed_link names an inode that exists; every row
+--      of op_result and sustained a session. A directory has no row of removed_link.
+--  I14 An inode in `trash` has nlink = 0, and its inode.parent is the `parent` of its trash row: so
+--      it has one row there. Of inodes with nlink = 0 only those have inode.parent <> 0.
+--  I15 trash.bytes of a regular file without sustained row is size - holes; of others it is 0.
+--  I16 Every slice id in use (ref, `inline`, `deleted`) is below the counter's `next`; no slice id
+--      lies in two ranges of `slice_range`.
+--
+-- SESSIONS, EXPIRY AND FENCING
+--  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
+--  `expires_at` 6 s ahead by the database's clock.
+--  * Expired means only that others need not wait for the session: what it holds by lease is void
+--    (the holder stops serving from caches 5 s after its last heartbeat). Its files stay
+--    sustained and its changes are accepted; the next heartbeat extends it. So an outage of the
+--    database costs a session nothing: while nobody can reach it, nobody can fence.
+--  * Fenced is final. It is done only by `fence` (asked for; refused before expiry unless forced
+--    by who knows that the process is dead) or by `reap`, in two steps: a session without heartbeat
+--    for 90 s becomes suspected; still silent 6 s later it is fenced. A heartbeat clears the
+--    suspicion. So after an outage of any length, or a step of the clock, everybody has 6 s to show
+--    that it lives before the first reaper can harm it, and a mount cut off alone for less than
+--    90 s loses nothing (a call gives up after 60 s).
+--  * Fencing removes the session's slots (`op_result`), waiting for calls in flight; a mutating
+--    function that finds no slot of its (session, epoch) changes nothing. So after `fence`
+--    returned no change of the fenced session ever appears.
+--  * A fenced session is never revived: the mount registers a new one with a higher epoch. What was
+--    written under the old one and not committed is refused: others may have changed the files
+--    since, so it counts as lost and every handle open then reports it (EIO). What the old one
+--    sustained is reclaimed by `reap`.
+--
+-- LOCKS
+--  A mutating function locks, in this order: its own slot row, the row `rename` of `counter` (only
+--  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino.
+--  What it read before locking is checked again afterwards; if it changed, the function changes
+--  nothing and answers EAGAIN, and the client calls again.
+
+-- Settings of the volume. One row; the volume's role may only read it.
+CREATE TABLE volume (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    schema_version  integer NOT NULL,   -- number of the last migration applied
+    bytes_limit     bigint CHECK (bytes_limit >= 0),    -- NULL: no quota
+    inodes_limit    bigint CHECK (inodes_limit >= 0),   -- NULL: no quota
+    trash_seconds   bigint NOT NULL DEFAULT 86400   -- so long removed files can be restored;
+                    CHECK (trash_seconds >= 0)      -- 0: they are freed at once
+);
+
+-- Numbers handed out in ranges by durable commits, and the lock of directory moves.
+CREATE TABLE counter (
+    kind            text PRIMARY KEY,   -- 'id': inodes and cookies; 'slice': slices; 'session';
+                                        -- 'rename': its row lock only
+    next            bigint NOT NULL     -- first number not yet given
+) WITH (fillfactor = 50);
+
+-- Inodes. Column order equals type wrkfs.reply after errno and flag.
+CREATE TABLE inode (
+    ino             bigint PRIMARY KEY, -- 1 is the root
+    mode            integer NOT NULL,   -- type (file, directory, symlink, fifo, socket,
+                                        -- device node) and permission bits as in stat(2)
+    nlink           integer NOT NULL,   -- >= 0; 0: unlinked, but sustained or in the trash (I2, I3)
+    uid             bigint NOT NULL,    -- 0 .. 2^32 - 1
+    gid             bigint NOT NULL,    -- 0 .. 2^32 - 1
+    rdev            bigint NOT NULL,    -- device nodes: number as in stat(2); others: 0
+    size            bigint NOT NULL,    -- >= 0; file: bytes; symlink: of the target; others: 0
+    atime           bigint NOT NULL,    -- moves by setattr only
+    mtime           bigint NOT NULL,
+    ctime           bigint NOT NULL,
+    version         bigint NOT NULL,    -- grows with each change of a file's bytes; equal version
+                                        -- means equal bytes
+    parent          bigint NOT NULL,    -- directories: parent (root: 1); in the trash, whatever the
+                                        -- type: the directory it was removed from; others with one
+                                        -- link: the directory of its name, or 0; all else: 0
+    holes           bigint NOT NULL DEFAULT 0   -- files: bytes below size that no ref covers;
+                                        -- others: 0
+) WITH (fillfactor = 70);
+
+-- Directory entries.
+CREATE TABLE dentry (
+    parent          bigint NOT NULL,
+    name            bytea NOT NULL,     -- 1 to 255 bytes, no '/', no NUL, not '.' nor '..'
+    ino             bigint NOT NULL,
+    cookie          bigint NOT NULL,    -- >= 1; place in readdir: stays while the name stays, also
+                                        -- when another inode takes the name
+    PRIMARY KEY (parent, name)
+);
+CREATE UNIQUE INDEX dentry_cookie ON dentry (parent, cookie);
+
+-- Refs: which part of which slice is visible where. Later refs (higher ord) overlay earlier ones;
+-- bytes that no ref covers are zero.
+CREATE TABLE slice (
+    inode           bigint NOT NULL,
+    chunk           bigint NOT NULL,    -- pos / 64 MiB
+    ord             bigint NOT NULL,    -- version of the file that the ref made
+    pos             bigint NOT NULL,    -- >= 0; offset in the file
+    slice_id        bigint NOT NULL,    -- >= 1
+    size            bigint NOT NULL,    -- bytes of the whole slice
+    off             bigint NOT NULL,    -- >= 0; where the visible part starts in the slice
+    length          bigint NOT NULL,    -- >= 1; visible bytes; truncate clips it
+    checksums       bytea NOT NULL,     -- big-endian crc32c per 128 KiB of the slice; inline: empty
+    is_inline       boolean NOT NULL,   -- the bytes stand in `inline`, not in the object store
+    PRIMARY KEY (inode, chunk, ord)
+);
+-- For garbage collection, which asks whether an object is still in use.
+CREATE INDEX slice_object ON slice (slice_id) WHERE NOT is_inline;
+
+-- Bytes of slices of at most 64 KiB. A slice of this kind is referenced from one inode only.
+CREATE TABLE inline (
+    slice_id        bigint PRIMARY KEY,
+    data            bytea NOT NULL      -- 1 to 65,536 bytes
+);
+ALTER TABLE inline ALTER COLUMN data SET STORAGE EXTERNAL;  -- compressing costs more than it saves
+
+-- Targets of symbolic links.
+CREATE TABLE symlink (
+    ino             bigint PRIMARY KEY,
+    target          bytea NOT NULL CHECK (octet_length(target) BETWEEN 1 AND 4095)
+);
+
+-- Extended attributes.
+CREATE TABLE xattr (
+    ino             bigint NOT NULL,
+    name            bytea NOT NULL CHECK (octet_length(name) BETWEEN 1 AND 255),
+    value           bytea NOT NULL CHECK (octet_length(value) <= 65536),
+    PRIMARY KEY (ino, name)
+);
+
+-- Registered sessions; see SESSIONS above. The row goes when the session has ended and nothing is
+-- left to reclaim.
+CREATE TABLE session (
+    session_id      bigint PRIMARY KEY,
+    epoch           bigint NOT NULL,    -- generation of the mount's registration
+    kind            text NOT NULL CHECK (octet_length(kind) <= 32), -- 'mount', 'http', ...
+    channel         text CHECK (octet_length(channel) <= 63),   -- NOTIFY channel for recalls of
+                                        -- leases; random; NULL: takes no leases
+    started_at      timestamptz NOT NULL,
+    heartbeat_at    timestamptz NOT NULL,
+    expires_at      timestamptz NOT NULL,
+    suspected_at    timestamptz,        -- first step of reaping; NULL: not suspected
+    fenced_at       timestamptz,        -- NULL: alive
+    snapshot_at     timestamptz,        -- the session still reads what files consisted of then (an
+                                        -- HTTP GET, a dump); NULL: it reads nothing old
+    tenure          bigint NOT NULL DEFAULT 0,  -- grows when others took the session's leases away
+    run             timestamptz,        -- run of the database (`lease`) that the session knew last;
+                                        -- it keeps nothing by lease from an older one
+    process         text CHECK (octet_length(process) <= 120)   -- of a mount: see hosts.py; others on
+                                        -- its host fence it when that process is dead
+) WITH (fillfactor = 50);
+
+-- Read leases of sessions on directories; rules: functions/1_leases.sql. The row (0, 0) names the
+-- present run of the database by its taken_at: `survey` writes it.
+-- UNLOGGED: after a crash of PostgreSQL all leases are void and all mounts drop their caches.
+CREATE UNLOGGED TABLE lease (
+    ino             bigint NOT NULL,    -- the directory
+    session_id      bigint NOT NULL,
+    taken_at        timestamptz NOT NULL,
+    number          bigint NOT NULL DEFAULT 0,  -- of the call that took it; grows within a session
+    PRIMARY KEY (ino, session_id)
+);
+
+-- Directories that a session is about to change: until then nobody else takes a lease there.
+CREATE UNLOGGED TABLE recall (
+    ino             bigint NOT NULL,
+    session_id      bigint NOT NULL,
+    until           timestamptz NOT NULL,
+    PRIMARY KEY (ino, session_id)
+);
+
+-- What sessions hold although it may have no name any more.
+CREATE TABLE sustained (
+    ino             bigint NOT NULL,
+    session_id      bigint NOT NULL,
+    doomed          boolean NOT NULL DEFAULT false, -- a detached directory whose tree this session
+                                        -- is removing; else a file open in this session
+    PRIMARY KEY (ino, session_id)
+);
+CREATE INDEX sustained_session ON sustained (session_id, doomed);
+
+-- Use of sessions that have ended, folded into one row. Live sessions book their changes of use in
+-- `op_result`, so that no row is written by two calls at once.
+CREATE TABLE usage (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    bytes           bigint NOT NULL,
+    inodes          bigint NOT NULL
+) WITH (fillfactor = 50);
+
+-- Slices in the object store that no ref uses any more. Their objects are deleted once nobody can
+-- read them: when `deleted_at` is older than a grace (for reads under way), and older than the last
+-- heartbeat and `snapshot_at` of every live session (what it reads from a snapshot). Collection
+-- checks I8 again before it deletes objects, and removes the row after it. Who only asked for ids and
+-- gave them up (an upload whose commit failed) puts them here too.
+CREATE TABLE deleted (
+    slice_id        bigint PRIMARY KEY,
+    size            bigint NOT NULL,    -- bytes of the slice, or what it may have at most
+    deleted_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Slice ids given to sessions. A live session puts ids that it gives up into `deleted`; an id in a
+-- range of an ended session that is neither in use nor in `deleted` was never committed, so its
+-- objects are garbage. Known without listing the bucket.
+CREATE TABLE slice_range (
+    first           bigint PRIMARY KEY,
+    count           bigint NOT NULL CHECK (count BETWEEN 1 AND 1048576),
+    session_id      bigint NOT NULL,
+    ended_at        timestamptz         -- when upkeep first saw that the session has ended; the row
+                                        -- goes, with what is garbage in it, a grace later
+);
+
+-- What has been removed and can be restored: the last name of an inode. The inode keeps its slices
+-- and attributes, has nlink 0 and is not counted (I10) unless it is still open somewhere. Nothing is
+-- kept while volume.trash_seconds is 0. A name that was removed while its inode had others is in
+-- removed_link.
+CREATE TABLE trash (
+    parent          bigint NOT NULL,    -- directory it was removed from; may be in the trash or gone
+    name            bytea NOT NULL,     -- as dentry.name; several may have the same
+    ino             bigint NOT NULL,
+    bytes           bigint NOT NULL,    -- >= 0; what the trash keeps for it (I15)
+    deleted_at      timestamptz NOT NULL,
+    dir_mtime       bigint,             -- mtime of `parent` before the removal, which set it to
+                                        -- deleted_at; NULL: not known, or the name was replaced
+    PRIMARY KEY (parent, name, ino)
+);
+CREATE INDEX trash_age ON trash (deleted_at, ino);
+
+-- Names that were removed while their inode had others. They keep nothing: the row goes when it is
+-- too old or when its inode is freed. The inode may have names, or be in the trash itself.
+CREATE TABLE removed_link (
+    ino             bigint NOT NULL,    -- not a directory
+    parent          bigint NOT NULL,    -- as in trash
+    name            bytea NOT NULL,
+    deleted_at      timestamptz NOT NULL,
+    dir_mtime       bigint,             -- as in trash
+    PRIMARY KEY (ino, parent, name)
+);
+CREATE INDEX removed_link_age ON removed_link (deleted_at, ino);
+
+-- Which session looks after trash and garbage in the background, until when. Only to save the others
+-- the work: two at once do no harm.
+CREATE TABLE upkeep (
+    one             boolean PRIMARY KEY DEFAULT true CHECK (one),
+    session_id      bigint NOT NULL,
+    until           timestamptz NOT NULL
+);
+
+-- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call
+-- with its first sending; the row says whether that one was applied and what it answered; its
+-- absence fences. A failed call changes nothing and is not remembered.
+CREATE TABLE op_result (
+    session_id      bigint NOT NULL,
+    slot            integer NOT NULL,
+    epoch           bigint NOT NULL,
+    op_seq          bigint NOT NULL,    -- last call applied through this slot; 0: none
+    ino             bigint NOT NULL,    -- the inode it answered; 0: none
+    flag            boolean NOT NULL,   -- the yes or no it answered
+    bytes           bigint NOT NULL,    -- use booked through this slot
+    inodes          bigint NOT NULL,
+    PRIMARY KEY (session_id, slot)
+) WITH (fillfactor = 30);

@@ -1,0 +1,1 @@
+"""Upkeep of a volume: garbage collection, trash, compaction, checks, dump and load."""
