@@ -27,7 +27,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, ParamSpec, TypeVar
 
-from boxd.backends.box_locks import ended
 from boxd.backends.host.mounts import (
     LayerOfAnother,
     mount_overlay,
@@ -35,6 +34,7 @@ from boxd.backends.host.mounts import (
     unmount_everywhere,
 )
 from boxd.backends.host.trees import copy_tree, remove_attribute, remove_tree
+from boxd.cancellation import ended
 from boxd.errors import DiskFull, NotFound
 
 if TYPE_CHECKING:

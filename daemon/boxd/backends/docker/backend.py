@@ -25,7 +25,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
-from boxd.backends.box_locks import BoxLocks, settled, to_the_end
+from boxd.backends.box_locks import BoxLocks
 from boxd.backends.docker import config as docker_config
 from boxd.backends.docker.engine import Engine
 from boxd.backends.docker.images import EngineImages
@@ -40,6 +40,7 @@ from boxd.backends.network import inside, links, subnets
 from boxd.backends.network.host_network import RESOLV_CONF, Network
 from boxd.backends.oci import bundle, drive_mount
 from boxd.backends.records import Record, Records
+from boxd.cancellation import settled, to_the_end
 from boxd.errors import BoxdError, Conflict, Unavailable
 
 if TYPE_CHECKING:

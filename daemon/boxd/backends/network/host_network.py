@@ -24,7 +24,6 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.backends.box_locks import together
 from boxd.backends.host.files import SYSCTL, device, read
 from boxd.backends.host.names import LINK_FAMILY
 from boxd.backends.host.run import CommandFailed, run
@@ -32,6 +31,7 @@ from boxd.backends.network import conntrack, fence, forwarding, links, lockdown,
 from boxd.backends.network.egress import parse_egress
 from boxd.backends.network.resolver import Resolver
 from boxd.backends.network.uplinks import parse_resolvers, parse_routes, uplinks
+from boxd.cancellation import together
 from boxd.errors import BoxdError, Unavailable
 from boxd.tasks import BackgroundTasks
 

@@ -7,8 +7,8 @@ import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from boxd.backends.box_locks import ended
 from boxd.backends.network.rtnetlink import LinkFailed, enter, leave
+from boxd.cancellation import ended
 
 if TYPE_CHECKING:
     from boxd.backends.host.names import HostNames

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from boxd.backends.box_locks import ended
+from boxd.cancellation import ended
 from boxd.errors import BoxdError
 
 if TYPE_CHECKING:

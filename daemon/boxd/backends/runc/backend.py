@@ -16,7 +16,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from boxd.backends.box_locks import BoxLocks, to_the_end
+from boxd.backends.box_locks import BoxLocks
 from boxd.backends.checkpoint import criu, criu_cache
 from boxd.backends.disks.kinds import Disks
 from boxd.backends.host import cgroups, mounts, processes, shares, trees
@@ -32,6 +32,7 @@ from boxd.backends.runc.containers import Containers
 from boxd.backends.runc.memory import RuncMemory
 from boxd.backends.runc.origins import Origins
 from boxd.backends.runc.snapshots import RuncSnapshots
+from boxd.cancellation import to_the_end
 from boxd.errors import BoxdError, Conflict, Unavailable
 from boxd.tasks import BackgroundTasks
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxd.backends.box_locks import together
 from boxd.backends.checkpoint import criu_config
 from boxd.backends.disks import disk
 from boxd.backends.host import cgroups, mounts, processes, trees
@@ -21,6 +20,7 @@ from boxd.backends.host.run import last_words, run_silent
 from boxd.backends.oci import bundle, drive_mount, mount_table
 from boxd.backends.oci.lxcfs import Lxcfs
 from boxd.backends.records import write
+from boxd.cancellation import together
 from boxd.errors import BoxdError, Conflict, Unavailable
 
 if TYPE_CHECKING:

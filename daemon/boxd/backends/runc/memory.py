@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxd.backends.box_locks import to_the_end
 from boxd.backends.checkpoint import (
     dump_restore,
     image_rewrite,
@@ -40,6 +39,7 @@ from boxd.backends.interface import BackendBox
 from boxd.backends.network import links
 from boxd.backends.oci import mount_table
 from boxd.backends.oci.bundle import DRIVE_DIR
+from boxd.cancellation import to_the_end
 from boxd.errors import BoxdError, Conflict, DiskFull, MemoryLost, Unavailable, Unsupported
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from box_guest import protocol
 from boxd.backends.interface import BoxPlan
+from boxd.cancellation import ended
 from boxd.errors import AgentLost, BoxdError, RootHeld, Unavailable, UnknownImage
 
 if TYPE_CHECKING:
@@ -160,7 +161,9 @@ class Assembly:
         if box.relay_key:
             config["relay_key"] = box.relay_key
         run_dir = self._places.run_dir(box.id)
-        await asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
+        write = asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
+        # A thread outlives the cancellation of its caller. The removal of the box would race with it.
+        await ended(asyncio.ensure_future(write))
 
     async def start(self, box: Box, *, copied: bool = False) -> None:
         """Start the box. Returns when its agent has said hello and its drive is attached.

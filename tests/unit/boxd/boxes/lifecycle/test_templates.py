@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.lifecycle import templates
+from boxd.boxes.lifecycle import assembly, templates
 from boxd.errors import QuotaExceeded
 from boxd.model.box import BoxState
 from tests.harness.mortal import Died
@@ -242,6 +244,29 @@ async def test_an_end_of_the_service_breaks_off_what_is_made(copying: World) -> 
     await copying.close()
     await copying.restart()
     await clean(copying, templates=0)
+
+
+async def test_an_end_of_the_service_waits_for_the_run_directory_of_a_template(
+    copying: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread cannot be cancelled. A file that it writes late would break the removal."""
+    write = assembly._write_run_dir
+    begun, go_on = threading.Event(), threading.Event()
+    written: list[Path] = []
+
+    def slow(run_dir: Path, config: str, private_key: bytes) -> None:
+        if written:
+            begun.set()
+            go_on.wait(30)
+        write(run_dir, config, private_key)
+        written.append(run_dir)
+
+    monkeypatch.setattr(assembly, "_write_run_dir", slow)
+    await up(copying)
+    await asyncio.to_thread(begun.wait, 30)
+    asyncio.get_running_loop().call_later(0.1, go_on.set)
+    await copying.close()
+    assert len(written) == 2
 
 
 async def test_what_is_left_of_making_one_is_cleared_later(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from boxd.backends.box_locks import ended, together
+from boxd.cancellation import ended, together
 from boxd.errors import Unavailable
 
 
