@@ -12,9 +12,6 @@ MAX_FILES = 20
 MAX_PARAMETERS = 7
 """Parameters of one function, without self."""
 MANY_PARAMETERS = {
-    "daemon/boxd/operations/boxes.py:attach": "the doors do not pass an AttachRequest yet",
-    "daemon/boxd/operations/builds.py:build_profile": "the defaults of a profile are no object yet",
-    "daemon/boxd/operations/profiles.py:set_profile": "the defaults of a profile are no object yet",
     "daemon/boxd/ssh/connection/server.py:__init__": "the listener takes settings one by one yet",
     "daemon/boxd/workspaces/volumes.py:__init__": "wires eight parts; called by the service alone",
 }

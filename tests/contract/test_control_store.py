@@ -11,7 +11,7 @@ import pytest
 from boxd.errors import Conflict, NotFound
 from boxd.model.box import TRANSITIONS, Box, BoxState
 from boxd.model.key import ApiKey
-from boxd.model.profile import Profile
+from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
 from boxd.secret import digest, random_hex
@@ -245,7 +245,9 @@ async def test_snapshots(store: ControlStore) -> None:
 
 async def test_profiles(store: ControlStore) -> None:
     bare = Profile("web", "debian")
-    full = Profile("Lab", "python", "large", timedelta(hours=2), timedelta(minutes=5), "none")
+    full = Profile(
+        "Lab", "python", ProfileDefaults("large", timedelta(hours=2), timedelta(minutes=5), "none")
+    )
     for one in (bare, full):
         await store.put_profile(OWNER, one)
     assert await store.profiles(OWNER) == [full, bare]

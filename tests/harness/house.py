@@ -327,7 +327,7 @@ async def _put(drive: Drive, path: bytes, content: bytes) -> None:
 
 async def _entrust(furnished: Furnished, person: Person) -> None:
     operations = furnished.house.operations
-    await operations.profiles.set_profile(person.principal, "py", image="debian")
+    await operations.profiles.set_profile(person.principal, "py", "debian")
     await operations.secrets.set_secret(person.principal, "KEPT", Secret("kept"), tier="account")
     await operations.secrets.set_secret(
         person.principal, "KEPT", Secret("kept, too"), tier="workspace", ws="ws1"

@@ -20,6 +20,7 @@ import pytest
 
 from boxd.boxes.limits import quota, source_addresses
 from boxd.boxes.presence import expiry
+from boxd.boxes.state.requests import BoxAccess
 from boxd.clock import SystemClock
 from tests.harness.given import give
 from tests.harness.http import ALICE, BOB
@@ -565,7 +566,9 @@ async def test_names_are_per_owner(web: Web) -> None:
 
 async def test_a_confidential_box_is_reached_by_its_own_server_alone(web: Web) -> None:
     key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHtRwsqnqZqTtHFUUd1VbzwXlyfdIVJO5OWC4Ft44yVS"
-    async with web.operations.boxes.attach(ALICE, "web", kind="spec", why="relay", relay=key):
+    async with web.operations.boxes.attach(
+        ALICE, BoxAccess("web", kind="spec", why="relay", relay=key)
+    ):
         pass
     for query in ("", "?stream=false"):
         answer = await web.client().post(f"/v1/exec/web{query}", content=b"id", headers=PLAIN)

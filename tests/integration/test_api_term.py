@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.config import Address
 from boxd.http.server import serve, websocket_protocol
 from boxd.http.server.websocket_protocol import SocketProtocol
@@ -207,7 +208,7 @@ async def test_boxes_of_workspaces(web: Web) -> None:
 
 async def test_a_confidential_box_points_to_the_relay(web: Web) -> None:
     async with web.operations.boxes.attach(
-        ALICE, "quiet", kind="spec", why="test", relay=CLIENT_KEY
+        ALICE, BoxAccess("quiet", kind="spec", why="test", relay=CLIENT_KEY)
     ):
         status, text = await refused(web, f"/v1/boxes/quiet/term?key={web.key}")
     assert status == 403
@@ -223,7 +224,7 @@ async def test_pointers_name_the_front_door_where_it_has_a_name(
     way = "ssh -J jump@boxes.example.net:2222 root@quiet"
     client = web.client()
     async with web.operations.boxes.attach(
-        ALICE, "quiet", kind="spec", why="test", relay=CLIENT_KEY
+        ALICE, BoxAccess("quiet", kind="spec", why="test", relay=CLIENT_KEY)
     ):
         assert way in (await refused(web, f"/v1/boxes/quiet/term?key={web.key}"))[1]
         text = {"content-type": "text/plain"}

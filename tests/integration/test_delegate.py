@@ -19,6 +19,7 @@ import pytest
 
 from boxd.boxes.commands.exec import ExecRequest, running
 from boxd.boxes.limits.budgets import output as output_budget
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest, Forbidden, InvalidKey, NotFound, QuotaExceeded
 from boxd.model.delegated import Task
 from boxd.principal import Principal
@@ -74,7 +75,9 @@ async def task_of(
 ) -> AsyncIterator[tuple[asyncio.Task[Delegated], list[str]]]:
     """A task under way, and what it tells."""
     lines: list[str] = []
-    work = asyncio.create_task(entrance.operations.delegations.delegate(p, task, tell=lines.append))
+    work = asyncio.create_task(
+        entrance.operations.delegations.delegate(p, task, on_line=lines.append)
+    )
     try:
         yield work, lines
     finally:
@@ -85,7 +88,7 @@ async def task_of(
 async def test_a_command_is_done_in_a_new_box_that_goes(front_door: Entrance) -> None:
     lines: list[str] = []
     task = Task("echo one; echo two >&2; exit 3", env={"A": "b"})
-    done = await front_door.operations.delegations.delegate(ALICE, task, tell=lines.append)
+    done = await front_door.operations.delegations.delegate(ALICE, task, on_line=lines.append)
     assert (done.exit_code, done.stdout, done.stderr) == (3, b"one\n", b"two\n")
     assert (done.text, done.truncated) == (None, False)
     assert done.box.startswith("tmp-")
@@ -211,7 +214,7 @@ async def test_the_token_is_told_nowhere(
     await set_agent(front_door, program, env="T")
     lines: list[str] = []
     done = await front_door.operations.delegations.delegate(
-        ALICE, Task("x", agent=True), tell=lines.append
+        ALICE, Task("x", agent=True), on_line=lines.append
     )
     assert done.text is not None
     assert done.text.startswith("whole ***\npieces ***\n0000")
@@ -295,7 +298,9 @@ def files_below(entrance: Entrance) -> list[Path]:
 
 async def check_sessions_lack_it(entrance: Entrance) -> None:
     """What is started in the box beside the agent does not get it."""
-    async with entrance.operations.boxes.attach(ALICE, "web", kind="reference", why="exec") as held:
+    async with entrance.operations.boxes.attach(
+        ALICE, BoxAccess("web", kind="reference", why="exec")
+    ) as held:
         said = bytearray()
 
         async def keep(_stream: str, data: bytes) -> None:

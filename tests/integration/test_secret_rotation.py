@@ -6,6 +6,7 @@ import base64
 from typing import TYPE_CHECKING
 
 from boxd.boxes.commands.exec import ExecRequest, running
+from boxd.boxes.state.requests import BoxAccess
 from boxd.model.delegated import Task
 from boxd.secret import Secret
 from tests.harness.http import ALICE
@@ -43,7 +44,7 @@ async def test_the_next_session_sees_it_and_what_runs_keeps_the_old_one(web: Web
         said.extend(data)
 
     async with (
-        ops.boxes.attach(ALICE, "ws1/dev", kind="reference", why="exec") as held,
+        ops.boxes.attach(ALICE, BoxAccess("ws1/dev", kind="reference", why="exec")) as held,
         running(held.tunnel, ExecRequest(f"read x; {COMMAND}"), held.env) as run,
     ):
         assert await seen(web, "ws1/dev") == {"[one]\n"}

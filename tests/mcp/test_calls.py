@@ -124,7 +124,7 @@ async def test_a_pinned_box_is_removed_only_with_force(web: Web) -> None:
 
 async def test_a_spec_of_another_profile_is_refused(web: Web) -> None:
     for name in ("lab", "bench"):
-        await web.operations.profiles.set_profile(ALICE, name, image="debian")
+        await web.operations.profiles.set_profile(ALICE, name, "debian")
     async with talk(web) as client:
         box = await client.call("box_spawn", spec="dev:lab")
         assert box["profile"] == "lab"

@@ -14,6 +14,7 @@ from asyncssh.packet import SSHPacketHandler
 
 from box_guest import protocol
 from box_guest.shared.algorithms import MACS, RELAY_MACS
+from boxd.boxes.state.requests import BoxAccess
 from boxd.principal import Principal
 from tests.harness.door_process import door_process
 from tests.harness.memory import times_in_memory
@@ -128,7 +129,7 @@ async def test_the_agent_serves_the_daemon_nothing_but_the_relay(front_door: Ent
     (box,) = await front_door.store.all_boxes()
     owner = Principal(box.owner, None, "ssh_key")
     held = front_door.operations.boxes.attach(
-        owner, "web", kind="reference", why="test", relay=box.relay_key
+        owner, BoxAccess("web", kind="reference", why="test", relay=box.relay_key)
     )
     async with held as attachment:
         tunnel = attachment.tunnel.connection

@@ -10,11 +10,26 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """A named image of an owner with default settings. None: the profile has no such default.
+class ProfileDefaults:
+    """Default settings for new boxes. None: no such default.
 
     `ttl` is the time from creation to the deadline of a box. `grace` is the time that a box stays
     as it is after the last detach. `egress` is `all`, `none`, or a list of names and networks.
+    """
+
+    flavor: str | None = None
+    ttl: timedelta | None = None
+    grace: timedelta | None = None
+    egress: str | None = None
+
+
+NO_DEFAULTS = ProfileDefaults()
+"""For profiles that name only an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A named image of an owner with default settings.
 
     A built profile starts boxes from the disk of an earlier box: `snapshot` is the id of the
     snapshot, and `built_from` is the owner's reference to it.
@@ -22,9 +37,6 @@ class Profile:
 
     name: str
     image: str
-    flavor: str | None = None
-    ttl: timedelta | None = None
-    grace: timedelta | None = None
-    egress: str | None = None
+    defaults: ProfileDefaults = NO_DEFAULTS
     snapshot: str | None = None
     built_from: str | None = None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
 from boxd.boxes.lifecycle.holds import AttachRequest
 from boxd.boxes.state.requests import BoxRequest
-from boxd.model.progress import Progress
+from boxd.model.progress import SILENT
 from boxd.operations.shared.scope import checked_workspace, expiry_of
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from boxd.boxes.lifecycle.holds import Attachment
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.state.requests import BoxAccess
     from boxd.model.box import Box
+    from boxd.model.progress import Progress
     from boxd.model.view import BoxView
     from boxd.operations.shared.box_directory import BoxDirectory
     from boxd.operations.shared.box_specs import BoxSpecs
@@ -88,18 +90,17 @@ class BoxOperations:
         *,
         durable: bool | None = None,
         wait: bool = True,
-        notes: Callable[[str], None] | None = None,
-        begun: Callable[[Box], None] | None = None,
+        progress: Progress = SILENT,
     ) -> BoxView:
-        """Creates the box of a spec, or starts it, and has it run without an attachment.
+        """Create the box of a spec, or start it, and let it run without an attachment.
 
-        A `durable` box is not removed for being unused; None: it stays what it is. Without `wait`
-        it is shown as soon as it is on its way. `notes` gets lines for people, `begun` the box if
-        this call makes or wakes it. Conflict when the spec names another profile, image or flavor.
+        The service never removes a `durable` box for being unused; None: an existing box stays as
+        it is. Without `wait` the view is returned as soon as the box is being created or woken.
+        Raises Conflict if the spec names another profile, image or flavor.
         """
         box_spec, workspace = await self._specs.creatable(p, spec, ws, anonymous=False)
         request = BoxRequest(p.owner, workspace, box_spec, durable=durable)
-        box = await self._lifecycle.up(request, Progress(notes, begun), wait=wait)
+        box = await self._lifecycle.up(request, progress, wait=wait)
         self._callers.seen(p, has_something=True)
         return self._directory.view(box)
 
@@ -153,62 +154,41 @@ class BoxOperations:
 
     @asynccontextmanager
     async def attach(
-        self,
-        p: Principal,
-        target: str | Box,
-        ws: str | None = None,
-        *,
-        kind: Literal["spec", "reference"],
-        why: str,
-        run_box: bool = False,
-        secrets: bool = True,
-        relay: str | None = None,
-        ephemeral: bool | None = None,
-        notes: Callable[[str], None] | None = None,
-        progress: Callable[[str], None] | None = None,
+        self, p: Principal, access: BoxAccess, progress: Progress = SILENT
     ) -> AsyncIterator[Attachment]:
-        """Holds a running box, with its drive in it, while the context lasts.
+        """Hold a running box, with its drive in it, while the context lasts.
 
-        A `spec` creates the box when it is not there, a `reference` never does; both wake it. A Box
-        is one that a reference has just been found to mean for this principal.
-        What is started through it gets the owner's secrets in its environment: not through a share,
-        nor in a confidential box, nor without `secrets`, for who starts nothing.
-        `run_box`: a box that is made here for one command has the tier's default deadline, unless
-        its spec or its profile has one. `ephemeral`: whether a box that is made here goes with its
-        last hold; None: one without a name does. `relay`: the caller's public key, for who comes to
-        the SSH server inside; what is made then is confidential.
-        `notes` gets lines for people, `progress` what they wait for. Raises InvalidKey inside the
-        context when the key or share that opened it is revoked or expires, Forbidden when it is
-        ended otherwise (`Attachments.end_box`), Confidential without `relay` and Conflict with it
-        where the other way leads to the box; the context must be left by the task that entered it.
+        The principal of a share gets no secrets in the environment; a confidential box holds none.
+        The task that entered the context must leave it. Raises InvalidKey inside the context when
+        the key or share that opened it is revoked or expires, and Forbidden when the service ends
+        it for another reason (`Attachments.end_box`). Raises Confidential or Conflict if the box
+        can only be reached with, or without, the `relay` of the request.
         """
-        require(p, Action.ATTACH_BOX if relay is None else Action.RELAY_BOX)
+        require(p, Action.ATTACH_BOX if access.relay is None else Action.RELAY_BOX)
         self._access_policy.check_owner(p.owner)
         self._access_policy.check_work()
-        reports = Progress.in_lines(notes, progress)
-        box: BoxRequest | Box
-        if kind == "spec" and isinstance(target, str):
-            spec, workspace = await self._specs.creatable(p, target, ws, anonymous=True)
-            ttl = self._tier_of(p.owner).deadline_exec if run_box else None
-            box = BoxRequest(p.owner, workspace, spec, default_ttl=ttl, ephemeral=ephemeral)
-        else:
-            box = await self._meant(p, target, ws)
-        request = AttachRequest(box, why, p.key_id, expiry_of(p), relay)
-        async with self._lifecycle.attach(request, reports) as attachment:
+        target = await self._target(p, access)
+        request = AttachRequest(target, access.why, p.key_id, expiry_of(p), access.relay)
+        async with self._lifecycle.attach(request, progress) as attachment:
             self._access_policy.check_owner(p.owner)  # from here on a block ends it
             self._callers.seen(p, has_something=True)
-            if why == SHELL:
-                await self._lifecycle.report_oom(attachment, reports)
-            if secrets:
+            if access.why == SHELL:
+                await self._lifecycle.report_oom(attachment, progress)
+            if access.secrets:
                 attachment = replace(attachment, env=await self._environment(p, attachment.box))
             yield attachment
 
-    async def _meant(self, p: Principal, target: str | Box, ws: str | None) -> Box:
-        """Return the box of a reference; of a Box, check that the principal can see it."""
-        if isinstance(target, str):
-            return await self._directory.resolve(p, target, ws)
-        self._directory.check_visible(p, target)
-        return target
+    async def _target(self, p: Principal, access: BoxAccess) -> BoxRequest | Box:
+        """Return the box of a reference, or the request for the box of a spec."""
+        target = access.target
+        if not isinstance(target, str):
+            self._directory.check_visible(p, target)
+            return target
+        if access.kind == "reference":
+            return await self._directory.resolve(p, target, access.ws)
+        spec, workspace = await self._specs.creatable(p, target, access.ws, anonymous=True)
+        ttl = self._tier_of(p.owner).deadline_exec if access.run_box else None
+        return BoxRequest(p.owner, workspace, spec, default_ttl=ttl, ephemeral=access.ephemeral)
 
     async def _environment(self, p: Principal, box: Box) -> dict[str, str]:
         """Return the secrets for a principal's sessions in a box, by variable.

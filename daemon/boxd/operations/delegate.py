@@ -19,8 +19,10 @@ from boxd.boxes.commands.handover import running_with
 from boxd.boxes.commands.output import MASK, SHOWN_LINE, Kept, Lines, Masked, shown_line
 from boxd.boxes.limits.budgets.concurrency import ConcurrencyCount
 from boxd.boxes.presence.attachments import DELEGATED
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest, NotFound, TooLarge
 from boxd.model.delegated import MAX_OUTPUT, Delegated
+from boxd.model.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
 
 MAX_PROMPT = 1024 * 1024
 """Bytes of a prompt for an agent."""
+
+
+def _ignore(_line: str) -> None:
+    """Discard a line."""
 
 
 class DelegateOperations:
@@ -64,17 +70,16 @@ class DelegateOperations:
         p: Principal,
         task: Task,
         *,
-        tell: Callable[[str], None] | None = None,
+        on_line: Callable[[str], None] = _ignore,
         reserve: Callable[[int], Awaitable[None]] | None = None,
     ) -> Delegated:
-        """Run a task to its end; `tell` gets lines of its output while it runs.
+        """Run a task to its end; `on_line` gets lines of its output while it runs.
 
         `reserve` is awaited after the task ends, with the size of the result in bytes. Cancelling
         the call, revoking its key and the timeout end all processes of the task. Raises Forbidden
         for an agent with a scoped credential; NotFound if no agent is set; BadRequest, TooLarge,
         QuotaExceeded, and what `attach` raises.
         """
-        progress = tell or _ignore
         require(p, Action.DRIVE_AGENT if task.agent else Action.ATTACH_BOX)
         if task.box is not None and task.spec is not None:
             raise BadRequest("give an existing box, or the spec of a new one, not both")
@@ -87,9 +92,9 @@ class DelegateOperations:
         stdin = b"" if agent is None else _prompt(task.prompt)
         limit = self._tier_of(p.owner).check_delegations
         with self._allowances.room(p.owner) as room:
-            report = _Report(task, progress, room, agent, token)
+            report = _Report(task, on_line, room, agent, token)
             with self._delegations.one_more(p.owner, limit):
-                async with self._workplace(p, task, progress) as attachment:
+                async with self._workplace(p, task, on_line) as attachment:
                     started = time.monotonic()
                     if agent is None or token is None:
                         command_run = running(
@@ -122,26 +127,22 @@ class DelegateOperations:
 
     @asynccontextmanager
     async def _workplace(
-        self, p: Principal, task: Task, progress: Callable[[str], None]
+        self, p: Principal, task: Task, on_line: Callable[[str], None]
     ) -> AsyncIterator[Attachment]:
         """Attach to the box of a task. The last detach removes a new box, also after a crash."""
         if task.box is not None:
-            attaching = self._boxes.attach(
-                p, task.box, task.ws, kind="reference", why=DELEGATED, progress=progress
-            )
+            access = BoxAccess(task.box, kind="reference", why=DELEGATED, ws=task.ws)
         else:
-            attaching = self._boxes.attach(
-                p,
+            access = BoxAccess(
                 task.spec or "_",
-                task.ws,
                 kind="spec",
                 why=DELEGATED,
+                ws=task.ws,
                 run_box=True,
                 ephemeral=not task.keep,
-                notes=progress,
-                progress=progress,
             )
-        async with attaching as attachment:
+        progress = Progress.in_lines(on_line, on_line)
+        async with self._boxes.attach(p, access, progress) as attachment:
             yield attachment
 
 
@@ -151,12 +152,12 @@ class _Report:
     def __init__(
         self,
         task: Task,
-        progress: Callable[[str], None],
+        on_line: Callable[[str], None],
         room: Room,
         agent: Agent | None,
         token: Secret | None,
     ) -> None:
-        self._progress = progress
+        self._on_line = on_line
         self._agent = agent
         self._token = token
         self._kept = {name: Kept(task.max_output, room.part()) for name in ("stdout", "stderr")}
@@ -180,7 +181,7 @@ class _Report:
         if self._reads_lines and line.strip().startswith(b"{"):
             self._object = line
         if text := shown_line(line):
-            self._progress(text)
+            self._on_line(text)
 
     def _without_token(self, text: str) -> str:
         """Mask the token in decoded JSON, where escapes may have hidden it from `Masked`."""
@@ -261,7 +262,3 @@ def _answer(line: bytes) -> str | None:
         if isinstance(answer := message.get(name), str):
             return answer
     return None
-
-
-def _ignore(_line: str) -> None:
-    """Discard a line."""

@@ -7,6 +7,7 @@ cannot change them.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
@@ -20,16 +21,16 @@ from boxd.errors import (
     Unavailable,
     UnknownImage,
 )
-from boxd.model.profile import Profile
+from boxd.model.profile import NO_DEFAULTS, Profile
+from boxd.model.progress import SILENT
 from boxd.names.spec import parse_spec
 from boxd.names.words import fold, parse_name, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import timedelta
-
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.boxes.state.interface import Catalog
+    from boxd.model.profile import ProfileDefaults
+    from boxd.model.progress import Progress
     from boxd.principal import Principal
     from boxd.store.interface import ControlStore
 
@@ -49,44 +50,32 @@ class ProfileOperations:
         self,
         p: Principal,
         name: str,
-        *,
         image: str,
-        flavor: str | None = None,
-        ttl: timedelta | None = None,
-        grace: timedelta | None = None,
-        egress: str | None = None,
-        notes: Callable[[str], None] | None = None,
+        defaults: ProfileDefaults = NO_DEFAULTS,
+        progress: Progress = SILENT,
     ) -> Profile:
         """Record a profile; it replaces an older one of the same name.
 
-        `ttl`, `grace` and `egress` are the defaults of its boxes (`Profile`). `notes` gets lines
-        for the user. Raises BadName; UnknownImage for the image or flavor; BadRequest for the
-        egress list; QuotaExceeded.
+        Raises BadName; UnknownImage for the image or flavor; BadRequest for the egress list;
+        QuotaExceeded.
         """
         require(p, Action.CHANGE_PROFILE)
-        profile = self.profile_of(name, image, flavor=flavor, ttl=ttl, grace=grace, egress=egress)
-        await self.put(p, profile, notes)
+        profile = self.profile_of(name, image, defaults)
+        await self.put(p, profile, progress)
         return profile
 
-    def profile_of(
-        self,
-        name: str,
-        image: str,
-        *,
-        flavor: str | None,
-        ttl: timedelta | None,
-        grace: timedelta | None,
-        egress: str | None,
-    ) -> Profile:
+    def profile_of(self, name: str, image: str, defaults: ProfileDefaults) -> Profile:
         """Return a profile that the catalog allows. Raises what `set_profile` raises."""
         flavors = {one.name for one in self._catalog.flavors()}
         name = parse_name(name, "profile name")
         if name in flavors:
             raise BadRequest(f"{name!r} is a flavor: choose another name for the profile")
+        flavor, egress = defaults.flavor, defaults.egress
         if flavor is not None and (flavor := fold(flavor)) not in flavors:
             raise UnknownImage(f"no flavor {shown(flavor)}; known: {', '.join(sorted(flavors))}")
         policy = None if egress is None else str(parse_egress(egress))
-        return Profile(name, self._image(image, flavors), flavor, ttl, grace, policy)
+        defaults = replace(defaults, flavor=flavor, egress=policy)
+        return Profile(name, self._image(image, flavors), defaults)
 
     async def check_room(self, p: Principal, name: str) -> None:
         """Raise QuotaExceeded if the owner cannot have another profile of that name."""
@@ -96,14 +85,12 @@ class ProfileOperations:
                 f"limit reached: {MAX_PROFILES} profiles per owner; remove one: profiles rm NAME"
             )
 
-    async def put(
-        self, p: Principal, profile: Profile, notes: Callable[[str], None] | None
-    ) -> None:
+    async def put(self, p: Principal, profile: Profile, progress: Progress) -> None:
         """Record a profile, as `set_profile`, without authorization. Raises QuotaExceeded."""
         await self.check_room(p, profile.name)
         await self._store.put_profile(p.owner, profile)
-        if notes is not None and profile.name in {one.name for one in self._catalog.images()}:
-            notes(
+        if profile.name in {one.name for one in self._catalog.images()}:
+            progress.note(
                 f"{profile.name} in a box spec now means this profile, not the image of that name"
             )
 

@@ -13,7 +13,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Ambiguous, BadRequest, Confidential, InvalidShare, NotFound
+from boxd.model.progress import SILENT
 from boxd.model.share import Share
 from boxd.names.words import SHARE_PREFIX, shown
 from boxd.principal import Principal
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from boxd.boxes.limits.quota import Tier
     from boxd.boxes.presence.attachments import Attachments
     from boxd.clock import Clock
+    from boxd.model.progress import Progress
     from boxd.operations.boxes import BoxOperations
     from boxd.operations.shared.box_directory import BoxDirectory
     from boxd.operations.shared.callers import Callers
@@ -157,19 +160,12 @@ class ShareOperations:
         holder: Principal,
         *,
         why: str,
-        notes: Callable[[str], None] | None = None,
-        progress: Callable[[str], None] | None = None,
+        progress: Progress = SILENT,
     ) -> AsyncIterator[Attachment]:
         """Attach to the box of a share, as `attach`. Raises InvalidShare if the box was removed."""
         async with AsyncExitStack() as stack:
-            attaching = self._boxes.attach(
-                holder,
-                holder.box or "",
-                kind="reference",
-                why=f"shared {why}",
-                notes=notes,
-                progress=progress,
-            )
+            access = BoxAccess(holder.box or "", kind="reference", why=f"shared {why}")
+            attaching = self._boxes.attach(holder, access, progress)
             try:
                 attachment = await stack.enter_async_context(attaching)
             except NotFound:

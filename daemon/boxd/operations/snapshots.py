@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 from boxd.authz import Action, require
 from boxd.boxes.lifecycle.snapshots import RESERVED
 from boxd.errors import BadRequest, Conflict, NotFound
-from boxd.model.progress import Progress
+from boxd.model.progress import SILENT
 from boxd.model.snapshot import SnapshotView
 from boxd.names.reference import parse_reference
 from boxd.names.words import parse_name
 from boxd.operations.shared.scope import checked_workspace, joined_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.model.box import Box
+    from boxd.model.progress import Progress
     from boxd.model.snapshot import Snapshot
     from boxd.model.view import BoxView
     from boxd.operations.shared.box_directory import BoxDirectory
@@ -112,12 +111,9 @@ class SnapshotOperations:
         spec: str,
         ws: str | None = None,
         *,
-        notes: Callable[[str], None] | None = None,
+        progress: Progress = SILENT,
     ) -> BoxView:
-        """Create a running box of a spec from a box, or from a snapshot: `BOX@NAME`.
-
-        `notes` gets lines for the user.
-        """
+        """Create a running box of a spec from a box, or from a snapshot: `BOX@NAME`."""
         require(p, Action.SNAPSHOT_BOX)
         ref, at, name = base.rpartition(AT)
         origin: Box | Snapshot
@@ -127,7 +123,7 @@ class SnapshotOperations:
             origin = await self._directory.resolve(p, base, ws)
         box_spec, workspace = await self._specs.creatable(p, spec, ws, anonymous=False)
         return self._directory.view(
-            await self._lifecycle.fork(origin, workspace, box_spec, Progress(notes))
+            await self._lifecycle.fork(origin, workspace, box_spec, progress)
         )
 
     async def _snapshot(self, p: Principal, ref: str, name: str, ws: str | None) -> Snapshot:

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
 from boxd.errors import Conflict, NotFound
+from boxd.model.progress import SILENT
 from boxd.model.workspace import Workspace, WorkspaceView
 from boxd.names.words import parse_workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.clock import Clock
     from boxd.model.box import Box
+    from boxd.model.progress import Progress
     from boxd.model.snapshot import Snapshot
     from boxd.model.usage import DriveUse
     from boxd.operations.profiles import ProfileOperations
@@ -113,12 +114,12 @@ class WorkspaceOperations:
         name: str,
         *,
         force: bool = False,
-        notes: Callable[[str], None] | None = None,
+        progress: Progress = SILENT,
     ) -> Workspace:
         """Remove a workspace with its secrets, its canvases and the keys with its scope.
 
         Raises Conflict while it contains boxes, snapshots or files; `force` removes these first.
-        `notes` gets lines for the user. Raises NotFound. A call that fails can be repeated.
+        Raises NotFound. A call that fails can be repeated.
         """
         require(p, Action.REMOVE_WORKSPACE)
         workspace = await self._workspace(p, name)
@@ -130,13 +131,13 @@ class WorkspaceOperations:
                 await self._lifecycle.remove(box)
             for snapshot in snapshots:
                 await self._lifecycle.snapshots.remove(snapshot)
-            await self._report_broken_profiles(p, snapshots, notes)
+            await self._report_broken_profiles(p, snapshots, progress)
             if self._drives is not None:
                 until = await self._drives.remove(p.owner, workspace.name)
-                if until is not None and notes is not None:
+                if until is not None:
                     shown = until.strftime("%Y-%m-%d %H:%M")
-                    notes(f"the operator can restore its files until {shown} UTC")
-            await self._revoke(workspace, notes)
+                    progress.note(f"the operator can restore its files until {shown} UTC")
+            await self._revoke(workspace, progress)
             boxes, _ = await self._inside(workspace)
             if boxes:
                 raise Conflict(f"box {boxes[0].ref} was created at the same time; try again")
@@ -183,17 +184,17 @@ class WorkspaceOperations:
             )
 
     async def _report_broken_profiles(
-        self, p: Principal, removed: list[Snapshot], notes: Callable[[str], None] | None
+        self, p: Principal, removed: list[Snapshot], progress: Progress
     ) -> None:
         """Report the profiles that were built from removed snapshots, and no longer work."""
         ids = {snapshot.id for snapshot in removed}
         for profile in await self._store.profiles(p.owner):
-            if notes is not None and profile.snapshot in ids:
-                notes(
+            if profile.snapshot in ids:
+                progress.note(
                     f"profile {profile.name} was built from {profile.built_from}, which is removed"
                 )
 
-    async def _revoke(self, workspace: Workspace, notes: Callable[[str], None] | None) -> None:
+    async def _revoke(self, workspace: Workspace, progress: Progress) -> None:
         """Remove what a new workspace of the name would inherit.
 
         These are its secrets, canvases, questions and the keys with its scope.
@@ -209,8 +210,7 @@ class WorkspaceOperations:
                 finally:
                     text = f"API key {key.name} was revoked with workspace {name}"
                     self._lifecycle.attachments.end_key(key.id, text)
-                if notes is not None:
-                    notes(f"revoked API key {key.name}, whose scope was workspace {name}")
+                progress.note(f"revoked API key {key.name}, whose scope was workspace {name}")
         for canvas in await self._store.canvases(owner, name):
             await self._store.remove_canvas(owner, name, canvas.id)
             self._lifecycle.feed.canvas(owner, name, canvas.id)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Conflict, InvalidKey
 from boxd.model.box import BoxState
 from boxd.store.postgres.store import PostgresStore
@@ -52,7 +53,9 @@ async def test_boxes_and_keys_survive_the_daemon(world: World) -> None:
     assert after == before
     scoped = await world.operations.keys.principal_of_key(secret.reveal())
     assert (scoped.owner, scoped.scope, scoped.key_id) == (ALICE.owner, "ws1", key.id)
-    async with world.operations.boxes.attach(scoped, "web", kind="reference", why="exec") as held:
+    async with world.operations.boxes.attach(
+        scoped, BoxAccess("web", kind="reference", why="exec")
+    ) as held:
         assert held.box.id == before.id
 
 
@@ -92,7 +95,9 @@ async def test_revocation_whose_answer_was_lost_ends_what_the_key_holds(
         who = await world.operations.keys.principal_of_key(secret.reveal())
 
         async def revoked_while_holding() -> None:
-            async with world.operations.boxes.attach(who, "web", kind="spec", why="exec"):
+            async with world.operations.boxes.attach(
+                who, BoxAccess("web", kind="spec", why="exec")
+            ):
                 await world.operations.keys.remove_key(ALICE, key.name)
                 await asyncio.wait_for(asyncio.Event().wait(), 10)
 

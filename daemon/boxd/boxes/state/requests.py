@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from boxd.model.box import Box
     from boxd.names.spec import BoxSpec
+
+
+@dataclass(frozen=True, slots=True)
+class BoxAccess:
+    """A request of a door to attach its caller to a box.
+
+    `target` is text of the caller. A `spec` creates a missing box, a `reference` never does; both
+    wake a suspended box. A Box is one that a reference of the same caller has already resolved to.
+    `why` is the reason that `ls` shows, such as "shell". `ws` is the workspace for a target without
+    one; None: the default workspace of the credential.
+
+    `secrets`: sessions in the box get the owner's secrets in their environment. `relay` is the
+    public key of a client of the box's own SSH server; a new box is then confidential.
+
+    Two fields concern a box that this request creates. `run_box`: without a deadline in its spec or
+    profile, the box gets the tier's deadline for commands. `ephemeral`: the daemon removes the box
+    with its last hold; None: only if the spec is anonymous.
+    """
+
+    target: str | Box
+    _: KW_ONLY
+    kind: Literal["spec", "reference"]
+    why: str
+    ws: str | None = None
+    secrets: bool = True
+    relay: str | None = None
+    run_box: bool = False
+    ephemeral: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,15 +120,16 @@ def box_settings(
     neither spec nor profile has one; clamping it is not reported.
     """
     source = profile or Profile("", spec.image or defaults.image)
-    flavor = _flavor(catalog, spec.flavor or source.flavor, "" if spec.flavor else source.name)
-    ttl, ttl_max = spec.ttl or source.ttl, defaults.deadline_max
-    grace, grace_max = spec.grace or source.grace, defaults.policy.grace_max
+    preset = source.defaults
+    flavor = _flavor(catalog, spec.flavor or preset.flavor, "" if spec.flavor else source.name)
+    ttl, ttl_max = spec.ttl or preset.ttl, defaults.deadline_max
+    grace, grace_max = spec.grace or preset.grace, defaults.policy.grace_max
     return BoxSettings(
         image=source.image,
         flavor=flavor,
         ttl=_at_most(ttl_max, ttl or default_ttl),
         grace=_at_most(grace_max, grace or defaults.policy.grace),
-        egress=source.egress or defaults.egress,
+        egress=preset.egress or defaults.egress,
         disk_mb=flavor.disk_mb or defaults.disk_mb,
         drive=defaults.drive,
         backend=defaults.backend,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from boxd.boxes.presence.attachments import PROXIED
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadName, NotFound
 from boxd.http.description.operation import PROXY_KEYS, REFERENCE, Json, Operation, errors, path
 from boxd.http.description.schemas import BYTES, UPGRADED
@@ -106,15 +107,10 @@ class ProxyEndpoint:
     ) -> None:
         client = client_of(scope)
         check_origin(visitor, scope, client)
-        attach = self._operations.boxes.attach(
-            visitor.principal,
-            visitor.box or place.box,
-            kind="reference",
-            why=PROXIED,
-            secrets=False,
-        )
+        target = visitor.box or place.box
+        access = BoxAccess(target, kind="reference", why=PROXIED, secrets=False)
         call = Call(scope, place, client, visitor)
-        async with attach as held:
+        async with self._operations.boxes.attach(visitor.principal, access) as held:
             stream = await self._operations.proxies.dial(held, place.port)
             try:
                 if scope["type"] == "websocket":

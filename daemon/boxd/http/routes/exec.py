@@ -19,6 +19,7 @@ from boxd.boxes.commands.exec import (
     parse_plain,
     running,
 )
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest, BoxdError, TooLarge, Unavailable
 from boxd.http.description.operation import (
     JSON_TYPE,
@@ -134,9 +135,8 @@ class ExecEndpoint:
             return
         body.idle = None  # the rest is the command's input, which may pause
         exchange = exchange_of(scope)
-        attach = self._operations.boxes.attach(
-            principal, spec, ws, kind="spec", why="exec", run_box=True
-        )
+        access = BoxAccess(spec, kind="spec", why="exec", ws=ws, run_box=True)
+        attach = self._operations.boxes.attach(principal, access)
         if streamed:
             await _serve_streamed(exchange, attach, request, body, EventStream(send))
         else:

@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from boxd.boxes.commands.exec import exit_code
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest, Unavailable
 from boxd.http.description.operation import (
     BROWSER_KEYS,
@@ -112,10 +113,8 @@ class TermEndpoint:
         box, workspace = _named(scope)
         query = scope["query_string"]
         terminal = Terminal(KIND, (_size(query, b"cols", COLUMNS), _size(query, b"rows", ROWS)))
-        attach = self._operations.boxes.attach(
-            principal, box, workspace, kind="reference", why="terminal"
-        )
-        async with attach as attachment:
+        access = BoxAccess(box, kind="reference", why="terminal", ws=workspace)
+        async with self._operations.boxes.attach(principal, access) as attachment:
             shell = await attachment.tunnel.start(None, env=attachment.env, terminal=terminal)
             try:
                 socket.limit(MESSAGE_BYTES)

@@ -10,6 +10,7 @@ from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, BOX, BOX_OPTIONAL, STRING, listed
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.box import BoxState
+from boxd.model.progress import Progress
 from boxd.names.words import fold
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ async def _spawn(call: Call) -> dict[str, Any]:
 
     durable = True if call.args["durable"] else None
     view = await call.operations.boxes.up(
-        call.principal, call.args["spec"], durable=durable, notes=call.tell, begun=begun
+        call.principal,
+        call.args["spec"],
+        durable=durable,
+        progress=Progress(call.tell, begun),
     )
     return view.to_json() | {"created": created}
 
@@ -81,7 +85,7 @@ async def _rm(call: Call) -> dict[str, Any]:
 
 async def _fork(call: Call) -> dict[str, Any]:
     view = await call.operations.snapshots.fork(
-        call.principal, call.args["base"], call.args["name"], notes=call.tell
+        call.principal, call.args["base"], call.args["name"], progress=Progress(call.tell)
     )
     return view.to_json()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.boxes.commands.exec import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, ExecRequest, running
 from boxd.boxes.commands.output import SHOWN_LINE, Kept, Lines, last_shown
+from boxd.boxes.state.requests import BoxAccess
 from boxd.mcp.tools.boxes import REF
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, INTEGER, STRING, encode, in_base64
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 async def _exec(call: Call) -> dict[str, Any]:
     request = ExecRequest.checked(call.args["cmd"], call.args["env"], call.args["timeout_s"])
     stdin = call.args["stdin"].encode("utf-8")
-    attach = call.operations.boxes.attach(
-        call.principal, call.args["box"], kind="reference", why="mcp", progress=call.tell
-    )
+    access = BoxAccess(call.args["box"], kind="reference", why="mcp")
+    attach = call.operations.boxes.attach(call.principal, access, call.progress())
     with call.operations.output.room(call.principal.owner) as room:
         async with attach as held:
             started = time.monotonic()

@@ -30,7 +30,7 @@ async def _delegate(call: Call) -> dict[str, Any]:
         keep=call.args["keep"],
     )
     done = await call.operations.delegations.delegate(
-        call.principal, task, tell=call.tell, reserve=call.reserve
+        call.principal, task, on_line=call.tell, reserve=call.reserve
     )
     return _json(done)
 

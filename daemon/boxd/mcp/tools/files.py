@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from boxd.boxes.commands.output import whole_characters
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadRequest
 from boxd.mcp.tools.boxes import REF
 from boxd.mcp.tools.params import Param
@@ -33,9 +34,8 @@ CODED = Param(
 
 
 async def _read(call: Call) -> dict[str, Any]:
-    attach = call.operations.boxes.attach(
-        call.principal, call.args["box"], kind="reference", why="mcp", progress=call.tell
-    )
+    access = BoxAccess(call.args["box"], kind="reference", why="mcp")
+    attach = call.operations.boxes.attach(call.principal, access, call.progress())
     path, offset, limit = call.args["path"], call.args["offset"], call.args["limit"]
     with call.operations.output.room(call.principal.owner) as room:
         async with attach as held, box_files(held.tunnel) as files:
@@ -68,9 +68,8 @@ async def _write(call: Call) -> dict[str, Any]:
     data = decode(call.args["data"], call.args["encoding"])
     mode = None if call.args["mode"] is None else _mode(call.args["mode"])
     path = call.args["path"]
-    attach = call.operations.boxes.attach(
-        call.principal, call.args["box"], kind="reference", why="mcp", progress=call.tell
-    )
+    access = BoxAccess(call.args["box"], kind="reference", why="mcp")
+    attach = call.operations.boxes.attach(call.principal, access, call.progress())
     async with attach as held, box_files(held.tunnel) as files:
         append = call.args["append"]
         size, created = await files.write(path_bytes(call), data, mode, append=append)

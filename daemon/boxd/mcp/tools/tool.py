@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from boxd.model.progress import Progress
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
@@ -26,6 +28,10 @@ class Call:
     args: Mapping[str, Any]
     tell: Callable[[str], None]
     reserve: Callable[[int], Awaitable[None]]
+
+    def progress(self) -> Progress:
+        """Return reports that show the client notes and steps as lines."""
+        return Progress.in_lines(self.tell, self.tell)
 
 
 @dataclass(frozen=True, slots=True)

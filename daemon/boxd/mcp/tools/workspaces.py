@@ -23,7 +23,7 @@ async def _create(call: Call) -> dict[str, Any]:
 
 async def _rm(call: Call) -> dict[str, Any]:
     gone = await call.operations.workspaces.remove_workspace(
-        call.principal, call.args["name"], force=call.args["force"], notes=call.tell
+        call.principal, call.args["name"], force=call.args["force"], progress=call.progress()
     )
     return {"name": gone.name}
 

@@ -14,6 +14,7 @@ import asyncssh
 from asyncssh.constants import OPEN_CONNECT_FAILED
 
 from boxd.errors import BoxdError
+from boxd.model.progress import SILENT
 from boxd.names.words import escaped
 from boxd.ssh.connection.session import guarded
 from boxd.tunnel.channel import FAULTS
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.model.progress import Progress
     from boxd.tasks import BackgroundTasks
 
     Channel = asyncssh.SSHTCPChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
@@ -35,10 +37,8 @@ PACKET = 128 * 1024
 
 _log = logging.getLogger(__name__)
 
-Attach: TypeAlias = (
-    "Callable[[str, Callable[[str], None]], AbstractAsyncContextManager[Attachment]]"
-)
-"""Attaches to the box: (why, where notes for people go)."""
+Attach: TypeAlias = "Callable[[str, Progress], AbstractAsyncContextManager[Attachment]]"
+"""Attaches to the box: (why, where reports go)."""
 Dial: TypeAlias = "Callable[[asyncssh.SSHClientConnection, End], Awaitable[object]]"
 """Opens the box's end of a forwarding: (connection of the tunnel, session of that end)."""
 
@@ -172,7 +172,7 @@ class Forwarder:
     async def _hold(self, dial: Dial, opened: asyncio.Future[End]) -> None:
         """Keeps the box attached until both ends are closed."""
         try:
-            async with self._attach(self._why, _ignore) as attachment:
+            async with self._attach(self._why, SILENT) as attachment:
                 box_end = End()
                 await dial(attachment.tunnel.connection, box_end)
                 client_end = End(box_end)
@@ -221,7 +221,3 @@ def to_socket(path: str) -> Dial:
 def _refuse(opened: asyncio.Future[End], code: int, reason: str) -> None:
     if not opened.done():
         opened.set_exception(asyncssh.ChannelOpenError(code, escaped(reason)))
-
-
-def _ignore(_line: str) -> None:
-    """A forwarded connection has nowhere to show progress."""

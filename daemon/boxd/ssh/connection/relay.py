@@ -18,6 +18,7 @@ from box_guest.shared.agent_request import AgentWish
 from box_guest.shared.command_bytes import encoded
 from box_guest.shared.environment import SESSION, filtered
 from boxd.errors import Unavailable
+from boxd.model.progress import Progress
 from boxd.ssh.connection.agent_forward import forwarded_agent
 from boxd.ssh.connection.session import Exit, Session, guarded
 from boxd.tunnel.channel import FAULTS
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from boxd.ssh.connection.session import Channel
     from boxd.tasks import BackgroundTasks
 
-    Tell = Callable[[str], None]
-    Attach = Callable[[str, Tell, Tell], AbstractAsyncContextManager[Attachment]]
+    Attach = Callable[[str, Progress], AbstractAsyncContextManager[Attachment]]
 
 UPSTREAM_WINDOW = 512 * 1024
 UPSTREAM_PACKET = 128 * 1024
@@ -212,7 +212,8 @@ class RelaySession(Session):
 
     async def run(self) -> Exit:
         """Attaches, opens the box's channel and holds the attachment until it has closed."""
-        async with self._attach(self._why(), self._note, self._progress) as attachment:
+        progress = Progress.in_lines(self._note, self._progress)
+        async with self._attach(self._why(), progress) as attachment:
             tunnel = attachment.tunnel
             self._lost = lambda: attachment.lost
             async with forwarded_agent(tunnel, self._agent.path) as agent_env:

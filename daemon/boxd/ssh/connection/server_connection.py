@@ -56,11 +56,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.model.progress import Progress
     from boxd.principal import Principal
     from boxd.ssh.cli.command import Stdio
     from boxd.ssh.connection.listener_state import Hall
     from boxd.ssh.connection.session import Session
-    from boxd.ssh.connection.target import Attach, Target, Tell
+    from boxd.ssh.connection.target import Attach, Target
 
 SESSIONS_PER_CONNECTION = 10
 CHANNELS_PER_CONNECTION = 64
@@ -249,10 +250,8 @@ class Visitor(asyncssh.SSHServer):
         """Attaches to a box; the connection keeps its place while it holds one."""
 
         @contextlib.asynccontextmanager
-        async def attach(
-            why: str, notes: Tell, progress: Tell | None = None
-        ) -> AsyncIterator[Attachment]:
-            async with target.attach(why, notes, progress) as attachment:
+        async def attach(why: str, progress: Progress) -> AsyncIterator[Attachment]:
+            async with target.attach(why, progress) as attachment:
                 with self._hall.limits.holding_box(self._held_place):
                     yield attachment
 

@@ -12,14 +12,13 @@ from boxd.errors import QuotaExceeded
 from boxd.ssh.connection.limits import CHANNELS_PER_OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.model.progress import Progress
     from boxd.operations import Operations
     from boxd.secret import Secret
     from boxd.ssh.connection.limits import Limits
-
-    Tell = Callable[[str], None]
 
 
 class ShareTarget:
@@ -33,9 +32,7 @@ class ShareTarget:
         self._limits = limits
 
     @contextlib.asynccontextmanager
-    async def attach(
-        self, why: str, notes: Tell, progress: Tell | None = None
-    ) -> AsyncIterator[Attachment]:
+    async def attach(self, why: str, progress: Progress) -> AsyncIterator[Attachment]:
         """The box, running and held, while the context lasts. InvalidShare, QuotaExceeded."""
         holder = await self._operations.shares.principal_of_share(self._token)
         # Not the owner's own channels: holders must not be able to keep the owner out.
@@ -46,9 +43,7 @@ class ShareTarget:
                 " try again later"
             )
         try:
-            held = self._operations.shares.attach_shared(
-                holder, why=why, notes=notes, progress=progress
-            )
+            held = self._operations.shares.attach_shared(holder, why=why, progress=progress)
             async with held as attachment:
                 yield attachment
         finally:

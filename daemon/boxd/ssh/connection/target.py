@@ -6,27 +6,25 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Confidential, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.model.progress import Progress
     from boxd.operations import Operations
     from boxd.principal import Principal
     from boxd.ssh.cli.command import Door
     from boxd.ssh.connection.router import ToBox
 
-    Tell = Callable[[str], None]
-
 
 class Attach(Protocol):
     """How channels come to the box; see `Target.attach`."""
 
-    def __call__(
-        self, why: str, notes: Tell, progress: Tell | None = None
-    ) -> AbstractAsyncContextManager[Attachment]: ...
+    def __call__(self, why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]: ...
 
 
 class Target(Protocol):
@@ -35,11 +33,8 @@ class Target(Protocol):
     forwards_agent: bool
     """Whether sessions in it may ask the client's SSH agent, if the client wants that."""
 
-    def attach(
-        self, why: str, notes: Tell, progress: Tell | None = None
-    ) -> AbstractAsyncContextManager[Attachment]:
-        """The box, running and held, while the context lasts. `notes` gets lines for people,
-        `progress` what they wait for."""
+    def attach(self, why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]:
+        """The box, running and held, while the context lasts."""
         ...
 
 
@@ -71,52 +66,39 @@ class BoxTarget:
         self._box_id: str | None = None
 
     @contextlib.asynccontextmanager
-    async def attach(
-        self, why: str, notes: Tell, progress: Tell | None = None
-    ) -> AsyncIterator[Attachment]:
+    async def attach(self, why: str, progress: Progress) -> AsyncIterator[Attachment]:
         """The box, running and held, while the context lasts."""
         async with contextlib.AsyncExitStack() as stack:
             if self._to.once:
                 async with self._lock:
-                    attachment = await self._enter_once(stack, why, notes, progress)
+                    attachment = await self._enter_once(stack, why, progress)
             else:
-                attachment = await self._enter(stack, why, notes, progress)
+                attachment = await self._enter(stack, why, progress)
             yield attachment
 
     async def _enter_once(
-        self, stack: contextlib.AsyncExitStack, why: str, notes: Tell, progress: Tell | None
+        self, stack: contextlib.AsyncExitStack, why: str, progress: Progress
     ) -> Attachment:
         if self._box_id is not None:
+            access = BoxAccess(self._box_id, kind="reference", why=why, relay=self._relay)
             try:
                 return await stack.enter_async_context(
-                    self._operations.boxes.attach(
-                        *(self._principal, self._box_id),
-                        kind="reference",
-                        why=why,
-                        relay=self._relay,
-                        notes=notes,
-                        progress=progress,
-                    )
+                    self._operations.boxes.attach(self._principal, access, progress)
                 )
             except NotFound:
                 self._box_id = None  # removed meanwhile: the next one is new again
-        attachment = await self._enter(stack, why, notes, progress)
+        attachment = await self._enter(stack, why, progress)
         self._box_id = attachment.box.id
         return attachment
 
     async def _enter(
-        self, stack: contextlib.AsyncExitStack, why: str, notes: Tell, progress: Tell | None
+        self, stack: contextlib.AsyncExitStack, why: str, progress: Progress
     ) -> Attachment:
-        held = self._operations.boxes.attach(
-            *(self._principal, self._to.target),
-            kind=self._to.kind,
-            why=why,
-            relay=self._relay,
-            notes=notes,
-            progress=progress,
-        )
+        access = BoxAccess(self._to.target, kind=self._to.kind, why=why, relay=self._relay)
         try:
-            return await stack.enter_async_context(held)
+            return await stack.enter_async_context(
+                self._operations.boxes.attach(self._principal, access, progress)
+            )
         except NotFound as error:
             raise NotFound(self._door.spelled(str(error))) from error
         except Confidential as error:

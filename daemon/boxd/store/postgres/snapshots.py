@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 
 from boxd.errors import Conflict
-from boxd.model.profile import Profile
+from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.snapshot import Snapshot
 from boxd.store.postgres.pool import PostgresPool, insertion, values_of
 
@@ -55,14 +55,22 @@ class PostgresSnapshots(PostgresPool):
 
     async def put_profile(self, owner: str, profile: Profile) -> None:
         """See ControlStore."""
+        defaults = profile.defaults
         await self._execute(
             "INSERT INTO boxd.profile "
             "(owner, name, image, flavor, ttl, grace, egress, snapshot, built_from) "
             "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT (owner, name) DO UPDATE SET "
             "image = $3, flavor = $4, ttl = $5, grace = $6, egress = $7, snapshot = $8, "
             "built_from = $9",
-            *(owner, profile.name, profile.image, profile.flavor),
-            *(profile.ttl, profile.grace, profile.egress, profile.snapshot, profile.built_from),
+            owner,
+            profile.name,
+            profile.image,
+            defaults.flavor,
+            defaults.ttl,
+            defaults.grace,
+            defaults.egress,
+            profile.snapshot,
+            profile.built_from,
         )
 
     async def profiles(self, owner: str) -> list[Profile]:
@@ -72,8 +80,18 @@ class PostgresSnapshots(PostgresPool):
             'FROM boxd.profile WHERE owner = $1 ORDER BY name COLLATE "C"',
             owner,
         )
-        return [Profile(**row) for row in rows]
+        return [_profile(row) for row in rows]
 
     async def remove_profile(self, owner: str, name: str) -> None:
         """See ControlStore."""
         await self._execute("DELETE FROM boxd.profile WHERE owner = $1 AND name = $2", owner, name)
+
+
+def _profile(row: asyncpg.Record) -> Profile:
+    return Profile(
+        row["name"],
+        row["image"],
+        ProfileDefaults(row["flavor"], row["ttl"], row["grace"], row["egress"]),
+        snapshot=row["snapshot"],
+        built_from=row["built_from"],
+    )

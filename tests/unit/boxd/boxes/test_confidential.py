@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.lifecycle.holds import AttachRequest
-from boxd.boxes.state.requests import BoxRequest
+from boxd.boxes.state.requests import BoxAccess, BoxRequest
 from boxd.errors import Confidential, Conflict
 from boxd.model.box import BoxState
 from tests.harness.world import ALICE
@@ -68,15 +68,17 @@ async def test_nobody_else_attaches_or_even_wakes_it(world: World) -> None:
 
 async def test_operations_know_both_ways(world: World) -> None:
     async with world.operations.boxes.attach(
-        ALICE, "web", kind="spec", why="relay", relay=RELAY_KEY
+        ALICE, BoxAccess("web", kind="spec", why="relay", relay=RELAY_KEY)
     ) as held:
         box = held.box
     for kind in ("spec", "reference"):
         with pytest.raises(Confidential):
-            async with world.operations.boxes.attach(ALICE, "web", kind=kind, why="shell"):
+            async with world.operations.boxes.attach(
+                ALICE, BoxAccess("web", kind=kind, why="shell")
+            ):
                 pass
     async with world.operations.boxes.attach(
-        ALICE, box.id[:8], kind="reference", why="relay", relay=RELAY_KEY
+        ALICE, BoxAccess(box.id[:8], kind="reference", why="relay", relay=RELAY_KEY)
     ) as held:
         assert held.box.id == box.id
     assert (await world.operations.boxes.inspect(ALICE, "web")).to_json()["confidential"] is True

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Ambiguous, BadName, BadRequest, Forbidden, NotFound
 from boxd.model.box import BoxState
+from boxd.model.profile import ProfileDefaults
+from boxd.model.progress import Progress
 from boxd.principal import Principal
 from tests.harness.world import ALICE, BOB, SCOPED
 
@@ -50,7 +53,7 @@ async def test_for_who_has_one_box_there_is_no_other(ops: Operations) -> None:
     for ref in ("db", other.id):
         with pytest.raises(NotFound):
             await ops.directory.resolve(visitor, ref)
-    async with ops.boxes.attach(visitor, "web", kind="reference", why="session") as held:
+    async with ops.boxes.attach(visitor, BoxAccess("web", kind="reference", why="session")) as held:
         assert held.box.id == mine.id
     with pytest.raises(Forbidden):
         await ops.boxes.list_boxes(visitor)
@@ -134,7 +137,7 @@ async def test_remove_removes_one(world: World, ops: Operations) -> None:
 
 
 async def test_attach_by_spec_creates_and_counts(ops: Operations) -> None:
-    async with ops.boxes.attach(ALICE, "web", kind="spec", why="session") as held:
+    async with ops.boxes.attach(ALICE, BoxAccess("web", kind="spec", why="session")) as held:
         [view] = await ops.boxes.list_boxes(ALICE)
         assert (view.id, view.attached, view.why) == (held.box.id, 1, {"session": 1})
     assert (await ops.boxes.list_boxes(ALICE))[0].attached == 0
@@ -142,29 +145,37 @@ async def test_attach_by_spec_creates_and_counts(ops: Operations) -> None:
 
 async def test_attach_by_reference_never_creates(world: World, ops: Operations) -> None:
     with pytest.raises(NotFound):
-        async with ops.boxes.attach(ALICE, "web", kind="reference", why="session"):
+        async with ops.boxes.attach(ALICE, BoxAccess("web", kind="reference", why="session")):
             pass
     assert await world.left_overs() == {}
     box = await ops.boxes.up(ALICE, "web")
-    async with ops.boxes.attach(ALICE, box.id[:12], kind="reference", why="session") as held:
+    async with ops.boxes.attach(
+        ALICE, BoxAccess(box.id[:12], kind="reference", why="session")
+    ) as held:
         assert held.box.id == box.id
 
 
 async def test_a_run_box_gets_the_tier_s_deadline(world: World, ops: Operations) -> None:
     notes: list[str] = []
-    await ops.profiles.set_profile(ALICE, "brief", image="debian", ttl=timedelta(minutes=5))
+    await ops.profiles.set_profile(
+        ALICE, "brief", "debian", ProfileDefaults(ttl=timedelta(minutes=5))
+    )
     for spec, expected in (
         ("one", world.tier.deadline_exec),
         ("two^1h", timedelta(hours=1)),
         ("three:brief", timedelta(minutes=5)),
     ):
         async with ops.boxes.attach(
-            ALICE, spec, kind="spec", why="exec", run_box=True, notes=notes.append
+            ALICE, BoxAccess(spec, kind="spec", why="exec", run_box=True), Progress(notes.append)
         ) as held:
             assert held.box.deadline == world.clock.now() + expected
-    async with ops.boxes.attach(ALICE, "one", kind="spec", why="exec", notes=notes.append):
+    async with ops.boxes.attach(
+        ALICE, BoxAccess("one", kind="spec", why="exec"), Progress(notes.append)
+    ):
         pass
-    async with ops.boxes.attach(ALICE, "four", kind="spec", why="exec", notes=notes.append) as held:
+    async with ops.boxes.attach(
+        ALICE, BoxAccess("four", kind="spec", why="exec"), Progress(notes.append)
+    ) as held:
         assert held.box.deadline is None  # it is the verb that says it, not the word
     assert notes == []
 
@@ -181,17 +192,17 @@ async def test_up_makes_a_box_durable_and_takes_it_back(ops: Operations) -> None
 
 async def test_up_tells_what_it_clamped_and_ignored(ops: Operations) -> None:
     notes: list[str] = []
-    view = await ops.boxes.up(ALICE, "web^400d", notes=notes.append)
+    view = await ops.boxes.up(ALICE, "web^400d", progress=Progress(notes.append))
     assert notes == ["deadline ^400d shortened: the maximum for box web is ^365d"]
     assert view.clamped
-    await ops.boxes.up(ALICE, "web^1h", notes=notes.append)
+    await ops.boxes.up(ALICE, "web^1h", progress=Progress(notes.append))
     assert notes[1:] == ["deadline ^1h ignored: box web exists; web+ creates it anew"]
 
 
 async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Operations) -> None:
     with pytest.raises(BadName):
         await ops.boxes.up(ALICE, "_")
-    async with ops.boxes.attach(ALICE, "_", kind="spec", why="session") as held:
+    async with ops.boxes.attach(ALICE, BoxAccess("_", kind="spec", why="session")) as held:
         assert held.box.ephemeral
     await world.close()
     assert await world.left_overs() == {}
@@ -199,11 +210,12 @@ async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Op
 
 async def test_who_waits_for_a_box_is_told_what_happens_to_it(sleepy: World) -> None:
     async def attached(target: str, kind: Literal["spec", "reference"]) -> list[str]:
-        told: list[str] = []
-        attach = sleepy.operations.boxes.attach
-        async with attach(ALICE, target, kind=kind, why="shell", progress=told.append):
+        lines: list[str] = []
+        access = BoxAccess(target, kind=kind, why="shell")
+        progress = Progress.in_lines(None, lines.append)
+        async with sleepy.operations.boxes.attach(ALICE, access, progress):
             pass
-        return told
+        return lines
 
     assert await attached("ws1/web", "spec") == ["creating ws1/web ..."]
     kinds: list[Literal["spec", "reference"]] = ["spec", "reference"]

@@ -9,6 +9,8 @@ import pytest
 
 from boxd.errors import Conflict, Forbidden, NotFound, QuotaExceeded, Unsupported
 from boxd.model.box import BoxState
+from boxd.model.profile import ProfileDefaults
+from boxd.model.progress import Progress
 from boxd.operations import profiles
 from tests.harness.world import ALICE, BOB, SCOPED
 
@@ -21,7 +23,7 @@ async def built(world: World, ref: str = "web") -> Profile:
     """A profile `lab` of a new box."""
     await world.operations.boxes.up(ALICE, ref)
     return await world.operations.builds.build_profile(
-        ALICE, "lab", ref, grace=timedelta(minutes=5), egress="none"
+        ALICE, "lab", ref, ProfileDefaults(grace=timedelta(minutes=5), egress="none")
     )
 
 
@@ -75,7 +77,7 @@ async def test_it_says_that_what_it_needs_is_gone(sleepy: World) -> None:
     await built(sleepy, "ws1/web")
     notes: list[str] = []
     await sleepy.operations.workspaces.remove_workspace(
-        ALICE, "ws1", force=True, notes=notes.append
+        ALICE, "ws1", force=True, progress=Progress(notes.append)
     )
     assert notes == ["profile lab was built from ws1/web@s1, which is removed"]
     with pytest.raises(NotFound, match=r"ws1/web@s1, of which it was built, is gone; build it"):

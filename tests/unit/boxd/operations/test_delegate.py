@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Confidential, Conflict, Unavailable
 from boxd.model.delegated import Task
 from boxd.operations import delegate
@@ -108,7 +109,9 @@ async def test_a_service_that_stops_meanwhile_keeps_no_memory_of_it(
 
 async def test_a_confidential_box_is_refused(sleepy: World) -> None:
     ops = sleepy.operations
-    async with ops.boxes.attach(ALICE, "web", kind="spec", why="relay", relay="ssh-ed25519 AAAA"):
+    async with ops.boxes.attach(
+        ALICE, BoxAccess("web", kind="spec", why="relay", relay="ssh-ed25519 AAAA")
+    ):
         pass
     for task in (Task("x", agent=True, box="web"), Task("x", spec="web")):
         with pytest.raises(Confidential):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
+from boxd.model.progress import Progress
 from tests.harness.world import ALICE
 
 if TYPE_CHECKING:
@@ -34,13 +36,13 @@ async def made(world: World, verb: str, spec: str) -> tuple[Box, list[str]]:
     notes: list[str] = []
     ops = world.operations
     if verb == "up":
-        await ops.boxes.up(ALICE, spec, notes=notes.append)
+        await ops.boxes.up(ALICE, spec, progress=Progress(notes.append))
     elif verb == "fork":
-        await ops.snapshots.fork(ALICE, base_of(spec), spec, notes=notes.append)
+        await ops.snapshots.fork(ALICE, base_of(spec), spec, progress=Progress(notes.append))
     else:
         run = verb == "exec"
         async with ops.boxes.attach(
-            ALICE, spec, kind="spec", why=verb, run_box=run, notes=notes.append
+            ALICE, BoxAccess(spec, kind="spec", why=verb, run_box=run), Progress(notes.append)
         ):
             pass
     [box] = [box for box in await world.store.boxes(ALICE.owner) if box.name == "child"]

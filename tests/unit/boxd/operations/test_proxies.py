@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.authz import Action, may
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidKey, NotFound
 from boxd.operations import proxies
 from boxd.secret import Secret, digest
@@ -217,12 +218,12 @@ async def test_a_box_that_was_found_for_somebody_else_is_not_attached(
     scoped = await a_key(ops, "scoped", scope="ws1")
     for p, found in ((BOB, box), (visitor, other), (scoped, box), (visitor, inside)):
         with pytest.raises(NotFound):
-            async with ops.boxes.attach(p, found, kind="reference", why="proxy"):
+            async with ops.boxes.attach(p, BoxAccess(found, kind="reference", why="proxy")):
                 raise AssertionError(p)
         assert world.lifecycle.attachments.count(found.id) == 0
-    async with ops.boxes.attach(visitor, box, kind="reference", why="proxy") as held:
+    async with ops.boxes.attach(visitor, BoxAccess(box, kind="reference", why="proxy")) as held:
         assert held.box.id == box.id
     await ops.boxes.remove(ALICE, "web")
     with pytest.raises(NotFound):
-        async with ops.boxes.attach(visitor, box, kind="reference", why="proxy"):
+        async with ops.boxes.attach(visitor, BoxAccess(box, kind="reference", why="proxy")):
             raise AssertionError

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import (
     BadRequest,
     BoxdError,
@@ -36,7 +37,7 @@ CANARY = "canary-c0ffee-secret"
 async def given(ops: Operations, p: Principal, target: str) -> dict[str, str]:
     """The environment of who attaches to a box."""
     kind: Literal["spec", "reference"] = "reference" if p.via == "share" else "spec"
-    async with ops.boxes.attach(p, target, kind=kind, why="command") as attachment:
+    async with ops.boxes.attach(p, BoxAccess(target, kind=kind, why="command")) as attachment:
         assert CANARY not in repr(attachment)
         return dict(attachment.env)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.presence import expiry
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import (
     Ambiguous,
     BadRequest,
@@ -148,7 +149,7 @@ async def test_a_share_wakes_its_box(sleepy: World) -> None:
 async def test_the_environment_of_an_owner_is_not_for_holders(ops: Operations) -> None:
     _, token = await minted(ops)
     await ops.secrets.set_secret(ALICE, "TOKEN", Secret("of the owner"), tier="account")
-    async with ops.boxes.attach(ALICE, "web", kind="reference", why="shell") as own:
+    async with ops.boxes.attach(ALICE, BoxAccess("web", kind="reference", why="shell")) as own:
         assert own.env == {"TOKEN": "of the owner"}
     async with ops.shares.attach_shared(
         await ops.shares.principal_of_share(token), why="shell"

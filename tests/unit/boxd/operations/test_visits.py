@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.state.feed import ASKS, FLEET
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidKey
 from boxd.principal import Principal
 from tests.harness.world import ALICE, BOB, SCOPED, World
@@ -79,7 +80,7 @@ async def test_attaching_and_leaving_are_heard(sleepy: World, heard: dict[str, L
     ops = sleepy.operations
     await ops.boxes.up(ALICE, "ws1/web")
     await heard["inside"].next()
-    async with ops.boxes.attach(ALICE, "ws1/web", kind="reference", why="session"):
+    async with ops.boxes.attach(ALICE, BoxAccess("ws1/web", kind="reference", why="session")):
         assert await heard["inside"].next() == {FLEET}
     assert await heard["inside"].next() == {FLEET}
     (box,) = await ops.boxes.list_boxes(SCOPED)
@@ -114,7 +115,7 @@ async def test_questions_and_answers_are_heard(sleepy: World, heard: dict[str, L
 async def test_a_change_is_told_in_its_own_turn(sleepy: World, heard: dict[str, Listener]) -> None:
     ops = sleepy.operations
     await ops.boxes.up(ALICE, "web")
-    async with ops.boxes.attach(ALICE, "web", kind="reference", why="session") as held:
+    async with ops.boxes.attach(ALICE, BoxAccess("web", kind="reference", why="session")) as held:
         await heard["account"].next()
         sleepy.lifecycle.attachments.remove(held.hold)
         assert not silent(heard["account"])

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import BadName, Conflict, Forbidden, InvalidKey, NotFound, QuotaExceeded
+from boxd.model.profile import ProfileDefaults
+from boxd.model.progress import Progress
 from boxd.model.usage import DriveUse
 from boxd.secret import Secret
 from tests.harness.turns import wait_turns
@@ -109,7 +112,7 @@ async def test_making_one_twice_and_too_many_are_refused(world: World) -> None:
     with pytest.raises(QuotaExceeded, match="ws rm NAME"):
         await ops.boxes.up(ALICE, "three/web")
     with pytest.raises(QuotaExceeded):
-        async with ops.boxes.attach(ALICE, "three/web", kind="spec", why="shell"):
+        async with ops.boxes.attach(ALICE, BoxAccess("three/web", kind="spec", why="shell")):
             pass
     await ops.boxes.up(ALICE, "two/web")
     assert await world.store.workspaces(ALICE.owner) == ["one", "two"]
@@ -118,15 +121,17 @@ async def test_making_one_twice_and_too_many_are_refused(world: World) -> None:
 
 
 async def test_new_boxes_of_a_workspace_are_made_with_its_profile(ops: Operations) -> None:
-    await ops.profiles.set_profile(ALICE, "big", image="debian", flavor="large")
+    await ops.profiles.set_profile(ALICE, "big", "debian", ProfileDefaults(flavor="large"))
     await ops.workspaces.create_workspace(ALICE, "ws1")
     before = await ops.boxes.up(ALICE, "ws1/before")
     view = await ops.workspaces.set_workspace_profile(ALICE, "ws1", "BIG")
     assert view.profile == "big"
     notes: list[str] = []
-    assert (await ops.boxes.up(ALICE, "ws1/new", notes=notes.append)).flavor == "large"
+    assert (await ops.boxes.up(ALICE, "ws1/new", progress=Progress(notes.append))).flavor == "large"
     assert (await ops.boxes.up(ALICE, "ws1/plain:debian")).flavor == "small"
-    assert (await ops.boxes.up(ALICE, "ws1/before", notes=notes.append)).flavor == before.flavor
+    assert (
+        await ops.boxes.up(ALICE, "ws1/before", progress=Progress(notes.append))
+    ).flavor == before.flavor
     assert (await ops.boxes.up(ALICE, "elsewhere")).flavor == "small"
     assert not notes
     with pytest.raises(Conflict, match="ws profile ws1 -"):
@@ -193,7 +198,7 @@ async def test_secrets_keys_and_questions_of_it_go_with_it(
     await ops.asks.ask(SCOPED, "Go on?")
     stays = await ops.asks.ask(ALICE, "And here?")
     notes: list[str] = []
-    await ops.workspaces.remove_workspace(ALICE, "ws1", notes=notes.append)
+    await ops.workspaces.remove_workspace(ALICE, "ws1", progress=Progress(notes.append))
     assert [view.ask.id for view in await ops.asks.list_asks(ALICE)] == [stays.id]
     assert [place[3] for place in world.lifecycle.expiry_notifier._known] == [stays.id]
     assert notes == ["revoked API key inside, whose scope was workspace ws1"]
@@ -225,5 +230,5 @@ async def test_who_removes_one_is_told_until_when_its_files_can_come_back(
     drives.files = {(ALICE.owner, "ws1"): 3}
     await ops.workspaces.create_workspace(ALICE, "ws1")
     notes: list[str] = []
-    await ops.workspaces.remove_workspace(ALICE, "ws1", force=True, notes=notes.append)
+    await ops.workspaces.remove_workspace(ALICE, "ws1", force=True, progress=Progress(notes.append))
     assert notes == ["the operator can restore its files until 2026-01-03 03:04 UTC"]

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.model.box import BoxState
-from boxd.model.profile import Profile
+from boxd.model.profile import Profile, ProfileDefaults
 from boxd.principal import Principal
 from tests.harness.console import run
 from tests.harness.world import ALICE, BOB, SCOPED
@@ -59,7 +60,7 @@ async def test_a_host_that_cannot_suspend_says_why(world: World) -> None:
 
 
 async def test_a_box_in_use_stays_awake(sleepy: World) -> None:
-    async with sleepy.operations.boxes.attach(ALICE, "web", kind="spec", why="shell"):
+    async with sleepy.operations.boxes.attach(ALICE, BoxAccess("web", kind="spec", why="shell")):
         result = await run(sleepy, "suspend web")
         assert (result.status, result.stdout) == (1, "")
         assert "box web is in use (1 shell)" in result.stderr
@@ -74,7 +75,9 @@ async def test_up_does_not_wait_when_told_so(sleepy: World) -> None:
 
 
 async def test_info_shows_a_box_in_full(sleepy: World) -> None:
-    await sleepy.store.put_profile(ALICE.owner, Profile("tight", "debian", egress="example.org"))
+    await sleepy.store.put_profile(
+        ALICE.owner, Profile("tight", "debian", ProfileDefaults(egress="example.org"))
+    )
     await run(sleepy, "up --durable web:tight+10m")
     await run(sleepy, "pin web --for 8h --why training")
     told = (await run(sleepy, "info web")).stdout.splitlines()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Confidential
 from tests.harness.console import DOOR, run
 from tests.harness.world import ALICE, World
@@ -48,12 +49,14 @@ async def test_without_a_preview_domain_there_is_no_host(world: World) -> None:
 
 async def test_a_confidential_box_has_no_host(world: World) -> None:
     entered = world.operations.boxes.attach(
-        ALICE, "vault", kind="spec", why="relay", relay="ssh-ed25519 CLIENT"
+        ALICE, BoxAccess("vault", kind="spec", why="relay", relay="ssh-ed25519 CLIENT")
     )
     async with entered:
         assert "PORT" not in (await run(world, "ls --wide", door=WITH_PREVIEWS)).stdout
     with pytest.raises(Confidential):
-        async with world.operations.boxes.attach(ALICE, "vault", kind="reference", why="proxy"):
+        async with world.operations.boxes.attach(
+            ALICE, BoxAccess("vault", kind="reference", why="proxy")
+        ):
             raise AssertionError
 
 

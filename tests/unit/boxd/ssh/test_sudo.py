@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidShare, NotFound, QuotaExceeded, Unavailable
 from boxd.operations.shared.audits import MAX_LINE
 from boxd.principal import Principal
@@ -63,7 +64,7 @@ async def refused(world: World, line: str, status: int = 1) -> str:
 
 async def hold(ops: Operations, who: Principal, ref: str) -> None:
     """Is attached to a box until that is ended."""
-    async with ops.boxes.attach(who, ref, kind="reference", why="x"):
+    async with ops.boxes.attach(who, BoxAccess(ref, kind="reference", why="x")):
         await asyncio.Event().wait()
 
 
@@ -348,7 +349,7 @@ async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
     assert str(ends[0]) == "this account is blocked: ask the operator of this service"
     for who in (ANN, holder):
         with pytest.raises(Forbidden, match="blocked"):
-            async with ops.boxes.attach(who, box.id, kind="reference", why="x"):
+            async with ops.boxes.attach(who, BoxAccess(box.id, kind="reference", why="x")):
                 pass
     with pytest.raises(Forbidden, match="blocked"):
         ops.callers.check_admitted(ANN)
@@ -367,7 +368,7 @@ async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
     await done(world, f"unblock {ANN.owner}")
     assert (await ops.keys.principal_of_key(key.reveal())).owner == ANN.owner
     assert await ops.shares.principal_of_share(token) == holder
-    async with ops.boxes.attach(ANN, box.id, kind="reference", why="x"):
+    async with ops.boxes.attach(ANN, BoxAccess(box.id, kind="reference", why="x")):
         pass
 
 
@@ -398,12 +399,12 @@ async def test_administrators_cannot_be_blocked(world: World) -> None:
 async def test_drained_it_takes_no_new_work(world: World) -> None:
     ops = world.operations
     box = await ops.boxes.up(ANN, "web")
-    async with ops.boxes.attach(ANN, "web", kind="spec", why="x"):
+    async with ops.boxes.attach(ANN, BoxAccess("web", kind="spec", why="x")):
         await done(world, "drain")
         for attaching in (
-            ops.boxes.attach(ANN, "web", kind="spec", why="x"),
-            ops.boxes.attach(ANN, "new", kind="spec", why="x"),
-            ops.boxes.attach(ANN, box.id, kind="reference", why="x"),
+            ops.boxes.attach(ANN, BoxAccess("web", kind="spec", why="x")),
+            ops.boxes.attach(ANN, BoxAccess("new", kind="spec", why="x")),
+            ops.boxes.attach(ANN, BoxAccess(box.id, kind="reference", why="x")),
         ):
             with pytest.raises(Unavailable, match="no new work"):
                 async with attaching:

@@ -17,7 +17,7 @@ from boxd.model.ask import Ask
 from boxd.model.box import Box, BoxState
 from boxd.model.canvas import Canvas
 from boxd.model.key import ApiKey
-from boxd.model.profile import Profile
+from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.proxy import ProxySession
 from boxd.model.secret import Agent, StoredSecret
 from boxd.model.share import Share
@@ -94,7 +94,8 @@ async def fill(dsn: str) -> None:
             await store.add_box(one)
         await store.add_workspace(OWNER, "ws1", NOW)
         await store.put_profile(
-            OWNER, Profile("mine", "debian", "large", timedelta(hours=36), None, "none")
+            OWNER,
+            Profile("mine", "debian", ProfileDefaults("large", timedelta(hours=36), None, "none")),
         )
         await store.add_key(ApiKey("k1", OWNER, "laptop", None, NOW, LATER, None), bytes(range(32)))
         sealed = bytes(range(256))

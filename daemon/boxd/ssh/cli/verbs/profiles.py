@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from boxd.model.profile import ProfileDefaults
+from boxd.model.progress import Progress
 from boxd.names.duration import format_duration, parse_duration
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import listing, table
@@ -44,11 +46,7 @@ async def _set(call: Call) -> Reply:
     args = call.args
     notes: list[str] = []
     profile = await call.operations.profiles.set_profile(
-        call.principal,
-        args.name,
-        image=args.image,
-        **_defaults(args),
-        notes=notes.append,
+        call.principal, args.name, args.image, _defaults(args), Progress(notes.append)
     )
     return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
 
@@ -57,18 +55,18 @@ async def _build(call: Call) -> Reply:
     args = call.args
     notes: list[str] = []
     profile = await call.operations.builds.build_profile(
-        call.principal, args.name, args.base, **_defaults(args), notes=notes.append
+        call.principal, args.name, args.base, _defaults(args), Progress(notes.append)
     )
     return Reply(_json(profile), table(_COLUMNS, [_row(profile)]), notes)
 
 
-def _defaults(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "flavor": args.flavor,
-        "grace": _span(args.lifetime, "lifetime"),
-        "ttl": _span(args.deadline, "deadline"),
-        "egress": args.egress,
-    }
+def _defaults(args: argparse.Namespace) -> ProfileDefaults:
+    return ProfileDefaults(
+        flavor=args.flavor,
+        ttl=_span(args.deadline, "deadline"),
+        grace=_span(args.lifetime, "lifetime"),
+        egress=args.egress,
+    )
 
 
 async def _list(call: Call) -> Reply:
@@ -94,24 +92,26 @@ async def _remove(call: Call) -> Reply:
 
 
 def _row(profile: Profile) -> tuple[object, ...]:
+    defaults = profile.defaults
     return (
         profile.name,
         profile.image,
-        profile.flavor,
-        None if profile.grace is None else format_duration(profile.grace),
-        None if profile.ttl is None else format_duration(profile.ttl),
-        profile.egress,
+        defaults.flavor,
+        None if defaults.grace is None else format_duration(defaults.grace),
+        None if defaults.ttl is None else format_duration(defaults.ttl),
+        defaults.egress,
     )
 
 
 def _json(profile: Profile) -> dict[str, Any]:
+    defaults = profile.defaults
     return {
         "name": profile.name,
         "image": profile.image,
-        "flavor": profile.flavor,
-        "lifetime_s": None if profile.grace is None else profile.grace.total_seconds(),
-        "deadline_s": None if profile.ttl is None else profile.ttl.total_seconds(),
-        "egress": profile.egress,
+        "flavor": defaults.flavor,
+        "lifetime_s": None if defaults.grace is None else defaults.grace.total_seconds(),
+        "deadline_s": None if defaults.ttl is None else defaults.ttl.total_seconds(),
+        "egress": defaults.egress,
         "built_from": profile.built_from,
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from boxd.model.progress import Progress
 from boxd.ssh.cli.box_row import box_json, boxes_table
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
 from boxd.ssh.cli.table import moment, size, table
@@ -61,7 +62,7 @@ async def _restore(call: Call) -> Reply:
 async def _fork(call: Call) -> Reply:
     args, said = call.args, list[str]()
     box = await call.operations.snapshots.fork(
-        call.principal, args.base, args.name, args.ws, notes=said.append
+        call.principal, args.base, args.name, args.ws, progress=Progress(said.append)
     )
     if box.detail:
         said.append(f"box {box.ref} {box.detail}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from boxd.model.progress import Progress
 from boxd.ssh.cli.box_row import box_json, boxes_table
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
 
@@ -24,7 +25,7 @@ async def _run(call: Call) -> Reply:
         args.ws,
         durable=args.durable,
         wait=not args.no_wait,
-        notes=notes.append,
+        progress=Progress(notes.append),
     )
     return Reply(box_json(call, box), boxes_table(call, [box]), notes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from boxd.model.progress import Progress
 from boxd.names.words import DEFAULT_WORKSPACE
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import moment, size, table
@@ -49,7 +50,7 @@ async def _profile(call: Call) -> Reply:
 async def _rm(call: Call) -> Reply:
     notes: list[str] = []
     gone = await call.operations.workspaces.remove_workspace(
-        call.principal, call.args.ws, force=call.args.force, notes=notes.append
+        call.principal, call.args.ws, force=call.args.force, progress=Progress(notes.append)
     )
     return Reply({"removed": gone.name}, f"removed workspace {gone.name}\n", notes)
 

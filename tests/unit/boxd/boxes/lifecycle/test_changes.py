@@ -13,11 +13,11 @@ import pytest
 from boxd.boxes.lifecycle import changes
 from boxd.boxes.lifecycle.holds import AttachRequest
 from boxd.boxes.limits.host import HostLimits
-from boxd.boxes.state.requests import BoxRequest
+from boxd.boxes.state.requests import BoxAccess, BoxRequest
 from boxd.boxes.timing import timers
 from boxd.errors import Conflict, NotFound, QuotaExceeded, Unavailable, UnknownImage
 from boxd.model.box import BoxState
-from boxd.model.profile import Profile
+from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.principal import Principal
 from tests.harness.wait import until
@@ -52,7 +52,9 @@ async def test_a_terminal_in_a_box_without_a_drive_gets_it_none(
     if asleep:
         box = await world.lifecycle.suspend(box)
     owner = Principal(OWNER, None, "ssh_key")
-    attach = world.operations.boxes.attach(owner, "web", kind="reference", why="terminal")
+    attach = world.operations.boxes.attach(
+        owner, BoxAccess("web", kind="reference", why="terminal")
+    )
     async with attach as held:
         assert held.box.drive is False
         assert await rows(world) == [held.box]
@@ -237,7 +239,7 @@ async def test_a_fresh_box_that_is_refused_leaves_the_old_one(tmp_path: Path, te
     try:
         for name, flavor in (("prof", "left"), ("gone", None)):
             image = "debian" if flavor else "left"
-            await world.store.put_profile(OWNER, Profile(name, image, flavor))
+            await world.store.put_profile(OWNER, Profile(name, image, ProfileDefaults(flavor)))
         old = await up(world)
         async with world.lifecycle.attach(
             AttachRequest(BoxRequest(OWNER, None, spec("web")), why="shell", key_id=None)

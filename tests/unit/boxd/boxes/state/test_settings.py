@@ -24,7 +24,7 @@ from boxd.boxes.timing.policy import Policy
 from boxd.errors import Conflict, UnknownImage
 from boxd.model.box import Box, BoxState
 from boxd.model.catalog import Flavor
-from boxd.model.profile import Profile
+from boxd.model.profile import Profile, ProfileDefaults
 from boxd.names.duration import MAX_DURATION
 from boxd.names.spec import BoxSpec
 from tests.harness.world import FakeCatalog
@@ -36,7 +36,9 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CATALOG = FakeCatalog(Path("/nowhere"))
 DEFAULTS = Defaults("debian", "fake", drive=True, deadline_max=DAY)
 STRICT = replace(DEFAULTS, policy=Policy(grace=timedelta(minutes=5), grace_max=HOUR))
-PROFILE = Profile("py", "python", "large", ttl=2 * HOUR, grace=3 * HOUR, egress="none")
+PROFILE = Profile(
+    "py", "python", ProfileDefaults("large", ttl=2 * HOUR, grace=3 * HOUR, egress="none")
+)
 
 
 def box_of(text: str, defaults: Defaults = DEFAULTS, catalog: FakeCatalog = CATALOG) -> Box:
@@ -113,7 +115,7 @@ def test_what_is_clamped_of_a_profile_names_it() -> None:
 @pytest.mark.parametrize("source", ["spec", "profile"])
 def test_an_unknown_flavor_names_the_known_ones(source: str) -> None:
     wanted = replace(spec("web:debian"), flavor="huge" if source == "spec" else None)
-    profile = Profile("py", "debian", "huge") if source == "profile" else None
+    profile = Profile("py", "debian", ProfileDefaults("huge")) if source == "profile" else None
     named = "^profile py: " if source == "profile" else "^"
     with pytest.raises(UnknownImage, match=f"{named}no flavor 'huge'; known: small, large"):
         box_settings(wanted, DEFAULTS, CATALOG, profile=profile)
@@ -252,10 +254,13 @@ PROFILES = st.none() | st.builds(
     Profile,
     name=st.just("py"),
     image=st.just("python"),
-    flavor=FLAVORS,
-    ttl=MAYBE,
-    grace=MAYBE,
-    egress=st.sampled_from([None, "none"]),
+    defaults=st.builds(
+        ProfileDefaults,
+        flavor=FLAVORS,
+        ttl=MAYBE,
+        grace=MAYBE,
+        egress=st.sampled_from([None, "none"]),
+    ),
 )
 
 
@@ -273,11 +278,11 @@ def test_the_first_who_says_it_decides_within_bounds(
     wanted: BoxSpec, defaults: Defaults, profile: Profile | None, default_ttl: timedelta | None
 ) -> None:
     settings = box_settings(wanted, defaults, CATALOG, profile=profile, default_ttl=default_ttl)
-    said = profile or Profile("", "debian")
+    preset = ProfileDefaults() if profile is None else profile.defaults
     told = {one.what: one for one in settings.shortened}
     asked = {
-        "deadline": (wanted.ttl, said.ttl, default_ttl),
-        "grace": (wanted.grace, said.grace, defaults.policy.grace),
+        "deadline": (wanted.ttl, preset.ttl, default_ttl),
+        "grace": (wanted.grace, preset.grace, defaults.policy.grace),
     }
     most = {"deadline": defaults.deadline_max, "grace": defaults.policy.grace_max}
     given_to = {"deadline": settings.ttl, "grace": settings.grace}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Unavailable
 from boxd.operations.shared.key_use import LastUses
 from boxd.principal import Principal
@@ -72,7 +73,7 @@ async def test_of_a_stranger_nothing_is_kept(world: World, ops: Operations) -> N
     assert await seen(BOB) == {ALICE.owner: came}
     world.clock.turn(timedelta(seconds=60))
     holder = Principal(ALICE.owner, None, "share", "s1", box=box.id)
-    async with ops.boxes.attach(holder, "web", kind="reference", why="x"):
+    async with ops.boxes.attach(holder, BoxAccess("web", kind="reference", why="x")):
         assert await seen(holder) == {ALICE.owner: came}
     assert await seen(ALICE) == {ALICE.owner: world.clock.now()}
     await world.restart()

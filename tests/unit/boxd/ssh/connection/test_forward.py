@@ -12,13 +12,13 @@ from boxd.ssh.connection.forward import Forwarder, to_port
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from boxd.boxes.lifecycle.holds import Attachment
+    from boxd.model.progress import Progress
 
 
-def unattached(why: str, notes: Callable[[str], None]) -> AbstractAsyncContextManager[Attachment]:
+def unattached(why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]:
     raise AssertionError("nobody is there any more")
 
 
