@@ -1,4 +1,4 @@
-"""Authorization: one table of rules, and one function that decides.
+"""Authorization: one table of rules, one function that decides, and the workspace of a call.
 
 A principal has access only to the objects of its owner. A scoped credential has access only to its
 workspace. Some actions are forbidden for scoped credentials; the error says so.
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from boxd.errors import Forbidden, NotFound
+from boxd.errors import BadRequest, Forbidden, NotFound
+from boxd.names.words import parse_workspace
 
 if TYPE_CHECKING:
     from boxd.principal import Principal, Via
@@ -144,6 +145,25 @@ def workspace_of(principal: Principal, requested: str | None) -> str | None:
     if principal.scope is not None and requested not in (None, principal.scope):
         raise Forbidden(_confined(principal.scope))
     return principal.scope if requested is None else requested
+
+
+def checked_workspace(p: Principal, ws: str | None) -> str | None:
+    """Return the workspace of a call whose text may name one.
+
+    Raises BadName, and what `workspace_of` raises.
+    """
+    return workspace_of(p, None if ws is None else parse_workspace(ws))
+
+
+def joined_workspace(p: Principal, inside: str | None, ws: str | None) -> str | None:
+    """Return the workspace of a call whose reference or spec may also name one (`inside`).
+
+    Raises BadRequest if the two differ, and what `checked_workspace` raises.
+    """
+    requested = None if ws is None else parse_workspace(ws)
+    if inside is not None and requested is not None and inside != requested:
+        raise BadRequest(f"the box is asked for in workspace {inside}, and by ws in {requested}")
+    return workspace_of(p, inside or requested)
 
 
 def _confined(scope: str) -> str:

@@ -10,13 +10,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from box_guest import protocol
-from boxd.authz import Action, require
+from boxd.authz import Action, checked_workspace, require
 from boxd.boxes.state.feed import ASKS
 from boxd.errors import Ambiguous, BadRequest, Conflict, NotFound, QuotaExceeded
 from boxd.model.ask import Ask, AskResult, AskView
 from boxd.model.end import End
 from boxd.names.words import fold, shown
-from boxd.operations.shared.scope import checked_workspace
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from boxd.authz import Action, require
+from boxd.authz import Action, checked_workspace, require
 from boxd.boxes.lifecycle.holds import AttachRequest
+from boxd.boxes.presence.expiry import Expiry
 from boxd.boxes.state.requests import BoxRequest
 from boxd.model.progress import SILENT
-from boxd.operations.shared.scope import checked_workspace, expiry_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from boxd.model.progress import Progress
     from boxd.model.view import BoxView
     from boxd.operations.shared.box_directory import BoxDirectory
-    from boxd.operations.shared.box_specs import BoxSpecs
     from boxd.operations.shared.callers import Callers
     from boxd.operations.shared.vault import Vault
     from boxd.operations.shared.workspace_registry import WorkspaceRegistry
@@ -40,7 +39,6 @@ class BoxOperations:
     def __init__(
         self,
         directory: BoxDirectory,
-        specs: BoxSpecs,
         registry: WorkspaceRegistry,
         lifecycle: Lifecycle,
         callers: Callers,
@@ -48,7 +46,6 @@ class BoxOperations:
         tier_of: Callable[[str], Tier],
     ) -> None:
         self._directory = directory
-        self._specs = specs
         self._registry = registry
         self._lifecycle = lifecycle
         self._callers = callers
@@ -98,7 +95,7 @@ class BoxOperations:
         it is. Without `wait` the view is returned as soon as the box is being created or woken.
         Raises Conflict if the spec names another profile, image or flavor.
         """
-        box_spec, workspace = await self._specs.creatable(p, spec, ws, anonymous=False)
+        box_spec, workspace = await self._directory.creatable(p, spec, ws, anonymous=False)
         request = BoxRequest(p.owner, workspace, box_spec, durable=durable)
         box = await self._lifecycle.up(request, progress, wait=wait)
         self._callers.seen(p, has_something=True)
@@ -168,7 +165,7 @@ class BoxOperations:
         self._access_policy.check_owner(p.owner)
         self._access_policy.check_work()
         target = await self._target(p, access)
-        request = AttachRequest(target, access.why, p.key_id, expiry_of(p), access.relay)
+        request = AttachRequest(target, access.why, p.key_id, Expiry.of(p), access.relay)
         async with self._lifecycle.attach(request, progress) as attachment:
             self._access_policy.check_owner(p.owner)  # from here on a block ends it
             self._callers.seen(p, has_something=True)
@@ -186,7 +183,7 @@ class BoxOperations:
             return target
         if access.kind == "reference":
             return await self._directory.resolve(p, target, access.ws)
-        spec, workspace = await self._specs.creatable(p, target, access.ws, anonymous=True)
+        spec, workspace = await self._directory.creatable(p, target, access.ws, anonymous=True)
         ttl = self._tier_of(p.owner).deadline_exec if access.run_box else None
         return BoxRequest(p.owner, workspace, spec, default_ttl=ttl, ephemeral=access.ephemeral)
 

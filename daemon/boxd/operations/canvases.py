@@ -13,12 +13,11 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, get_args
 
-from boxd.authz import Action, require
+from boxd.authz import Action, checked_workspace, require
 from boxd.errors import BadName, BadRequest, NotFound, QuotaExceeded, TooLarge
 from boxd.model.canvas import Canvas, Mime
 from boxd.model.end import End
 from boxd.names.words import shown
-from boxd.operations.shared.scope import checked_workspace
 
 if TYPE_CHECKING:
     from boxd.boxes.state.expiry_notifier import ExpiryNotifier

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from boxd.authz import Action, require
+from boxd.authz import Action, checked_workspace, require
 from boxd.errors import NotFound, Unavailable
 from boxd.names.words import shown
-from boxd.operations.shared.scope import checked_workspace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

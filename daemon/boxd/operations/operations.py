@@ -21,7 +21,6 @@ from boxd.operations.proxies import ProxyOperations
 from boxd.operations.secrets import SecretOperations
 from boxd.operations.shared.audits import Audits
 from boxd.operations.shared.box_directory import BoxDirectory
-from boxd.operations.shared.box_specs import BoxSpecs
 from boxd.operations.shared.callers import Callers
 from boxd.operations.shared.user_texts import UserTexts
 from boxd.operations.shared.vault import Vault
@@ -114,13 +113,12 @@ class Operations:
         )
         feed, ends, attachments = lifecycle.feed, lifecycle.expiry_notifier, lifecycle.attachments
         registry = WorkspaceRegistry(store, tier_of, clock)
-        directory = BoxDirectory(store, lifecycle, clock)
-        specs = BoxSpecs(catalog, access_policy, registry)
+        directory = BoxDirectory(store, lifecycle, catalog, access_policy, registry, clock)
         callers = Callers(store, clock, access_policy, lifecycle.source_addresses)
         vault = Vault(store, given.sealer)
         audits = Audits(store, clock)
         output = Allowances()
-        boxes = BoxOperations(directory, specs, registry, lifecycle, callers, vault, tier_of)
+        boxes = BoxOperations(directory, registry, lifecycle, callers, vault, tier_of)
         keys = KeyOperations(store, registry, attachments, callers, tier_of, clock)
         profiles = ProfileOperations(store, catalog, lifecycle)
         return cls(
@@ -144,7 +142,7 @@ class Operations:
             proxies=ProxyOperations(store, directory, lifecycle, callers, clock),
             secrets=SecretOperations(store, vault, registry, clock),
             shares=ShareOperations(store, directory, boxes, attachments, callers, tier_of, clock),
-            snapshots=SnapshotOperations(store, directory, specs, lifecycle),
+            snapshots=SnapshotOperations(store, directory, lifecycle),
             stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
             texts=UserTexts(given.ssh_host),
             visits=VisitOperations(lifecycle, callers),

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from boxd.authz import Action, Target, require
+from boxd.authz import Action, Target, checked_workspace, require
 from boxd.errors import Forbidden, NotFound, QuotaExceeded
 from boxd.model.secret import StoredSecret
 from boxd.names.variable import check_value, parse_variable
 from boxd.names.words import DEFAULT_WORKSPACE, shown
-from boxd.operations.shared.scope import checked_workspace
 
 if TYPE_CHECKING:
     from boxd.clock import Clock

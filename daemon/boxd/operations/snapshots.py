@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.authz import Action, require
+from boxd.authz import Action, checked_workspace, joined_workspace, require
 from boxd.boxes.lifecycle.snapshots import RESERVED
 from boxd.errors import BadRequest, Conflict, NotFound
 from boxd.model.progress import SILENT
 from boxd.model.snapshot import SnapshotView
 from boxd.names.reference import parse_reference
 from boxd.names.words import parse_name
-from boxd.operations.shared.scope import checked_workspace, joined_workspace
 
 if TYPE_CHECKING:
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from boxd.model.snapshot import Snapshot
     from boxd.model.view import BoxView
     from boxd.operations.shared.box_directory import BoxDirectory
-    from boxd.operations.shared.box_specs import BoxSpecs
     from boxd.principal import Principal
     from boxd.store.interface import ControlStore
 
@@ -35,12 +33,10 @@ class SnapshotOperations:
         self,
         store: ControlStore,
         directory: BoxDirectory,
-        specs: BoxSpecs,
         lifecycle: Lifecycle,
     ) -> None:
         self._store = store
         self._directory = directory
-        self._specs = specs
         self._lifecycle = lifecycle
 
     async def create_snapshot(
@@ -121,7 +117,7 @@ class SnapshotOperations:
             origin = await self._snapshot(p, ref, name, ws)
         else:
             origin = await self._directory.resolve(p, base, ws)
-        box_spec, workspace = await self._specs.creatable(p, spec, ws, anonymous=False)
+        box_spec, workspace = await self._directory.creatable(p, spec, ws, anonymous=False)
         return self._directory.view(
             await self._lifecycle.fork(origin, workspace, box_spec, progress)
         )

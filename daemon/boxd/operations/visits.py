@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.operations.shared.scope import expiry_of
+from boxd.boxes.presence.expiry import Expiry
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -38,4 +38,4 @@ class VisitOperations:
         the operator blocks the owner.
         """
         self._callers.check_admitted(p)
-        return self._lifecycle.visit(p.owner, why=why, key_id=p.key_id, expiry=expiry_of(p))
+        return self._lifecycle.visit(p.owner, why=why, key_id=p.key_id, expiry=Expiry.of(p))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from boxd.clock import Clock
+    from boxd.principal import Principal
 
 LOOK_EVERY_S = 30.0
 
@@ -26,6 +27,13 @@ class Expiry:
 
     at: datetime
     text: str
+
+    @classmethod
+    def of(cls, p: Principal) -> Expiry | None:
+        """Return when the credential of a principal expires; None: never."""
+        names = {"api_key": "API key", "share": "share link", "cookie": "session of a browser"}
+        name = names.get(p.via, "credential")
+        return None if p.expires is None else cls(p.expires, f"this {name} has expired")
 
 
 @contextmanager

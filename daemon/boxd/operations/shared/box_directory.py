@@ -1,21 +1,25 @@
-"""The boxes that a principal can see, and the one box that a reference means."""
+"""Boxes by the texts of callers: references name existing boxes, specs describe new ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from boxd.authz import Action, require
+from boxd.authz import Action, Target, joined_workspace, require
 from boxd.errors import Ambiguous, NotFound
 from boxd.model.view import BoxView, view_box
 from boxd.names.reference import parse_reference
+from boxd.names.spec import parse_spec
 from boxd.names.words import shown
-from boxd.operations.shared.scope import joined_workspace
 
 if TYPE_CHECKING:
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
+    from boxd.boxes.limits.access_policy import AccessPolicy
+    from boxd.boxes.state.interface import Catalog
     from boxd.clock import Clock
     from boxd.model.box import Box
     from boxd.names.reference import Reference
+    from boxd.names.spec import BoxSpec
+    from boxd.operations.shared.workspace_registry import WorkspaceRegistry
     from boxd.principal import Principal
     from boxd.store.interface import ControlStore
 
@@ -23,11 +27,22 @@ _CANDIDATES = 10
 
 
 class BoxDirectory:
-    """Finds boxes and describes them. Holds no state."""
+    """Finds boxes, describes them, and checks specs of new boxes. Holds no state."""
 
-    def __init__(self, store: ControlStore, lifecycle: Lifecycle, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ControlStore,
+        lifecycle: Lifecycle,
+        catalog: Catalog,
+        access_policy: AccessPolicy,
+        registry: WorkspaceRegistry,
+        clock: Clock,
+    ) -> None:
         self._store = store
         self._lifecycle = lifecycle
+        self._catalog = catalog
+        self._access_policy = access_policy
+        self._registry = registry
         self._clock = clock
 
     async def resolve(self, p: Principal, ref: str, ws: str | None = None) -> Box:
@@ -48,6 +63,23 @@ class BoxDirectory:
         if len(matches) > 1:
             raise Ambiguous(_candidates(str(reference), matches))
         return matches[0]
+
+    async def creatable(
+        self, p: Principal, text: str, ws: str | None, *, anonymous: bool
+    ) -> tuple[BoxSpec, str | None]:
+        """Return a parsed spec that the principal may create, and its workspace.
+
+        Creating the box creates the workspace. `anonymous` allows a spec without a name. Raises
+        BadName, BadRequest, Forbidden; Unavailable while the service drains.
+        """
+        flavors = {flavor.name for flavor in self._catalog.flavors()}
+        spec = parse_spec(text, flavors, allow_anonymous=anonymous)
+        workspace = joined_workspace(p, spec.workspace, ws)
+        require(p, Action.CREATE_BOX, Target(p.owner, workspace))
+        self._access_policy.check_work()
+        if workspace is not None:
+            await self._registry.check_enters(p, workspace)
+        return spec, workspace
 
     def check_visible(self, p: Principal, box: Box) -> None:
         """Raise NotFound if the principal cannot see a box that a reference was resolved to."""
