@@ -49,9 +49,10 @@ from boxd.mcp.service import Plane
 from boxd.names.preview import example_url
 from boxd.operations import Dependencies, Operations
 from boxd.secret import random_hex
-from boxd.ssh.cli.registry import cli
+from boxd.ssh.cli.registry import build_console
 from boxd.ssh.connection.admin_keys import AdminKeys
-from boxd.ssh.connection.server import DRAIN_S, FrontDoor
+from boxd.ssh.connection.listener import DRAIN_S, SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from boxd.store.postgres.store import PostgresStore
 from boxd.tasks import BackgroundTasks
 from boxd.tunnel.registry import TunnelRegistry, new_identity
@@ -110,7 +111,7 @@ class Service:
         self._mode = StopMode.DAEMON
         self._known_tiers = load_tiers()
         self._administrators = AdminKeys(config.admin_keys)
-        self._door: FrontDoor | None = None
+        self._door: SshListener | None = None
         self._operations: Operations | None = None
         self._drives: HostDrives | BoxDrives | None = None
         self.ssh_addr: Address | None = None
@@ -134,7 +135,7 @@ class Service:
 
     def reread(self) -> None:
         """Read the files of settings again that may change while the service runs (admin keys)."""
-        self._administrators.reread()
+        self._administrators.reload()
 
     def welcome(self) -> list[str]:
         """Return the lines that tell the operator how to use the service."""
@@ -335,15 +336,17 @@ class Service:
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
         plane = Plane(operations)
         self._stack.push_async_callback(plane.close)
-        self._door = FrontDoor(
+        self._door = SshListener(
             operations,
-            self._config.ssh_addr,
-            keys,
-            trusted=self._config.trusted_sources,
-            console=cli(plane.serve_lines),
-            shown_as=self._config.ssh_host,
-            administrators=self._administrators,
-            preview_domain=self._config.preview_domain if self._config.api_addr else None,
+            ListenerSettings(
+                self._config.ssh_addr,
+                keys,
+                trusted=self._config.trusted_sources,
+                console=build_console(plane.serve_lines),
+                public_address=self._config.ssh_host,
+                administrators=self._administrators,
+                preview_domain=self._config.preview_domain if self._config.api_addr else None,
+            ),
         )
         await self._door.start()
         self._stack.push_async_callback(self._close_door)

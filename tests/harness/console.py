@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from boxd.ssh.cli.command import Door
+from boxd.ssh.cli.command import Endpoint
 from boxd.ssh.cli.registry import CLI, execute
 from tests.harness.world import ALICE
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boxd.ssh.cli.command import Console, Result
     from tests.harness.world import World
 
-DOOR = Door("host", 22, "SHA256:x", "ssh-ed25519 AAAA")
+ENDPOINT = Endpoint("host", 22, "SHA256:x", "ssh-ed25519 AAAA")
 
 
 @dataclass
@@ -40,7 +40,7 @@ async def run(
     principal: Principal = ALICE,
     stdio: Typed | None = None,
     console: Console = CLI,
-    door: Door = DOOR,
+    endpoint: Endpoint = ENDPOINT,
 ) -> Result:
     """One command line, of Alice if nobody else is named."""
     return await execute(
@@ -48,7 +48,7 @@ async def run(
         line,
         principal=principal,
         operations=world.operations,
-        door=door,
+        endpoint=endpoint,
         now=world.clock.now(),
         stdio=stdio or Typed(),
     )

@@ -36,8 +36,9 @@ from boxd.errors import Unavailable, UnknownImage, Unsupported
 from boxd.mcp.service import Plane
 from boxd.model.catalog import Flavor, Image
 from boxd.operations import Dependencies, Operations
-from boxd.ssh.cli.registry import cli
-from boxd.ssh.connection.server import FrontDoor
+from boxd.ssh.cli.registry import build_console
+from boxd.ssh.connection.listener import SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.seal import Sealer
 from tests.doubles.control_store import MemoryStore
@@ -229,7 +230,7 @@ class PlainCatalog:
 class Entrance:
     """An open front door and what stands behind it."""
 
-    door: FrontDoor
+    door: SshListener
     operations: Operations
     lifecycle: Lifecycle
     backend: ProcessBackend
@@ -324,10 +325,14 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     await lifecycle.start()
     await lifecycle.agents.close()  # tests stop agents, and end them, for a while
     plane = Plane(operations)
-    door = FrontDoor(
-        *(operations, Address("127.0.0.1", 0), keys),
-        console=cli(plane.serve_lines),
-        administrators=administrators,
+    door = SshListener(
+        operations,
+        ListenerSettings(
+            Address("127.0.0.1", 0),
+            keys,
+            console=build_console(plane.serve_lines),
+            administrators=administrators,
+        ),
     )
     try:
         await door.start()

@@ -30,8 +30,9 @@ from boxd.http.server.serve import ApiServer
 from boxd.mcp.service import Plane
 from boxd.principal import Principal
 from boxd.secret import Secret
-from boxd.ssh.cli.registry import cli
-from boxd.ssh.connection.server import FrontDoor
+from boxd.ssh.cli.registry import build_console
+from boxd.ssh.connection.listener import SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from boxd.workspaces.drive import Condition, Directory, Drive
 from tests.harness.agent import local_agent
 from tests.harness.http import MemoryDrives
@@ -120,7 +121,7 @@ class Furnished:
     house: House
     api: Api
     http: Address
-    door: FrontDoor
+    door: SshListener
     people: dict[str, Person]
     app: int
     """A port on which a server says ok, in every box."""
@@ -369,13 +370,15 @@ async def empty_house(
         stack.push_async_callback(server.close)
         people = {name: Person(name, key) for name, key in keys.items()}
         house.administrators.add(people["admin"].owner)
-        door = FrontDoor(
+        door = SshListener(
             house.operations,
-            Address("127.0.0.1", 0),
-            root / "keys",
+            ListenerSettings(
+                Address("127.0.0.1", 0),
+                root / "keys",
+                console=build_console(plane.serve_lines),
+                administrators=house.administrators,
+            ),
             house.clock,
-            console=cli(plane.serve_lines),
-            administrators=house.administrators,
         )
         await door.start()
         stack.push_async_callback(door.close, drain_s=0)

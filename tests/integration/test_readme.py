@@ -77,7 +77,7 @@ FIVE_MINUTES = (
             "rsync -e 'ssh -p 2222' dev@127.0.0.1:/wrk/c d && cat d": "note",
         },
     ),
-    Step(f"{CLI} help", "Commands, as in: ssh -p 2222 cli@127.0.0.1 ls"),
+    Step(f"{CLI} help", "Commands, for example: ssh -p 2222 cli@127.0.0.1 ls"),
     Step(f"{CLI} ls", "dev .* running"),
     Step("KEY=$(", "", {"echo $KEY": "^svc_[A-Za-z0-9]{40}$"}),
     Step("curl -H", "^hello$"),

@@ -22,7 +22,7 @@ from asyncssh.constants import (
 )
 from asyncssh.packet import Boolean, String, UInt32
 
-from boxd.ssh.connection import meter
+from boxd.ssh.connection import message_limits
 from tests.harness.openssh import run, running
 from tests.harness.wait import DEADLINE, until
 from tests.security.clients import connect, unproved
@@ -41,11 +41,11 @@ AT_ONCE = 100
 TEXTS = {
     "requests": "too many requests",
     "opens": "too many channels opened in a second",
-    "ignored": "too many messages that say nothing",
-    "not understood": "too many messages that say nothing",
-    "empty data": "too many messages that say nothing",
-    "windows": "too many messages that say nothing",
-    "channel requests": "too many messages that say nothing",
+    "ignored": "too many messages without data",
+    "not understood": "too many messages without data",
+    "empty data": "too many messages without data",
+    "windows": "too many messages without data",
+    "channel requests": "too many messages without data",
     "variables": "too many environment variables",
     "large variables": "too many environment variables",
 }
@@ -140,8 +140,8 @@ async def test_a_flood_ends_its_connection_only(
 ) -> None:
     # On a machine that is busy with other things no flood may be as fast as the real limits.
     if TEXTS[kind] != TEXTS["variables"]:  # those that are small say nothing, too
-        monkeypatch.setattr(meter, "EMPTY", (100, 1000))
-    monkeypatch.setattr(meter, "OPENS", (20, 200))
+        monkeypatch.setattr(message_limits, "EMPTY_MESSAGES", (100, 1000))
+    monkeypatch.setattr(message_limits, "CHANNEL_OPENS", (20, 200))
     async with running(front_door.client.ssh("cli", "help")) as neighbour:
         connection = await connect(front_door)
         answers: list[int] = []
@@ -197,11 +197,11 @@ async def test_key_exchanges_cannot_be_had_without_end(
     front_door: Entrance, told: Callable[[str], Awaitable[None]]
 ) -> None:
     async with unproved(front_door) as connection, asyncio.timeout(DEADLINE):
-        assert await exchange_keys(connection) == meter.EARLY_EXCHANGES
+        assert await exchange_keys(connection) == message_limits.PREAUTH_KEY_EXCHANGES
         await told("too many key exchanges before authentication")
     connection = await connect(front_door)
     async with asyncio.timeout(DEADLINE):
-        assert meter.EXCHANGES[1] <= await exchange_keys(connection) < MANY
+        assert message_limits.KEY_EXCHANGES[1] <= await exchange_keys(connection) < MANY
         await told("too many key exchanges")
 
 

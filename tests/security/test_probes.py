@@ -78,7 +78,7 @@ async def test_a_probe_tells_nothing_and_asks_nothing(
     (box,) = await front_door.store.all_boxes()
     known = asyncssh.read_public_key(client.key.with_suffix(".pub"))
     unknown = asyncssh.generate_private_key("ssh-ed25519").convert_to_public()
-    monkeypatch.setattr(front_door.door._hall, "operations", Untouchable())
+    monkeypatch.setattr(front_door.door._state, "operations", Untouchable())
     for key in (known, unknown):
         expected = String(key.algorithm) + String(key.public_data)
         async with unproved(front_door) as connection:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.ssh.connection.limits import FAMILIAR, FULL, GUESTS
+from boxd.ssh.connection.limits import MAX_CONNECTIONS, PENDING_KNOWN, PENDING_UNKNOWN
 from tests.harness.openssh import HOST, Client
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_the_service_goes_on_and_says_that_it_was_asked(daemon: Daemon) -> None:
     scan = ["ssh-keyscan", "-p", str(daemon.ssh_port), HOST]
     assert b"ssh-ed25519" in subprocess.run(scan, capture_output=True, check=True).stdout
     assert daemon.process.poll() is None
-    assert "SIGHUP: no settings to read anew" in daemon.log.read_text()
+    assert "SIGHUP: there are no settings to reload" in daemon.log.read_text()
 
 
 def test_connections_run_into_limits_before_files_do(daemon: Daemon) -> None:
@@ -113,7 +113,7 @@ def test_connections_run_into_limits_before_files_do(daemon: Daemon) -> None:
     found = re.search(r"^Max open files +([0-9]+)", told, re.M)
     assert found is not None
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert int(found[1]) >= min(2 * (GUESTS + FAMILIAR + FULL), hard)
+    assert int(found[1]) >= min(2 * (MAX_CONNECTIONS + PENDING_KNOWN + PENDING_UNKNOWN), hard)
 
 
 def test_administrators_are_read_anew_and_a_bad_file_changes_nothing(
@@ -130,11 +130,11 @@ def test_administrators_are_read_anew_and_a_bad_file_changes_nothing(
     assert _types(first, "owners") == 0
     assert _types(second, "owners") == 255
     file.write_bytes(second.key.with_suffix(".pub").read_bytes())
-    _hang_up(daemon, "administrators' keys read anew: 1")
+    _hang_up(daemon, "administrators' keys reloaded: 1")
     assert _types(first, "owners") == 255
     assert _types(second, "audit") == 0
     file.write_bytes(b"root " + first.key.with_suffix(".pub").read_bytes())
-    _hang_up(daemon, "line 1: options before a key are not read")
+    _hang_up(daemon, "line 1: options before a key are not supported")
     assert " ERROR " in daemon.log.read_text()
     assert _types(first, "stat") == 255
     assert _types(second, "stat") == 0

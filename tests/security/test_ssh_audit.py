@@ -14,8 +14,9 @@ from asyncssh.packet import NameList, SSHPacket, String
 
 from box_guest.shared import algorithms
 from boxd.config import Address
-from boxd.ssh.connection import server
-from boxd.ssh.connection.server import FrontDoor
+from boxd.ssh.connection import listener
+from boxd.ssh.connection.listener import SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from tests.harness.openssh import HOST, Done, run
 from tests.harness.wait import DEADLINE
 
@@ -61,9 +62,9 @@ async def test_another_list_does_not_pass(
     name: str,
     value: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr(server, name, value)
+    monkeypatch.setattr(listener, name, value)
     tmp_path.chmod(0o700)
-    other = FrontDoor(front_door.operations, Address(HOST, 0), tmp_path)
+    other = SshListener(front_door.operations, ListenerSettings(Address(HOST, 0), tmp_path))
     await other.start()
     try:
         done = await audit(other.port, "-P", str(POLICY))

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.config import Address
-from boxd.ssh.connection import limits, server
+from boxd.ssh.connection import limits, listener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from tests.harness.openssh import HOST, Client, running
 from tests.harness.wait import until
 
@@ -25,7 +26,7 @@ IDLE = 120
 @pytest.fixture
 def only_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback is all that a test has, and the door takes it for any other network."""
-    monkeypatch.setattr(limits.Limits, "_is_exempt", lambda *_: False)
+    monkeypatch.setattr(limits.ConnectionLimits, "_is_exempt", lambda *_: False)
 
 
 def idle(stack: ExitStack, front_door: Entrance, *sources: str) -> list[socket.socket]:
@@ -90,7 +91,7 @@ async def test_idle_connections_of_many_strangers_do_not_lock_out(front_door: En
     with ExitStack() as stack:
         strangers = [f"127.0.{number}.1" for number in range(1, 111)]
         left = await settled(idle(stack, front_door, *strangers))
-        assert len(left) >= limits.FULL
+        assert len(left) >= limits.PENDING_UNKNOWN
         done = await front_door.client.run("web", "echo in")
         assert done.stdout == b"in\n", done.errors
 
@@ -118,8 +119,8 @@ async def test_a_stranger_who_misbehaves_is_not_let_in(front_door: Entrance) -> 
 async def test_who_does_not_log_in_in_time_is_sent_away_and_soon_not_let_in(
     front_door: Entrance, tmp_path: Path
 ) -> None:
-    assert server.LOGIN_GRACE_S == 30
-    door = server.FrontDoor(front_door.operations, Address(HOST, 0), tmp_path)
+    assert listener.LOGIN_GRACE_S == 30
+    door = listener.SshListener(front_door.operations, ListenerSettings(Address(HOST, 0), tmp_path))
     await door.start()
     try:
         client = Client(tmp_path / "client", door.port, door.host_key)
@@ -136,7 +137,7 @@ async def test_who_does_not_log_in_in_time_is_sent_away_and_soon_not_let_in(
 async def test_the_connections_of_a_key_are_bounded(
     front_door: Entrance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "GUESTS_PER_OWNER", 2)
+    monkeypatch.setattr(limits, "CONNECTIONS_PER_OWNER", 2)
     client = front_door.client
     client.log_level = "INFO"
     async with client.master("web"):
@@ -149,8 +150,8 @@ async def test_the_connections_of_a_key_are_bounded(
         other = front_door.new_client("other")
         assert (await other.run("cli", "whoami")).status == 0
     # The door hears of an end a moment later than the client.
-    guests = front_door.door._hall.limits._guests
-    await until(lambda: not guests)
+    authenticated = front_door.door._state.limits._authenticated
+    await until(lambda: not authenticated)
     assert (await client.run("web", "true")).status == 0
 
 
@@ -158,7 +159,7 @@ async def test_keys_that_cost_nothing_do_not_fill_the_service(
     front_door: Entrance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle connection makes room; one that works in a box stays."""
-    monkeypatch.setattr(limits, "GUESTS", 2)
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 2)
     mine, idler, late = (front_door.new_client(name) for name in ("mine", "idler", "late"))
     idle_command = ["ssh", *idler.options(), "-o", "LogLevel=INFO", "-N", "-l", "web", HOST]
     async with running(mine.ssh("web", "echo up; cat")) as working:

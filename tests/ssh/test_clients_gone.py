@@ -82,7 +82,7 @@ async def test_nothing_is_left_of_clients_that_were_killed(
         await until(lambda: not here.children(), 60)
         await until(lambda: not descriptors(process.pid) - before)
         await until(lambda: here.num_threads() <= threads)
-        await until(lambda: not front_door.door._hall.visitors)
+        await until(lambda: not front_door.door._state.connections)
         (box,) = await front_door.store.all_boxes()
         await until(lambda: tunnel_channels(front_door, box.id) == 1)
 

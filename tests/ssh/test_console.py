@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.config import Address
-from boxd.ssh.cli.command import MAX_STDIN, Call, Command, Console, Ended, Reply
+from boxd.ssh.cli.command import MAX_STDIN, Call, Command, Console, ExitStatus, Reply
 from boxd.ssh.cli.registry import CLI
-from boxd.ssh.connection.server import FrontDoor
-from boxd.ssh.connection.stdio import WAITING, ChannelStdio
+from boxd.ssh.connection.listener import SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
+from boxd.ssh.connection.stdio import MAX_PENDING_INPUT, ChannelStdio
 from tests.harness.openssh import HOST, Client, running
 from tests.harness.unread import MIB, PIECE, STAND_S
 from tests.harness.wait import until
@@ -35,7 +36,7 @@ class Commands:
         self.go = asyncio.Event()
         self.stdio: ChannelStdio | None = None
         self.written = 0
-        words: dict[str, Callable[[Call], Awaitable[Reply | Ended]]]
+        words: dict[str, Callable[[Call], Awaitable[Reply | ExitStatus]]]
         words = {"size": self.size, "echo": self.echo, "late": self.late, "flood": self.flood}
         commands = [Command((word,), "for a test", word, run) for word, run in words.items()]
         self.console = Console("cli", (*CLI.commands, *commands))
@@ -44,25 +45,25 @@ class Commands:
         """Takes all of its input."""
         return Reply(None, f"{len(await call.stdin())}\n")
 
-    async def echo(self, call: Call) -> Ended:
+    async def echo(self, call: Call) -> ExitStatus:
         """Gives its input back."""
         while data := await call.stdio.read():
             await call.stdio.write(data)
-        return Ended(7)
+        return ExitStatus(7)
 
-    async def late(self, call: Call) -> Ended:
+    async def late(self, call: Call) -> ExitStatus:
         """Begins to read when it is told to."""
         assert isinstance(call.stdio, ChannelStdio)
         self.stdio = call.stdio
         await self.go.wait()
         return await self.echo(call)
 
-    async def flood(self, call: Call) -> Ended:
+    async def flood(self, call: Call) -> ExitStatus:
         """Writes more than anybody keeps."""
         for _ in range(SIZE // PIECE):
             await call.stdio.write(bytes(PIECE))
             self.written += PIECE
-        return Ended()
+        return ExitStatus()
 
 
 @pytest.fixture
@@ -73,12 +74,13 @@ def commands() -> Commands:
 
 @asynccontextmanager
 async def another(
-    front_door: Entrance, keys: Path, console: Console = CLI, shown_as: Address | None = None
+    front_door: Entrance, keys: Path, console: Console = CLI, public_address: Address | None = None
 ) -> AsyncIterator[Client]:
     """A client of a second door before the same boxes."""
-    door = FrontDoor(
-        front_door.operations, Address(HOST, 0), keys, console=console, shown_as=shown_as
+    settings = ListenerSettings(
+        Address(HOST, 0), keys, console=console, public_address=public_address
     )
+    door = SshListener(front_door.operations, settings)
     await door.start()
     try:
         yield Client(keys / "client", door.port, door.host_key)
@@ -121,10 +123,10 @@ async def test_input_that_nobody_reads_waits_at_the_client(
             talk = asyncio.create_task(process.communicate(bytes(SIZE)))
             await until(lambda: commands.stdio is not None)
             assert commands.stdio is not None
-            kept = commands.stdio._waiting
-            await until(lambda: len(kept) >= WAITING)
+            kept = commands.stdio._input
+            await until(lambda: len(kept) >= MAX_PENDING_INPUT)
             await asyncio.sleep(STAND_S)
-            assert len(kept) < 2 * WAITING
+            assert len(kept) < 2 * MAX_PENDING_INPUT
             commands.go.set()
             stdout, _ = await talk
             assert (len(stdout), process.returncode) == (SIZE, 7)
@@ -137,11 +139,11 @@ async def test_a_client_that_leaves_while_its_input_waits_ends_its_command(
         async with client.second("cli") as connection:
             process = await connection.create_process("late")
             await until(lambda: commands.stdio is not None)
-            process.stdin.write(bytes(4 * WAITING))
+            process.stdin.write(bytes(4 * MAX_PENDING_INPUT))
             process.stdin.write_eof()
             assert commands.stdio is not None
-            kept = commands.stdio._waiting
-            await until(lambda: len(kept) >= WAITING)
+            kept = commands.stdio._input
+            await until(lambda: len(kept) >= MAX_PENDING_INPUT)
             await asyncio.sleep(STAND_S)
         await until(lambda: not kept)
         assert (await client.run("cli", "echo", stdin=b"on")).text == "on"
@@ -168,14 +170,14 @@ async def test_output_that_nobody_reads_waits_in_the_command(
 async def test_users_are_told_to_type_the_name_that_the_operator_gave(
     front_door: Entrance, tmp_path: Path
 ) -> None:
-    shown_as = Address("box.example.net", 22)
-    async with another(front_door, tmp_path, shown_as=shown_as) as client:
+    public_address = Address("box.example.net", 22)
+    async with another(front_door, tmp_path, public_address=public_address) as client:
         up = json.loads((await client.run("cli", "up web --json")).text)
         assert up["ssh_dest"] == "ssh web@box.example.net"
         assert "ssh cli@box.example.net ls" in (await client.run("session-no", "x")).errors
     (tmp_path / "2").mkdir()
     async with another(
-        front_door, tmp_path / "2", shown_as=Address("box.example.net", 0)
+        front_door, tmp_path / "2", public_address=Address("box.example.net", 0)
     ) as client:
         lines = (await client.run("cli", "help")).text
         assert f"ssh -p {client.port} web@box.example.net" in lines

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.ssh.connection import relay
-from boxd.ssh.connection.server_connection import Visitor
+from boxd.ssh.connection.server_connection import ServerConnection
 from boxd.tunnel.opening import opened
 from tests.harness.given import give
 from tests.harness.openssh import HOST, end_input, run, running
@@ -73,9 +73,9 @@ async def test_a_reader_that_goes_away_when_all_stands_full_ends_the_writer(
     async with front_door.client.second("web") as connection, asyncio.timeout(60):
         process = await connection.create_process("exec yes", window=1 << 16)
         process.channel.pause_reading()
-        (visitor,) = front_door.door._hall.visitors
-        assert isinstance(visitor, Visitor)
-        await until(lambda: any(one._send_buf for one in visitor._conn._channels.values()))
+        (server,) = front_door.door._state.connections
+        assert isinstance(server, ServerConnection)
+        await until(lambda: any(one._send_buf for one in server._conn._channels.values()))
         process.channel._send_request(b"eow@openssh.com")
         await until(lambda: not holds.held())
         process.channel.resume_reading()

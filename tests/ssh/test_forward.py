@@ -226,7 +226,7 @@ async def test_a_forwarded_connection_holds_the_box(front_door: Entrance, tmp_pa
 @pytest.mark.parametrize(
     ("user", "says"),
     [
-        ("cli", b"this user has no box to forward to"),
+        ("cli", b"this user name has no box to forward to"),
         ("svcs_" + "0" * 32, b"this share link is not valid or has expired"),
         ("we_b", b"'we_b' is not valid"),
     ],

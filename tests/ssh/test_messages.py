@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 
-from boxd.ssh.connection.server_connection import Visitor
+from boxd.ssh.connection.server_connection import ServerConnection
 from boxd.tunnel.registry import TunnelRegistry
 from tests.harness.logs import provoked
 from tests.harness.openssh import HOST, end_input, run, running
@@ -53,9 +53,9 @@ async def test_door_and_agent_make_new_keys_while_bytes_go_both_ways(front_door:
 
     async with running(front_door.client.ssh("web", "cat")) as process:
         await check_intact(process)
-        (visitor,) = front_door.door._hall.visitors
-        assert isinstance(visitor, Visitor)
-        counted(visitor._conn)
+        (server,) = front_door.door._state.connections
+        assert isinstance(server, ServerConnection)
+        counted(server._conn)
         (box,) = await front_door.store.all_boxes()
         tunnels = front_door.lifecycle._assembly.tunnels
         assert isinstance(tunnels, TunnelRegistry)

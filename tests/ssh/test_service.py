@@ -11,7 +11,8 @@ import pytest
 from box_guest.shared.algorithms import CIPHERS, KEX, MACS
 from boxd.config import Address
 from boxd.errors import Unavailable
-from boxd.ssh.connection.server import FrontDoor
+from boxd.ssh.connection.listener import SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from tests.harness.logs import provoked
 from tests.harness.openssh import HOST, Client, Done, end_input, listens, run, running
 from tests.harness.wait import until
@@ -79,7 +80,9 @@ async def test_only_the_listed_algorithms_are_offered(front_door: Entrance) -> N
 
 
 async def test_a_taken_port_is_named_with_the_remedy(front_door: Entrance, tmp_path: Path) -> None:
-    second = FrontDoor(front_door.operations, Address(HOST, front_door.door.port), tmp_path)
+    second = SshListener(
+        front_door.operations, ListenerSettings(Address(HOST, front_door.door.port), tmp_path)
+    )
     with pytest.raises(Unavailable, match="--ssh-addr"):
         await second.start()
 
@@ -142,7 +145,7 @@ async def test_closing_at_once_ends_everything(front_door: Entrance) -> None:
                 assert await process.wait() == 255
             assert process.stderr is not None
             said = await process.stderr.read()
-    assert b"the service stops; connect again when it is back" in said
+    assert b"the service is stopping; connect again in a moment" in said
     (box,) = await front_door.store.all_boxes()
     assert front_door.lifecycle.attachments.count(box.id) == 0
 

@@ -77,8 +77,8 @@ async def test_a_link_is_shown_once_listed_and_revoked(front_door: Entrance) -> 
     assert user.endswith(f"@{HOST}")
     token = user.partition("@")[0]
     assert len(token) == 37
-    assert "opens box ws1/web, /wrk in it included, to everybody" in made.errors
-    assert "only this once" in made.errors
+    assert "opens box ws1/web, including /wrk, to everyone" in made.errors
+    assert "shown only once" in made.errors
     assert token not in made.errors
     second = await client.run("cli", "share create ws1/web")
     assert second.status == 0

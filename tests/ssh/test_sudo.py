@@ -98,7 +98,7 @@ async def test_who_is_taken_out_of_the_file_types_nothing_more(
         command = ["ssh", *admin.options(), *shared, "-l", "sudo", HOST, "stat"]
         assert (await run(command)).status == 0
         front_door.administrators.clear()
-        assert _was_refused(await run(command), "no administrator's any more")
+        assert _was_refused(await run(command), "no longer has administrator access")
     assert _was_refused(await admin.run("sudo", "stat"), "Permission denied (publickey).")
     assert len(await front_door.store.audits(10)) == 1
 

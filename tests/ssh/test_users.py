@@ -154,7 +154,7 @@ async def test_keys_are_made_listed_and_revoked(front_door: Entrance) -> None:
     assert key.startswith("svc_")
     assert len(key) == 44
     assert key not in made.errors
-    assert "only this once" in made.errors
+    assert "shown only once" in made.errors
     stored = await front_door.store.find_key(digest(key), datetime.now(UTC))
     assert stored is not None
     assert (stored.owner, stored.scope) == (client.fingerprint(), "ws1")

@@ -1,1 +1,4 @@
-"""The SSH front door. Protocol adapter only."""
+"""The SSH interface: the listener, the management CLI and the administrators' console.
+
+Protocol adapter only.
+"""

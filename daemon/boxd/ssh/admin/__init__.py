@@ -1,1 +1,1 @@
-"""The console of administrators: `ssh sudo@HOST COMMAND`."""
+"""The administrators' console (`ssh sudo@HOST COMMAND`). Protocol adapter only."""

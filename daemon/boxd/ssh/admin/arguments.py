@@ -1,4 +1,4 @@
-"""Arguments that several commands of administrators take."""
+"""Arguments that several commands of the administrators' console take."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ if TYPE_CHECKING:
     import argparse
 
 
-def box(parser: argparse.ArgumentParser) -> None:
-    """One box of anybody."""
+def box_argument(parser: argparse.ArgumentParser) -> None:
+    """Add one box of any owner."""
     parser.add_argument("box", metavar="ID|FINGERPRINT:NAME")
 
 
-def boxes(parser: argparse.ArgumentParser) -> None:
-    """One or more of them."""
+def boxes_argument(parser: argparse.ArgumentParser) -> None:
+    """Add one or more boxes of any owner."""
     parser.add_argument("box", nargs="+", metavar="ID|FINGERPRINT:NAME")
 
 
-def owner(parser: argparse.ArgumentParser) -> None:
-    """An owner."""
+def owner_argument(parser: argparse.ArgumentParser) -> None:
+    """Add an owner."""
     parser.add_argument("owner", metavar="FINGERPRINT")
 
 
-def of_owner(parser: argparse.ArgumentParser) -> None:
-    """An owner to whom the answer is confined."""
+def owner_option(parser: argparse.ArgumentParser) -> None:
+    """Add an owner as a filter."""
     parser.add_argument("--owner", metavar="FINGERPRINT")

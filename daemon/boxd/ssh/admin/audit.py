@@ -1,13 +1,13 @@
-"""`audit`: what administrators did, and what they tried."""
+"""`audit`: the commands of administrators, including rejected ones."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from boxd.operations.fleet import MAX_AUDITS
-from boxd.ssh.admin.arguments import of_owner
+from boxd.ssh.admin.arguments import owner_option
 from boxd.ssh.cli.command import Call, Command, Reply, UsageError
-from boxd.ssh.cli.table import moment, table
+from boxd.ssh.cli.table import format_time, table
 
 if TYPE_CHECKING:
     import argparse
@@ -15,43 +15,48 @@ if TYPE_CHECKING:
     from boxd.model.account import Audit
 
 COLUMNS = ("TIME", "ADMIN", "STATUS", "OWNER", "COMMAND")
-SHOWN = 50
-"""Entries, unless more or fewer are asked for."""
+DEFAULT_COUNT = 50
+"""Entries to show without `-n`."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-n", dest="count", metavar="N", type=int, default=SHOWN)
-    of_owner(parser)
+    parser.add_argument("-n", dest="count", metavar="N", type=int, default=DEFAULT_COUNT)
+    owner_option(parser)
 
 
 async def _run(call: Call) -> Reply:
-    """Oldest first, so that the newest stands beside the prompt. This command itself is one."""
+    """Return the entries, newest last, so that it is next to the prompt.
+
+    The last entry is this command itself.
+    """
     count = call.args.count
     if not 1 <= count <= MAX_AUDITS:
         raise UsageError(f"-n takes a number from 1 to {MAX_AUDITS}")
     entries = await call.operations.fleet.fleet_audits(call.principal, count, call.args.owner)
     entries.reverse()
-    return Reply([_json(one) for one in entries], table(COLUMNS, [_row(one) for one in entries]))
+    rows = [_row(entry) for entry in entries]
+    return Reply([_json(entry) for entry in entries], table(COLUMNS, rows))
 
 
-def _row(one: Audit) -> tuple[object, ...]:
-    return moment(one.at), one.admin, one.status, ", ".join(one.owners) or None, one.line
+def _row(entry: Audit) -> tuple[object, ...]:
+    owners = ", ".join(entry.owners) or None
+    return format_time(entry.at), entry.admin, entry.status, owners, entry.line
 
 
-def _json(one: Audit) -> dict[str, Any]:
+def _json(entry: Audit) -> dict[str, Any]:
     return {
-        "time": one.at.isoformat(),
-        "admin": one.admin,
-        "status": one.status,
-        "owners": list(one.owners),
-        "command": one.line,
+        "time": entry.at.isoformat(),
+        "admin": entry.admin,
+        "status": entry.status,
+        "owners": list(entry.owners),
+        "command": entry.line,
     }
 
 
 COMMANDS = (
     Command(
         ("audit",),
-        "show what administrators did; STATUS -: not ended",
+        "show the commands of administrators; STATUS - means still running or interrupted",
         "audit -n 20",
         _run,
         _arguments,

@@ -1,15 +1,15 @@
-"""`block` and `unblock`: who gets in at all."""
+"""`block` and `unblock`: deny an owner access, or allow it again."""
 
 from __future__ import annotations
 
-from boxd.ssh.admin.arguments import owner
+from boxd.ssh.admin.arguments import owner_argument
 from boxd.ssh.cli.command import Call, Command, Reply
 
 
 async def _block(call: Call) -> Reply:
     ended = await call.operations.owners.fleet_block(call.principal, call.args.owner)
     text = f"{call.args.owner} is blocked; ended {ended}\n"
-    note = "its boxes are there still, and age as all boxes do"
+    note = "its boxes stay and expire as usual"
     return Reply({"owner": call.args.owner, "blocked": True, "ended": ended}, text, [note])
 
 
@@ -20,6 +20,14 @@ async def _unblock(call: Call) -> Reply:
 
 
 COMMANDS = (
-    Command(("block",), "keep an owner out, over SSH and HTTP", "block SHA256:...", _block, owner),
-    Command(("unblock",), "let an owner in again", "unblock SHA256:...", _unblock, owner),
+    Command(
+        ("block",),
+        "deny an owner all access, over SSH and HTTP",
+        "block SHA256:...",
+        _block,
+        owner_argument,
+    ),
+    Command(
+        ("unblock",), "allow an owner access again", "unblock SHA256:...", _unblock, owner_argument
+    ),
 )

@@ -1,4 +1,4 @@
-"""All commands of administrators, and how one is run: written down first."""
+"""All commands of administrators. The audit records each command before it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from boxd.operations import Operations
     from boxd.principal import Principal
-    from boxd.ssh.cli.command import Door, Stdio
+    from boxd.ssh.cli.command import Endpoint, Stdio
 
 CONSOLE = Console(
     "sudo",
@@ -58,38 +58,38 @@ async def run_audited(
     *,
     principal: Principal,
     operations: Operations,
-    door: Door,
+    endpoint: Endpoint,
     now: datetime,
     stdio: Stdio,
 ) -> Result:
-    """Runs one command line, also one that makes no sense, once it stands in the audit.
+    """Record one command line in the audit, then run it. Raises nothing but cancellation.
 
-    What cannot be written down is not run. Raises nothing but cancellation.
+    The audit also records invalid command lines. A command that it cannot record does not run.
     """
     typed = line or "help"
     try:
-        async with operations.fleet.audited(principal, typed) as deed:
-            if deed.cut:
-                error = UsageError(f"a command line of administrators has {MAX_LINE} bytes at most")
-                result = _refused(error, typed)
+        async with operations.fleet.audited(principal, typed) as entry:
+            if entry.cut:
+                error = UsageError(f"the command line is longer than {MAX_LINE} bytes")
+                result = _failure(error, typed)
             else:
                 result = await execute(
                     CONSOLE,
                     typed,
-                    principal=deed.principal,
+                    principal=entry.principal,
                     operations=operations,
-                    door=door,
+                    endpoint=endpoint,
                     now=now,
                     stdio=stdio,
                 )
-            deed.status = result.status
+            entry.status = result.status
     except BoxdError as error:
-        return _refused(error, typed)
+        return _failure(error, typed)
     return result
 
 
-def _refused(error: BoxdError, typed: str) -> Result:
-    """As `execute` refuses."""
+def _failure(error: BoxdError, typed: str) -> Result:
+    """Return the result of a rejected command, in the form of `execute`."""
     as_json = "--json" in typed.split()
     text = json.dumps({"error": str(error)}) if as_json else escaped(str(error))
     return Result("", text + "\n", error.exit_status)

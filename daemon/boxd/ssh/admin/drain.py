@@ -1,4 +1,4 @@
-"""`drain`: no new work, so that the host empties."""
+"""`drain`: accept no new work, so that the host becomes idle."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ async def _run(call: Call) -> Reply:
     cancel: bool = call.args.cancel
     call.operations.fleet.fleet_drain(call.principal, cancel=cancel)
     if cancel:
-        return Reply({"draining": False}, "new work is taken again\n")
-    note = "until drain --cancel, or until the service starts again"
-    return Reply({"draining": True}, "no new boxes, sessions and commands\n", [note])
+        return Reply({"draining": False}, "new work is accepted again\n")
+    note = "until drain --cancel, or until the service restarts"
+    return Reply({"draining": True}, "no new boxes, sessions or commands are accepted\n", [note])
 
 
 COMMANDS = (
     Command(
         ("drain",),
-        "take no new boxes, sessions and commands; what runs goes on",
+        "accept no new boxes, sessions and commands; running ones continue",
         "drain",
         _run,
         _arguments,

@@ -1,11 +1,11 @@
-"""`keys`: the API keys of an owner, which nobody can read."""
+"""`keys`: the API keys of an owner: names and dates, never the keys themselves."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.errors import BoxdError
-from boxd.ssh.admin.arguments import owner
+from boxd.ssh.admin.arguments import owner_argument
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import table
 from boxd.ssh.cli.verbs.apikeys import COLUMNS, key_json, key_row
@@ -20,12 +20,12 @@ async def _list(call: Call) -> Reply:
 
 
 def _remove_arguments(parser: argparse.ArgumentParser) -> None:
-    owner(parser)
+    owner_argument(parser)
     parser.add_argument("name", nargs="+")
 
 
 async def _remove(call: Call) -> Reply:
-    """Every name is tried; those that are refused do not keep the others."""
+    """Remove each key; a failure does not stop the others."""
     removed, failures = [], []
     for name in call.args.name:
         try:
@@ -38,7 +38,9 @@ async def _remove(call: Call) -> Reply:
 
 
 COMMANDS = (
-    Command(("keys", "ls"), "list the API keys of an owner", "keys ls SHA256:...", _list, owner),
+    Command(
+        ("keys", "ls"), "list the API keys of an owner", "keys ls SHA256:...", _list, owner_argument
+    ),
     Command(
         ("keys", "rm"),
         "revoke API keys of an owner",

@@ -1,17 +1,23 @@
-"""`kick`: ends all that holds a box."""
+"""`kick`: end all attachments of a box."""
 
 from __future__ import annotations
 
-from boxd.ssh.admin.arguments import box
+from boxd.ssh.admin.arguments import box_argument
 from boxd.ssh.cli.command import SHORT_ID, Call, Command, Reply
 
 
 async def _run(call: Call) -> Reply:
-    one = await call.operations.fleet.fleet_kick(call.principal, call.args.box)
-    text = f"ended {one.ended} of {one.box.ref} {one.box.id[:SHORT_ID]}\n"
-    return Reply({"box": one.box.id, "owner": one.owner, "ended": one.ended}, text)
+    kick = await call.operations.fleet.fleet_kick(call.principal, call.args.box)
+    text = f"ended {kick.ended} of {kick.box.ref} {kick.box.id[:SHORT_ID]}\n"
+    return Reply({"box": kick.box.id, "owner": kick.owner, "ended": kick.ended}, text)
 
 
 COMMANDS = (
-    Command(("kick",), "end sessions, forwardings and commands in a box", "kick 0f3a41", _run, box),
+    Command(
+        ("kick",),
+        "end all sessions, forwardings and commands of a box",
+        "kick 0f3a41",
+        _run,
+        box_argument,
+    ),
 )

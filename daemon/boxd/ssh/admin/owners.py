@@ -1,11 +1,11 @@
-"""`owners`: everybody who has something here."""
+"""`owners`: all owners that have boxes, drives, keys or settings."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.ssh.cli.command import Call, Command, Reply
-from boxd.ssh.cli.table import moment, size, table
+from boxd.ssh.cli.table import format_size, format_time, table
 
 if TYPE_CHECKING:
     from boxd.model.fleet import OwnerView
@@ -15,19 +15,21 @@ COLUMNS = ("OWNER", "TIER", "BOXES", "RUNNING", "BYTES", "LAST SEEN", "BLOCKED")
 
 async def _run(call: Call) -> Reply:
     owners = await call.operations.owners.fleet_owners(call.principal)
-    return Reply([one.to_json() for one in owners], table(COLUMNS, [_row(one) for one in owners]))
-
-
-def _row(one: OwnerView) -> tuple[object, ...]:
-    return (
-        one.owner,
-        one.tier,
-        one.boxes,
-        one.running,
-        size(one.bytes),
-        moment(one.last_seen),
-        moment(one.blocked),
+    return Reply(
+        [owner.to_json() for owner in owners], table(COLUMNS, [_row(owner) for owner in owners])
     )
 
 
-COMMANDS = (Command(("owners",), "list everybody who has something here", "owners", _run),)
+def _row(owner: OwnerView) -> tuple[object, ...]:
+    return (
+        owner.owner,
+        owner.tier,
+        owner.boxes,
+        owner.running,
+        format_size(owner.bytes),
+        format_time(owner.last_seen),
+        format_time(owner.blocked),
+    )
+
+
+COMMANDS = (Command(("owners",), "list all owners", "owners", _run),)

@@ -1,4 +1,4 @@
-"""`stat`: what is in use, and what there is room for."""
+"""`stat`: use and limits of this host."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ COLUMNS = ("WHAT", "USED", "LIMIT")
 async def _run(call: Call) -> Reply:
     levels = await call.operations.fleet.fleet_levels(call.principal)
     document = [
-        {"what": one.what, "used": one.used, "limit": one.limit, "unit": one.unit or None}
-        for one in levels
+        {"what": level.what, "used": level.used, "limit": level.limit, "unit": level.unit or None}
+        for level in levels
     ]
-    return Reply(document, table(COLUMNS, [_row(one) for one in levels]))
+    return Reply(document, table(COLUMNS, [_row(level) for level in levels]))
 
 
-def _row(one: Level) -> tuple[object, ...]:
-    unit = f" {one.unit}" if one.unit else ""
-    if isinstance(one.used, bool):
-        return one.what, "yes" if one.used else "no", None
+def _row(level: Level) -> tuple[object, ...]:
+    unit = f" {level.unit}" if level.unit else ""
+    if isinstance(level.used, bool):
+        return level.what, "yes" if level.used else "no", None
     return (
-        one.what,
-        f"{one.used:g}{unit}",
-        None if one.limit is None else f"{one.limit:g}{unit}",
+        level.what,
+        f"{level.used:g}{unit}",
+        None if level.limit is None else f"{level.limit:g}{unit}",
     )
 
 
-COMMANDS = (Command(("stat",), "show what is in use on this host", "stat", _run),)
+COMMANDS = (Command(("stat",), "show use and limits of this host", "stat", _run),)

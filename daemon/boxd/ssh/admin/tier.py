@@ -1,4 +1,4 @@
-"""`tier`: which limits there are, and which an owner has."""
+"""`tier`: the tiers with their limits, and the tier of an owner."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from boxd.names.duration import format_duration
-from boxd.ssh.admin.arguments import owner
+from boxd.ssh.admin.arguments import owner_argument
 from boxd.ssh.cli.command import Call, Command, Reply
 from boxd.ssh.cli.table import table
 
@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from boxd.boxes.limits.quota import Tier
 
 COLUMNS = (
-    *("TIER", "OWNERS", "BOXES", "RUNNING", "CPUS", "MEM MiB", "DISK MiB"),
-    *("SNAPSHOTS", "KEYS", "SHARES", "WORKSPACES", "DEADLINE"),
+    "TIER",
+    "OWNERS",
+    "BOXES",
+    "RUNNING",
+    "CPUS",
+    "MEM MiB",
+    "DISK MiB",
+    "SNAPSHOTS",
+    "KEYS",
+    "SHARES",
+    "WORKSPACES",
+    "DEADLINE",
 )
 
 
@@ -47,19 +57,19 @@ def _row(name: str, tier: Tier, owners: int) -> tuple[object, ...]:
 
 
 def _json(tier: Tier) -> dict[str, Any]:
-    """Every limit under its name in tiers.toml; times in seconds."""
-    found = {}
+    """Return every limit under its name in tiers.toml, with times in seconds."""
+    limits = {}
     for field in fields(tier):
         value = getattr(tier, field.name)
-        timed = isinstance(value, timedelta)
-        found[f"{field.name}_s" if timed else field.name] = (
-            value.total_seconds() if timed else value
-        )
-    return found
+        if isinstance(value, timedelta):
+            limits[f"{field.name}_s"] = value.total_seconds()
+        else:
+            limits[field.name] = value
+    return limits
 
 
 def _set_arguments(parser: argparse.ArgumentParser) -> None:
-    owner(parser)
+    owner_argument(parser)
     parser.add_argument("tier", metavar="TIER")
 
 
@@ -71,7 +81,12 @@ async def _set(call: Call) -> Reply:
 
 
 COMMANDS = (
-    Command(("tier", "ls"), "list the tiers, and how many were given each", "tier ls", _list),
+    Command(
+        ("tier", "ls"),
+        "list the tiers and the number of owners that were given each one",
+        "tier ls",
+        _list,
+    ),
     Command(
         ("tier", "set"),
         "give an owner the limits of a tier",

@@ -1,1 +1,1 @@
-"""The management CLI behind `ssh cli@host`: one file per verb. Protocol adapter only."""
+"""The management CLI (`ssh cli@HOST`), one file for each verb. Protocol adapter only."""

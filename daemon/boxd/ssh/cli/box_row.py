@@ -1,11 +1,11 @@
-"""How a box is shown: a row of `ls` and the JSON form with the place to connect to."""
+"""The text and JSON forms of a box: a row of `ls`, lines of `info`, and how to reach the box."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from boxd.ssh.cli.command import SHORT_ID
-from boxd.ssh.cli.table import moment, remaining, size, span, table
+from boxd.ssh.cli.table import format_size, format_span, format_time, table, time_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ _WIDE = ("CPUS", "MEM MiB", *_USAGE, "WHY", "SSH", "PREVIEW", "DETAIL")
 
 
 def boxes_table(call: Call, boxes: Sequence[BoxView], *, wide: bool = False) -> str:
-    """The table of `ls`. Details have a column where a box has one."""
+    """Return the table of `ls`. It has a DETAIL column if a box has a detail."""
     if wide:
         return table(COLUMNS + _WIDE, [box_row(call, box) + _wide(call, box) for box in boxes])
     if any(box.detail for box in boxes):
@@ -28,7 +28,7 @@ def boxes_table(call: Call, boxes: Sequence[BoxView], *, wide: bool = False) -> 
 
 
 def box_row(call: Call, box: BoxView) -> tuple[object, ...]:
-    """One value for each of COLUMNS."""
+    """Return one value for each of COLUMNS."""
     return (
         box.ref,
         box.id[:SHORT_ID],
@@ -36,89 +36,97 @@ def box_row(call: Call, box: BoxView) -> tuple[object, ...]:
         box.attached,
         box.image,
         box.flavor,
-        span(box.age_s),
+        format_span(box.age_s),
         deadline(box),
-        next_act(call, box),
+        next_event(call, box),
     )
 
 
 def box_json(call: Call, box: BoxView) -> dict[str, Any]:
-    """The one JSON form of a box, and where `ssh` and browsers reach it."""
-    return box.to_json() | {"ssh_dest": way_in(call, box), "preview": preview(call, box)}
+    """Return the JSON form of a box, with its ssh command and its preview host."""
+    return box.to_json() | {"ssh_dest": ssh_command(call, box), "preview": preview_host(call, box)}
 
 
-def way_in(call: Call, box: BoxView) -> str:
-    """The command that leads into it."""
-    return call.door.box(box.ref, confidential=box.confidential)
+def ssh_command(call: Call, box: BoxView) -> str:
+    """Return the command line that opens a shell in the box."""
+    return call.endpoint.box_command(box.ref, confidential=box.confidential)
 
 
-def preview(call: Call, box: BoxView) -> str | None:
-    """The host of its ports, by its id, so that it is the same for all who may see it."""
-    return None if box.confidential else call.door.preview(box.id)
+def preview_host(call: Call, box: BoxView) -> str | None:
+    """Return the host of the box's ports; it has the id, so it is the same for all users."""
+    return None if box.confidential else call.endpoint.preview_host(box.id)
 
 
-def why(box: BoxView) -> str | None:
-    """Who holds the box awake: `2 shell, 1 sftp`."""
+def attachment_counts(box: BoxView) -> str | None:
+    """Return what keeps the box awake: `2 shell, 1 sftp`."""
     return ", ".join(f"{count} {reason}" for reason, count in box.why.items()) or None
 
 
 def deadline(box: BoxView) -> str | None:
-    """When the box ends at the latest; `(max)`: a later moment was asked for."""
-    when = moment(box.deadline)
+    """Return when the box ends at the latest; `(max)` marks a deadline that was shortened."""
+    when = format_time(box.deadline)
     return f"{when} (max)" if when and box.clamped else when
 
 
-def next_act(call: Call, box: BoxView) -> str | None:
-    """What happens next by itself, and when."""
-    return None if box.next is None else f"{box.next.act} {remaining(box.next.at, call.now)}"
+def next_event(call: Call, box: BoxView) -> str | None:
+    """Return the next automatic change of the box, and the time until then."""
+    return None if box.next is None else f"{box.next.act} {time_until(box.next.at, call.now)}"
 
 
-def pinned(box: BoxView) -> str | None:
-    """Until when a box is kept awake on purpose, and what for."""
-    when = moment(box.pinned_until)
+def pin_end(box: BoxView) -> str | None:
+    """Return the end of the box's pin, and its reason."""
+    when = format_time(box.pinned_until)
     return f"{when} ({box.pin_why})" if when and box.pin_why else when
 
 
 def percent(share: float | None) -> int | None:
-    """A share of one CPU in percent."""
+    """Return a share of one CPU in percent."""
     return None if share is None else round(100 * share)
 
 
 def usage_pairs(box: BoxView) -> list[tuple[str, object]]:
-    """The lines of `info` about what the box uses."""
-    used = box.usage
-    if used is None:
+    """Return the lines of `info` about the resources that the box uses."""
+    usage = box.usage
+    if usage is None:
         return [("used", None)]
-    share = percent(used.cpu_share)
-    now = "" if share is None else f", {share} % of one lately"
+    share = percent(usage.cpu_share)
+    recent = "" if share is None else f", recently {share} % of one CPU"
     return [
-        ("cpu used", f"{used.cpu_s:.1f} s{now}"),
-        ("memory used", size(used.memory_bytes)),
-        ("disk used", size(used.disk_bytes)),
-        ("saved memory", size(used.saved_memory_bytes)),
-        ("processes", used.pids),
-        ("received", size(used.net_rx_bytes)),
-        ("sent", size(used.net_tx_bytes)),
-        ("killed, out of memory", used.oom_kills),
+        ("cpu used", f"{usage.cpu_s:.1f} s{recent}"),
+        ("memory used", format_size(usage.memory_bytes)),
+        ("disk used", format_size(usage.disk_bytes)),
+        ("saved memory", format_size(usage.saved_memory_bytes)),
+        ("processes", usage.pids),
+        ("received", format_size(usage.net_rx_bytes)),
+        ("sent", format_size(usage.net_tx_bytes)),
+        ("killed, out of memory", usage.oom_kills),
     ]
 
 
 def _wide(call: Call, box: BoxView) -> tuple[object, ...]:
-    ways = (way_in(call, box), preview(call, box))
-    return box.cpus, box.mem_mb, *_usage(box), why(box), *ways, box.detail
+    """Return one value for each of _WIDE."""
+    return (
+        box.cpus,
+        box.mem_mb,
+        *_usage(box),
+        attachment_counts(box),
+        ssh_command(call, box),
+        preview_host(call, box),
+        box.detail,
+    )
 
 
 def _usage(box: BoxView) -> tuple[object, ...]:
-    """One value for each of _USAGE, as it was measured last."""
-    used = box.usage
-    if used is None:
+    """Return one value for each of _USAGE, from the last measurement."""
+    usage = box.usage
+    if usage is None:
         return (None,) * len(_USAGE)
     return (
-        percent(used.cpu_share),
-        round(used.cpu_s, 1),
-        size(used.memory_bytes),
-        size(used.disk_bytes),
-        used.pids,
-        size(used.net_rx_bytes),
-        size(used.net_tx_bytes),
+        percent(usage.cpu_share),
+        round(usage.cpu_s, 1),
+        format_size(usage.memory_bytes),
+        format_size(usage.disk_bytes),
+        usage.pids,
+        format_size(usage.net_rx_bytes),
+        format_size(usage.net_tx_bytes),
     )

@@ -1,4 +1,4 @@
-"""What a command of the management CLI is."""
+"""Commands of a console: their definitions, their calls and their results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 MAX_STDIN = 64 * 1024
-"""Bytes of input that a command takes as a whole."""
+"""Bytes of input that a command reads as a whole."""
 SHORT_ID = 12
-"""Digits of an id that are shown."""
+"""Digits of an id in tables and texts."""
 _HELP = frozenset({"--help", "-h"})
-USAGE = 2
-"""Exit status of a command line that makes no sense."""
+USAGE_STATUS = 2
+"""Exit status of an invalid command line."""
 
 
 class UsageError(BadRequest):
-    """The command line makes no sense; the text says how it is written."""
+    """The command line is invalid; the text shows the correct syntax."""
 
-    exit_status = USAGE
+    exit_status = USAGE_STATUS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a command has to say: `document` for `--json`, `text` for people, each `notes` one line.
+    """The result of a command: `document` for `--json`, `text` for people, `notes` for stderr.
 
-    `failures` are refusals of single arguments; with one the command exits 1.
+    Each note is one line. `failures` are errors of single arguments; with one the status is 1.
     """
 
     document: Any
@@ -57,33 +57,33 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """Of a command that wrote its output itself, through `Call.stdio`: its exit status."""
+class ExitStatus:
+    """The result of a command that wrote its output itself, through `Call.stdio`."""
 
     status: int = 0
 
 
 class Stdio(Protocol):
-    """Input and output of one call, as bytes. Both ends wait for each other."""
+    """Input and output of one call, as bytes, with back-pressure in both directions."""
 
     terminal: bool
-    """A person types and reads."""
+    """A person types the input and reads the output."""
 
     async def read(self) -> bytes:
-        """What has come, and at least one byte; b"" at the end of input."""
+        """Wait for input and return all of it; return b"" at its end."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Sends output, when the client has read what was sent before. Dropped once it is gone."""
+        """Send output once the client accepts more; drop it after the client has disconnected."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """Where the client reached us: what goes into examples and configurations.
+class Endpoint:
+    """The address of the SSH server, as examples and configurations show it.
 
-    `host_key` is the public key of the server, one line in OpenSSH form, `fingerprint` its own.
-    Ports of boxes answer below `preview_domain`; None: nowhere but below the HTTP API.
+    `host_key` is the public key of the server, one line in OpenSSH form; `fingerprint` is that of
+    the key. Ports of boxes have hosts below `preview_domain`; None: they have none.
     """
 
     host: str
@@ -92,75 +92,82 @@ class Door:
     host_key: str
     preview_domain: str | None = None
 
-    def preview(self, box_id: str) -> str | None:
-        """The host of a port of a box, which `PORT` stands for; None: there are no such hosts."""
+    def preview_host(self, box_id: str) -> str | None:
+        """Return the host name of a box's ports, with `PORT` for the number, or None."""
         return self.preview_domain and f"{box_id[:SHORT_ID]}-PORT.{self.preview_domain}"
 
-    def ssh(self, user: str, *words: str) -> str:
-        """A command line for this front door; `^`, `+` and the like are quoted for the shell."""
+    def ssh_command(self, user: str, *words: str) -> str:
+        """Return an ssh command line for this server, with the user name quoted if needed."""
         plain = user.replace("-", "").replace("_", "").isalnum()
         quoted = user if plain else f"'{user}'"
         port = "" if self.port == 22 else f"-p {self.port} "
         return " ".join([f"ssh {port}{quoted}@{self.host}", *words])
 
-    def box(self, ref: str, *, confidential: bool) -> str:
-        """A command line that leads into a box."""
-        return self.named(f"ssh -J {UNNAMED} root@{ref}") if confidential else self.ssh(ref)
+    def box_command(self, ref: str, *, confidential: bool) -> str:
+        """Return an ssh command line that opens a shell in a box."""
+        if confidential:
+            return self.with_jump_host(f"ssh -J {UNNAMED} root@{ref}")
+        return self.ssh_command(ref)
 
-    def named(self, text: str) -> str:
-        """An error text that shows the way into a confidential box (`Box.relayed`), with this front
-        door in it."""
+    def with_jump_host(self, text: str) -> str:
+        """Return the text with this server as the jump host that leads into confidential boxes."""
         return named(text, self.host, self.port)
 
-    def spelled(self, text: str) -> str:
-        """An error text that ends in a command of the CLI, for who is not in the CLI."""
-        return spelled(text, self.ssh("cli"))
+    def with_cli_command(self, text: str) -> str:
+        """Return a text that ends in a CLI command, with the command as a shell takes it."""
+        return spelled(text, self.ssh_command("cli"))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a command: who, with what, where, when."""
+    """One call of a command, with its caller and its collaborators."""
 
     principal: Principal
     operations: Operations
-    door: Door
+    endpoint: Endpoint
     now: datetime
     stdio: Stdio
     console: Console
     args: argparse.Namespace
 
     async def stdin(self) -> bytes:
-        """All of the input, for values that must not stand in a command line.
+        """Return the whole input, for values that must not appear in a command line.
 
-        UsageError on a terminal, which would show it, and beyond MAX_STDIN bytes.
+        Raises UsageError on a terminal, because a terminal shows the value, and if the input is
+        longer than MAX_STDIN bytes.
         """
         if self.stdio.terminal:
-            raise UsageError("this is read from standard input: use a pipe or a file, without -t")
-        whole = bytearray()
+            raise UsageError(
+                "the command reads standard input: use a pipe or a file, and ssh without -t"
+            )
+        content = bytearray()
         while data := await self.stdio.read():
-            whole += data
-            if len(whole) > MAX_STDIN:
+            content += data
+            if len(content) > MAX_STDIN:
                 raise UsageError(f"standard input is longer than {MAX_STDIN} bytes")
-        return bytes(whole)
+        return bytes(content)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command. `words` are what is typed, `about` one line, `example` what follows `cli@host`."""
+    """A command: `words` as users type them, and `about`, one line of help.
+
+    `example` is a whole command line without `ssh cli@HOST`.
+    """
 
     words: tuple[str, ...]
     about: str
     example: str
-    run: Callable[[Call], Awaitable[Reply | Ended]]
+    run: Callable[[Call], Awaitable[Reply | ExitStatus]]
     arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
 
     @property
     def name(self) -> str:
-        """As it is typed."""
+        """The words of the command in one string."""
         return " ".join(self.words)
 
     def parser(self) -> argparse.ArgumentParser:
-        """A fresh parser of what follows the words."""
+        """Return a new parser for the words after the command's own."""
         parser = _Parser(prog=self.name, add_help=False, allow_abbrev=False)
         self.arguments(parser)
         parser.add_argument("--json", action="store_true")
@@ -168,56 +175,68 @@ class Command:
 
     @property
     def synopsis(self) -> str:
-        """`name ARGUMENT [--option]`."""
-        return " ".join(self.parser().format_usage().removeprefix("usage: ").split())
+        """The syntax in one line: `name ARGUMENT [--option]`."""
+        return _usage(self.parser())
 
 
 @dataclass(frozen=True, slots=True)
 class Console:
-    """All commands that there are for one user name, in the order in which help shows them."""
+    """The commands for one user name, in the order of help."""
 
     user: str
     commands: tuple[Command, ...]
 
     def find(self, words: Sequence[str]) -> tuple[Command, Sequence[str]]:
-        """The command that words begin with, the longest one, and what follows. UsageError."""
+        """Return the longest command that the words start with, and the words after it.
+
+        Raises UsageError if there is none.
+        """
         if not _HELP.isdisjoint(itertools.takewhile(lambda word: word != "--", words)):
-            words = ["help", *self._named(words)]
-        fitting = [one for one in self.commands if tuple(words[: len(one.words)]) == one.words]
-        if fitting:
-            command = max(fitting, key=lambda one: len(one.words))
+            words = ["help", *self._help_topic(words)]
+        matches = [
+            command
+            for command in self.commands
+            if tuple(words[: len(command.words)]) == command.words
+        ]
+        if matches:
+            command = max(matches, key=lambda command: len(command.words))
             return command, words[len(command.words) :]
-        family = [one.name for one in self.commands if one.words[0] == words[0]]
+        family = [command.name for command in self.commands if command.words[0] == words[0]]
         if family:
             nearest = did_you_mean(" ".join(words[:2]), family)
             raise UsageError(f"{words[0]} needs one of: {', '.join(family)}{nearest}")
-        raise UsageError(self.no_command(words[0]))
+        raise UsageError(self.unknown_command(words[0]))
 
-    def no_command(self, typed: str) -> str:
-        """The error text for words that begin no command."""
-        known = dict.fromkeys(word for one in self.commands for word in (one.words[0], one.name))
-        return f"there is no command {shown(typed)}{did_you_mean(typed, known)}; see: help"
+    def unknown_command(self, typed: str) -> str:
+        """Return the error text for words that start no command."""
+        names = dict.fromkeys(
+            name for command in self.commands for name in (command.words[0], command.name)
+        )
+        return f"there is no command {shown(typed)}{did_you_mean(typed, names)}; see: help"
 
-    def _named(self, words: Sequence[str]) -> list[str]:
-        """What is asked about with `--help`: as many words as begin a command, at least the first
-        that is none itself of _HELP."""
-        asked = [word for word in words if word not in _HELP]
-        begun = [
-            count
-            for count in range(1, len(asked) + 1)
-            if any(one.words[:count] == tuple(asked[:count]) for one in self.commands)
+    def _help_topic(self, words: Sequence[str]) -> list[str]:
+        """Return the words that `--help` is about: as many as start a command, at least one."""
+        topic = [word for word in words if word not in _HELP]
+        lengths = [
+            length
+            for length in range(1, len(topic) + 1)
+            if any(command.words[:length] == tuple(topic[:length]) for command in self.commands)
         ]
-        return asked[: max(begun, default=1)]
+        return topic[: max(lengths, default=1)]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing and leaving."""
+    """A parser that raises UsageError instead of printing and exiting."""
 
     def error(self, message: str) -> NoReturn:
-        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
-        raise UsageError(f"{message}; usage: {usage}")
+        raise UsageError(f"{message}; usage: {_usage(self)}")
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage of a parser in one line."""
+    return " ".join(parser.format_usage().removeprefix("usage: ").split())
 
 
 def workspace_option(parser: argparse.ArgumentParser) -> None:
-    """`-w WS`: another default workspace of the call."""
+    """Add `-w WS`: another default workspace for the call."""
     parser.add_argument("-w", dest="ws", metavar="WS")

@@ -1,6 +1,6 @@
-"""Lines that a person types at a terminal: hidden ones, and answers to questions.
+"""Lines that a person types at a terminal: hidden values, and answers to questions.
 
-The client's terminal is raw during a session, so that nothing appears that is not sent back.
+The client's terminal is in raw mode during a session, so it shows only what the daemon echoes.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ _ERASE = b"\x7f\x08"
 _KILL = b"\x15"
 _BACK = b"\b \b"
 """Removes a character from the terminal."""
-_FOLLOWS, _FOLLOWING = 0xC0, 0x80
-"""Bits of a byte of UTF-8 that is not the first of its character."""
+_UTF8_MASK, _UTF8_CONTINUATION = 0xC0, 0x80
+"""A byte continues a UTF-8 character if its masked bits equal the second value."""
 
 
-async def hidden_line(stdio: Stdio, what: str) -> bytes:
-    """Asks for a line at the terminal. UsageError after Ctrl-C, beyond MAX_STDIN bytes, or when the
-    input ends within the line: the client is gone, and half a line is no value.
+async def read_hidden_line(stdio: Stdio, what: str) -> bytes:
+    """Ask for a line at the terminal and do not echo it.
 
-    Backspace removes the last character, Ctrl-U the line; Ctrl-D and Enter end it.
+    Backspace removes the last character, Ctrl-U the line; Ctrl-D and Enter end it. Raises
+    UsageError after Ctrl-C, for more than MAX_STDIN bytes, and if the input ends before Enter: then
+    the client has disconnected, and a part of a line is not the value.
     """
     await stdio.write(f"{what} (not shown): ".encode())
     try:
-        return await _line(stdio, what)
+        return await _read_line(stdio, what)
     finally:
         await stdio.write(b"\r\n")
 
 
-async def confirmed(stdio: Stdio, question: str, what: str) -> bool:
-    """Whether the person answers `y` or `yes`. UsageError after Ctrl-C names `what`."""
+async def confirm(stdio: Stdio, question: str, what: str) -> bool:
+    """Return whether the person answers `y` or `yes`. UsageError after Ctrl-C names `what`."""
     await stdio.write(f"{question} [y/N] ".encode())
     try:
-        answer = await _line(stdio, what, echo=True)
+        answer = await _read_line(stdio, what, echo=True)
     finally:
         await stdio.write(b"\r\n")
     return answer.strip().lower() in (b"y", b"yes")
 
 
-async def _line(stdio: Stdio, what: str, *, echo: bool = False) -> bytes:
+async def _read_line(stdio: Stdio, what: str, *, echo: bool = False) -> bytes:
     line = bytearray()
     while data := await stdio.read():
         for number in data:
@@ -68,8 +69,11 @@ async def _line(stdio: Stdio, what: str, *, echo: bool = False) -> bytes:
 
 
 def _erase(line: bytearray, *, whole: bool) -> int:
-    """Removes the last character, or all. Returns how many; one may be several bytes of UTF-8."""
+    """Remove the last character, or all; return the number of characters.
+
+    One character may be several bytes of UTF-8.
+    """
     characters = 0
     while line and (whole or not characters):
-        characters += line.pop() & _FOLLOWS != _FOLLOWING
+        characters += line.pop() & _UTF8_MASK != _UTF8_CONTINUATION
     return characters

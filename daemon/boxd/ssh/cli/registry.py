@@ -1,4 +1,4 @@
-"""All commands of the management CLI, and how a command line of a console is run."""
+"""All commands of the management CLI, and the execution of a console's command lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from boxd.errors import BoxdError
 from boxd.names.words import escaped
 from boxd.ssh.cli import help as help_cmd
-from boxd.ssh.cli.command import Call, Console, Ended, Reply, Result
+from boxd.ssh.cli.command import Call, Console, ExitStatus, Reply, Result
+from boxd.ssh.cli.command_line import split_words
 from boxd.ssh.cli.verbs import (
     agent,
     apikeys,
@@ -32,20 +33,19 @@ from boxd.ssh.cli.verbs import (
     whoami,
     ws,
 )
-from boxd.ssh.cli.words import words_of
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from boxd.operations import Operations
     from boxd.principal import Principal
-    from boxd.ssh.cli.command import Door, Stdio
+    from boxd.ssh.cli.command import Endpoint, Stdio
     from boxd.ssh.cli.verbs.mcp import Serve
 
 
-def cli(serve_mcp: Serve | None = None) -> Console:
-    """The commands of user `cli`. `serve_mcp` serves a client of MCP; None: nothing does here."""
-    families = (
+def build_console(serve_mcp: Serve | None = None) -> Console:
+    """Return the console of user `cli`. `serve_mcp` serves an MCP client; None: MCP is off."""
+    verbs = (
         ls,
         up,
         rm,
@@ -65,11 +65,11 @@ def cli(serve_mcp: Serve | None = None) -> Console:
         ssh_config,
         whoami,
     )
-    commands = [one for family in families for one in family.COMMANDS]
+    commands = [command for verb in verbs for command in verb.COMMANDS]
     return Console("cli", (*commands, mcp.command(serve_mcp), *help_cmd.COMMANDS))
 
 
-CLI = cli()
+CLI = build_console()
 
 _log = logging.getLogger(__name__)
 
@@ -80,32 +80,33 @@ async def execute(
     *,
     principal: Principal,
     operations: Operations,
-    door: Door,
+    endpoint: Endpoint,
     now: datetime,
     stdio: Stdio,
 ) -> Result:
-    """Runs one command line; None and a blank one mean `help`. Raises nothing but cancellation.
+    """Run one command line; None and a blank line mean `help`. Raises nothing but cancellation.
 
-    What a command wrote to `stdio` itself is not in the result.
+    The result does not contain output that the command wrote to `stdio` itself.
     """
     as_json = False
     try:
-        words = words_of(line or "") or ["help"]
+        words = split_words(line or "") or ["help"]
         as_json = "--json" in words
         command, rest = console.find(words)
         args = command.parser().parse_args(rest)
-        reply = await command.run(Call(principal, operations, door, now, stdio, console, args))
+        reply = await command.run(Call(principal, operations, endpoint, now, stdio, console, args))
     except BoxdError as error:
-        return Result("", _failure(door.named(str(error)), as_json), error.exit_status)
+        text = endpoint.with_jump_host(str(error))
+        return Result("", _failure(text, as_json), error.exit_status)
     except Exception:
         number = secrets.token_hex(4)
         _log.exception("internal error %s", number)
         return Result("", _failure(f"internal error ({number})", as_json), BoxdError.exit_status)
-    return Result(status=reply.status) if isinstance(reply, Ended) else _result(reply, as_json)
+    return Result(status=reply.status) if isinstance(reply, ExitStatus) else _result(reply, as_json)
 
 
 def _result(reply: Reply, as_json: bool) -> Result:
-    """Notes and failures stand on stderr; with `--json` each is a document of its own."""
+    """Return the output of a reply. With `--json`, each note and failure is a document, too."""
     notes = "".join(_note(text, as_json) for text in reply.notes)
     failures = "".join(_failure(text, as_json) for text in reply.failures)
     stdout = _dump(reply.document) if as_json else reply.text

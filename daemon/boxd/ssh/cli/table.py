@@ -1,4 +1,4 @@
-"""Tables and key-value lists for people: aligned, headed, nothing in them moves a cursor. Pure."""
+"""Tables and key-value lists for people. Values cannot move the cursor. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from boxd.names.words import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
-NOTHING = "-"
+EMPTY_CELL = "-"
 _STEP = 1024
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_TIME_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows under their columns; None is shown as `-`."""
+    """Return the rows below their columns, aligned; None is shown as `-`."""
     lines = [list(columns), *([cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "".join(
@@ -27,27 +27,27 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     )
 
 
-def listing(pairs: Sequence[tuple[str, object]]) -> str:
-    """`key: value` lines with aligned values."""
+def key_value_lines(pairs: Sequence[tuple[str, object]]) -> str:
+    """Return `key: value` lines with aligned values."""
     width = max(len(key) for key, _ in pairs) + 1
     return "".join(f"{key + ':':<{width}} {cell(value)}\n" for key, value in pairs)
 
 
 def cell(value: object) -> str:
-    """One value as printable text."""
+    """Return one value as printable text."""
     if value is None or value == "":
-        return NOTHING
+        return EMPTY_CELL
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return escaped(str(value))
 
 
-def span(seconds: float) -> str:
-    """A time span in its two largest units: `2h5m`, `3d`, `0s`."""
+def format_span(seconds: float) -> str:
+    """Return a time span in its two largest units: `2h5m`, `3d`, `0s`."""
     rest = max(0, int(seconds))
     parts: list[str] = []
-    for unit, size in _UNITS:
-        count, rest = divmod(rest, size)
+    for unit, unit_seconds in _TIME_UNITS:
+        count, rest = divmod(rest, unit_seconds)
         if count or parts:
             parts.append(f"{count}{unit}" if count else "")
         if len(parts) == 2:
@@ -55,22 +55,22 @@ def span(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
-def size(count: int) -> str:
-    """Bytes in the largest unit that leaves a whole number before the point: `1.5 MiB`."""
+def format_size(count: int) -> str:
+    """Return bytes in the largest unit with a value of at least one: `1.5 MiB`."""
     value = float(count)
-    for unit in _SIZES[:-1]:
+    for unit in _BYTE_UNITS[:-1]:
         if value < _STEP:
-            return f"{count} {unit}" if unit == _SIZES[0] else f"{value:.1f} {unit}"
+            return f"{count} {unit}" if unit == _BYTE_UNITS[0] else f"{value:.1f} {unit}"
         value /= _STEP
-    return f"{value:.1f} {_SIZES[-1]}"
+    return f"{value:.1f} {_BYTE_UNITS[-1]}"
 
 
-def moment(when: datetime | None) -> str | None:
-    """A point in time, UTC, to the second."""
+def format_time(when: datetime | None) -> str | None:
+    """Return a UTC time to the second, in ISO 8601 form."""
     return None if when is None else when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def remaining(until: datetime, now: datetime) -> str:
-    """How long till then: `in 2h5m`, or `now`."""
-    left: timedelta = until - now
-    return f"in {span(left.total_seconds())}" if left.total_seconds() >= 1 else "now"
+def time_until(when: datetime, now: datetime) -> str:
+    """Return the time until `when`: `in 2h5m`, or `now`."""
+    seconds = (when - now).total_seconds()
+    return f"in {format_span(seconds)}" if seconds >= 1 else "now"

@@ -1,7 +1,7 @@
-"""Whose keys open the console of administrators: the operator's file, one public key a line.
+"""The administrators' keys: a file of the operator with one public key a line.
 
-The form is that of OpenSSH's authorized_keys without options: kind, key, comment; lines that begin
-with `#` count for nothing.
+The format is OpenSSH's authorized_keys without options: key type, key, comment. Lines that start
+with `#` are comments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 
 from boxd.errors import BadRequest
-from boxd.ssh.connection.auth import KINDS, RSA_MIN_BITS, accept
+from boxd.ssh.connection.auth import KEY_TYPES, RSA_MIN_BITS, owner_of_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class AdminKeys:
-    """The owners whose keys stand in the file. Empty before `load`, and without a file."""
+    """The owners of the keys in the file; empty before `load`, and without a file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -36,25 +36,25 @@ class AdminKeys:
         return owner in self._owners
 
     def load(self) -> None:
-        """Reads the file. Raises BadRequest naming it, the line, and what is wrong there."""
+        """Read the file. Raises BadRequest that names the file, the line and the problem."""
         if self._path is not None:
             self._owners = parse_admin_keys(_read(self._path), str(self._path))
 
-    def reread(self) -> None:
-        """Reads the file again; one that cannot be used changes nothing, and the log tells."""
+    def reload(self) -> None:
+        """Read the file again. If it cannot be used, log the problem and keep the old keys."""
         if self._path is None:
-            _log.info("SIGHUP: no settings to read anew; SIGTERM stops the service")
+            _log.info("SIGHUP: there are no settings to reload; SIGTERM stops the service")
             return
         try:
             self.load()
         except BadRequest as error:
-            _log.error("the administrators stay those that they were: %s", error)
+            _log.error("administrators' keys not reloaded; the previous ones stay valid: %s", error)
         else:
-            _log.info("administrators' keys read anew: %d", len(self._owners))
+            _log.info("administrators' keys reloaded: %d", len(self._owners))
 
 
 def parse_admin_keys(text: bytes, name: str) -> frozenset[str]:
-    """The owners of a file's keys. Raises BadRequest naming `name` and the line."""
+    """Return the owners of a file's keys. Raises BadRequest that names `name` and the line."""
     owners = set()
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
@@ -67,37 +67,45 @@ def parse_admin_keys(text: bytes, name: str) -> frozenset[str]:
 
 
 def _owner(words: list[bytes]) -> str:
-    """The owner of one line's key. ValueError never quotes the line: it may be another file's."""
-    kind, data = words[0], words[1] if len(words) > 1 else b""
-    if kind not in KINDS:
-        if any(word in KINDS for word in words[1:]):
-            raise ValueError("options before a key are not read: give the key alone")
-        if b"-cert-" in kind:
-            raise ValueError("certificates are not taken: give the key itself")
-        known = ", ".join(sorted(kind.decode() for kind in KINDS))
-        raise ValueError(f"it begins with no kind of key that is taken ({known})")
+    """Return the owner of one line's key.
+
+    ValueError never quotes the line: the path may name another file by mistake, with secrets in it.
+    """
+    key_type, data = words[0], words[1] if len(words) > 1 else b""
+    if key_type not in KEY_TYPES:
+        if any(word in KEY_TYPES for word in words[1:]):
+            raise ValueError("options before a key are not supported; write only the key")
+        if b"-cert-" in key_type:
+            raise ValueError("certificates are not supported; write the public key itself")
+        accepted = ", ".join(sorted(name.decode() for name in KEY_TYPES))
+        raise ValueError(f"it does not start with a supported key type ({accepted})")
     try:
-        key = asyncssh.import_public_key(kind + b" " + data)
+        key = asyncssh.import_public_key(key_type + b" " + data)
     except asyncssh.KeyImportError:
-        raise ValueError("the key cannot be read: copy the line of a .pub file again") from None
-    owner = accept(key) if key.algorithm == kind else None
+        raise ValueError("the key cannot be read; copy the line of the .pub file again") from None
+    owner = owner_of_key(key) if key.algorithm == key_type else None
     if owner is None:
-        raise ValueError(f"the key is not safe: RSA needs {RSA_MIN_BITS} bits")
+        raise ValueError(f"the key is not safe; an RSA key needs at least {RSA_MIN_BITS} bits")
     return owner
 
 
 def _read(path: Path) -> bytes:
-    """The file, if nobody but root and this process' user can write to it. Raises BadRequest."""
+    """Return the file's content. Raises BadRequest if other users can write to the file.
+
+    The owner of the file must be root or the user of this process.
+    """
     try:
-        # A pipe in its place must not keep the service waiting.
-        with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise BadRequest(f"{FLAG}: {path} is not a file")
-            if stat.S_IMODE(found.st_mode) & 0o022:
-                raise BadRequest(f"{FLAG}: others can write to {path}; run: chmod go-w {path}")
-            if found.st_uid not in (0, os.geteuid()):
-                raise BadRequest(f"{FLAG}: {path} is not root's; run: chown root {path}")
+        # With O_NONBLOCK, a named pipe at this path does not block the service.
+        with open(
+            path, "rb", opener=lambda name, mode: os.open(name, mode | os.O_NONBLOCK)
+        ) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise BadRequest(f"{FLAG}: {path} is not a regular file")
+            if stat.S_IMODE(status.st_mode) & 0o022:
+                raise BadRequest(f"{FLAG}: other users can write to {path}; run: chmod go-w {path}")
+            if status.st_uid not in (0, os.geteuid()):
+                raise BadRequest(f"{FLAG}: {path} belongs to another user; run: chown root {path}")
             text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise BadRequest(f"{FLAG}: {path}: {error.strerror}") from None

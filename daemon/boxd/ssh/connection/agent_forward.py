@@ -1,4 +1,4 @@
-"""Protocol adapter only. The client's SSH agent for one session in the box."""
+"""Protocol adapter only. Forwards the client's SSH agent to one session in the box."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Tunnel
 
 
-def forward_no_agent(conn: asyncssh.SSHServerConnection) -> None:
-    """Refuses the client's agent on this connection: no socket for it is made anywhere."""
+def refuse_agent_forwarding(conn: asyncssh.SSHServerConnection) -> None:
+    """Reject the client's agent on this connection, so that no socket is created for it."""
 
     async def refuse() -> bool:
         return False
@@ -28,20 +28,23 @@ def forward_no_agent(conn: asyncssh.SSHServerConnection) -> None:
 
 
 @asynccontextmanager
-async def forwarded_agent(tunnel: Tunnel, agent: str | None) -> AsyncIterator[dict[bytes, bytes]]:
-    """A socket in the box that leads to the client's agent, as environment of the session.
+async def forwarded_agent(
+    tunnel: Tunnel, agent_path: str | None
+) -> AsyncIterator[dict[bytes, bytes]]:
+    """Create a socket in the box that leads to the client's agent; yield the variable for it.
 
-    Empty when there is no agent. Raises Unavailable when the box makes no socket.
+    `agent_path` is the agent's socket on this host; None yields an empty environment. Raises
+    Unavailable if the box does not create the socket.
     """
-    if agent is None:
+    if agent_path is None:
         yield {}
         return
     path = f"{tunnel.hello.forward_dir}/agent.{secrets.token_hex(8)}"
     try:
-        opening = tunnel.connection.forward_remote_path(path, agent)
-        listener = await opened(opening, lambda late: late.close())
+        opening = tunnel.connection.forward_remote_path(path, agent_path)
+        listener = await opened(opening, lambda listener: listener.close())
     except FAULTS as error:
-        raise Unavailable(f"the box does not forward the SSH agent: {error}") from error
+        raise Unavailable(f"the box does not forward the SSH agent: {error}; try again") from error
     try:
         yield {b"SSH_AUTH_SOCK": path.encode()}
     finally:

@@ -1,7 +1,8 @@
-"""Who is at the door: which public keys are identities, and which of them proved itself.
+"""Authentication by public key: which keys are accepted, and which one a client proved.
 
-Every key of a safe kind is an identity; its SHA-256 fingerprint is the owner. Nothing here has a
-side effect outside the connection: clients offer keys without a signature to see which would do.
+Every key of a safe type is an identity; its SHA-256 fingerprint is the owner. Nothing here has an
+effect outside the connection, because clients offer keys without a signature to learn which ones
+the server accepts.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ if TYPE_CHECKING:
     from boxd.principal import Via
 
 MAX_REJECTED = 6
-"""Rejected keys of one connection, then it is closed."""
-MAX_TRIES = 32
-"""Keys offered or proved on one connection; bounds what an endless prober costs."""
+"""Rejected keys after which the connection is closed."""
+MAX_ATTEMPTS = 32
+"""Keys that a client may offer or prove on one connection; limits the cost of an endless prober."""
 RSA_MIN_BITS = 2048
-ADMINISTRATOR = "sudo"
-"""The user for whom only keys of administrators authenticate."""
+ADMIN_USER = "sudo"
+"""The user name for which only the keys of administrators authenticate."""
 
-KINDS = frozenset(name.encode() for name in SIGNATURES if not name.startswith("rsa-")) | {
+KEY_TYPES = frozenset(name.encode() for name in SIGNATURES if not name.startswith("rsa-")) | {
     b"ssh-rsa"
 }
-"""Of keys that are identities."""
+"""Key types that are accepted as identities."""
 
 
-def accept(key: asyncssh.SSHKey) -> str | None:
-    """The owner that a key stands for, or None for a kind or size that is not safe.
+def owner_of_key(key: asyncssh.SSHKey) -> str | None:
+    """Return the owner that a key identifies, or None if its type or size is not safe.
 
-    An accepted RSA key verifies no SHA-1 signature any more: the list that a server announces
-    does not bind a client, and asyncssh checks what the key says it can.
+    An accepted RSA key no longer verifies SHA-1 signatures. The list that a server announces does
+    not bind a client, and asyncssh checks only the algorithms that the key supports.
     """
-    if key.algorithm not in KINDS:
+    if key.algorithm not in KEY_TYPES:
         return None
     if key.algorithm == b"ssh-rsa" and _modulus_bits(key) < RSA_MIN_BITS:
         return None
@@ -49,21 +50,24 @@ def accept(key: asyncssh.SSHKey) -> str | None:
 
 
 def _modulus_bits(key: asyncssh.SSHKey) -> int:
-    """Size of an RSA modulus, from the public blob: name, exponent, modulus, length-prefixed."""
-    blob, numbers = key.public_data, []
+    """Return the size of an RSA modulus.
+
+    The public blob has length-prefixed fields: name, exponent, modulus.
+    """
+    blob, fields = key.public_data, []
     while blob:
         size = int.from_bytes(blob[:4], "big")
-        numbers.append(blob[4 : 4 + size])
+        fields.append(blob[4 : 4 + size])
         blob = blob[4 + size :]
-    return int.from_bytes(numbers[-1], "big").bit_length()
+    return int.from_bytes(fields[-1], "big").bit_length()
 
 
-def _refuse_signatures(key: asyncssh.SSHKey) -> None:
-    """Has the key look at signatures as long as ever, and take none."""
-    look = key.verify
+def _reject_signatures(key: asyncssh.SSHKey) -> None:
+    """Make the key reject all signatures, in the time that a real check takes."""
+    check = key.verify
 
     def verify(data: bytes, sig: bytes) -> bool:
-        look(data, sig)
+        check(data, sig)
         return False
 
     vars(key)["verify"] = verify
@@ -71,58 +75,64 @@ def _refuse_signatures(key: asyncssh.SSHKey) -> None:
 
 @dataclass(slots=True)
 class Authentication:
-    """State of one connection's authentication.
+    """The authentication state of one connection.
 
-    asyncssh asks for a key, verifies the signature and reports completion without an await
-    between, so the last accepted pair at completion is the one that was proved.
+    asyncssh asks for a key, verifies the signature and reports completion without an await in
+    between. So the last accepted pair of user and key is the one that the client proved.
     """
 
     administrators: Container[str] = frozenset()
-    """Owners; looked up when a key is offered."""
+    """Owners. Each offered key is checked against the current members."""
     rejected: int = 0
-    tries: int = 0
+    attempts: int = 0
     username: str = ""
     principal: Principal | None = None
     _owner: str | None = field(default=None, repr=False)
     _key: asyncssh.SSHKey | None = field(default=None, repr=False)
 
     def offer(self, username: str, key: asyncssh.SSHKey) -> bool:
-        """Whether the key may be used. Called for the probe and again for the signed request.
+        """Return whether the client may use the key, for the probe and for the signed request.
 
-        It may for every user; but the signature of who is no administrator is never good where
-        one is asked for. So nobody learns from a probe, or from the time that a refusal takes,
-        whose a key is that he has not.
+        A safe key is accepted for every user name. For user `sudo`, the signature of a key that is
+        not an administrator's then fails. So neither a probe nor the time of a rejection reveals
+        whose keys are administrators' keys.
         """
-        self.tries += 1
-        self.username, self._owner, self._key = username, accept(key), key
+        self.attempts += 1
+        self.username, self._owner, self._key = username, owner_of_key(key), key
         if self._owner is None:
             self.rejected += 1
-        elif self._administers and self._owner not in self.administrators:
-            _refuse_signatures(key)
+        elif self._is_admin_user and self._owner not in self.administrators:
+            _reject_signatures(key)
         return self._owner is not None
 
     @property
-    def _administers(self) -> bool:
-        return fold(self.username) == ADMINISTRATOR
+    def _is_admin_user(self) -> bool:
+        return fold(self.username) == ADMIN_USER
 
     @property
     def public_key(self) -> str:
-        """The key that was proved, one line in OpenSSH form without a comment."""
+        """The proved key, one line in OpenSSH form without a comment.
+
+        Raises RuntimeError before authentication is complete.
+        """
         if self._key is None or self.principal is None:
             raise RuntimeError("no key is proved")
-        kind, blob, *_ = self._key.export_public_key().decode().split()
-        return f"{kind} {blob}"
+        key_type, blob, *_ = self._key.export_public_key().decode().split()
+        return f"{key_type} {blob}"
 
     @property
     def exhausted(self) -> bool:
-        """Too many tries: the connection is to be closed."""
-        return self.rejected >= MAX_REJECTED or self.tries > MAX_TRIES
+        """The client made too many attempts: the connection must be closed."""
+        return self.rejected >= MAX_REJECTED or self.attempts > MAX_ATTEMPTS
 
     def complete(self) -> Principal:
-        """Binds the pair that was proved. Who is no administrator never becomes one here."""
+        """Return the principal of the proved key; `via` is "admin" only for administrators.
+
+        Raises RuntimeError if no key was accepted.
+        """
         if self._owner is None:
             raise RuntimeError("authentication completed without an accepted key")
-        admitted = self._administers and self._owner in self.administrators
-        via: Via = "admin" if admitted else "ssh_key"
+        is_admin = self._is_admin_user and self._owner in self.administrators
+        via: Via = "admin" if is_admin else "ssh_key"
         self.principal = Principal(self._owner, None, via)
         return self.principal

@@ -1,7 +1,7 @@
-"""Protocol adapter only. The environment that a client sends for a session, bounded as it arrives.
+"""Protocol adapter only. Limits on the environment variables that a client sends for a session.
 
-Asyncssh keeps every variable until the session starts, which may be never. It finds the handler of
-a channel request by its name, so another one is put on the channel.
+asyncssh stores every variable until the session starts, which may never happen. It looks up the
+handler of a channel request by name, so this module replaces the handler on the channel.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ if TYPE_CHECKING:
     from asyncssh.packet import SSHPacket
 
 MAX_BYTES = 128 * 1024
-"""Names and values that are kept of one session."""
-FLOOD = 4
-"""Times the variables or bytes that are kept: who sends more is disconnected."""
+"""Bytes of names and values that one session may store."""
+DISCONNECT_FACTOR = 4
+"""The connection ends when a client sends this many times the number or bytes that are stored."""
 
 _HANDLER = "_process_env_request"
 
 
-class Environment:
-    """Counts the variables of one session. What is too much is refused, and a flood ends all."""
+class EnvironmentLimits:
+    """Counts the variables of one session; rejects excess ones and ends a flood."""
 
     def __init__(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
-        self._keep = getattr(chan, _HANDLER)
-        self._variables = self._bytes = self._kept = 0
+        self._store = getattr(chan, _HANDLER)
+        self._variables = self._bytes = self._stored_bytes = 0
         setattr(chan, _HANDLER, self._process)
 
     def _process(self, packet: SSHPacket) -> bool:
-        """Whether the variable is taken. Raises ProtocolError, which ends the connection."""
+        """Return whether the variable is stored. Raises ProtocolError to end the connection."""
         size = len(packet.get_remaining_payload())
         self._variables += 1
         self._bytes += size
-        if self._variables > FLOOD * MAX_VARIABLES or self._bytes > FLOOD * MAX_BYTES:
+        if (
+            self._variables > DISCONNECT_FACTOR * MAX_VARIABLES
+            or self._bytes > DISCONNECT_FACTOR * MAX_BYTES
+        ):
             raise asyncssh.ProtocolError("too many environment variables")
-        if self._variables > MAX_VARIABLES or self._kept + size > MAX_BYTES:
+        if self._variables > MAX_VARIABLES or self._stored_bytes + size > MAX_BYTES:
             return False
-        self._kept += size
-        return bool(self._keep(packet))
+        self._stored_bytes += size
+        return bool(self._store(packet))

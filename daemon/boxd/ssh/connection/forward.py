@@ -1,7 +1,7 @@
-"""Protocol adapter only. `ssh -L`, `-W` and `-D`: one connection, dialled from inside the box.
+"""Protocol adapter only. `ssh -L`, `-W` and `-D`: connections that are dialled inside the box.
 
-Each forwarded connection is one task that holds the box attached; bytes go from callback to
-callback. The reason with which the box refuses reaches the client, and the SSH connection stays.
+One task for each forwarded connection keeps the box attached; bytes pass from callback to callback.
+If the box rejects the connection, the client gets the reason, and its SSH connection stays open.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     Channel = asyncssh.SSHTCPChannel[bytes] | asyncssh.SSHUNIXChannel[bytes]
 
 FLUSH_S = 30.0
-"""How long bytes of a client that has gone may take to reach their target."""
+"""Seconds to deliver the last bytes of a client that has closed its end."""
 WINDOW = 512 * 1024
 PACKET = 128 * 1024
 
 _log = logging.getLogger(__name__)
 
 Attach: TypeAlias = "Callable[[str, Progress], AbstractAsyncContextManager[Attachment]]"
-"""Attaches to the box: (why, where reports go)."""
-Dial: TypeAlias = "Callable[[asyncssh.SSHClientConnection, End], Awaitable[object]]"
-"""Opens the box's end of a forwarding: (connection of the tunnel, session of that end)."""
+"""Attaches to the box: (reason, where reports go)."""
+Dial: TypeAlias = "Callable[[asyncssh.SSHClientConnection, ForwardEnd], Awaitable[object]]"
+"""Opens the box's end of a forwarded connection: (tunnel connection, session of that end)."""
 
 
-class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
-    """One end of a forwarded connection; what it reads its peer writes.
+class ForwardEnd(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
+    """One end of a forwarded connection. It writes to its peer what it reads.
 
-    It does not read before its peer is open, so nothing is held here.
+    It starts to read when its peer is open, so it buffers nothing.
     """
 
-    def __init__(self, peer: End | None = None) -> None:
+    def __init__(self, peer: ForwardEnd | None = None) -> None:
         self.chan: Channel | None = None
         self.peer = peer
         self.input_ended = False
@@ -59,76 +59,76 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
 
     @guarded(None)
     def connection_made(self, chan: Channel) -> None:
-        """Open: from now on the peer may read."""
+        """Store the open channel."""
         self.chan = chan
 
     @guarded(None)
     def session_started(self) -> None:
-        """The first end waits for the second; the second lets the first go on."""
+        """Pause the first end until the second one opens; then let the first one read."""
         peer, chan = self.peer, self.chan
         if chan is None:
             return
         if peer is None or peer.chan is None:
             chan.pause_reading()
             return
-        peer.read_on()
+        peer.resume_reading()
         if peer.input_ended:
             chan.write_eof()
         if peer.closed.done():
             chan.close()
-        self._close_when_over()
+        self._close_when_both_ended()
 
     @guarded(None)
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        """To the other end."""
-        out = self._out()
+        """Write the data to the peer."""
+        out = self._peer_channel()
         if out is not None and not out.is_closing():
             out.write(data)
 
     @guarded(False)
     def eof_received(self) -> bool:
-        """The other end may still send. When both have ended, both close after what was read."""
+        """Pass on the end of input. The peer may still send until it has ended, too."""
         self.input_ended = True
-        out = self._out()
+        out = self._peer_channel()
         if out is not None:
             out.write_eof()
-        self._close_when_over()
+        self._close_when_both_ended()
         return True
 
     @guarded(None)
     def pause_writing(self) -> None:
-        """This end does not take more: the other one stops reading."""
-        out = self._out()
+        """Stop reading from the peer, because this end accepts no more data."""
+        out = self._peer_channel()
         if out is not None:
             out.pause_reading()
 
     @guarded(None)
     def resume_writing(self) -> None:
-        """This end takes more."""
+        """Read from the peer again, because this end accepts more data."""
         if self.peer is not None:
-            self.peer.read_on()
+            self.peer.resume_reading()
 
-    def read_on(self) -> None:
-        """Reads again. Asyncssh fails when a closed channel is to be read on."""
+    def resume_reading(self) -> None:
+        """Read again. asyncssh fails if a closed channel resumes reading."""
         if self.chan is not None and not self.closed.done():
             self.chan.resume_reading()
 
     @guarded(None)
     def connection_lost(self, exc: Exception | None) -> None:
-        """Closed: the other end is closed too, after what was read has been sent."""
+        """Close the peer, too, after it has sent all data."""
         if not self.closed.done():
             self.closed.set_result(None)
-        out = self._out()
+        out = self._peer_channel()
         if out is not None:
             out.close()
 
     def abort(self) -> None:
-        """Ends this end at once."""
+        """Close this end at once."""
         if self.chan is not None:
             self.chan.abort()
 
-    def _close_when_over(self) -> None:
-        """OpenSSH waits for the close of a channel that has ended both ways."""
+    def _close_when_both_ended(self) -> None:
+        """Close both channels after both inputs have ended; OpenSSH waits for this close."""
         peer = self.peer
         if peer is None or peer.chan is None or self.chan is None:
             return
@@ -136,7 +136,7 @@ class End(asyncssh.SSHTCPSession[bytes], asyncssh.SSHUNIXSession[bytes]):
             peer.chan.close()
             self.chan.close()
 
-    def _out(self) -> Channel | None:
+    def _peer_channel(self) -> Channel | None:
         return None if self.peer is None else self.peer.chan
 
 
@@ -144,60 +144,61 @@ class Forwarder:
     """Opens forwarded connections to one box."""
 
     def __init__(self, tasks: BackgroundTasks, attach: Attach, why: str) -> None:
-        """`why` is what holds the box awake, as its owner is told."""
+        """`why` is the reason of the attachment, which the owner sees."""
         self._tasks = tasks
         self._attach = attach
         self._why = why
 
-    async def open(self, dial: Dial, released: Callable[[], None]) -> End:
-        """The client's end of a new forwarded connection; `released` is called at its end.
+    async def open(self, dial: Dial, on_closed: Callable[[], None]) -> ForwardEnd:
+        """Return the client's end of a new forwarded connection.
 
-        Raises asyncssh.ChannelOpenError with the reason.
+        `on_closed` is called when the connection ends, also when it does not open. Raises
+        asyncssh.ChannelOpenError with the reason.
         """
-        opened: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-        task = self._tasks.start(self._hold(dial, opened), name="ssh forward")
+        opening: asyncio.Future[ForwardEnd] = asyncio.get_running_loop().create_future()
+        task = self._tasks.start(self._run(dial, opening), name="ssh forward")
 
         def ended(_task: asyncio.Task[None]) -> None:
-            # Here and not in the task: one that is cancelled before it begins runs no line of it.
-            _refuse(opened, OPEN_CONNECT_FAILED, "the front door is closing")
-            released()
+            # Not in the task: a task that is cancelled before its first step runs no code.
+            _refuse(opening, OPEN_CONNECT_FAILED, "the connection is closing")
+            on_closed()
 
         task.add_done_callback(ended)
         try:
-            return await opened
+            return await opening
         except asyncio.CancelledError:
             task.cancel()
             raise
 
-    async def _hold(self, dial: Dial, opened: asyncio.Future[End]) -> None:
-        """Keeps the box attached until both ends are closed."""
+    async def _run(self, dial: Dial, opening: asyncio.Future[ForwardEnd]) -> None:
+        """Keep the box attached until both ends are closed."""
         try:
             async with self._attach(self._why, SILENT) as attachment:
-                box_end = End()
+                box_end = ForwardEnd()
                 await dial(attachment.tunnel.connection, box_end)
-                client_end = End(box_end)
-                if opened.cancelled():
+                client_end = ForwardEnd(box_end)
+                if opening.cancelled():
                     box_end.abort()
                     return
-                opened.set_result(client_end)
+                opening.set_result(client_end)
                 try:
                     await client_end.closed
                     await asyncio.wait([box_end.closed], timeout=FLUSH_S)
                 finally:
                     box_end.abort()
         except asyncssh.ChannelOpenError as error:
-            _refuse(opened, error.code, error.reason)
+            _refuse(opening, error.code, error.reason)
         except (BoxdError, *FAULTS) as error:
-            _refuse(opened, OPEN_CONNECT_FAILED, str(error))
+            _refuse(opening, OPEN_CONNECT_FAILED, str(error))
         except Exception:
             _log.exception("a forwarded connection failed")
-            _refuse(opened, OPEN_CONNECT_FAILED, "internal error")
+            _refuse(opening, OPEN_CONNECT_FAILED, "internal error")
 
 
-def to_port(host: str, port: int) -> Dial:
-    """Dials a TCP port from inside the box."""
+def port_dialer(host: str, port: int) -> Dial:
+    """Return a Dial that opens a TCP connection from inside the box."""
 
-    async def dial(connection: asyncssh.SSHClientConnection, end: End) -> object:
+    async def dial(connection: asyncssh.SSHClientConnection, end: ForwardEnd) -> object:
         opening = connection.create_connection(
             lambda: end, host, port, encoding=None, window=WINDOW, max_pktsize=PACKET
         )
@@ -206,10 +207,10 @@ def to_port(host: str, port: int) -> Dial:
     return dial
 
 
-def to_socket(path: str) -> Dial:
-    """Dials a Unix socket in the box."""
+def socket_dialer(path: str) -> Dial:
+    """Return a Dial that connects to a Unix socket in the box."""
 
-    async def dial(connection: asyncssh.SSHClientConnection, end: End) -> object:
+    async def dial(connection: asyncssh.SSHClientConnection, end: ForwardEnd) -> object:
         opening = connection.create_unix_connection(
             lambda: end, path, encoding=None, window=WINDOW, max_pktsize=PACKET
         )
@@ -218,6 +219,6 @@ def to_socket(path: str) -> Dial:
     return dial
 
 
-def _refuse(opened: asyncio.Future[End], code: int, reason: str) -> None:
-    if not opened.done():
-        opened.set_exception(asyncssh.ChannelOpenError(code, escaped(reason)))
+def _refuse(opening: asyncio.Future[ForwardEnd], code: int, reason: str) -> None:
+    if not opening.done():
+        opening.set_exception(asyncssh.ChannelOpenError(code, escaped(reason)))

@@ -1,4 +1,4 @@
-"""The host key of the front door: one ed25519 key that outlives everything but the state."""
+"""The SSH server's host key: one ed25519 key that lives as long as the state directory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ FILE = "ssh_host_ed25519"
 
 
 def load_host_key(keys_dir: Path) -> asyncssh.SSHKey:
-    """The key in `keys_dir`, made on the first call. Raises Unavailable, naming a remedy.
+    """Return the key in `keys_dir`; create it on the first call.
 
-    A key that others can read is refused, because it may have been copied.
+    Raises Unavailable, with the remedy, if the key cannot be read. It also rejects a key that
+    others can read, because the key may have been copied.
     """
     path = keys_dir / FILE
     if not path.exists():
@@ -32,26 +33,28 @@ def load_host_key(keys_dir: Path) -> asyncssh.SSHKey:
     try:
         return asyncssh.import_private_key(path.read_bytes())
     except asyncssh.KeyImportError as error:
-        raise Unavailable(f"host key {path} cannot be read: {error}; restore it") from error
+        raise Unavailable(
+            f"host key {path} cannot be read: {error}; restore it from a backup"
+        ) from error
 
 
 def _create(path: Path) -> None:
-    """Writes a new key so that a crash leaves a whole key or none; a concurrent one wins."""
+    """Write a new key atomically; if another process creates one first, its key stays."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_suffix(f".{os.getpid()}")
+    temporary = path.with_suffix(f".{os.getpid()}")
     data = asyncssh.generate_private_key("ssh-ed25519", comment="boxd").export_private_key()
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(new, path)
+            os.link(temporary, path)
         except FileExistsError:
             return
     finally:
-        new.unlink()
+        temporary.unlink()
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)

@@ -1,15 +1,16 @@
-"""Who gets a place at the door, and which place is taken back when there are too many.
+"""Limits on connections: which ones the listener admits, and which ones it ends for newer ones.
 
-A connection that has not authenticated has a place. Sources that lately reached a box of theirs,
-loopback, and those that the operator trusts take theirs from another stock than strangers do, so
-that strangers fill only their own. Where a stock is full, the oldest place of the source that holds
-most is taken back, and a newcomer gets it: who waits without a word cannot keep others out.
+A connection occupies a slot until it authenticates. There are two pools of slots. Known sources use
+their own pool: loopback, networks that the operator trusts, and addresses that used a box lately.
+All others are unknown sources, so a flood of them fills only the pool of unknown sources. When a
+pool is full, the newcomer gets the oldest slot of the source that occupies most. A silent client
+therefore cannot keep others out.
 
-A source that misbehaves collects seconds of penalty, as OpenSSH's server does it, and as a stranger
-is not let in while enough of them are outstanding.
+A source that misbehaves collects seconds of penalty, as in OpenSSH's server. An unknown source with
+too many outstanding seconds is rejected.
 
-A key costs nothing, so connections that have authenticated are bounded, too: of an owner, of a
-source, and in whole. Those that hold no box make room first.
+A key costs nothing, so authenticated connections are limited, too: for each owner, for each source
+and in total. Connections that hold no box end first.
 
 No method awaits, so each is atomic on the event loop.
 """
@@ -31,31 +32,33 @@ if TYPE_CHECKING:
     from boxd.clock import Clock
     from boxd.names.source import Network
 
-START, RATE, FULL = 10, 0.30, 100
-"""Places for strangers. Above START a share of RATE, growing to all at FULL, of the connections is
-dropped whose source has a place already."""
-PER_SOURCE = 32
-"""Places of one source of strangers."""
-FAMILIAR = 500
-"""Places for all sources that are no strangers'."""
-ENFORCED_FROM_S = 15.0
-"""Outstanding seconds of penalty from which a stranger is not let in."""
-MOST_S = 600.0
-FAMILIAR_FOR_S = 3600.0
-"""How long a source is no stranger's after it held a box."""
-REMEMBERED = 10_000
-"""Sources kept in memory; the oldest without connections are forgotten first."""
+PENDING_UNKNOWN = 100
+"""Slots for connections of unknown sources that have not authenticated."""
+PENDING_PER_SOURCE = 32
+"""Slots of one unknown source."""
+PENDING_KNOWN = 500
+"""Slots for connections of known sources that have not authenticated."""
+EARLY_DROP_START, EARLY_DROP_RATE = 10, 0.30
+"""From EARLY_DROP_START occupied slots on, a further connection of a source with a slot is dropped
+at random. The share starts at EARLY_DROP_RATE and grows to 1 at PENDING_UNKNOWN."""
+PENALTY_ENFORCED_S = 15.0
+"""Outstanding seconds of penalty from which an unknown source is rejected."""
+MAX_PENALTY_S = 600.0
+KNOWN_FOR_S = 3600.0
+"""Seconds that a source stays known after it held a box."""
+MAX_SOURCES = 10_000
+"""Sources kept in memory. The oldest ones without connections are evicted first."""
 
-GUESTS = 2000
-"""Connections that have authenticated, in whole."""
-GUESTS_PER_SOURCE = 200
-"""Those of one source that is neither loopback nor trusted by the operator."""
-GUESTS_PER_OWNER = 256
+MAX_CONNECTIONS = 2000
+"""Authenticated connections in total."""
+CONNECTIONS_PER_SOURCE = 200
+"""Authenticated connections of a source that is neither loopback nor trusted by the operator."""
+CONNECTIONS_PER_OWNER = 256
 CHANNELS_PER_OWNER = 200
 
 
-class Ending(Enum):
-    """How a connection ended that did not authenticate; the value is its penalty in seconds."""
+class Penalty(Enum):
+    """Why a connection ended before it authenticated; the value is its penalty in seconds."""
 
     FAILED_AUTH = 5.0
     NO_AUTH = 1.0
@@ -64,32 +67,32 @@ class Ending(Enum):
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """One connection, until it is counted out by `Limits.ended`."""
+class Slot:
+    """One connection, from `ConnectionLimits.admit` to `ConnectionLimits.release`."""
 
     source: Source
-    leave: Callable[[], None]
-    """Ends the connection; what it calls comes back as `ended` later, or never."""
+    disconnect: Callable[[], None]
+    """Ends the connection. `release` may follow later, or never."""
     owner: str = ""
-    """Whose key was proved."""
+    """The owner of the proved key; empty before authentication."""
     boxes: int = 0
-    """How many channels of it hold a box."""
+    """The number of channels that hold a box."""
 
 
 @dataclass(eq=False, slots=True)
 class Source:
-    """`until`: end of the penalty. Times are monotonic seconds. Places are in order of arrival."""
+    """The connections of one address. Times are monotonic seconds; slots are in arrival order."""
 
     exempt: bool
-    """Loopback, or trusted by the operator: knows no penalty and no bound of its own."""
-    pending: dict[Place, None] = field(default_factory=dict)
-    guests: dict[Place, None] = field(default_factory=dict)
-    until: float = 0.0
-    familiar_until: float = 0.0
+    """Loopback, or trusted by the operator: no penalties, and no limit of its own."""
+    pending: dict[Slot, None] = field(default_factory=dict)
+    authenticated: dict[Slot, None] = field(default_factory=dict)
+    penalty_until: float = 0.0
+    known_until: float = 0.0
 
 
-class Limits:
-    """Counts of one listener. `chance` returns a number in [0, 1)."""
+class ConnectionLimits:
+    """The counts of one listener. `chance` returns a number in [0, 1)."""
 
     def __init__(
         self,
@@ -100,133 +103,138 @@ class Limits:
         self._clock = clock
         self._chance = chance if chance is not None else random.SystemRandom().random
         self._trusted = tuple(trusted)
-        self._strangers: dict[Place, None] = {}
-        self._familiars: dict[Place, None] = {}
-        self._guests: dict[Place, None] = {}
+        self._pending_unknown: dict[Slot, None] = {}
+        self._pending_known: dict[Slot, None] = {}
+        self._authenticated: dict[Slot, None] = {}
         self._sources: OrderedDict[str, Source] = OrderedDict()
-        self._owners: Counter[str] = Counter()
+        self._connections: Counter[str] = Counter()
         self._channels: Counter[str] = Counter()
 
-    def admit(self, address: str, leave: Callable[[], None]) -> Place | None:
-        """A place for a new connection, or None if it is not let in.
+    def admit(self, address: str, disconnect: Callable[[], None]) -> Slot | None:
+        """Return a slot for a new connection, or None to reject it.
 
-        `leave` is called when the place is taken back before the key is proved.
+        `disconnect` is called when a newer connection takes the slot.
         """
         source = self._source(address)
-        stock = self._familiars
-        if not self._is_familiar(source):
-            stock = self._strangers
-            if source.until - self._clock.monotonic() >= ENFORCED_FROM_S:
+        pool, size = self._pending_known, PENDING_KNOWN
+        if not self._is_known(source):
+            pool, size = self._pending_unknown, PENDING_UNKNOWN
+            if source.penalty_until - self._clock.monotonic() >= PENALTY_ENFORCED_S:
                 return None
             if source.pending and self._dropped_early():
                 return None
-            if len(source.pending) >= PER_SOURCE:
-                self._take_back(next(iter(source.pending)))
-        if len(stock) >= (FULL if stock is self._strangers else FAMILIAR):
-            self._take_back(_oldest_of_the_fullest(stock))
-        place = Place(source, leave)
-        stock[place] = source.pending[place] = None
-        return place
+            if len(source.pending) >= PENDING_PER_SOURCE:
+                self._evict_pending(next(iter(source.pending)))
+        if len(pool) >= size:
+            self._evict_pending(_oldest_of_largest_source(pool))
+        slot = Slot(source, disconnect)
+        pool[slot] = source.pending[slot] = None
+        return slot
 
-    def authenticated(self, place: Place, owner: str) -> str:
-        """The connection has proved its key. Why it cannot stay, or an empty text."""
-        if not self._vacate(place):
-            return "the connection has lost its place"
-        source = place.source
-        if self._owners[owner] >= GUESTS_PER_OWNER:
-            return f"at most {GUESTS_PER_OWNER} connections of one key are open at once"
+    def authenticate(self, slot: Slot, owner: str) -> str:
+        """Count an authenticated connection; return why it must end, or an empty text."""
+        if not self._remove_pending(slot):
+            return "this connection was closed to make room for a newer one; try again"
+        source = slot.source
+        if self._connections[owner] >= CONNECTIONS_PER_OWNER:
+            return f"at most {CONNECTIONS_PER_OWNER} connections of one key are open at once"
         if (
             not source.exempt
-            and len(source.guests) >= GUESTS_PER_SOURCE
-            and not self._send_away(source.guests)
+            and len(source.authenticated) >= CONNECTIONS_PER_SOURCE
+            and not self._evict_idle(source.authenticated)
         ):
-            return f"at most {GUESTS_PER_SOURCE} connections from one address are open at once"
-        if len(self._guests) >= GUESTS and not self._send_away(self._guests):
-            return f"at most {GUESTS} connections are open at once"
-        place.owner = owner
-        self._owners[owner] += 1
-        self._guests[place] = source.guests[place] = None
+            return f"at most {CONNECTIONS_PER_SOURCE} connections from one address are open at once"
+        if len(self._authenticated) >= MAX_CONNECTIONS and not self._evict_idle(
+            self._authenticated
+        ):
+            return f"at most {MAX_CONNECTIONS} connections are open at once"
+        slot.owner = owner
+        self._connections[owner] += 1
+        self._authenticated[slot] = source.authenticated[slot] = None
         return ""
 
-    def ended(self, place: Place, ending: Ending) -> None:
-        """The connection is gone; `ending` counts if it had not authenticated."""
-        if place in self._guests:
-            self._count_out(place)
-        elif self._vacate(place):
-            self._punish(place.source, ending)
+    def release(self, slot: Slot, penalty: Penalty) -> None:
+        """Free the slot of a closed connection; `penalty` applies if it had not authenticated."""
+        if slot in self._authenticated:
+            self._remove_authenticated(slot)
+        elif self._remove_pending(slot):
+            self._penalize(slot.source, penalty)
 
     @contextlib.contextmanager
-    def holding_box(self, place: Place) -> Iterator[None]:
-        """A channel of the connection holds a box while the context lasts."""
-        place.boxes += 1
+    def holding_box(self, slot: Slot) -> Iterator[None]:
+        """Count a channel that holds a box while the context lasts."""
+        slot.boxes += 1
         try:
             yield
         finally:
-            place.boxes -= 1
-            place.source.familiar_until = self._clock.monotonic() + FAMILIAR_FOR_S
+            slot.boxes -= 1
+            slot.source.known_until = self._clock.monotonic() + KNOWN_FOR_S
 
     def open_channel(self, owner: str) -> bool:
-        """Counts one more channel of the owner unless that is too many."""
+        """Count a new channel of the owner; return False if the owner has too many."""
         if self._channels[owner] >= CHANNELS_PER_OWNER:
             return False
         self._channels[owner] += 1
         return True
 
     def close_channel(self, owner: str) -> None:
-        """Counts one less."""
+        """Count a closed channel of the owner."""
         self._channels[owner] -= 1
         if not self._channels[owner]:
             del self._channels[owner]
 
-    def _is_familiar(self, source: Source) -> bool:
+    def _is_known(self, source: Source) -> bool:
         return (
             source.exempt
-            or self._clock.monotonic() < source.familiar_until
-            or any(guest.boxes for guest in source.guests)
+            or self._clock.monotonic() < source.known_until
+            or any(slot.boxes for slot in source.authenticated)
         )
 
     def _dropped_early(self) -> bool:
-        taken = len(self._strangers)
-        if taken < START:
+        occupied = len(self._pending_unknown)
+        if occupied < EARLY_DROP_START:
             return False
-        share = RATE + (1 - RATE) * (taken - START) / (FULL - START)
-        return self._chance() < share
+        fill = (occupied - EARLY_DROP_START) / (PENDING_UNKNOWN - EARLY_DROP_START)
+        return self._chance() < EARLY_DROP_RATE + (1 - EARLY_DROP_RATE) * fill
 
-    def _take_back(self, place: Place) -> None:
-        """From one who has not authenticated."""
-        self._vacate(place)
-        self._punish(place.source, Ending.NO_AUTH)
-        place.leave()
+    def _evict_pending(self, slot: Slot) -> None:
+        self._remove_pending(slot)
+        self._penalize(slot.source, Penalty.NO_AUTH)
+        slot.disconnect()
 
-    def _send_away(self, guests: Iterable[Place]) -> bool:
-        """Ends the oldest that holds no box, of the source with most such. False: all hold one."""
-        idle = [guest for guest in guests if not guest.boxes]
+    def _evict_idle(self, slots: Iterable[Slot]) -> bool:
+        """End one connection that holds no box; return False if there is none.
+
+        It is the oldest of the source that has most such connections.
+        """
+        idle = [slot for slot in slots if not slot.boxes]
         if not idle:
             return False
-        guest = _oldest_of_the_fullest(idle)
-        self._count_out(guest)
-        guest.leave()
+        slot = _oldest_of_largest_source(idle)
+        self._remove_authenticated(slot)
+        slot.disconnect()
         return True
 
-    def _vacate(self, place: Place) -> bool:
-        """Frees the place; False if it was taken back before."""
-        if place not in place.source.pending:
+    def _remove_pending(self, slot: Slot) -> bool:
+        """Remove the slot; return False if it was removed before."""
+        if slot not in slot.source.pending:
             return False
-        del place.source.pending[place]
-        self._strangers.pop(place, None)
-        self._familiars.pop(place, None)
+        del slot.source.pending[slot]
+        self._pending_unknown.pop(slot, None)
+        self._pending_known.pop(slot, None)
         return True
 
-    def _count_out(self, guest: Place) -> None:
-        del self._guests[guest], guest.source.guests[guest]
-        self._owners[guest.owner] -= 1
-        if not self._owners[guest.owner]:
-            del self._owners[guest.owner]
+    def _remove_authenticated(self, slot: Slot) -> None:
+        del self._authenticated[slot], slot.source.authenticated[slot]
+        self._connections[slot.owner] -= 1
+        if not self._connections[slot.owner]:
+            del self._connections[slot.owner]
 
-    def _punish(self, source: Source, ending: Ending) -> None:
+    def _penalize(self, source: Source, penalty: Penalty) -> None:
         if not source.exempt:
             now = self._clock.monotonic()
-            source.until = min(max(source.until, now) + ending.value, now + MOST_S)
+            until = max(source.penalty_until, now) + penalty.value
+            source.penalty_until = min(until, now + MAX_PENALTY_S)
 
     def _source(self, address: str) -> Source:
         name = source_of(address)
@@ -234,18 +242,18 @@ class Limits:
         if source is None:
             source = self._sources[name] = Source(self._is_exempt(address))
         self._sources.move_to_end(name)
-        while len(self._sources) > REMEMBERED:
+        while len(self._sources) > MAX_SOURCES:
             name, oldest = self._sources.popitem(last=False)
-            if oldest.pending or oldest.guests:
-                self._sources[name] = oldest  # those with connections are fewer than REMEMBERED
+            if oldest.pending or oldest.authenticated:
+                self._sources[name] = oldest  # fewer than MAX_SOURCES sources have connections
         return source
 
     def _is_exempt(self, address: str) -> bool:
         return is_exempt(address, self._trusted)
 
 
-def _oldest_of_the_fullest(places: Iterable[Place]) -> Place:
-    """The first of the places whose source has most of them."""
-    places = list(places)
-    held = Counter(place.source for place in places)
-    return max(places, key=lambda place: held[place.source])
+def _oldest_of_largest_source(slots: Iterable[Slot]) -> Slot:
+    """Return the first slot of the source that has most of these slots."""
+    slots = list(slots)
+    counts = Counter(slot.source for slot in slots)
+    return max(slots, key=lambda slot: counts[slot.source])

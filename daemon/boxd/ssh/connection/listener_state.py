@@ -1,4 +1,4 @@
-"""What all connections of one listener share."""
+"""The settings of a listener, and the state that its connections share."""
 
 from __future__ import annotations
 
@@ -7,65 +7,84 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from boxd.ssh.cli.registry import CLI
+
 if TYPE_CHECKING:
     from collections.abc import Container
+    from pathlib import Path
 
     from boxd.clock import Clock
     from boxd.config import Address
+    from boxd.names.source import Network
     from boxd.operations import Operations
     from boxd.ssh.cli.command import Console
-    from boxd.ssh.connection.limits import Limits
+    from boxd.ssh.connection.limits import ConnectionLimits
 
 
-class Guest(Protocol):
-    """A connection."""
+class Connection(Protocol):
+    """A connection that a listener can end."""
 
     async def close(self) -> None:
-        """Ends it."""
+        """End the connection and wait for its tasks."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """What the operator decides about one listener."""
+
+    address: Address
+    keys_dir: Path
+    """The directory of the host key."""
+    trusted: tuple[Network, ...] = ()
+    """Networks whose clients get no penalties and no limit for each address."""
+    console: Console = CLI
+    """The commands of user `cli`."""
+    administrators: Container[str] = frozenset()
+    """Owners whose keys open the administrators' console. Each check reads it again."""
+    public_address: Address | None = None
+    """The address that users type. None means the address that the client reached; port 0 means
+    the port that the client reached."""
+    preview_domain: str | None = None
+    """The domain whose subdomains are the ports of boxes; None: there are no such hosts."""
+
+
 @dataclass(slots=True)
-class Hall:
-    """See the module. No method but `drain` awaits."""
+class ListenerState:
+    """The state that all connections of one listener share. No method but `drain` awaits."""
 
     operations: Operations
+    settings: ListenerSettings
     clock: Clock
-    limits: Limits
+    limits: ConnectionLimits
     fingerprint: str
     host_key: str
     """The public key of the server, one line in OpenSSH form."""
-    console: Console
-    """The commands for user `cli`."""
-    administrators: Container[str] = frozenset()
-    """Owners, at this moment, whose keys open the console of administrators."""
-    shown_as: Address | None = None
-    """What clients are told to type; None: the address that they reached, as at port 0."""
-    preview_domain: str | None = None
-    """Below which ports of boxes answer."""
-    visitors: set[Guest] = field(default_factory=set)
+    connections: set[Connection] = field(default_factory=set)
     channels: int = 0
-    quiet: asyncio.Event = field(default_factory=asyncio.Event)
+    """The number of open channels."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the last channel closes."""
     draining: bool = False
+    """The listener accepts no new connections and channels."""
 
-    def opened(self) -> None:
-        """One more channel."""
+    def channel_opened(self) -> None:
+        """Count a new channel."""
         self.channels += 1
 
-    def closed(self) -> None:
-        """One less: the client has said that it is closed, so it has all that was sent."""
+    def channel_closed(self) -> None:
+        """Count a closed channel. The client has confirmed the close, so it has all output."""
         self.channels -= 1
         if not self.channels:
-            self.quiet.set()
+            self.idle.set()
 
     async def drain(self, seconds: float) -> None:
-        """No new channels; open ones get `seconds`, then every connection is ended."""
+        """Accept no new channels, give open ones `seconds`, then end every connection."""
         self.draining = True
-        self.quiet.clear()
+        self.idle.clear()
         if self.channels and seconds > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self.quiet.wait()
-        for guest in list(self.visitors):
-            await guest.close()
+                    await self.idle.wait()
+        for connection in list(self.connections):
+            await connection.close()

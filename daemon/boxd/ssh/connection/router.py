@@ -1,4 +1,4 @@
-"""What a username asks for. Pure."""
+"""Routes: what the user name of a connection asks for. Pure."""
 
 from __future__ import annotations
 
@@ -10,87 +10,88 @@ from boxd.names.reference import parse_reference
 from boxd.names.spec import BoxSpec, parse_spec
 from boxd.names.words import SHARE_PREFIX, fold
 from boxd.secret import Secret
-from boxd.ssh.connection.auth import ADMINISTRATOR
+from boxd.ssh.connection.auth import ADMIN_USER
 
 SESSION_PREFIX = "session-"
 
 
 @dataclass(frozen=True, slots=True)
-class ToBox:
-    """Sessions and forwardings of a box. `spec` is set when the target may create it."""
+class BoxRoute:
+    """Sessions and forwardings of a box. With a `spec`, the connection may create the box."""
 
     target: str
+    """A box spec, or a box reference if `spec` is None."""
     spec: BoxSpec | None
 
     @property
     def kind(self) -> Literal["spec", "reference"]:
-        """How the target is to be read."""
+        """The syntax of `target`."""
         return "reference" if self.spec is None else "spec"
 
     @property
-    def once(self) -> bool:
-        """The target makes a new box each time it is used, so a connection uses it only once."""
+    def creates_new_box(self) -> bool:
+        """Each use of the spec creates a new box, so a connection uses it only once."""
         return self.spec is not None and (self.spec.fresh or self.spec.anonymous)
 
 
 @dataclass(frozen=True, slots=True)
-class ToText:
-    """Text only: the image catalog, the management CLI, or its help."""
+class TextRoute:
+    """Sessions that the daemon answers: the image catalog, the management CLI, or its help."""
 
-    what: Literal["images", "cli", "help"]
+    topic: Literal["images", "cli", "help"]
 
 
 @dataclass(frozen=True, slots=True)
-class ToRelay:
-    """Connections to the SSH server inside a confidential box, and no sessions."""
+class JumpRoute:
+    """Forwardings to the SSH servers inside confidential boxes (`ssh -J`), and no sessions."""
 
     user: ClassVar[str] = "jump"
 
 
 @dataclass(frozen=True, slots=True)
-class ToShare:
-    """Sessions and forwardings of the one box that `token` is for, if it is for any."""
+class ShareRoute:
+    """Sessions and forwardings of the box that a share's token opens. The token is unchecked."""
 
     token: Secret
 
 
 @dataclass(frozen=True, slots=True)
-class ToSudo:
-    """The commands of administrators."""
+class AdminRoute:
+    """The administrators' console."""
 
-    user: ClassVar[str] = ADMINISTRATOR
+    user: ClassVar[str] = ADMIN_USER
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """Nothing can be done for this username; `error` says why."""
+class InvalidRoute:
+    """A user name without a meaning; `error` is the reason."""
 
     error: BoxdError
 
 
-Route: TypeAlias = ToBox | ToText | ToRelay | ToShare | ToSudo | Refused
+Route: TypeAlias = BoxRoute | TextRoute | JumpRoute | ShareRoute | AdminRoute | InvalidRoute
 
 
 def route(username: str, flavors: frozenset[str]) -> Route:
-    """Reads a username; `flavors` are the known ones."""
+    """Return the route of a user name; `flavors` are the names of the known flavors."""
     word = fold(username)
     if word in ("images", "image"):
-        return ToText("images")
+        return TextRoute("images")
     if word == "cli":
-        return ToText("cli")
+        return TextRoute("cli")
     if word == "help":
-        return ToText("help")
-    if word == ToRelay.user:
-        return ToRelay()
-    if word == ToSudo.user:
-        return ToSudo()
+        return TextRoute("help")
+    if word == JumpRoute.user:
+        return JumpRoute()
+    if word == AdminRoute.user:
+        return AdminRoute()
     if word.startswith(SHARE_PREFIX):
-        return ToShare(Secret(word))
+        return ShareRoute(Secret(word))
     try:
         if word.startswith(SESSION_PREFIX):
             reference = word.removeprefix(SESSION_PREFIX)
             parse_reference(reference)
-            return ToBox(reference, None)
-        return ToBox(username, parse_spec(username, flavors, allow_anonymous=True))
+            return BoxRoute(reference, None)
+        return BoxRoute(username, parse_spec(username, flavors, allow_anonymous=True))
     except BadName as error:
-        return Refused(error)
+        return InvalidRoute(error)

@@ -1,7 +1,7 @@
-"""What every SSH session channel of the front door does: run one task, end after all output.
+"""The base of all SSH session channels: it runs one task, and ends after all output is sent.
 
-An exception that leaves a callback of asyncssh closes the whole connection, with every channel of
-it. So callbacks here are wrapped: such an exception is logged and ends its own channel only.
+An exception that leaves a callback of asyncssh closes the whole connection with all its channels.
+So the callbacks here are wrapped: an exception is logged and ends only its own channel.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     Channel = asyncssh.SSHServerChannel[bytes]
 
-REFUSED = 255
-"""Exit status of what the front door itself refuses; OpenSSH uses it for its own errors too."""
-MAX_TEXT = 2000
+ERROR_STATUS = 255
+"""Exit status of errors of the daemon itself; OpenSSH uses it for its own errors, too."""
+MAX_LINE = 2000
+"""Characters of one line that the daemon writes to stderr."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +37,10 @@ R = TypeVar("R")
 
 
 class Abortable(Protocol):
-    """What owns one channel and can end it."""
+    """The owner of one channel."""
 
     def abort(self) -> None:
-        """Ends the channel at once."""
+        """End the channel at once."""
         ...
 
 
@@ -49,7 +50,7 @@ S = TypeVar("S", bound=Abortable)
 def guarded(
     fallback: R,
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Wraps a callback of asyncssh: an exception ends its channel and gives `fallback`."""
+    """Wrap a callback of asyncssh: an exception ends its channel, and `fallback` is returned."""
 
     def wrap(callback: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @functools.wraps(callback)
@@ -75,113 +76,114 @@ class Exit:
 
 
 class Session(asyncssh.SSHServerSession[bytes]):
-    """A session channel. Subclasses say in `run` what it does.
+    """A session channel. Subclasses implement its work in `run`.
 
-    Critical sections: none; every method but `run` is synchronous. `_exit` is set once, by the
-    first of `run`'s result and `finish`; it is sent when the output buffer is empty.
+    Critical sections: none; every method but `run` is synchronous. The result of `run` or the first
+    call of `finish` sets `_exit` once. It is sent when the output buffer is empty.
     """
 
-    def __init__(self, tasks: BackgroundTasks, released: Callable[[], None]) -> None:
-        """`released` is called once, when the channel is closed."""
+    def __init__(self, tasks: BackgroundTasks, on_closed: Callable[[], None]) -> None:
+        """`on_closed` is called once, when the channel is closed."""
         self._tasks = tasks
-        self._released = released
+        self._on_closed = on_closed
         self._task: asyncio.Task[None] | None = None
         self._exit: Exit | None = None
         self.chan: Channel
-        self.gone = False
-        """The channel is closed. Asyncssh fails when such a one is to be read on."""
+        self.closed = False
+        """The channel is closed. asyncssh fails if such a channel resumes reading."""
         self.pty = False
+        """The client asked for a terminal."""
 
     async def run(self) -> Exit:
-        """The work of the channel; a BoxdError from it is shown on stderr and ends in 255."""
+        """Do the work of the channel. A BoxdError is written to stderr; the status is then 255."""
         raise NotImplementedError
 
     def connection_made(self, chan: Channel) -> None:
-        """The channel is open."""
+        """Store the open channel."""
         self.chan = chan
 
     @guarded(False)
     def pty_requested(
         self, term_type: str, term_size: tuple[int, int, int, int], term_modes: Mapping[int, int]
     ) -> bool:
-        """Terminals are granted; asyncssh keeps their type, size and modes."""
+        """Grant a terminal; asyncssh stores its type, size and modes."""
         self.pty = True
         return True
 
     def shell_requested(self) -> bool:
-        """Shells are granted."""
+        """Grant a shell."""
         return True
 
     def exec_requested(self, command: str) -> bool:
-        """Commands are granted."""
+        """Grant a command."""
         return True
 
     def subsystem_requested(self, subsystem: str) -> bool:
-        """Only file transfer."""
+        """Grant file transfer and no other subsystem."""
         return subsystem == "sftp"
 
     @guarded(None)
     def session_started(self) -> None:
-        """Environment, terminal and command are known."""
+        """Start the work: environment, terminal and command are known now."""
         self._task = self._tasks.start(self._work(), name="ssh session")
 
     def break_received(self, msec: int) -> bool:
-        """Breaks mean nothing here."""
+        """Ignore a break."""
         return False
 
     def eof_received(self) -> bool:
-        """Input has ended; output goes on."""
+        """Leave the channel open for output after the end of input."""
         return True
 
     @guarded(None)
     def resume_writing(self) -> None:
-        """The output buffer has room."""
+        """Send the exit status once the output buffer has room."""
         if self._exit is not None:
             self._send_exit(self._exit)
 
     @guarded(None)
     def connection_lost(self, exc: Exception | None) -> None:
-        """The channel is closed."""
-        self.gone = True
+        """Stop the work, because the channel is closed."""
+        self.closed = True
         if self._task is not None:
             self._task.cancel()
-        self._released()
+        self._on_closed()
 
     def abort(self) -> None:
-        """Ends the channel at once."""
+        """End the channel at once."""
         self.chan.abort()
 
-    def finish(self, how: Exit) -> None:
-        """Reports the end once all output has been sent. Only the first call counts."""
+    def finish(self, session_exit: Exit) -> None:
+        """Report the end once all output has been sent. Only the first call counts."""
         if self._exit is not None:
             return
-        self._exit = how
+        self._exit = session_exit
         if self.chan.get_write_buffer_size():
-            # With limits of zero, resume_writing comes when the buffer is empty.
+            # With limits of zero, asyncssh calls resume_writing when the buffer is empty.
             self.chan.set_write_buffer_limits(0)
         else:
-            self._send_exit(how)
+            self._send_exit(session_exit)
 
-    def tell(self, text: str) -> None:
-        """One line on stderr, with what cannot be printed escaped."""
+    def write_stderr_line(self, text: str) -> None:
+        """Write one line to stderr, with unprintable characters escaped."""
         if not self.chan.is_closing():
-            line = escaped(text[:MAX_TEXT]) + ("\r\n" if self.pty else "\n")
+            line = escaped(text[:MAX_LINE]) + ("\r\n" if self.pty else "\n")
             self.chan.write_stderr(line.encode("utf-8", "replace"))
 
-    def _send_exit(self, how: Exit) -> None:
-        if how.signal is not None:
-            self.chan.exit_with_signal(*how.signal)
+    def _send_exit(self, session_exit: Exit) -> None:
+        if session_exit.signal is not None:
+            self.chan.exit_with_signal(*session_exit.signal)
         else:
-            self.chan.exit(REFUSED if how.status is None else how.status)
+            self.chan.exit(ERROR_STATUS if session_exit.status is None else session_exit.status)
 
     async def _work(self) -> None:
         try:
             self.finish(await self.run())
         except BoxdError as error:
-            self.tell(str(error))
-            self.finish(Exit(REFUSED))
+            self.write_stderr_line(str(error))
+            self.finish(Exit(ERROR_STATUS))
         except Exception:
             number = secrets.token_hex(4)
             _log.exception("internal error %s", number)
-            self.tell(f"internal error ({number})")
-            self.finish(Exit(REFUSED))
+            self.write_stderr_line(f"internal error ({number})")
+            self.finish(Exit(ERROR_STATUS))

@@ -1,8 +1,8 @@
-"""Protocol adapter only. Input and output of a command of ours, over its session channel.
+"""Protocol adapter only. Input and output of a CLI command, over its session channel.
 
-Critical sections: none; nothing is awaited between a look at the state and its change. Callbacks
-bring input and room for output, one task reads and writes. Unread input is bounded: from WAITING
-bytes on the channel is not read, so that the client's window fills up.
+Critical sections: none; no method awaits between a check of the state and its change. Callbacks
+deliver input and free output space; one task reads and writes. Unread input is bounded: the channel
+stops reading at MAX_PENDING_INPUT bytes, and then the client's window fills up.
 """
 
 from __future__ import annotations
@@ -13,67 +13,70 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from boxd.ssh.connection.session import Channel
 
-WAITING = 64 * 1024
-"""Bytes of input that wait for the command before the client does."""
+MAX_PENDING_INPUT = 64 * 1024
+"""Bytes of unread input from which the channel stops reading."""
 
 
 class ChannelStdio:
-    """See `commands.command.Stdio`. `start` once the channel is open, `end` with the command."""
+    """The `command.Stdio` of one session channel.
+
+    Call `start` when the channel is open, and `end` when the command has ended.
+    """
 
     def __init__(self) -> None:
         self.terminal = False
         self._chan: Channel
-        self._waiting = bytearray()
-        self._over = False
-        self._news = asyncio.Event()
-        self._room = asyncio.Event()
-        self._room.set()
+        self._input = bytearray()
+        self._input_ended = False
+        self._input_changed = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
 
     def start(self, chan: Channel, *, terminal: bool) -> None:
-        """The command begins. What has come before is there to be read."""
+        """Bind the channel. `read` returns input that arrived earlier, too."""
         self._chan, self.terminal = chan, terminal
 
     async def read(self) -> bytes:
-        """See Stdio."""
-        while not self._waiting and not self._over:
-            self._news.clear()
-            await self._news.wait()
-        data = bytes(self._waiting)
-        self._waiting.clear()
+        """Wait for input and return all of it; return b"" at its end."""
+        while not self._input and not self._input_ended:
+            self._input_changed.clear()
+            await self._input_changed.wait()
+        data = bytes(self._input)
+        self._input.clear()
         self._chan.resume_reading()
         return data
 
     async def write(self, data: bytes) -> None:
-        """See Stdio."""
-        await self._room.wait()
+        """Send output once the client accepts more; drop it if the channel is closing."""
+        await self._writable.wait()
         if not self._chan.is_closing():
             self._chan.write(data)
 
     def end(self) -> None:
-        """Nobody reads any more: what comes still is dropped. The channel may be read on."""
-        self._over = True
-        self._waiting.clear()
+        """Drop all unread and all further input. The channel may read again."""
+        self._input_ended = True
+        self._input.clear()
 
-    # --- what the channel tells --------------------------------------------------------------
+    # --- callbacks of the channel ------------------------------------------------------------
 
-    def came(self, data: bytes, chan: Channel) -> None:
-        """Input."""
-        if self._over:
+    def feed_data(self, data: bytes, chan: Channel) -> None:
+        """Store input from the client."""
+        if self._input_ended:
             return
-        self._waiting += data
-        self._news.set()
-        if len(self._waiting) >= WAITING:
+        self._input += data
+        self._input_changed.set()
+        if len(self._input) >= MAX_PENDING_INPUT:
             chan.pause_reading()
 
-    def ended(self) -> None:
-        """The end of input."""
-        self._over = True
-        self._news.set()
+    def feed_eof(self) -> None:
+        """Mark the end of input."""
+        self._input_ended = True
+        self._input_changed.set()
 
-    def full(self) -> None:
-        """The client does not read."""
-        self._room.clear()
+    def pause_writing(self) -> None:
+        """Block `write`, because the client does not read."""
+        self._writable.clear()
 
-    def empty(self) -> None:
-        """The client reads again, or nothing is to be written any more."""
-        self._room.set()
+    def resume_writing(self) -> None:
+        """Unblock `write`, because the client reads again or the channel has closed."""
+        self._writable.set()

@@ -1,4 +1,4 @@
-"""The box that a connection came for: made, woken and held when a channel needs it."""
+"""The box of a connection. The daemon creates, wakes and holds it when a channel needs it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from boxd.model.progress import Progress
     from boxd.operations import Operations
     from boxd.principal import Principal
-    from boxd.ssh.cli.command import Door
-    from boxd.ssh.connection.router import ToBox
+    from boxd.ssh.cli.command import Endpoint
+    from boxd.ssh.connection.router import BoxRoute
 
 
 class Attach(Protocol):
-    """How channels come to the box; see `Target.attach`."""
+    """Attaches a channel to the box, as `Target.attach` does."""
 
     def __call__(self, why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]: ...
 
@@ -31,18 +31,21 @@ class Target(Protocol):
     """The box of one connection."""
 
     forwards_agent: bool
-    """Whether sessions in it may ask the client's SSH agent, if the client wants that."""
+    """Whether sessions in the box may use the client's SSH agent, if the client offers it."""
 
     def attach(self, why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]:
-        """The box, running and held, while the context lasts."""
+        """Hold the running box while the context lasts.
+
+        `why` is the reason that the owner sees. `progress` receives reports for the user.
+        """
         ...
 
 
 class BoxTarget:
     """The box that a user name asks for.
 
-    Critical section: `_lock` is held while a target that makes a new box each time is attached for
-    the first time, so that all channels of the connection share that one box.
+    Critical section: if the route creates a new box each time, the first attachment holds `_lock`,
+    so that all channels of the connection share that box.
     """
 
     forwards_agent = True
@@ -51,25 +54,28 @@ class BoxTarget:
         self,
         operations: Operations,
         principal: Principal,
-        to: ToBox,
-        door: Door,
+        box_route: BoxRoute,
+        endpoint: Endpoint,
         relay: str | None = None,
     ) -> None:
-        """`door` is what errors name for further commands. `relay`: the public key of a client that
-        comes for the box's own SSH server; the box is confidential then."""
+        """Errors name further commands with the address of `endpoint`.
+
+        `relay` is the public key of a client that uses the box's own SSH server. The box is then
+        confidential.
+        """
         self._operations = operations
-        self._door = door
+        self._endpoint = endpoint
         self._principal = principal
-        self._to = to
+        self._route = box_route
         self._relay = relay
         self._lock = asyncio.Lock()
         self._box_id: str | None = None
 
     @contextlib.asynccontextmanager
     async def attach(self, why: str, progress: Progress) -> AsyncIterator[Attachment]:
-        """The box, running and held, while the context lasts."""
+        """Hold the running box while the context lasts."""
         async with contextlib.AsyncExitStack() as stack:
-            if self._to.once:
+            if self._route.creates_new_box:
                 async with self._lock:
                     attachment = await self._enter_once(stack, why, progress)
             else:
@@ -79,6 +85,7 @@ class BoxTarget:
     async def _enter_once(
         self, stack: contextlib.AsyncExitStack, why: str, progress: Progress
     ) -> Attachment:
+        """Attach to the box that this connection created; create it on the first call."""
         if self._box_id is not None:
             access = BoxAccess(self._box_id, kind="reference", why=why, relay=self._relay)
             try:
@@ -86,7 +93,7 @@ class BoxTarget:
                     self._operations.boxes.attach(self._principal, access, progress)
                 )
             except NotFound:
-                self._box_id = None  # removed meanwhile: the next one is new again
+                self._box_id = None  # the box was removed: create another one
         attachment = await self._enter(stack, why, progress)
         self._box_id = attachment.box.id
         return attachment
@@ -94,12 +101,13 @@ class BoxTarget:
     async def _enter(
         self, stack: contextlib.AsyncExitStack, why: str, progress: Progress
     ) -> Attachment:
-        access = BoxAccess(self._to.target, kind=self._to.kind, why=why, relay=self._relay)
+        route = self._route
+        access = BoxAccess(route.target, kind=route.kind, why=why, relay=self._relay)
         try:
             return await stack.enter_async_context(
                 self._operations.boxes.attach(self._principal, access, progress)
             )
         except NotFound as error:
-            raise NotFound(self._door.spelled(str(error))) from error
+            raise NotFound(self._endpoint.with_cli_command(str(error))) from error
         except Confidential as error:
-            raise Confidential(self._door.named(str(error))) from error
+            raise Confidential(self._endpoint.with_jump_host(str(error))) from error

@@ -160,7 +160,7 @@ async def test_what_users_wrote_cannot_move_a_cursor(sleepy: World) -> None:
 
 async def test_mcp_is_not_served_where_nothing_does(sleepy: World) -> None:
     done = await run(sleepy, "mcp")
-    assert (done.status, done.stdout, done.stderr) == ((1, "", "mcp is not served here\n"))
+    assert (done.status, done.stdout, done.stderr) == ((1, "", "this service does not serve MCP\n"))
 
 
 async def test_ls_shows_why_a_box_stays_awake(sleepy: World) -> None:

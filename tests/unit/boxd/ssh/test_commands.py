@@ -8,9 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boxd.ssh.cli.command import Door, UsageError
+from boxd.ssh.cli.command import Command, Endpoint, UsageError
 from boxd.ssh.cli.registry import CLI
-from boxd.ssh.cli.table import cell, listing, moment, remaining, size, span, table
+from boxd.ssh.cli.table import (
+    cell,
+    format_size,
+    format_span,
+    format_time,
+    key_value_lines,
+    table,
+    time_until,
+)
 
 
 def test_columns_are_aligned_and_lines_have_no_trailing_space() -> None:
@@ -27,7 +35,7 @@ def test_no_cell_can_move_the_cursor(rows: list[tuple[str, str]]) -> None:
 
 
 def test_listing() -> None:
-    assert listing([("a", 1), ("long", "x\ny")]) == "a:    1\nlong: x\\ny\n"
+    assert key_value_lines([("a", 1), ("long", "x\ny")]) == "a:    1\nlong: x\\ny\n"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,7 @@ def test_listing() -> None:
     ],
 )
 def test_spans(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_span(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -61,15 +69,15 @@ def test_spans(seconds: float, text: str) -> None:
     ],
 )
 def test_sizes(count: int, text: str) -> None:
-    assert size(count) == text
+    assert format_size(count) == text
 
 
 def test_moments() -> None:
     when = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-    assert moment(when) == "2026-01-02T03:04:05Z"
-    assert moment(None) is None
-    assert remaining(when + timedelta(hours=2), when) == "in 2h"
-    assert remaining(when - timedelta(hours=2), when) == "now"
+    assert format_time(when) == "2026-01-02T03:04:05Z"
+    assert format_time(None) is None
+    assert time_until(when + timedelta(hours=2), when) == "in 2h"
+    assert time_until(when - timedelta(hours=2), when) == "now"
 
 
 def test_cells() -> None:
@@ -78,26 +86,29 @@ def test_cells() -> None:
     )
 
 
-def test_door_quotes_what_a_shell_would_read() -> None:
-    door = Door("host", 22, "SHA256:x", "")
-    assert door.ssh("my-web", "ls") == "ssh my-web@host ls"
-    assert Door("host", 2222, "", "").ssh("web+^1h") == "ssh -p 2222 'web+^1h'@host"
+def test_ssh_commands_quote_user_names_for_the_shell() -> None:
+    endpoint = Endpoint("host", 22, "SHA256:x", "")
+    assert endpoint.ssh_command("my-web", "ls") == "ssh my-web@host ls"
+    assert Endpoint("host", 2222, "", "").ssh_command("web+^1h") == "ssh -p 2222 'web+^1h'@host"
 
 
-def test_door_spells_out_the_command_that_an_error_names() -> None:
-    door = Door("host", 2222, "", "")
-    assert door.spelled("no box 'x'; see: ls") == "no box 'x'; see: ssh -p 2222 cli@host ls"
-    assert door.spelled("busy") == "busy"
+def test_errors_outside_the_cli_name_the_whole_command() -> None:
+    endpoint = Endpoint("host", 2222, "", "")
+    text = endpoint.with_cli_command("no box 'x'; see: ls")
+    assert text == "no box 'x'; see: ssh -p 2222 cli@host ls"
+    assert endpoint.with_cli_command("busy") == "busy"
 
 
-def test_door_shows_the_way_into_a_box() -> None:
-    door = Door("host", 2222, "", "")
-    assert door.box("ws1/web", confidential=True) == "ssh -J jump@host:2222 root@ws1/web"
-    assert door.box("ws1/web", confidential=False) == "ssh -p 2222 'ws1/web'@host"
-    assert Door("h", 22, "", "").box("web", confidential=True) == "ssh -J jump@h root@web"
-    assert Door("::1", 22, "", "").named("use ssh -J jump@HOST root@web") == (
-        "use ssh -J jump@[::1] root@web"
-    )
+def test_box_commands_lead_into_the_box() -> None:
+    endpoint = Endpoint("host", 2222, "", "")
+    command = endpoint.box_command("ws1/web", confidential=True)
+    assert command == "ssh -J jump@host:2222 root@ws1/web"
+    command = endpoint.box_command("ws1/web", confidential=False)
+    assert command == "ssh -p 2222 'ws1/web'@host"
+    command = Endpoint("h", 22, "", "").box_command("web", confidential=True)
+    assert command == "ssh -J jump@h root@web"
+    text = Endpoint("::1", 22, "", "").with_jump_host("use ssh -J jump@HOST root@web")
+    assert text == "use ssh -J jump@[::1] root@web"
 
 
 def test_every_command_is_complete_and_has_its_own_words() -> None:
@@ -110,9 +121,8 @@ def test_every_command_is_complete_and_has_its_own_words() -> None:
 
 
 @pytest.mark.parametrize("command", CLI.commands, ids=lambda command: command.name)
-def test_usage_errors_say_how_it_is_written(command: object) -> None:
-    (found,) = [one for one in CLI.commands if one is command]
+def test_usage_errors_show_the_syntax(command: Command) -> None:
     with pytest.raises(UsageError, match="usage: "):
-        found.parser().parse_args(["--no-such-option"])
+        command.parser().parse_args(["--no-such-option"])
     with pytest.raises(UsageError):
-        found.parser().parse_args(["--jso"])
+        command.parser().parse_args(["--jso"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.ssh.cli.command import MAX_STDIN, Call, Command, Console, Ended, Reply
+from boxd.ssh.cli.command import MAX_STDIN, Call, Command, Console, ExitStatus, Reply
 from tests.harness.console import Typed, run
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ async def _size(call: Call) -> Reply:
     return Reply(len(data), f"{len(data)} {data[:1]!r}\n")
 
 
-async def _echo(call: Call) -> Ended:
+async def _echo(call: Call) -> ExitStatus:
     while data := await call.stdio.read():
         await call.stdio.write(data)
-    return Ended(7)
+    return ExitStatus(7)
 
 
 READING = Console(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.ssh.cli.command import MAX_STDIN, UsageError
-from boxd.ssh.cli.prompt import confirmed, hidden_line
+from boxd.ssh.cli.prompt import confirm, read_hidden_line
 from tests.harness.console import Typed, run
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 )
 async def test_the_line_as_it_was_edited(pieces: list[bytes], value: bytes) -> None:
     typed = Typed(pieces, terminal=True)
-    assert await hidden_line(typed, "secret") == value
+    assert await read_hidden_line(typed, "secret") == value
     assert typed.written == b"secret (not shown): \r\n"
 
 
@@ -43,7 +43,7 @@ async def test_the_line_as_it_was_edited(pieces: list[bytes], value: bytes) -> N
 )
 async def test_there_is_no_value(pieces: list[bytes], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        await hidden_line(Typed(pieces, terminal=True), "secret")
+        await read_hidden_line(Typed(pieces, terminal=True), "secret")
 
 
 async def test_a_client_that_leaves_within_the_line_changes_no_secret(world: World) -> None:
@@ -66,5 +66,5 @@ async def test_the_terminal_shows_an_answer_as_it_is_edited(
     typed: str, shown: str, *, answer: bool
 ) -> None:
     keys = Typed([typed.encode()], terminal=True)
-    assert await confirmed(keys, "Remove it?", "box") is answer
+    assert await confirm(keys, "Remove it?", "box") is answer
     assert keys.written == f"Remove it? [y/N] {shown}\r\n".encode()

@@ -11,14 +11,14 @@ import pytest_asyncio
 
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Confidential
-from tests.harness.console import DOOR, run
+from tests.harness.console import ENDPOINT, run
 from tests.harness.world import ALICE, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-WITH_PREVIEWS = replace(DOOR, preview_domain="preview.test")
+WITH_PREVIEWS = replace(ENDPOINT, preview_domain="preview.test")
 
 
 @pytest_asyncio.fixture
@@ -33,9 +33,9 @@ async def previews(tmp_path: Path) -> AsyncIterator[World]:
 async def test_the_host_of_a_box_is_that_of_its_id(world: World) -> None:
     box = await world.operations.boxes.up(ALICE, "ws1/web")
     host = f"{box.id[:12]}-PORT.preview.test"
-    assert host in (await run(world, "ls --wide", door=WITH_PREVIEWS)).stdout.split()
-    assert host in (await run(world, "info ws1/web", door=WITH_PREVIEWS)).stdout.split()
-    (listed,) = json.loads((await run(world, "ls --json", door=WITH_PREVIEWS)).stdout)
+    assert host in (await run(world, "ls --wide", endpoint=WITH_PREVIEWS)).stdout.split()
+    assert host in (await run(world, "info ws1/web", endpoint=WITH_PREVIEWS)).stdout.split()
+    (listed,) = json.loads((await run(world, "ls --json", endpoint=WITH_PREVIEWS)).stdout)
     assert listed["preview"] == host
 
 
@@ -52,7 +52,7 @@ async def test_a_confidential_box_has_no_host(world: World) -> None:
         ALICE, BoxAccess("vault", kind="spec", why="relay", relay="ssh-ed25519 CLIENT")
     )
     async with entered:
-        assert "PORT" not in (await run(world, "ls --wide", door=WITH_PREVIEWS)).stdout
+        assert "PORT" not in (await run(world, "ls --wide", endpoint=WITH_PREVIEWS)).stdout
     with pytest.raises(Confidential):
         async with world.operations.boxes.attach(
             ALICE, BoxAccess("vault", kind="reference", why="proxy")

@@ -36,7 +36,7 @@ async def test_the_life_of_a_snapshot(sleepy: World) -> None:
     assert shown["size_bytes"] == 2 << 20
     result = await run(sleepy, "snapshot restore web s1")
     assert (result.status, result.stdout) == (0, "NAME  STATE\nweb   suspended\n")
-    assert "what it was is kept as snapshot pre-restore" in result.stderr
+    assert "its previous state is kept as snapshot pre-restore" in result.stderr
     assert await good(sleepy, "snapshot rm web s1") == "removed snapshot s1 of web\n"
     result = await run(sleepy, "snapshot rm web s1")
     assert (result.status, result.stdout) == (1, "")

@@ -14,7 +14,7 @@ from boxd.errors import Forbidden, InvalidShare, NotFound, QuotaExceeded, Unavai
 from boxd.operations.shared.audits import MAX_LINE
 from boxd.principal import Principal
 from boxd.ssh.admin.console import CONSOLE, run_audited
-from tests.harness.console import DOOR, Typed
+from tests.harness.console import ENDPOINT, Typed
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def sudo(world: World, line: str | None, principal: Principal = ADMIN) -> 
         line,
         principal=principal,
         operations=world.operations,
-        door=DOOR,
+        endpoint=ENDPOINT,
         now=world.clock.now(),
         stdio=Typed(),
     )
@@ -95,7 +95,7 @@ async def test_every_command_has_stable_columns_and_json(sleepy: World) -> None:
         f"unblock {ANN.owner}": "is not blocked",
         f"keys rm {ANN.owner} laptop": "removed laptop",
         "drain": "no new boxes",
-        "drain --cancel": "new work is taken again",
+        "drain --cancel": "new work is accepted again",
         f"rm {ANN.owner}:web": "removed web",
         "help": "ssh sudo@host owners",
     }

@@ -1,11 +1,11 @@
-"""`agent`: the program that does tasks in boxes for you. Its token comes on standard input."""
+"""`agent`: the program that works on your tasks in boxes. Its token comes on standard input."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from boxd.ssh.cli.command import Call, Command, Reply
-from boxd.ssh.cli.table import moment, table
+from boxd.ssh.cli.table import format_time, table
 from boxd.ssh.cli.verbs.secret import value_on_stdin
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ async def _set(call: Call) -> Reply:
         output=args.format,
         token=await value_on_stdin(call, "token"),
     )
-    return _told(agent)
+    return _agent_reply(agent)
 
 
 async def _show(call: Call) -> Reply:
-    return _told(await call.operations.agents.show_agent(call.principal))
+    return _agent_reply(await call.operations.agents.show_agent(call.principal))
 
 
 async def _rm(call: Call) -> Reply:
-    gone = await call.operations.agents.remove_agent(call.principal)
-    return Reply({"removed": gone.command}, "removed the agent and its token\n")
+    agent = await call.operations.agents.remove_agent(call.principal)
+    return Reply({"removed": agent.command}, "removed the agent and its token\n")
 
 
-def _told(agent: Agent) -> Reply:
-    row = (agent.command, agent.env, agent.format, moment(agent.updated))
+def _agent_reply(agent: Agent) -> Reply:
+    row = (agent.command, agent.env, agent.format, format_time(agent.updated))
     return Reply(_json(agent), table(("CMD", "ENV", "FORMAT", "UPDATED"), [row]))
 
 
@@ -64,5 +64,5 @@ COMMANDS = (
         _set_arguments,
     ),
     Command(("agent", "show"), "show it, without its token", "agent show", _show),
-    Command(("agent", "rm"), "forget it and its token", "agent rm", _rm),
+    Command(("agent", "rm"), "remove it and its token", "agent rm", _rm),
 )

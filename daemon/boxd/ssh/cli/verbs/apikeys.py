@@ -1,4 +1,4 @@
-"""`apikeys`: keys for the HTTP API. They are made only here, over SSH."""
+"""`apikeys`: keys for the HTTP API. Users create them only here, over SSH."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.names.duration import parse_duration
 from boxd.ssh.cli.command import Call, Command, Reply
-from boxd.ssh.cli.table import moment, table
+from boxd.ssh.cli.table import format_time, table
 
 if TYPE_CHECKING:
     import argparse
@@ -18,13 +18,13 @@ _ACCOUNT = "account"
 
 
 def key_row(key: ApiKey) -> tuple[object, ...]:
-    """One value for each of COLUMNS."""
+    """Return one value for each of COLUMNS."""
     return (
         key.name,
         key.scope or _ACCOUNT,
-        moment(key.created),
-        moment(key.expires),
-        moment(key.last_used),
+        format_time(key.created),
+        format_time(key.expires),
+        format_time(key.last_used),
     )
 
 
@@ -39,14 +39,14 @@ def _name_argument(parser: argparse.ArgumentParser) -> None:
 
 
 async def _create(call: Call) -> Reply:
-    """The key alone stands on stdout, so that a script can keep it."""
+    """Write only the key to stdout, so that a script can store it."""
     ttl = None if call.args.ttl is None else parse_duration(call.args.ttl, "key ttl")
     key, secret = await call.operations.keys.create_key(
         call.principal, call.args.name, scope=call.args.scope, ttl=ttl
     )
-    confined = "your whole account" if key.scope is None else f"workspace {key.scope}"
-    expires = "never expires" if key.expires is None else f"expires {moment(key.expires)}"
-    note = f"key {key.name} for {confined}, {expires}; it is shown only this once"
+    scope = "your whole account" if key.scope is None else f"workspace {key.scope}"
+    expires = "never expires" if key.expires is None else f"expires {format_time(key.expires)}"
+    note = f"key {key.name} for {scope}, {expires}; it is shown only once"
     return Reply(key_json(key) | {"key": secret.reveal()}, secret.reveal() + "\n", [note])
 
 
@@ -61,7 +61,7 @@ async def _remove(call: Call) -> Reply:
 
 
 def key_json(key: ApiKey) -> dict[str, Any]:
-    """The one JSON form of a key, without what it opens with."""
+    """Return the JSON form of a key, without the key itself."""
     return {
         "name": key.name,
         "scope": key.scope,
@@ -74,7 +74,7 @@ def key_json(key: ApiKey) -> dict[str, Any]:
 COMMANDS = (
     Command(
         ("apikeys", "create"),
-        "make a key for the HTTP API; it is shown once",
+        "create a key for the HTTP API; it is shown once",
         "apikeys create laptop --ttl 30d",
         _create,
         _create_arguments,

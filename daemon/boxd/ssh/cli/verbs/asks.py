@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.ssh.cli.command import SHORT_ID, Call, Command, Reply
-from boxd.ssh.cli.table import span, table
+from boxd.ssh.cli.table import format_span, table
 
 if TYPE_CHECKING:
     import argparse
@@ -17,19 +17,19 @@ def _answer_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _ls(call: Call) -> Reply:
-    found = await call.operations.asks.list_asks(call.principal)
+    views = await call.operations.asks.list_asks(call.principal)
     rows = [
         (
-            one.ask.id[:SHORT_ID],
-            one.box,
-            span((call.now - one.ask.created).total_seconds()),
-            one.ask.question,
-            " | ".join(one.ask.options),
+            view.ask.id[:SHORT_ID],
+            view.box,
+            format_span((call.now - view.ask.created).total_seconds()),
+            view.ask.question,
+            " | ".join(view.ask.options),
         )
-        for one in found
+        for view in views
     ]
     columns = ("ID", "BOX", "AGE", "QUESTION", "OPTIONS")
-    return Reply([one.to_json() for one in found], table(columns, rows))
+    return Reply([view.to_json() for view in views], table(columns, rows))
 
 
 async def _answer(call: Call) -> Reply:
@@ -40,10 +40,10 @@ async def _answer(call: Call) -> Reply:
 
 
 COMMANDS = (
-    Command(("asks", "ls"), "list what programs in your boxes ask you", "asks ls", _ls),
+    Command(("asks", "ls"), "list the open questions of programs in your boxes", "asks ls", _ls),
     Command(
         ("asks", "answer"),
-        "answer a question; the program that asked goes on",
+        "answer a question; the program that asked continues",
         "asks answer 0f3a yes",
         _answer,
         _answer_arguments,

@@ -1,4 +1,4 @@
-"""`images` and `flavors`: what a box can be made from."""
+"""`images` and `flavors`: the images and hardware sizes of boxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def images_table(images: Sequence[Image]) -> str:
-    """The image catalog."""
+    """Return the image catalog as a table."""
     rows = [(image.name, "yes" if image.built else "no", image.description) for image in images]
     return table(("NAME", "BUILT", "DESCRIPTION"), rows)
 
@@ -28,14 +28,21 @@ async def _images(call: Call) -> Reply:
 async def _flavors(call: Call) -> Reply:
     flavors = call.operations.catalog.flavors()
     rows = [
-        (one.name, one.cpus, one.mem_mb, one.disk_mb or None, one.pids, one.description)
-        for one in flavors
+        (
+            flavor.name,
+            flavor.cpus,
+            flavor.mem_mb,
+            flavor.disk_mb or None,
+            flavor.pids,
+            flavor.description,
+        )
+        for flavor in flavors
     ]
     columns = ("NAME", "CPUS", "MEM MiB", "DISK MiB", "PIDS", "DESCRIPTION")
     return Reply([asdict(flavor) for flavor in flavors], table(columns, rows))
 
 
 COMMANDS = (
-    Command(("images",), "list what boxes can start from", "images", _images),
+    Command(("images",), "list the images that boxes can start from", "images", _images),
     Command(("flavors",), "list hardware sizes", "flavors", _flavors),
 )

@@ -1,4 +1,4 @@
-"""`info`: one box in full."""
+"""`info`: all details of one box."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from boxd.names.duration import format_duration
 from boxd.ssh.cli.box_row import (
+    attachment_counts,
     box_json,
     deadline,
-    next_act,
-    pinned,
-    preview,
+    next_event,
+    pin_end,
+    preview_host,
+    ssh_command,
     usage_pairs,
-    way_in,
-    why,
 )
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
-from boxd.ssh.cli.table import listing, moment, span
+from boxd.ssh.cli.table import format_span, format_time, key_value_lines
 
 if TYPE_CHECKING:
     import argparse
@@ -44,22 +44,22 @@ async def _run(call: Call) -> Reply:
         ("egress", box.egress),
         ("drive", "yes" if box.drive else "no"),
         ("confidential", "yes" if box.confidential else "no"),
-        ("created", moment(box.created)),
-        ("age", span(box.age_s)),
+        ("created", format_time(box.created)),
+        ("age", format_span(box.age_s)),
         ("deadline", deadline(box)),
-        ("next", next_act(call, box)),
+        ("next", next_event(call, box)),
         ("grace", None if box.grace is None else format_duration(box.grace)),
         ("durable", "yes" if box.durable else "no"),
         ("auto-suspend", "on" if box.auto_suspend else "off"),
-        ("pinned until", pinned(box)),
+        ("pinned until", pin_end(box)),
         ("memory kept", "yes" if box.memory else "no"),
         ("attached", box.attached),
-        ("why", why(box)),
+        ("why", attachment_counts(box)),
         *usage_pairs(box),
-        ("ssh", way_in(call, box)),
-        *([("preview", host)] if (host := preview(call, box)) else ()),
+        ("ssh", ssh_command(call, box)),
+        *([("preview", host)] if (host := preview_host(call, box)) else ()),
     ]
-    return Reply(box_json(call, box), listing(pairs))
+    return Reply(box_json(call, box), key_value_lines(pairs))
 
 
-COMMANDS = (Command(("info",), "show one box in full", "info web", _run, _arguments),)
+COMMANDS = (Command(("info",), "show all details of one box", "info web", _run, _arguments),)

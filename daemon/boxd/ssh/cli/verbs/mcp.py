@@ -1,11 +1,11 @@
-"""`mcp`: the Model Context Protocol over standard input and output, for clients that start ssh."""
+"""`mcp`: the Model Context Protocol on standard input and output, for clients that start ssh."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.errors import Unsupported
-from boxd.ssh.cli.command import Call, Command, Ended, UsageError
+from boxd.ssh.cli.command import Call, Command, ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def command(serve: Serve | None) -> Command:
-    """The command; `serve` None: it says that there is no such service here."""
+    """Return the command. `serve` serves one client; None: the command raises Unsupported."""
 
-    async def run(call: Call) -> Ended:
+    async def run(call: Call) -> ExitStatus:
         if serve is None:
-            raise Unsupported("mcp is not served here")
+            raise Unsupported("this service does not serve MCP")
         if call.stdio.terminal:
-            raise UsageError("mcp is for programs: use ssh -T, and let them talk")
+            raise UsageError("mcp is for programs: use ssh -T, which starts it without a terminal")
         await serve(call.principal, call.stdio)
-        return Ended()
+        return ExitStatus()
 
-    return Command(("mcp",), "for MCP clients that start ssh -T", "mcp", run)
+    return Command(("mcp",), "serve an MCP client that starts ssh -T", "mcp", run)

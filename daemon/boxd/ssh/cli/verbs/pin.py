@@ -1,4 +1,4 @@
-"""`pin` and `unpin`: a box is kept awake though nobody is attached to it."""
+"""`pin` and `unpin`: keep a box awake without attachments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boxd.boxes.lifecycle.pins import DEFAULT_PIN
 from boxd.names.duration import format_duration, parse_duration
 from boxd.ssh.cli.box_row import box_json
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
-from boxd.ssh.cli.table import moment, table
+from boxd.ssh.cli.table import format_time, table
 
 if TYPE_CHECKING:
     import argparse
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from boxd.operations import BoxView
 
 
-def _pinning(parser: argparse.ArgumentParser) -> None:
-    _reference(parser)
+def _pin_arguments(parser: argparse.ArgumentParser) -> None:
+    _ref_arguments(parser)
     parser.add_argument("--for", dest="span", metavar="TIME", default=format_duration(DEFAULT_PIN))
     parser.add_argument("--why", metavar="TEXT", default="")
 
 
-def _reference(parser: argparse.ArgumentParser) -> None:
+def _ref_arguments(parser: argparse.ArgumentParser) -> None:
     workspace_option(parser)
     parser.add_argument("ref")
 
@@ -32,17 +32,17 @@ async def _pin(call: Call) -> Reply:
     box = await call.operations.boxes.pin(
         call.principal, args.ref, args.ws, span=parse_duration(args.span), why=args.why
     )
-    return _told(call, box)
+    return _pin_reply(call, box)
 
 
 async def _unpin(call: Call) -> Reply:
-    return _told(
+    return _pin_reply(
         call, await call.operations.boxes.unpin(call.principal, call.args.ref, call.args.ws)
     )
 
 
-def _told(call: Call, box: BoxView) -> Reply:
-    row = (box.ref, moment(box.pinned_until), box.pin_why)
+def _pin_reply(call: Call, box: BoxView) -> Reply:
+    row = (box.ref, format_time(box.pinned_until), box.pin_why)
     return Reply(box_json(call, box), table(("NAME", "PINNED UNTIL", "WHY"), [row]))
 
 
@@ -52,7 +52,7 @@ COMMANDS = (
         "keep a box awake for a time (2h); its deadline still ends it",
         "pin web --for 8h --why training",
         _pin,
-        _pinning,
+        _pin_arguments,
     ),
-    Command(("unpin",), "let a pinned box sleep again", "unpin web", _unpin, _reference),
+    Command(("unpin",), "let a pinned box sleep again", "unpin web", _unpin, _ref_arguments),
 )

@@ -1,4 +1,4 @@
-"""`suspend` and `resume`: the memory of a box goes to the disk and comes back."""
+"""`suspend` and `resume`: write the memory of a box to disk, and continue from it."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _suspend(call: Call) -> Reply:
-    return _told(
+    return _state_reply(
         call, await call.operations.boxes.suspend(call.principal, call.args.ref, call.args.ws)
     )
 
 
 async def _resume(call: Call) -> Reply:
-    return _told(
+    return _state_reply(
         call, await call.operations.boxes.resume(call.principal, call.args.ref, call.args.ws)
     )
 
 
-def _told(call: Call, box: BoxView) -> Reply:
-    """What came of it; a box that had to start from its disk says so on stderr."""
+def _state_reply(call: Call, box: BoxView) -> Reply:
+    """Return the new state of the box. A note says if it had to start from its disk."""
     notes = [f"box {box.ref} {box.detail}"] if box.detail else []
     return Reply(box_json(call, box), table(("NAME", "STATE"), [(box.ref, box.state)]), notes)
 
 
 COMMANDS = (
+    Command(("suspend",), "suspend a box and save its memory", "suspend web", _suspend, _arguments),
     Command(
-        ("suspend",), "put a box to sleep with its memory", "suspend web", _suspend, _arguments
+        ("resume",), "resume a box without connecting to it", "resume web", _resume, _arguments
     ),
-    Command(("resume",), "wake a box without connecting to it", "resume web", _resume, _arguments),
 )

@@ -1,4 +1,4 @@
-"""`profiles`: images with defaults under names of the owner's, which stand for images in specs."""
+"""`profiles`: names for images with defaults; a box spec accepts them in place of an image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from boxd.model.profile import ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.names.duration import format_duration, parse_duration
 from boxd.ssh.cli.command import Call, Command, Reply
-from boxd.ssh.cli.table import listing, table
+from boxd.ssh.cli.table import key_value_lines, table
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +83,7 @@ async def _show(call: Call) -> Reply:
     rows = list(zip(keys, _row(profile), strict=True))
     if profile.built_from is not None:
         rows.append(("built from", profile.built_from))
-    return Reply(_json(profile), listing(rows))
+    return Reply(_json(profile), key_value_lines(rows))
 
 
 async def _remove(call: Call) -> Reply:
@@ -123,14 +123,14 @@ def _span(text: str | None, what: str) -> timedelta | None:
 COMMANDS = (
     Command(
         ("profiles", "set"),
-        "name an image with defaults: lifetime after the last use, deadline, what is reachable",
+        "name an image with defaults: lifetime after the last use, deadline, egress",
         "profiles set py --image python --flavor large --lifetime 5m --deadline 2h --egress none",
         _set,
         _set_arguments,
     ),
     Command(
         ("profiles", "build"),
-        "name what a box has on its disk; boxes of the profile begin with it",
+        "name a copy of a box's disk; boxes of the profile start with it",
         "profiles build lab --from web --lifetime 5m",
         _build,
         _build_arguments,
@@ -138,12 +138,10 @@ COMMANDS = (
     Command(
         ("profiles", "ls"), "list your profiles; ssh NAME:PROFILE uses one", "profiles ls", _list
     ),
-    Command(
-        ("profiles", "show"), "tell about a profile", "profiles show py", _show, _name_argument
-    ),
+    Command(("profiles", "show"), "show a profile", "profiles show py", _show, _name_argument),
     Command(
         ("profiles", "rm"),
-        "remove a profile; boxes made with it stay",
+        "remove a profile; its boxes stay",
         "profiles rm py",
         _remove,
         _name_argument,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from boxd.errors import BoxdError, Pinned
 from boxd.ssh.cli.command import SHORT_ID, Call, Command, Reply, workspace_option
-from boxd.ssh.cli.prompt import confirmed
+from boxd.ssh.cli.prompt import confirm
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +21,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _run(call: Call) -> Reply:
-    """Every reference is tried; those that are refused do not keep the others."""
+    """Remove each box; a failure does not stop the others."""
     removed, failures = [], []
     for ref in call.args.ref:
         try:
@@ -33,7 +33,7 @@ async def _run(call: Call) -> Reply:
 
 
 async def _remove(call: Call, ref: str) -> BoxView:
-    """A pinned box needs `--force`, or a person at a terminal who confirms it."""
+    """Remove a box; a pinned one needs `--force`, or a confirmation at a terminal."""
     args = call.args
     try:
         return await call.operations.boxes.remove(call.principal, ref, args.ws, force=args.force)
@@ -41,7 +41,7 @@ async def _remove(call: Call, ref: str) -> BoxView:
         if args.json or not call.stdio.terminal:
             remedy = f"To remove it: rm --force {ref}. To take the pin away: unpin {ref}"
             raise Pinned(error.fact, remedy) from None
-        if not await confirmed(call.stdio, f"{error.fact}. Remove it?", "box"):
+        if not await confirm(call.stdio, f"{error.fact}. Remove it?", "box"):
             raise Pinned(error.fact, "It is not removed") from None
     return await call.operations.boxes.remove(call.principal, ref, args.ws, force=True)
 
@@ -49,7 +49,7 @@ async def _remove(call: Call, ref: str) -> BoxView:
 COMMANDS = (
     Command(
         ("rm",),
-        "destroy boxes with all that is in them; --force: also pinned ones",
+        "destroy boxes and their disks; --force: also pinned ones",
         "rm web",
         _run,
         _arguments,

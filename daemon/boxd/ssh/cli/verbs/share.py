@@ -1,4 +1,4 @@
-"""`share`: links to one box for people without its owner's key."""
+"""`share`: tokens that open one box to people without its owner's key."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.names.duration import parse_duration
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
-from boxd.ssh.cli.table import moment, table
+from boxd.ssh.cli.table import format_time, table
 
 if TYPE_CHECKING:
     import argparse
 
     from boxd.operations.shares import SharedBox
 
-_ID = 12
-"""Digits of an id that a table shows; `share rm` takes any that begin one alone."""
+_ID_DIGITS = 12
+"""Digits of an id in a table. `share rm` accepts fewer if they identify one share."""
 
 
 def _create_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,50 +33,52 @@ def _rm_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _create(call: Call) -> Reply:
-    """What to type stands alone on stdout, so that a script can pass it on."""
+    """Write only the ssh command to stdout, so that a script can pass it on."""
     args = call.args
     ttl = None if args.ttl is None else parse_duration(args.ttl, "share ttl")
-    one, secret = await call.operations.shares.create_share(
+    shared, token = await call.operations.shares.create_share(
         call.principal, args.ref, args.ws, ttl=ttl
     )
-    ssh = call.door.ssh(secret.reveal())
-    share = one.share
-    until = "until it is revoked" if share.expires is None else f"until {moment(share.expires)}"
+    ssh = call.endpoint.ssh_command(token.reveal())
+    share = shared.share
+    until = (
+        "until it is revoked" if share.expires is None else f"until {format_time(share.expires)}"
+    )
     notes = [
-        f"opens box {one.ref}, /wrk in it included, to everybody who has it, {until};"
-        " it is shown only this once",
-        f"revoke it: share rm {share.id[:_ID]}",
+        f"opens box {shared.ref}, including /wrk, to everyone who has this command, {until};"
+        " it is shown only once",
+        f"to revoke it: share rm {share.id[:_ID_DIGITS]}",
     ]
-    return Reply(_json(one) | {"token": secret.reveal(), "ssh": ssh}, ssh + "\n", notes)
+    return Reply(_json(shared) | {"token": token.reveal(), "ssh": ssh}, ssh + "\n", notes)
 
 
 async def _ls(call: Call) -> Reply:
-    found = await call.operations.shares.list_shares(call.principal, call.args.ref, call.args.ws)
+    shares = await call.operations.shares.list_shares(call.principal, call.args.ref, call.args.ws)
     rows = [
         (
-            one.share.id[:_ID],
-            one.ref,
-            moment(one.share.created),
-            moment(one.share.expires),
-            moment(one.share.last_used),
+            shared.share.id[:_ID_DIGITS],
+            shared.ref,
+            format_time(shared.share.created),
+            format_time(shared.share.expires),
+            format_time(shared.share.last_used),
         )
-        for one in found
+        for shared in shares
     ]
     columns = ("ID", "BOX", "CREATED", "EXPIRES", "LAST USED")
-    return Reply([_json(one) for one in found], table(columns, rows))
+    return Reply([_json(shared) for shared in shares], table(columns, rows))
 
 
 async def _rm(call: Call) -> Reply:
-    gone = await call.operations.shares.remove_share(call.principal, call.args.id)
-    text = f"removed share {gone.share.id[:_ID]} of {gone.ref}\n"
-    return Reply({"removed": gone.share.id, "box": gone.ref}, text)
+    shared = await call.operations.shares.remove_share(call.principal, call.args.id)
+    text = f"removed share {shared.share.id[:_ID_DIGITS]} of {shared.ref}\n"
+    return Reply({"removed": shared.share.id, "box": shared.ref}, text)
 
 
-def _json(one: SharedBox) -> dict[str, Any]:
-    share = one.share
+def _json(shared: SharedBox) -> dict[str, Any]:
+    share = shared.share
     return {
         "id": share.id,
-        "box": one.ref,
+        "box": shared.ref,
         "box_id": share.box_id,
         "created": share.created.isoformat(),
         "expires": share.expires.isoformat() if share.expires else None,
@@ -87,7 +89,7 @@ def _json(one: SharedBox) -> dict[str, Any]:
 COMMANDS = (
     Command(
         ("share",),
-        "open a box to whoever gets the link; it is shown once",
+        "open a box to everyone who gets the command; it is shown once",
         "share web --ttl 1d",
         _create,
         _create_arguments,

@@ -1,4 +1,4 @@
-"""`snapshot`: states of boxes that are kept, brought back, and made into other boxes."""
+"""`snapshot`: save the state of a box, restore it, or create another box from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from boxd.model.progress import Progress
 from boxd.ssh.cli.box_row import box_json, boxes_table
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
-from boxd.ssh.cli.table import moment, size, table
+from boxd.ssh.cli.table import format_size, format_time, table
 
 if TYPE_CHECKING:
     import argparse
@@ -31,23 +31,23 @@ async def _create(call: Call) -> Reply:
     snapshot = await call.operations.snapshots.create_snapshot(
         call.principal, args.ref, args.name, args.ws
     )
-    return Reply(snapshot.to_json(), _listed([snapshot]))
+    return Reply(snapshot.to_json(), _table([snapshot]))
 
 
 async def _ls(call: Call) -> Reply:
-    found = await call.operations.snapshots.list_snapshots(
+    views = await call.operations.snapshots.list_snapshots(
         call.principal, call.args.ref, call.args.ws
     )
-    return Reply([one.to_json() for one in found], _listed(found))
+    return Reply([view.to_json() for view in views], _table(views))
 
 
 async def _rm(call: Call) -> Reply:
     args = call.args
-    gone = await call.operations.snapshots.remove_snapshot(
+    snapshot = await call.operations.snapshots.remove_snapshot(
         call.principal, args.ref, args.name, args.ws
     )
-    document = {"removed": gone.name, "box": gone.ref}
-    return Reply(document, f"removed snapshot {gone.name} of {gone.ref}\n")
+    document = {"removed": snapshot.name, "box": snapshot.ref}
+    return Reply(document, f"removed snapshot {snapshot.name} of {snapshot.ref}\n")
 
 
 async def _restore(call: Call) -> Reply:
@@ -55,29 +55,29 @@ async def _restore(call: Call) -> Reply:
     box = await call.operations.snapshots.restore_snapshot(
         call.principal, args.ref, args.name, args.ws
     )
-    note = f"box {box.ref} {box.detail}; what it was is kept as snapshot pre-restore"
+    note = f"box {box.ref} {box.detail}; its previous state is kept as snapshot pre-restore"
     return Reply(box_json(call, box), table(("NAME", "STATE"), [(box.ref, box.state)]), [note])
 
 
 async def _fork(call: Call) -> Reply:
-    args, said = call.args, list[str]()
+    args, notes = call.args, list[str]()
     box = await call.operations.snapshots.fork(
-        call.principal, args.base, args.name, args.ws, progress=Progress(said.append)
+        call.principal, args.base, args.name, args.ws, progress=Progress(notes.append)
     )
     if box.detail:
-        said.append(f"box {box.ref} {box.detail}")
-    return Reply(box_json(call, box), boxes_table(call, [box]), said)
+        notes.append(f"box {box.ref} {box.detail}")
+    return Reply(box_json(call, box), boxes_table(call, [box]), notes)
 
 
-def _listed(views: list[SnapshotView]) -> str:
-    """A removed box is marked beside its name."""
+def _table(views: list[SnapshotView]) -> str:
+    """Return a table of snapshots that marks removed boxes."""
     rows = [
         (
             view.snapshot.name,
             f"{view.snapshot.ref} (removed)" if view.box_removed else view.snapshot.ref,
             "disk, memory" if view.snapshot.memory else "disk",
-            size(view.snapshot.size_bytes) if view.snapshot.size_bytes else None,
-            moment(view.snapshot.created),
+            format_size(view.snapshot.size_bytes) if view.snapshot.size_bytes else None,
+            format_time(view.snapshot.created),
         )
         for view in views
     ]
@@ -87,7 +87,7 @@ def _listed(views: list[SnapshotView]) -> str:
 COMMANDS = (
     Command(
         ("snapshot", "create"),
-        "keep the state of a box, disk and memory",
+        "save the disk and memory of a box",
         "snapshot create web before-upgrade",
         _create,
         _arguments("ref", "name?"),
@@ -95,7 +95,7 @@ COMMANDS = (
     Command(("snapshot", "ls"), "list snapshots", "snapshot ls web", _ls, _arguments("ref?")),
     Command(
         ("snapshot", "restore"),
-        "bring a kept state back into its box",
+        "restore a box to a snapshot",
         "snapshot restore web before-upgrade",
         _restore,
         _arguments("ref", "name"),
@@ -109,7 +109,7 @@ COMMANDS = (
     ),
     Command(
         ("snapshot", "fork"),
-        "make a box of a box as it is now, or of BOX@SNAPSHOT",
+        "create a box from the current state of a box, or from BOX@SNAPSHOT",
         "snapshot fork web 'web2^2h'",
         _fork,
         _arguments("base", "name"),

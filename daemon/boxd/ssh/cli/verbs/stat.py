@@ -1,11 +1,11 @@
-"""`stat`: what is used of what there may be, of the account or of one box."""
+"""`stat`: use and limits of the account, or of one box."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from boxd.ssh.cli.command import Call, Command, Reply, workspace_option
-from boxd.ssh.cli.table import size, table
+from boxd.ssh.cli.table import format_size, table
 
 if TYPE_CHECKING:
     import argparse
@@ -27,27 +27,27 @@ async def _run(call: Call) -> Reply:
         stats = await call.operations.stats.account_stats(call.principal)
     else:
         stats = await call.operations.stats.box_stats(call.principal, args.ref, args.ws)
-    return Reply([one.to_json() for one in stats], _listed(stats))
+    return Reply([stat.to_json() for stat in stats], _table(stats))
 
 
-def _listed(stats: Sequence[Stat]) -> str:
+def _table(stats: Sequence[Stat]) -> str:
     rows = [
-        (f"{one.what} {one.of}".strip(), _shown(one, one.used), _shown(one, one.limit))
-        for one in stats
+        (f"{stat.what} {stat.of}".strip(), _value(stat, stat.used), _value(stat, stat.limit))
+        for stat in stats
     ]
     return table(("WHAT", "USED", "LIMIT"), rows)
 
 
-def _shown(one: Stat, value: float | None) -> object:
+def _value(stat: Stat, value: float | None) -> object:
     if value is None:
         return None
-    return size(int(value)) if one.unit == _BYTES else f"{value:g} {one.unit}".strip()
+    return format_size(int(value)) if stat.unit == _BYTES else f"{value:g} {stat.unit}".strip()
 
 
 COMMANDS = (
     Command(
         ("stat",),
-        "show what you use of your limits, or what a box uses of its own",
+        "show your use and your limits, or those of a box",
         "stat web",
         _run,
         _arguments,

@@ -1,4 +1,4 @@
-"""`up`: a box that runs, without attaching to it."""
+"""`up`: create or start a box without attaching to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _run(call: Call) -> Reply:
 COMMANDS = (
     Command(
         ("up",),
-        "create a box or start it; a durable one is kept though nobody uses it",
+        "create or start a box; a durable one is never removed for being unused",
         "up 'web:debian:small^2h'",
         _run,
         _arguments,

@@ -1,4 +1,4 @@
-"""`ws`: workspaces, each with box names and a drive of its own."""
+"""`ws`: workspaces. Each has its own box names and its own drive."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from boxd.model.progress import Progress
 from boxd.names.words import DEFAULT_WORKSPACE
 from boxd.ssh.cli.command import Call, Command, Reply
-from boxd.ssh.cli.table import moment, size, table
+from boxd.ssh.cli.table import format_size, format_time, table
 
 if TYPE_CHECKING:
     import argparse
@@ -32,45 +32,47 @@ def _profile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 async def _ls(call: Call) -> Reply:
-    return _told_all(await call.operations.workspaces.list_workspaces(call.principal))
+    return _list_reply(await call.operations.workspaces.list_workspaces(call.principal))
 
 
 async def _create(call: Call) -> Reply:
-    return _told(await call.operations.workspaces.create_workspace(call.principal, call.args.ws))
+    return _reply(await call.operations.workspaces.create_workspace(call.principal, call.args.ws))
 
 
 async def _profile(call: Call) -> Reply:
     name = call.args.profile
-    chosen = None if name == _NO_PROFILE else name
-    return _told(
-        await call.operations.workspaces.set_workspace_profile(call.principal, call.args.ws, chosen)
+    profile = None if name == _NO_PROFILE else name
+    return _reply(
+        await call.operations.workspaces.set_workspace_profile(
+            call.principal, call.args.ws, profile
+        )
     )
 
 
 async def _rm(call: Call) -> Reply:
     notes: list[str] = []
-    gone = await call.operations.workspaces.remove_workspace(
+    workspace = await call.operations.workspaces.remove_workspace(
         call.principal, call.args.ws, force=call.args.force, progress=Progress(notes.append)
     )
-    return Reply({"removed": gone.name}, f"removed workspace {gone.name}\n", notes)
+    return Reply({"removed": workspace.name}, f"removed workspace {workspace.name}\n", notes)
 
 
-def _told(view: WorkspaceView) -> Reply:
-    return Reply(view.to_json(), _listed([view]))
+def _reply(view: WorkspaceView) -> Reply:
+    return Reply(view.to_json(), _table([view]))
 
 
-def _told_all(views: list[WorkspaceView]) -> Reply:
-    return Reply([view.to_json() for view in views], _listed(views))
+def _list_reply(views: list[WorkspaceView]) -> Reply:
+    return Reply([view.to_json() for view in views], _table(views))
 
 
-def _listed(views: list[WorkspaceView]) -> str:
+def _table(views: list[WorkspaceView]) -> str:
     rows = [
         (
             view.name or DEFAULT_WORKSPACE,
             view.boxes,
-            size(view.drive.bytes) if view.drive else None,
+            format_size(view.drive.bytes) if view.drive else None,
             view.profile,
-            moment(view.created),
+            format_time(view.created),
         )
         for view in views
     ]
@@ -79,7 +81,7 @@ def _listed(views: list[WorkspaceView]) -> str:
 
 COMMANDS = (
     Command(("ws", "ls"), "list your workspaces", "ws ls", _ls),
-    Command(("ws", "create"), "make a workspace", "ws create api", _create, _name_argument),
+    Command(("ws", "create"), "create a workspace", "ws create api", _create, _name_argument),
     Command(
         ("ws", "rm"),
         "remove a workspace; with --force also its boxes, their snapshots and its drive",
@@ -89,7 +91,7 @@ COMMANDS = (
     ),
     Command(
         ("ws", "profile"),
-        "what its new boxes are made with when no image is named; - for nothing",
+        "set the default profile of its new boxes; - removes it",
         "ws profile api py",
         _profile,
         _profile_arguments,

@@ -59,18 +59,18 @@ CERTIFICATE = "ssh-ed25519-cert-v01@openssh.com"
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (f'command="ls" {line()[0]}', "options before a key are not read"),
-        (f"restrict {line()[0]}", "options before a key are not read"),
-        (line("ssh-rsa", key_size=1024)[0], "RSA needs 2048 bits"),
-        (line("ssh-dss")[0], "no kind of key that is taken"),
-        (f"{CERTIFICATE} AAAA someone", "certificates are not taken"),
-        ("-----BEGIN OPENSSH PRIVATE KEY-----", "no kind of key that is taken"),
+        (f'command="ls" {line()[0]}', "options before a key are not supported"),
+        (f"restrict {line()[0]}", "options before a key are not supported"),
+        (line("ssh-rsa", key_size=1024)[0], "RSA key needs at least 2048 bits"),
+        (line("ssh-dss")[0], "does not start with a supported key type"),
+        (f"{CERTIFICATE} AAAA someone", "certificates are not supported"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----", "does not start with a supported key type"),
         ("ssh-ed25519", "cannot be read"),
         ("ssh-ed25519 AAAA", "cannot be read"),
         ("ssh-ed25519 ====", "cannot be read"),
         (line()[0].replace("ssh-ed25519 ", "ssh-rsa "), "the key"),
         (line()[0].replace(" a comment", "AAAA"), "cannot be read"),
-        ("\x00\xff", "no kind of key that is taken"),
+        ("\x00\xff", "does not start with a supported key type"),
     ],
     # Made anew each time, the keys would give each process that collects tests other names.
     ids=[
@@ -91,8 +91,8 @@ def test_a_line_that_is_not_taken_is_named(
     assert f"--admin-keys: {file}, line 3: " in str(refused.value)
     assert said in str(refused.value)
     assert bad.split()[-1] not in str(refused.value), "the file may be another one, with secrets"
-    with assert_logs("ERROR.*administrators stay.*line 3"):
-        keys.reread()
+    with assert_logs("ERROR.*previous ones stay valid.*line 3"):
+        keys.reload()
     assert owner in keys
 
 
@@ -100,7 +100,7 @@ def test_a_certificate_is_refused_as_such(file: Path) -> None:
     user, authority = (asyncssh.generate_private_key("ssh-ed25519") for _ in range(2))
     made = authority.generate_user_certificate(user, "someone").export_certificate()
     file.write_bytes(made)
-    with pytest.raises(BadRequest, match="line 1: certificates are not taken"):
+    with pytest.raises(BadRequest, match="line 1: certificates are not supported"):
         AdminKeys(file).load()
 
 
@@ -125,7 +125,7 @@ def test_what_is_no_readable_file_is_refused(file: Path, tmp_path: Path) -> None
     with pytest.raises(BadRequest, match="Is a directory"):
         AdminKeys(tmp_path).load()
     os.mkfifo(tmp_path / "pipe", 0o600)
-    with pytest.raises(BadRequest, match="is not a file"):
+    with pytest.raises(BadRequest, match="is not a regular file"):
         AdminKeys(tmp_path / "pipe").load()
     file.write_text("#" * (MAX_BYTES + 1))
     with pytest.raises(BadRequest, match="longer than"):
@@ -138,13 +138,13 @@ def test_a_second_look_takes_what_stands_there_now(file: Path, assert_logs: Asse
     keys = AdminKeys(file)
     keys.load()
     file.write_text(second)
-    keys.reread()
+    keys.reload()
     assert one not in keys
     assert two in keys
     file.unlink()
-    with assert_logs("administrators stay those that they were.*No such file"):
-        keys.reread()
+    with assert_logs("previous ones stay valid.*No such file"):
+        keys.reload()
     assert two in keys
     file.touch(mode=0o600)
-    keys.reread()
+    keys.reload()
     assert two not in keys

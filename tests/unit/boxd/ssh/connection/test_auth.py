@@ -6,7 +6,7 @@ import asyncssh
 import pytest
 
 from boxd.principal import Principal
-from boxd.ssh.connection.auth import MAX_REJECTED, MAX_TRIES, Authentication, accept
+from boxd.ssh.connection.auth import MAX_ATTEMPTS, MAX_REJECTED, Authentication, owner_of_key
 
 
 def key(algorithm: str) -> asyncssh.SSHKey:
@@ -22,17 +22,17 @@ def rsa(bits: int) -> asyncssh.SSHKey:
 
 def test_an_owner_is_the_fingerprint() -> None:
     public = key("ssh-ed25519")
-    assert accept(public) == public.get_fingerprint("sha256")
+    assert owner_of_key(public) == public.get_fingerprint("sha256")
 
 
 def test_rsa_keys_need_2048_bits() -> None:
-    assert accept(rsa(2048)) is not None
-    assert accept(rsa(1024)) is None
-    assert accept(rsa(2032)) is None
+    assert owner_of_key(rsa(2048)) is not None
+    assert owner_of_key(rsa(1024)) is None
+    assert owner_of_key(rsa(2032)) is None
 
 
 def test_dsa_is_refused() -> None:
-    assert accept(key("ssh-dss")) is None
+    assert owner_of_key(key("ssh-dss")) is None
 
 
 @pytest.mark.parametrize("algorithm", [b"rsa-sha2-256", b"rsa-sha2-512", b"ssh-rsa"])
@@ -41,7 +41,7 @@ def test_an_accepted_rsa_key_verifies_no_sha1(algorithm: bytes) -> None:
     public = asyncssh.import_public_key(private.export_public_key())
     signature = private.sign(b"data", algorithm)
     assert public.verify(b"data", signature)
-    assert accept(public) is not None
+    assert owner_of_key(public) is not None
     assert public.verify(b"data", signature) == (algorithm != b"ssh-rsa")
     # The library's other keys are as they were.
     assert asyncssh.import_public_key(private.export_public_key()).verify(b"data", signature)
@@ -54,7 +54,7 @@ def test_the_last_offered_pair_is_bound() -> None:
     assert auth.offer("cli", own)
     principal = auth.complete()
     assert principal == auth.principal
-    assert (principal.owner, principal.scope, principal.via) == (accept(own), None, "ssh_key")
+    assert (principal.owner, principal.scope, principal.via) == (owner_of_key(own), None, "ssh_key")
     assert auth.username == "cli"
     assert auth.public_key == own.export_public_key().decode().strip()
 
@@ -106,7 +106,7 @@ def test_tries_run_out() -> None:
         auth.offer("web", weak)
     assert auth.exhausted
     auth = Authentication()
-    for _ in range(MAX_TRIES):
+    for _ in range(MAX_ATTEMPTS):
         auth.offer("web", good)
         assert not auth.exhausted
     auth.offer("web", good)

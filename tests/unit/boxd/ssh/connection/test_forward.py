@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import asyncssh
 import pytest
 
-from boxd.ssh.connection.forward import Forwarder, to_port
+from boxd.ssh.connection.forward import Forwarder, port_dialer
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ async def test_who_waits_for_a_forwarding_that_never_began_is_told() -> None:
     released: list[bool] = []
     forwarder = Forwarder(tasks, unattached, "forward")
     opening = asyncio.create_task(
-        forwarder.open(to_port("127.0.0.1", 9), lambda: released.append(True))
+        forwarder.open(port_dialer("127.0.0.1", 9), lambda: released.append(True))
     )
     await asyncio.sleep(0)
     tasks.cancel()
-    with pytest.raises(asyncssh.ChannelOpenError, match="the front door is closing"):
+    with pytest.raises(asyncssh.ChannelOpenError, match="the connection is closing"):
         async with asyncio.timeout(60):
             await opening
     assert released == [True]

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from boxd.errors import BadName
 from boxd.secret import Secret
 from boxd.ssh.connection.router import (
-    Refused,
+    AdminRoute,
+    BoxRoute,
+    InvalidRoute,
+    JumpRoute,
     Route,
-    ToBox,
-    ToRelay,
-    ToShare,
-    ToSudo,
-    ToText,
+    ShareRoute,
+    TextRoute,
     route,
 )
 
@@ -28,8 +28,8 @@ FLAVORS = frozenset({"small"})
 )
 def test_text(user: str, what: str) -> None:
     to = route(user, FLAVORS)
-    assert isinstance(to, ToText)
-    assert to.what == what
+    assert isinstance(to, TextRoute)
+    assert to.topic == what
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,26 @@ def test_text(user: str, what: str) -> None:
 )
 def test_specs(user: str, once: bool) -> None:
     to = route(user, FLAVORS)
-    assert isinstance(to, ToBox)
-    assert (to.target, to.kind, to.once) == (user, "spec", once)
+    assert isinstance(to, BoxRoute)
+    assert (to.target, to.kind, to.creates_new_box) == (user, "spec", once)
 
 
 @pytest.mark.parametrize("reference", ["web", "ws/web", "beef", "0123456789abcdef" * 2])
 def test_references_never_create(reference: str) -> None:
     to = route(f"Session-{reference}", FLAVORS)
-    assert to == ToBox(reference, None)
-    assert isinstance(to, ToBox)
-    assert (to.kind, to.once) == ("reference", False)
+    assert to == BoxRoute(reference, None)
+    assert isinstance(to, BoxRoute)
+    assert (to.kind, to.creates_new_box) == ("reference", False)
 
 
 @pytest.mark.parametrize(
     ("user", "to"),
     [
-        ("sudo", ToSudo()),
-        ("JUMP", ToRelay()),
-        ("svcs_" + "A" * 32, ToShare(Secret("svcs_" + "a" * 32))),
-        ("svcs_", ToShare(Secret("svcs_"))),
-        ("svcs_no/token:at^all", ToShare(Secret("svcs_no/token:at^all"))),
+        ("sudo", AdminRoute()),
+        ("JUMP", JumpRoute()),
+        ("svcs_" + "A" * 32, ShareRoute(Secret("svcs_" + "a" * 32))),
+        ("svcs_", ShareRoute(Secret("svcs_"))),
+        ("svcs_no/token:at^all", ShareRoute(Secret("svcs_no/token:at^all"))),
     ],
 )
 def test_users_of_other_kinds(user: str, to: Route) -> None:
@@ -69,9 +69,9 @@ def test_users_of_other_kinds(user: str, to: Route) -> None:
 def test_the_rest(user: str) -> None:
     to = route(user, FLAVORS)
     if user == "session":
-        assert isinstance(to, ToBox)
+        assert isinstance(to, BoxRoute)
     else:
-        assert isinstance(to, Refused)
+        assert isinstance(to, InvalidRoute)
         assert isinstance(to.error, BadName)
 
 

@@ -1,4 +1,4 @@
-"""Protocol adapter only. Session channels that answer with text: the catalog, the CLI, refusals."""
+"""Protocol adapter only. Session channels that the daemon answers itself, with text."""
 
 from __future__ import annotations
 
@@ -17,68 +17,70 @@ if TYPE_CHECKING:
     from boxd.tasks import BackgroundTasks
 
     Answer = Callable[[str | None, Stdio], Awaitable[Result]]
-    """From the remote command (None: no command), and its input and output."""
+    """Runs a remote command (None: no command) with its input and output."""
 
 
 class TextSession(Session):
-    """Runs one command of ours."""
+    """Runs one command of a console."""
 
     def __init__(
-        self, tasks: BackgroundTasks, released: Callable[[], None], answer: Answer
+        self, tasks: BackgroundTasks, on_closed: Callable[[], None], answer: Answer
     ) -> None:
-        super().__init__(tasks, released)
+        super().__init__(tasks, on_closed)
         self._answer = answer
         self._stdio = ChannelStdio()
         self._command: str | None = None
-        self._files = False
+        self._is_file_transfer = False
 
     def exec_requested(self, command: str) -> bool:
-        """Takes the command."""
+        """Store the command."""
         self._command = command
         return True
 
     def subsystem_requested(self, subsystem: str) -> bool:
-        """Granted, so that the refusal can be said in words."""
-        self._files = True
+        """Grant file transfer, so that `run` can reject it with a text."""
+        self._is_file_transfer = True
         return super().subsystem_requested(subsystem)
 
     @guarded(None)
     def data_received(self, data: bytes, datatype: int | None) -> None:
-        """Input."""
-        self._stdio.came(data, self.chan)
+        """Pass input to the command."""
+        self._stdio.feed_data(data, self.chan)
 
     @guarded(True)
     def eof_received(self) -> bool:
-        """Input has ended; output goes on."""
-        self._stdio.ended()
+        """Pass the end of input to the command; the channel stays open for output."""
+        self._stdio.feed_eof()
         return True
 
     @guarded(None)
     def pause_writing(self) -> None:
-        """The client does not read fast enough."""
-        self._stdio.full()
+        """Stop output, because the client does not read fast enough."""
+        self._stdio.pause_writing()
 
     @guarded(None)
     def resume_writing(self) -> None:
-        """The client reads again."""
-        self._stdio.empty()
+        """Continue output, because the client reads again."""
+        self._stdio.resume_writing()
         super().resume_writing()
 
     async def run(self) -> Exit:
-        """The answer, on stdout and stderr."""
+        """Run the command and write its result to stdout and stderr."""
         self._stdio.start(self.chan, terminal=self.pty)
         try:
             return await self._run()
         finally:
             self._stdio.end()
-            if not self.gone:
+            if not self.closed:
                 self.chan.resume_reading()
 
     async def _run(self) -> Exit:
-        if self._files:
-            raise Unsupported("this user has no files; transfer them with the name of a box")
+        if self._is_file_transfer:
+            raise Unsupported(
+                "this user name has no files; use the name of a box to transfer files"
+            )
         if self._command is not None and not is_text(self._command):
-            raise BadRequest("the command is not UTF-8; type it in a terminal that is")
+            raise BadRequest("the command is not UTF-8; use a terminal with a UTF-8 locale")
         result = await self._answer(self._command, self._stdio)
         self._write(result.stdout, None)
         self._write(result.stderr, 1)
@@ -86,19 +88,19 @@ class TextSession(Session):
 
     def _write(self, text: str, datatype: int | None) -> None:
         if text and not self.chan.is_closing():
-            shown = text.replace("\n", "\r\n") if self.pty else text
-            self.chan.write(shown.encode("utf-8", "surrogateescape"), datatype)
+            output = text.replace("\n", "\r\n") if self.pty else text
+            self.chan.write(output.encode("utf-8", "surrogateescape"), datatype)
 
 
 class RefusalSession(Session):
-    """Says why nothing can be done."""
+    """Writes an error to stderr and ends with status 255."""
 
     def __init__(
-        self, tasks: BackgroundTasks, released: Callable[[], None], error: BoxdError
+        self, tasks: BackgroundTasks, on_closed: Callable[[], None], error: BoxdError
     ) -> None:
-        super().__init__(tasks, released)
+        super().__init__(tasks, on_closed)
         self._error = error
 
     async def run(self) -> Exit:
-        """Raises the refusal."""
+        """Raise the error."""
         raise self._error

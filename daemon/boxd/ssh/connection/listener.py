@@ -1,7 +1,8 @@
-"""The SSH listener: where users come in.
+"""The SSH listener: it accepts the connections of users.
 
-Protocol adapter only. Critical sections: `FrontDoor._visitors` is changed without an await between
-look and change. `Visitor` is used by one connection; its counters change in callbacks only.
+Protocol adapter only. Critical sections: `ListenerState.connections` changes without an await
+between check and change. Each `ServerConnection` belongs to one connection; its counters change in
+callbacks only.
 """
 
 from __future__ import annotations
@@ -16,71 +17,57 @@ from box_guest.shared.algorithms import CIPHERS, KEX, MACS, SIGNATURES
 from box_guest.shared.end_of_writing import SERVER_VERSION
 from boxd.clock import SystemClock
 from boxd.errors import Unavailable
-from boxd.ssh.cli.registry import CLI
 from boxd.ssh.connection.host_key import load_host_key
-from boxd.ssh.connection.limits import Limits
-from boxd.ssh.connection.listener_state import Hall
-from boxd.ssh.connection.server_connection import Visitor
+from boxd.ssh.connection.limits import ConnectionLimits
+from boxd.ssh.connection.listener_state import ListenerState
+from boxd.ssh.connection.server_connection import ServerConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-    from pathlib import Path
-
     from boxd.clock import Clock
     from boxd.config import Address
-    from boxd.names.source import Network
     from boxd.operations import Operations
-    from boxd.ssh.cli.command import Console
+    from boxd.ssh.connection.listener_state import ListenerSettings
 
 LOGIN_GRACE_S = 30
+"""Seconds that a client has to authenticate."""
 KEEPALIVE_S = 15
+"""Seconds without data after which the listener asks a client for a sign of life."""
 KEEPALIVES = 3
+"""Unanswered keepalives after which a connection ends."""
 WINDOW = 1024 * 1024
 PACKET = 32 * 1024
 BACKLOG = 512
 DRAIN_S = 10.0
-"""What open channels get after the door has closed."""
+"""Seconds that open channels have to finish after the listener closes."""
 
 _log = logging.getLogger(__name__)
 
 
-class FrontDoor:
-    """One listener. `start` opens it, `close` ends it with every connection."""
+class SshListener:
+    """One listening port. `start` opens it; `close` ends it and every connection."""
 
     def __init__(
-        self,
-        operations: Operations,
-        address: Address,
-        keys_dir: Path,
-        clock: Clock | None = None,
-        trusted: Iterable[Network] = (),
-        console: Console = CLI,
-        shown_as: Address | None = None,
-        administrators: Container[str] = frozenset(),
-        preview_domain: str | None = None,
+        self, operations: Operations, settings: ListenerSettings, clock: Clock | None = None
     ) -> None:
-        """Who comes from a network of `trusted` is no stranger. `console`: what user `cli` may
-        type. `shown_as`: what clients are told to type; None: the address that they reached.
-        `administrators`: the owners that are some, asked each time. `preview_domain`: see `Door`.
-        """
-        self._address = address
-        self._key = load_host_key(keys_dir)
-        self._clock = clock if clock is not None else SystemClock()
-        limits = Limits(self._clock, trusted=trusted)
-        fingerprint = self._key.get_fingerprint("sha256")
-        self._hall = Hall(
-            *(operations, self._clock, limits, fingerprint, self.host_key, console),
-            administrators,
-            shown_as,
-            preview_domain,
+        """Load the host key, or create it. Raises Unavailable if the key cannot be used."""
+        self._address = settings.address
+        self._key = load_host_key(settings.keys_dir)
+        clock = clock if clock is not None else SystemClock()
+        self._state = ListenerState(
+            operations=operations,
+            settings=settings,
+            clock=clock,
+            limits=ConnectionLimits(clock, trusted=settings.trusted),
+            fingerprint=self._key.get_fingerprint("sha256"),
+            host_key=self.host_key,
         )
         self._acceptor: asyncssh.SSHAcceptor | None = None
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port that the listener is bound to. Raises RuntimeError before `start`."""
         if self._acceptor is None:
-            raise RuntimeError("the front door is not open")
+            raise RuntimeError("the SSH listener is not open")
         return self._acceptor.get_port()
 
     @property
@@ -89,13 +76,13 @@ class FrontDoor:
         return self._key.export_public_key().decode().strip()
 
     async def start(self) -> None:
-        """Listens. Raises Unavailable when the address cannot be had."""
+        """Open the port. Raises Unavailable if the address cannot be bound."""
         sock = _listening_socket(self._address)
         try:
             self._acceptor = await asyncssh.listen(
                 sock=sock,
                 backlog=BACKLOG,
-                server_factory=lambda: Visitor(self._hall),
+                server_factory=lambda: ServerConnection(self._state),
                 config=None,
                 server_host_keys=[self._key],
                 server_version=SERVER_VERSION,
@@ -123,20 +110,20 @@ class FrontDoor:
         except BaseException:
             sock.close()
             raise
-        _log.debug("front door on %s port %d", self._address.host, self.port)
+        _log.debug("SSH listener on %s port %d", self._address.host, self.port)
 
     async def close(self, drain_s: float = DRAIN_S) -> None:
-        """Takes no new connection, lets open channels finish for `drain_s`, then ends them."""
+        """Accept no more connections, give open channels `drain_s` seconds, then end all."""
         if self._acceptor is None:
             return
         self._acceptor.close()
-        await self._hall.drain(drain_s)
+        await self._state.drain(drain_s)
         await self._acceptor.wait_closed()
         self._acceptor = None
 
 
 def _listening_socket(address: Address) -> socket.socket:
-    """Bound before asyncssh sees it, so that a taken port is told from every other failure."""
+    """Return a bound socket. Binding it here separates a port in use from other failures."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:

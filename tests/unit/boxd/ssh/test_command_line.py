@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boxd.ssh.cli.command import UsageError
-from boxd.ssh.cli.words import MAX_LINE, MAX_OPTIONS, words_of
+from boxd.ssh.cli.command_line import MAX_LINE, MAX_OPTIONS, split_words
 from tests.harness.console import run
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def test_words_are_those_of_shlex(line: str) -> None:
     except ValueError:
         expected = None
     try:
-        words: list[str] | None = words_of(line)
+        words: list[str] | None = split_words(line)
     except UsageError:
         words = None
     assert words == expected
@@ -43,7 +43,7 @@ def test_words_are_those_of_shlex(line: str) -> None:
 )
 def test_a_line_that_cannot_be_read_is_refused(line: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        words_of(line)
+        split_words(line)
 
 
 @pytest.mark.parametrize("word", ["a", "a ", "'a'", '"a"', '"a', "'", "\\a", "\\", '"\\"', '"\\a'])
@@ -59,7 +59,7 @@ def _cost(line: str) -> float:
     """Processor time of this thread that reading a line takes."""
     begin = time.thread_time()
     with contextlib.suppress(UsageError):
-        words_of(line)
+        split_words(line)
     return time.thread_time() - begin
 
 
@@ -67,9 +67,9 @@ def _cost(line: str) -> float:
 async def test_more_options_than_any_command_has_are_refused(world: World, option: str) -> None:
     result = await run(world, f"ls {f'{option} ' * (MAX_OPTIONS + 1)}")
     assert result.status == UsageError.exit_status
-    assert f"at most {MAX_OPTIONS} are read" in result.stderr
+    assert f"at most {MAX_OPTIONS} are allowed" in result.stderr
 
 
 async def test_words_after_two_dashes_are_no_options() -> None:
     line = " ".join(["ls", "--", *["-x"] * 2 * MAX_OPTIONS])
-    assert len(words_of(line)) == 2 + 2 * MAX_OPTIONS
+    assert len(split_words(line)) == 2 + 2 * MAX_OPTIONS
