@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncssh
 import httpx
+from boxd.ssh.connection.server import FrontDoor
 
 from boxd.config import Address, Config
 from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
 from boxd.mcp.service import Plane
 from boxd.ssh.cli.registry import cli
-from boxd.ssh.connection.server import FrontDoor
 from tests.checks.source import PACKAGES, ROOT
 from tests.harness.frontdoor import make_keys
 from tests.harness.world import ALICE, SteppedBackend, World

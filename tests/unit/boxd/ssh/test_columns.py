@@ -1,5 +1,8 @@
-"""Every command of the CLI: its table has the columns of `tests/ssh/columns.toml`, its JSON
-is one document, and nothing that users wrote moves a cursor."""
+"""The output of every CLI command.
+
+The table has the columns of `tests/ssh/columns.toml`. The JSON is one document. No text of a user
+moves the cursor.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ BEFORE = (
     "profiles set py --image debian",
     "snapshot create web one",
 )
-"""What the commands are about."""
+"""Command lines that create the objects of the tests."""
 LINES = {
     "up": "up third",
     "stat": "stat web",
@@ -52,92 +55,92 @@ LINES = {
     "ws profile": "ws profile api py",
     "ws rm": "ws rm api",
     "secret set": "secret set TOKEN",
-    "secret rm": "secret rm KEPT",
+    "secret rm": "secret rm OLD",
     "asks answer": "asks answer {ask} yes",
     "agent set": "agent set --cmd run --env TOKEN",
     "apikeys create": "apikeys create laptop",
-    "apikeys rm": "apikeys rm kept",
+    "apikeys rm": "apikeys rm old",
     "rm": "rm other",
     "info": "info web",
 }
-"""Of commands that need more than their words."""
+"""Command lines of commands that need arguments."""
 
 
 async def prepared(world: World, name: str) -> str:
-    """The line of a command, once there is what it is about."""
+    """Create the objects of a command, and return its command line."""
     for line in BEFORE:
         assert (await run(world, line)).status == 0
-    await run(world, "secret set KEPT", stdio=Typed([b"x"]))
-    await run(world, "agent set --cmd kept --env KEPT", stdio=Typed([b"x"]))
-    await run(world, "apikeys create kept")
+    await run(world, "secret set OLD", stdio=Typed([b"x"]))
+    await run(world, "agent set --cmd old --env OLD", stdio=Typed([b"x"]))
+    await run(world, "apikeys create old")
     await run(world, "share web")
     (share,) = await world.store.shares(ALICE.owner)
     (box, *_) = await world.store.boxes(ALICE.owner)
-    asked = {"question": "Go on?", "options": ["yes", "no"]}
-    told = await world.operations.asks.request_of_box(box.id, "ask", asked)
-    return LINES.get(name, name).format(share=share.id, ask=told["ask"])
+    question = {"question": "Go on?", "options": ["yes", "no"]}
+    answer = await world.operations.asks.request_of_box(box.id, "ask", question)
+    return LINES.get(name, name).format(share=share.id, ask=answer["ask"])
 
 
-def names() -> list[str]:
+def command_names() -> list[str]:
     return [command.name for command in CLI.commands]
 
 
 def test_every_command_is_in_the_file() -> None:
-    assert set(names()) == {*COLUMNS, *PLAIN}
+    assert set(command_names()) == {*COLUMNS, *PLAIN}
 
 
 @pytest.mark.parametrize("name", COLUMNS)
 async def test_tables_have_the_columns_of_the_file(sleepy: World, name: str) -> None:
     line = await prepared(sleepy, name)
-    done = await run(sleepy, line, stdio=Typed([b"value"]))
-    assert (done.status, done.stdout.split("\n")[0]) == (0, header(done.stdout, COLUMNS[name]))
-    assert len(done.stdout.splitlines()) > 1
+    result = await run(sleepy, line, stdio=Typed([b"value"]))
+    assert (result.status, result.stdout.split("\n")[0]) == (
+        0,
+        header(result.stdout, COLUMNS[name]),
+    )
+    assert len(result.stdout.splitlines()) > 1
 
 
 def header(text: str, columns: list[str]) -> str:
-    """The columns at the places where the rows have them."""
+    """Return the header line; fail if it does not have exactly these columns."""
     line = text.split("\n")[0]
-    rest, found = line, []
+    rest = line
     for column in columns:
         assert rest.startswith(column), line
-        found.append(column)
         rest = rest[len(column) :].lstrip()
     assert not rest, line
     return line
 
 
-@pytest.mark.parametrize("name", [one for one in names() if one != "mcp"])
-async def test_json_is_one_document_and_text_is_another(sleepy: World, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in command_names() if name != "mcp"])
+async def test_json_is_one_document(sleepy: World, name: str) -> None:
     line = await prepared(sleepy, name)
-    done = await run(sleepy, f"{line} --json", stdio=Typed([b"value"]))
-    assert done.status == 0, done.stderr
-    assert done.stdout.count("\n") == 1
-    json.loads(done.stdout)
-    for note in done.stderr.splitlines():
+    result = await run(sleepy, f"{line} --json", stdio=Typed([b"value"]))
+    assert result.status == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    json.loads(result.stdout)
+    for note in result.stderr.splitlines():
         assert list(json.loads(note)) == ["note"]
 
 
-@pytest.mark.parametrize("name", names())
-async def test_refusals_are_documents_and_usage_has_a_status_of_its_own(
-    sleepy: World, name: str
-) -> None:
-    done = await run(sleepy, f"{name} --no-such --json")
-    assert (done.status, done.stdout) == (2, "")
-    assert list(json.loads(done.stderr)) == ["error"]
+@pytest.mark.parametrize("name", command_names())
+async def test_usage_errors_are_documents_with_their_own_status(sleepy: World, name: str) -> None:
+    result = await run(sleepy, f"{name} --no-such --json")
+    assert (result.status, result.stdout) == (2, "")
+    assert list(json.loads(result.stderr)) == ["error"]
 
 
-async def test_examples_of_help_are_whole_command_lines(sleepy: World) -> None:
+async def test_examples_of_help_are_valid_command_lines(sleepy: World) -> None:
     pages = json.loads((await run(sleepy, "help --json")).stdout)
-    assert [page["command"] for page in pages] == names()
+    assert [page["command"] for page in pages] == command_names()
     for page in pages:
         words = shlex.split(page["example"].partition(" <")[0].partition(" >>")[0])
-        # What the client's shell leaves is split once more.
+        # The client's shell splits the line once, and the console splits it again.
         command, rest = CLI.find(shlex.split(" ".join(words)))
         assert command.name == page["command"]
         command.parser().parse_args(list(rest))
 
 
-async def test_what_users_wrote_cannot_move_a_cursor(sleepy: World) -> None:
+async def test_no_text_of_a_user_can_move_the_cursor(sleepy: World) -> None:
     await prepared(sleepy, "ls")
     evil = "a\x1b[2Jb\u202ec"
     lines = [
@@ -153,23 +156,27 @@ async def test_what_users_wrote_cannot_move_a_cursor(sleepy: World) -> None:
         f"ssh-config -i '{evil}'",
     ]
     for line in lines:
-        done = await run(sleepy, line, stdio=Typed([b"x"]))
-        for shown in (done.stdout + done.stderr).split("\n"):
-            assert shown.isprintable(), line
+        result = await run(sleepy, line, stdio=Typed([b"x"]))
+        for text in (result.stdout + result.stderr).split("\n"):
+            assert text.isprintable(), line
 
 
-async def test_mcp_is_not_served_where_nothing_does(sleepy: World) -> None:
-    done = await run(sleepy, "mcp")
-    assert (done.status, done.stdout, done.stderr) == ((1, "", "this service does not serve MCP\n"))
+async def test_mcp_without_a_server_is_rejected(sleepy: World) -> None:
+    result = await run(sleepy, "mcp")
+    assert (result.status, result.stdout, result.stderr) == (
+        1,
+        "",
+        "this service does not serve MCP\n",
+    )
 
 
 async def test_ls_shows_why_a_box_stays_awake(sleepy: World) -> None:
-    """Details have a column of their own only where a box has one."""
+    """The DETAIL column appears only if a box has a detail."""
     await run(sleepy, "up web")
     [box] = await sleepy.store.all_boxes()
     assert "DETAIL" not in (await run(sleepy, "ls")).stdout
     why = "could not be suspended: `strace` (pid 41) is tracing `sh` (pid 40)"
     await sleepy.store.change_box(box.id, detail=why)
-    shown = (await run(sleepy, "ls")).stdout
-    assert "DETAIL" in shown
-    assert why in shown
+    listing = (await run(sleepy, "ls")).stdout
+    assert "DETAIL" in listing
+    assert why in listing

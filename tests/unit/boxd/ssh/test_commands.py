@@ -1,4 +1,4 @@
-"""Tables, command lines and the registry of commands."""
+"""Tables, ssh command lines in texts, and the registry of commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_cell_can_move_the_cursor(rows: list[tuple[str, str]]) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_listing() -> None:
+def test_key_value_lines() -> None:
     assert key_value_lines([("a", 1), ("long", "x\ny")]) == "a:    1\nlong: x\\ny\n"
 
 
@@ -111,7 +111,7 @@ def test_box_commands_lead_into_the_box() -> None:
     assert text == "use ssh -J jump@[::1] root@web"
 
 
-def test_every_command_is_complete_and_has_its_own_words() -> None:
+def test_every_command_is_complete_and_has_unique_words() -> None:
     assert len({command.words for command in CLI.commands}) == len(CLI.commands)
     for command in CLI.commands:
         assert command.example.startswith(command.name)

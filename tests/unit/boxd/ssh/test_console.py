@@ -1,4 +1,4 @@
-"""How a command line of a console is run: which command it is, its input, its own output."""
+"""Execution of a console's command lines: choice of the command, input, own output."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ async def _echo(call: Call) -> ExitStatus:
     return ExitStatus(7)
 
 
-READING = Console(
+TEST_CONSOLE = Console(
     "cli",
     (
-        Command(("size",), "tell its input's size", "size", _size),
-        Command(("echo",), "write its input", "echo", _echo),
+        Command(("size",), "print the size of the input", "size", _size),
+        Command(("echo",), "print the input", "echo", _echo),
     ),
 )
 
 
-def test_the_longest_words_win_and_a_family_may_have_a_default() -> None:
+def test_the_longest_match_wins_and_a_family_may_have_a_default() -> None:
     async def run(_call: Call) -> Reply:
         return Reply(None, "")
 
@@ -45,7 +45,7 @@ def test_the_longest_words_win_and_a_family_may_have_a_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "asked"),
+    ("typed", "command"),
     [
         ("--help", "help"),
         ("-h rm", "help rm"),
@@ -57,36 +57,36 @@ def test_the_longest_words_win_and_a_family_may_have_a_default() -> None:
         ("nonsense --help", "help nonsense"),
     ],
 )
-async def test_help_is_had_as_an_option_too(world: World, typed: str, asked: str) -> None:
-    assert await run(world, typed) == await run(world, asked)
+async def test_help_is_also_an_option(world: World, typed: str, command: str) -> None:
+    assert await run(world, typed) == await run(world, command)
 
 
-async def test_what_stands_behind_two_dashes_asks_for_no_help(world: World) -> None:
+async def test_after_two_dashes_help_is_a_plain_word(world: World) -> None:
     assert "no open question" in (await run(world, "asks answer abcd -- -h")).stderr
 
 
 @pytest.mark.parametrize("pieces", [[], [b"one"], [b"on", b"e", b"\xff"], [b"x" * MAX_STDIN]])
-async def test_a_command_gets_all_of_its_input(world: World, pieces: list[bytes]) -> None:
-    whole = b"".join(pieces)
-    result = await run(world, "size", stdio=Typed(pieces), console=READING)
-    assert (result.status, result.stdout) == (0, f"{len(whole)} {whole[:1]!r}\n")
+async def test_a_command_gets_its_whole_input(world: World, pieces: list[bytes]) -> None:
+    content = b"".join(pieces)
+    result = await run(world, "size", stdio=Typed(pieces), console=TEST_CONSOLE)
+    assert (result.status, result.stdout) == (0, f"{len(content)} {content[:1]!r}\n")
 
 
-async def test_input_is_refused_on_a_terminal_and_beyond_its_limit(world: World) -> None:
+async def test_input_is_rejected_on_a_terminal_and_above_its_limit(world: World) -> None:
     typed = Typed([b"a secret"], terminal=True)
-    shown = await run(world, "size", stdio=typed, console=READING)
-    assert (shown.status, shown.stdout) == (2, "")
-    assert "without -t" in shown.stderr
+    result = await run(world, "size", stdio=typed, console=TEST_CONSOLE)
+    assert (result.status, result.stdout) == (2, "")
+    assert "without -t" in result.stderr
     assert typed.pieces
     endless = Typed([b"x"] * (MAX_STDIN + 2))
-    refused = await run(world, "size", stdio=endless, console=READING)
-    assert (refused.status, refused.stdout) == (2, "")
-    assert f"longer than {MAX_STDIN} bytes" in refused.stderr
+    result = await run(world, "size", stdio=endless, console=TEST_CONSOLE)
+    assert (result.status, result.stdout) == (2, "")
+    assert f"longer than {MAX_STDIN} bytes" in result.stderr
     assert endless.pieces
 
 
 async def test_a_command_may_write_its_output_itself(world: World) -> None:
     typed = Typed([b"one", b"two"])
-    result = await run(world, "echo", stdio=typed, console=READING)
+    result = await run(world, "echo", stdio=typed, console=TEST_CONSOLE)
     assert (result.stdout, result.stderr, result.status) == ("", "", 7)
     assert typed.written == b"onetwo"

@@ -1,4 +1,4 @@
-"""The commands of profiles, of `up`, and how a clamped deadline is shown, on fakes."""
+"""The commands of profiles, `up`, and the display of a shortened deadline; with fakes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ SET = "profiles set py --image debian --flavor large --lifetime 5m --deadline 2h
 
 
 async def document(world: World, line: str) -> dict[str, Any]:
-    """What `--json` prints."""
+    """Return the document that `--json` prints."""
     result = await run(world, line + " --json")
     assert result.status == 0, result.stderr
-    shown = json.loads(result.stdout)
-    assert isinstance(shown, dict)
-    return shown
+    content = json.loads(result.stdout)
+    assert isinstance(content, dict)
+    return content
 
 
-async def test_a_profile_from_the_command_line(world: World) -> None:
+async def test_profile_commands(world: World) -> None:
     columns = "NAME  IMAGE   FLAVOR  LIFETIME  DEADLINE  EGRESS\n"
     row = "py    debian  large   5m        2h        none\n"
     assert (await run(world, SET)).stdout == columns + row
@@ -30,28 +30,28 @@ async def test_a_profile_from_the_command_line(world: World) -> None:
     bare = "bare  debian  -       -         -         -\n"
     assert (await run(world, "profiles ls")).stdout == columns + bare + row
     assert "lifetime: 5m\n" in (await run(world, "profiles show py")).stdout
-    shown = {"name": "py", "image": "debian", "flavor": "large", "lifetime_s": 300.0}
-    shown |= {"deadline_s": 7200.0, "egress": "none", "built_from": None}
-    assert await document(world, "profiles show py") == shown
-    assert json.loads((await run(world, "profiles ls --json")).stdout)[1] == shown
+    expected = {"name": "py", "image": "debian", "flavor": "large", "lifetime_s": 300.0}
+    expected |= {"deadline_s": 7200.0, "egress": "none", "built_from": None}
+    assert await document(world, "profiles show py") == expected
+    assert json.loads((await run(world, "profiles ls --json")).stdout)[1] == expected
     assert (await run(world, "profiles rm py")).stdout == "removed py\n"
-    gone = await run(world, "profiles rm py")
-    assert (gone.status, gone.stderr) == (1, "no profile 'py'; see: profiles ls\n")
+    result = await run(world, "profiles rm py")
+    assert (result.status, result.stderr) == (1, "no profile 'py'; see: profiles ls\n")
 
 
-async def test_a_profile_is_built_from_the_command_line(sleepy: World) -> None:
+async def test_profiles_build_copies_the_disk_of_a_box(sleepy: World) -> None:
     await run(sleepy, "up web")
     row = (await run(sleepy, "profiles build lab --from web --deadline 2h")).stdout
     assert row.endswith("\nlab   debian  -       -         2h        -\n")
     assert (await run(sleepy, "profiles ls")).stdout == row
     assert "built from: web@s1\n" in (await run(sleepy, "profiles show lab")).stdout
     assert (await document(sleepy, "profiles show lab"))["built_from"] == "web@s1"
-    gone = await run(sleepy, "profiles build lab --from nothing")
-    assert (gone.status, gone.stderr) == (1, "no box 'nothing'; see: ls\n")
+    result = await run(sleepy, "profiles build lab --from nothing")
+    assert (result.status, result.stderr) == (1, "no box 'nothing'; see: ls\n")
 
 
-async def test_what_the_command_line_refuses(world: World) -> None:
-    for line, said in (
+async def test_invalid_command_lines_are_rejected(world: World) -> None:
+    for line, message in (
         ("profiles", "profiles needs one of: profiles set, profiles build"),
         ("profiles set py", "required: --image"),
         ("profiles build py", "required: --from"),
@@ -59,17 +59,17 @@ async def test_what_the_command_line_refuses(world: World) -> None:
         ("profiles set py --image debian --deadline 0s", "deadline '0s' must be positive"),
     ):
         result = await run(world, line)
-        assert (result.status, said in result.stderr) == (2, True), result.stderr
+        assert (result.status, message in result.stderr) == (2, True), result.stderr
 
 
-async def test_up_notes_and_the_mark_of_a_clamped_deadline(world: World) -> None:
+async def test_a_shortened_deadline_has_a_note_and_a_mark(world: World) -> None:
     result = await run(world, "up --durable 'web^400d'")
     assert result.stderr == "deadline ^400d shortened: the maximum for box web is ^365d\n"
     assert "2027-01-02T03:04:05Z (max)" in result.stdout
     assert "2027-01-02T03:04:05Z (max)" in (await run(world, "ls")).stdout
     assert "2027-01-02T03:04:05Z (max)" in (await run(world, "info web")).stdout
-    shown = await document(world, "up --no-durable web")
-    assert (shown["durable"], shown["clamped"]) == (False, True)
+    box = await document(world, "up --no-durable web")
+    assert (box["durable"], box["clamped"]) == (False, True)
     assert "(max)" not in (await run(world, "up 'db^1h'")).stdout
     help_page = (await run(world, "help up")).stdout
     assert "--durable | --no-durable" in help_page

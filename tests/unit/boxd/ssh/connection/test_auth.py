@@ -1,4 +1,4 @@
-"""Which keys are identities."""
+"""Which keys are accepted as identities, and what authentication binds."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from boxd.ssh.connection.auth import MAX_ATTEMPTS, MAX_REJECTED, Authentication,
 
 
 def key(algorithm: str) -> asyncssh.SSHKey:
-    """A public key that came over the wire, as the front door gets it."""
+    """Return a new public key in the form that the listener receives."""
     return asyncssh.import_public_key(asyncssh.generate_private_key(algorithm).export_public_key())
 
 
 def rsa(bits: int) -> asyncssh.SSHKey:
-    """The same of RSA."""
+    """Return a new RSA public key of this size."""
     private = asyncssh.generate_private_key("ssh-rsa", key_size=bits)
     return asyncssh.import_public_key(private.export_public_key())
 
 
-def test_an_owner_is_the_fingerprint() -> None:
+def test_the_owner_is_the_fingerprint() -> None:
     public = key("ssh-ed25519")
     assert owner_of_key(public) == public.get_fingerprint("sha256")
 
@@ -31,19 +31,19 @@ def test_rsa_keys_need_2048_bits() -> None:
     assert owner_of_key(rsa(2032)) is None
 
 
-def test_dsa_is_refused() -> None:
+def test_dsa_keys_are_rejected() -> None:
     assert owner_of_key(key("ssh-dss")) is None
 
 
 @pytest.mark.parametrize("algorithm", [b"rsa-sha2-256", b"rsa-sha2-512", b"ssh-rsa"])
-def test_an_accepted_rsa_key_verifies_no_sha1(algorithm: bytes) -> None:
+def test_an_accepted_rsa_key_rejects_sha1_signatures(algorithm: bytes) -> None:
     private = asyncssh.generate_private_key("ssh-rsa", key_size=2048)
     public = asyncssh.import_public_key(private.export_public_key())
     signature = private.sign(b"data", algorithm)
     assert public.verify(b"data", signature)
     assert owner_of_key(public) is not None
     assert public.verify(b"data", signature) == (algorithm != b"ssh-rsa")
-    # The library's other keys are as they were.
+    # Other key objects of the library do not change.
     assert asyncssh.import_public_key(private.export_public_key()).verify(b"data", signature)
 
 
@@ -59,7 +59,7 @@ def test_the_last_offered_pair_is_bound() -> None:
     assert auth.public_key == own.export_public_key().decode().strip()
 
 
-def test_nothing_is_bound_to_a_rejected_key() -> None:
+def test_a_rejected_key_is_not_bound() -> None:
     auth = Authentication()
     assert auth.offer("web", key("ssh-ed25519"))
     assert not auth.offer("web", key("ssh-dss"))
@@ -71,13 +71,13 @@ def test_nothing_is_bound_to_a_rejected_key() -> None:
 
 
 def signed(private: asyncssh.SSHKey) -> tuple[asyncssh.SSHKey, bytes]:
-    """The public key, as it came over the wire, and a good signature."""
+    """Return the public key in the form that the listener receives, and a valid signature."""
     public = asyncssh.import_public_key(private.export_public_key())
     return public, private.sign(b"data", private.algorithm)
 
 
 @pytest.mark.parametrize("user", ["sudo", "SUDO"])
-def test_only_signatures_of_administrators_are_good_for_their_user(user: str) -> None:
+def test_only_administrators_can_authenticate_as_sudo(user: str) -> None:
     administrators: set[str] = set()
     auth = Authentication(administrators)
     private = asyncssh.generate_private_key("ssh-ed25519")
@@ -87,9 +87,9 @@ def test_only_signatures_of_administrators_are_good_for_their_user(user: str) ->
         assert public.verify(b"data", signature)
         assert auth.complete().via == "ssh_key"
     public, signature = signed(private)
-    assert auth.offer(user, public), "an offer tells nothing"
+    assert auth.offer(user, public), "an offer must not reveal who is an administrator"
     assert not public.verify(b"data", signature)
-    assert auth.complete().via == "ssh_key", "nor would one that was found good make one"
+    assert auth.complete().via == "ssh_key", "even a verified signature gives no access"
     administrators.add(public.get_fingerprint("sha256"))
     public, signature = signed(private)
     assert auth.offer(user, public)
@@ -98,7 +98,7 @@ def test_only_signatures_of_administrators_are_good_for_their_user(user: str) ->
     assert auth.complete() == Principal(public.get_fingerprint("sha256"), None, "admin")
 
 
-def test_tries_run_out() -> None:
+def test_attempts_run_out() -> None:
     weak, good = key("ssh-dss"), key("ssh-ed25519")
     auth = Authentication()
     for _ in range(MAX_REJECTED):

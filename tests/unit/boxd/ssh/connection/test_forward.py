@@ -1,4 +1,4 @@
-"""What becomes of a forwarding whose connection ends at once."""
+"""Forwardings whose connection ends at once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from boxd.model.progress import Progress
 
 
-def unattached(why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]:
-    raise AssertionError("nobody is there any more")
+def attach_fails(why: str, progress: Progress) -> AbstractAsyncContextManager[Attachment]:
+    raise AssertionError("the task must not start")
 
 
-async def test_who_waits_for_a_forwarding_that_never_began_is_told() -> None:
-    """The client is gone before the task that dials for it has run: asyncssh's own waits for it."""
+async def test_a_forwarding_that_is_cancelled_before_its_first_step_is_rejected() -> None:
+    """The client disconnects before the dialling task runs; asyncssh waits for the result."""
     tasks = BackgroundTasks()
-    released: list[bool] = []
-    forwarder = Forwarder(tasks, unattached, "forward")
+    closed: list[bool] = []
+    forwarder = Forwarder(tasks, attach_fails, "forward")
     opening = asyncio.create_task(
-        forwarder.open(port_dialer("127.0.0.1", 9), lambda: released.append(True))
+        forwarder.open(port_dialer("127.0.0.1", 9), lambda: closed.append(True))
     )
     await asyncio.sleep(0)
     tasks.cancel()
     with pytest.raises(asyncssh.ChannelOpenError, match="the connection is closing"):
         async with asyncio.timeout(60):
             await opening
-    assert released == [True]
+    assert closed == [True]

@@ -1,4 +1,4 @@
-"""The host key survives restarts and is nobody else's."""
+"""The host key survives restarts and is private."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_it_is_made_once_private_and_ed25519(tmp_path: Path) -> None:
+def test_the_key_is_created_once_and_is_private(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     first = load_host_key(keys)
     assert load_host_key(keys) == first
@@ -24,21 +24,21 @@ def test_it_is_made_once_private_and_ed25519(tmp_path: Path) -> None:
     assert [path.name for path in keys.iterdir()] == [FILE]
 
 
-def test_of_two_at_once_one_wins(tmp_path: Path) -> None:
+def test_concurrent_calls_return_one_key(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         results = list(pool.map(load_host_key, [tmp_path, tmp_path]))
     assert results[0] == results[1]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644])
-def test_a_readable_key_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+def test_a_readable_key_is_rejected_with_the_remedy(tmp_path: Path, mode: int) -> None:
     load_host_key(tmp_path)
     (tmp_path / FILE).chmod(mode)
     with pytest.raises(Unavailable, match=f"chmod 600 {tmp_path / FILE}"):
         load_host_key(tmp_path)
 
 
-def test_a_broken_key_is_named(tmp_path: Path) -> None:
+def test_a_corrupt_key_is_named(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("nonsense")
     (tmp_path / FILE).chmod(0o600)
     with pytest.raises(Unavailable, match=FILE):

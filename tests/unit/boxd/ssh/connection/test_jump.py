@@ -1,4 +1,4 @@
-"""What targets of user `jump` lead to."""
+"""The targets of user `jump`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def jumps() -> JumpTargets[BoxRoute]:
-    return JumpTargets(frozenset({"large"}), lambda to: to)
+def targets() -> JumpTargets[BoxRoute]:
+    return JumpTargets(frozenset({"large"}), lambda route: route)
 
 
-def test_one_text_leads_to_one_target(jumps: JumpTargets[BoxRoute]) -> None:
-    fresh = jumps.target("web+")
-    assert jumps.target("web+") is fresh
+def test_the_same_text_leads_to_the_same_target(targets: JumpTargets[BoxRoute]) -> None:
+    fresh = targets.target("web+")
+    assert targets.target("web+") is fresh
     assert fresh.creates_new_box
-    assert jumps.target("web") is not fresh
-    assert not jumps.target("web").creates_new_box
+    assert targets.target("web") is not fresh
+    assert not targets.target("web").creates_new_box
 
 
-def test_one_pair_of_brackets_is_taken_off(jumps: JumpTargets[BoxRoute]) -> None:
-    assert jumps.target("[ws1/web:img:large^1h+5m]").target == "ws1/web:img:large^1h+5m"
+def test_one_pair_of_brackets_is_removed(targets: JumpTargets[BoxRoute]) -> None:
+    assert targets.target("[ws1/web:img:large^1h+5m]").target == "ws1/web:img:large^1h+5m"
     with pytest.raises(asyncssh.ChannelOpenError):
-        jumps.target("[[web]]")
+        targets.target("[[web]]")
 
 
-def test_what_is_no_spec_is_refused_and_can_be_shown(jumps: JumpTargets[BoxRoute]) -> None:
+def test_invalid_specs_are_rejected_with_a_printable_reason(targets: JumpTargets[BoxRoute]) -> None:
     for text in ("", "[]", "cli", "a\x1bb", "a\u202eb", "x" * 513):
-        with pytest.raises(asyncssh.ChannelOpenError) as refused:
-            jumps.target(text)
-        assert refused.value.reason.isprintable()
+        with pytest.raises(asyncssh.ChannelOpenError) as caught:
+            targets.target(text)
+        assert caught.value.reason.isprintable()
 
 
-def test_what_is_remembered_is_bounded(jumps: JumpTargets[BoxRoute]) -> None:
-    first = jumps.target("first")
+def test_the_number_of_targets_is_bounded(targets: JumpTargets[BoxRoute]) -> None:
+    first = targets.target("first")
     for number in range(10 * MAX_TARGETS):
-        jumps.target(f"web{number}")
-    assert len(jumps._targets) == MAX_TARGETS
-    assert jumps.target("first") is not first
+        targets.target(f"web{number}")
+    assert len(targets._targets) == MAX_TARGETS
+    assert targets.target("first") is not first

@@ -1,4 +1,4 @@
-"""What usernames ask for."""
+"""The routes of user names."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ FLAVORS = frozenset({"small"})
 
 
 @pytest.mark.parametrize(
-    ("user", "what"),
+    ("user", "topic"),
     [("images", "images"), ("image", "images"), ("cli", "cli"), ("CLI", "cli"), ("Help", "help")],
 )
-def test_text(user: str, what: str) -> None:
-    to = route(user, FLAVORS)
-    assert isinstance(to, TextRoute)
-    assert to.topic == what
+def test_text_routes(user: str, topic: str) -> None:
+    result = route(user, FLAVORS)
+    assert isinstance(result, TextRoute)
+    assert result.topic == topic
 
 
 @pytest.mark.parametrize(
-    ("user", "once"),
+    ("user", "creates_new_box"),
     [("web", False), ("ws/web:img:small^1h", False), ("web+", True), ("_", True), ("_:img", True)],
 )
-def test_specs(user: str, once: bool) -> None:
-    to = route(user, FLAVORS)
-    assert isinstance(to, BoxRoute)
-    assert (to.target, to.kind, to.creates_new_box) == (user, "spec", once)
+def test_box_specs(user: str, creates_new_box: bool) -> None:
+    result = route(user, FLAVORS)
+    assert isinstance(result, BoxRoute)
+    assert (result.target, result.kind, result.creates_new_box) == (user, "spec", creates_new_box)
 
 
 @pytest.mark.parametrize("reference", ["web", "ws/web", "beef", "0123456789abcdef" * 2])
-def test_references_never_create(reference: str) -> None:
-    to = route(f"Session-{reference}", FLAVORS)
-    assert to == BoxRoute(reference, None)
-    assert isinstance(to, BoxRoute)
-    assert (to.kind, to.creates_new_box) == ("reference", False)
+def test_references_never_create_a_box(reference: str) -> None:
+    result = route(f"Session-{reference}", FLAVORS)
+    assert result == BoxRoute(reference, None)
+    assert isinstance(result, BoxRoute)
+    assert (result.kind, result.creates_new_box) == ("reference", False)
 
 
 @pytest.mark.parametrize(
-    ("user", "to"),
+    ("user", "expected"),
     [
         ("sudo", AdminRoute()),
         ("JUMP", JumpRoute()),
@@ -60,19 +60,19 @@ def test_references_never_create(reference: str) -> None:
         ("svcs_no/token:at^all", ShareRoute(Secret("svcs_no/token:at^all"))),
     ],
 )
-def test_users_of_other_kinds(user: str, to: Route) -> None:
-    assert route(user, FLAVORS) == to
+def test_other_routes(user: str, expected: Route) -> None:
+    assert route(user, FLAVORS) == expected
     assert "aaaa" not in repr(route(user, FLAVORS))
 
 
 @pytest.mark.parametrize("user", ["", "session-", "session-a b", "we_b", "web:", "session"])
-def test_the_rest(user: str) -> None:
-    to = route(user, FLAVORS)
+def test_invalid_names(user: str) -> None:
+    result = route(user, FLAVORS)
     if user == "session":
-        assert isinstance(to, BoxRoute)
+        assert isinstance(result, BoxRoute)
     else:
-        assert isinstance(to, InvalidRoute)
-        assert isinstance(to.error, BadName)
+        assert isinstance(result, InvalidRoute)
+        assert isinstance(result.error, BadName)
 
 
 @given(st.text(max_size=80))

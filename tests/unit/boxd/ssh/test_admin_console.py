@@ -1,4 +1,4 @@
-"""The console of administrators on fakes: what it shows, does, refuses and writes down."""
+"""The administrators' console with fakes: output, effects, errors and audit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOBODY = _owner("N")
 
 
 async def sudo(world: World, line: str | None, principal: Principal = ADMIN) -> Result:
-    """One command line of an administrator, some time after the one before."""
+    """Run one command line of an administrator, a second after the last one."""
     world.clock.turn(timedelta(seconds=1))
     return await run_audited(
         line,
@@ -48,28 +48,28 @@ async def sudo(world: World, line: str | None, principal: Principal = ADMIN) -> 
     )
 
 
-async def done(world: World, line: str) -> str:
-    """What a command wrote that did what it was asked for."""
+async def succeed(world: World, line: str) -> str:
+    """Run a command that must succeed, and return its output."""
     result = await sudo(world, line)
     assert result.status == 0, result.stderr
     return result.stdout
 
 
-async def refused(world: World, line: str, status: int = 1) -> str:
-    """What a command said that did nothing."""
+async def fail(world: World, line: str, status: int = 1) -> str:
+    """Run a command that must fail, and return its error text."""
     result = await sudo(world, line)
     assert (result.status, result.stdout) == (status, "")
     return result.stderr
 
 
 async def hold(ops: Operations, who: Principal, ref: str) -> None:
-    """Is attached to a box until that is ended."""
+    """Attach to a box until the attachment is ended."""
     async with ops.boxes.attach(who, BoxAccess(ref, kind="reference", why="x")):
         await asyncio.Event().wait()
 
 
-async def last(world: World) -> Audit:
-    """The newest entry of the audit."""
+async def newest_entry(world: World) -> Audit:
+    """Return the newest entry of the audit."""
     [entry] = await world.store.audits(1)
     return entry
 
@@ -100,18 +100,18 @@ async def test_every_command_has_stable_columns_and_json(sleepy: World) -> None:
         "help": "ssh sudo@host owners",
     }
     for line, header in columns.items():
-        shown = await done(sleepy, line)
-        assert shown.splitlines()[0].split() == header.split(), line
-        assert isinstance(json.loads(await done(sleepy, f"{line} --json")), list | dict)
-    for line, said in lines.items():
-        assert said in await done(sleepy, line)
+        output = await succeed(sleepy, line)
+        assert output.splitlines()[0].split() == header.split(), line
+        assert isinstance(json.loads(await succeed(sleepy, f"{line} --json")), list | dict)
+    for line, message in lines.items():
+        assert message in await succeed(sleepy, line)
     words = {" ".join(command.words) for command in CONSOLE.commands}
-    tried = {line for line in [*columns, *lines] for word in words if line.startswith(word)}
-    assert tried == {*columns, *lines}
-    assert all(any(line.startswith(word) for line in tried) for word in words)
+    covered = {line for line in [*columns, *lines] for word in words if line.startswith(word)}
+    assert covered == {*columns, *lines}
+    assert all(any(line.startswith(word) for line in covered) for word in words)
 
 
-async def test_json_of_what_acts(world: World) -> None:
+async def test_json_of_commands_with_effects(world: World) -> None:
     box = await world.operations.boxes.up(ANN, "ws1/web")
     await world.operations.keys.create_key(ANN, "laptop", scope=None, ttl=None)
     documents = {
@@ -125,40 +125,40 @@ async def test_json_of_what_acts(world: World) -> None:
         "drain --cancel": {"draining": False},
     }
     for line, document in documents.items():
-        assert json.loads(await done(world, f"{line} --json")) == document
-    wrong = await sudo(world, "rm 0 --json")
-    assert (wrong.status, json.loads(wrong.stderr)) == (1, {"error": "no box '0'; see: ls"})
+        assert json.loads(await succeed(world, f"{line} --json")) == document
+    result = await sudo(world, "rm 0 --json")
+    assert (result.status, json.loads(result.stderr)) == (1, {"error": "no box '0'; see: ls"})
 
 
-async def test_it_sees_and_changes_what_everybody_has(sleepy: World) -> None:
+async def test_it_lists_and_changes_the_boxes_of_all_owners(sleepy: World) -> None:
     mine = await sleepy.operations.boxes.up(ANN, "web")
     await sleepy.operations.boxes.up(ANN, "ws1/db")
     theirs = await sleepy.operations.boxes.up(BEN, "web")
-    came = sleepy.clock.now()
-    listed = json.loads(await done(sleepy, "ls --json"))
-    refs = sorted((one["owner"], one["ref"]) for one in listed)
+    created = sleepy.clock.now()
+    boxes = json.loads(await succeed(sleepy, "ls --json"))
+    refs = sorted((box["owner"], box["ref"]) for box in boxes)
     assert refs == [(ANN.owner, "web"), (ANN.owner, "ws1/db"), (BEN.owner, "web")]
-    assert "ssh_dest" not in listed[0]
-    only = json.loads(await done(sleepy, f"ls --owner {BEN.owner} --json"))
-    assert [one["id"] for one in only] == [theirs.id]
-    await done(sleepy, f"suspend {mine.id}")
-    owners = json.loads(await done(sleepy, "owners --json"))
-    shown = [(one["owner"], one["boxes"], one["running"], one["tier"]) for one in owners]
-    assert shown == [(ANN.owner, 2, 1, "default"), (BEN.owner, 1, 1, "default")]
-    assert owners[0]["last_seen"] == came.isoformat()
-    await done(sleepy, f"rm {mine.id[:31]} {BEN.owner}:web")
+    assert "ssh_dest" not in boxes[0]
+    boxes = json.loads(await succeed(sleepy, f"ls --owner {BEN.owner} --json"))
+    assert [box["id"] for box in boxes] == [theirs.id]
+    await succeed(sleepy, f"suspend {mine.id}")
+    owners = json.loads(await succeed(sleepy, "owners --json"))
+    rows = [(row["owner"], row["boxes"], row["running"], row["tier"]) for row in owners]
+    assert rows == [(ANN.owner, 2, 1, "default"), (BEN.owner, 1, 1, "default")]
+    assert owners[0]["last_seen"] == created.isoformat()
+    await succeed(sleepy, f"rm {mine.id[:31]} {BEN.owner}:web")
     assert [box.ref for box in await sleepy.store.all_boxes()] == ["ws1/db"]
-    assert "running boxes" in await done(sleepy, "stat")
+    assert "running boxes" in await succeed(sleepy, "stat")
 
 
-async def test_references_that_mean_no_one_box(world: World) -> None:
+async def test_references_must_mean_exactly_one_box(world: World) -> None:
     boxes = [await world.operations.boxes.up(who, "web") for who in (ANN, BEN)]
     prefix = next(d for d in "0123456789abcdef" if all(not b.id.startswith(d) for b in boxes))
-    assert "no box" in await refused(world, f"rm {prefix}")
-    assert "no box" in await refused(world, f"rm {NOBODY}:web")
-    assert "no box" in await refused(world, f"kick {ANN.owner}:{boxes[1].id}")
-    assert "give its id" in await refused(world, "suspend web", 2)
-    assert "fingerprint" in await refused(world, "kick SHA256:x:web", 2)
+    assert "no box" in await fail(world, f"rm {prefix}")
+    assert "no box" in await fail(world, f"rm {NOBODY}:web")
+    assert "no box" in await fail(world, f"kick {ANN.owner}:{boxes[1].id}")
+    assert "give its id" in await fail(world, "suspend web", 2)
+    assert "fingerprint" in await fail(world, "kick SHA256:x:web", 2)
     assert len(await world.store.all_boxes()) == 2
 
 
@@ -166,7 +166,7 @@ async def test_an_ambiguous_reference_names_the_candidates(world: World) -> None
     boxes = [await world.operations.boxes.up(ANN, f"box{number}") for number in range(17)]
     first = {box.id[0]: box for box in boxes}
     shared = next(d for d in first if sum(box.id.startswith(d) for box in boxes) > 1)
-    text = await refused(world, f"rm {shared}")
+    text = await fail(world, f"rm {shared}")
     assert "ambiguous" in text
     assert first[shared].id in text
     assert f"{ANN.owner}:{first[shared].ref}" in text
@@ -174,7 +174,7 @@ async def test_an_ambiguous_reference_names_the_candidates(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "status", "said"),
+    ("line", "status", "message"),
     [
         ("", 0, ""),
         ("help nonsense", 2, "no command 'nonsense'"),
@@ -192,59 +192,59 @@ async def test_an_ambiguous_reference_names_the_candidates(world: World) -> None
         ("ls \x1b]0;x\x07", 2, "unrecognized arguments: \\x1b]0;x\\x07"),
     ],
 )
-async def test_what_makes_no_sense_is_refused_and_written_down(
-    world: World, line: str, status: int, said: str
+async def test_invalid_commands_are_rejected_and_recorded(
+    world: World, line: str, status: int, message: str
 ) -> None:
     result = await sudo(world, line)
     assert result.status == status
-    assert said in result.stderr
-    entry = await last(world)
+    assert message in result.stderr
+    entry = await newest_entry(world)
     assert (entry.admin, entry.status) == (ADMIN.owner, status)
     assert entry.line == (line.replace("\x1b", "\\x1b").replace("\x07", "\\x07") or "help")
 
 
-async def test_it_is_written_down_before_it_is_done(
+async def test_a_command_is_recorded_before_it_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = await world.operations.boxes.up(ANN, "web")
-    seen: list[Audit] = []
+    entries: list[Audit] = []
 
     async def remove(_: object) -> None:
-        seen.append(await last(world))
+        entries.append(await newest_entry(world))
 
     monkeypatch.setattr(world.lifecycle, "remove", remove)
-    await done(world, f"rm {box.id}")
-    [before] = seen
+    await succeed(world, f"rm {box.id}")
+    [before] = entries
     assert (before.line, before.status, before.owners) == (f"rm {box.id}", None, ())
-    after = await last(world)
+    after = await newest_entry(world)
     assert (after.id, after.status, after.owners) == (before.id, 0, (ANN.owner,))
 
 
-async def test_what_cannot_be_written_down_is_not_done(
+async def test_a_command_that_cannot_be_recorded_does_not_run(
     world: World, monkeypatch: pytest.MonkeyPatch, assert_logs: AssertLogs
 ) -> None:
     box = await world.operations.boxes.up(ANN, "web")
 
-    async def fail(*_: object) -> None:
+    async def unavailable(*_: object) -> None:
         raise Unavailable("the database does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.store, "add_audit", fail)
-        text = await refused(world, f"rm {box.id}")
+        patch.setattr(world.store, "add_audit", unavailable)
+        text = await fail(world, f"rm {box.id}")
         assert (
             "nothing was done, because the audit cannot be written: the database does not" in text
         )
-        shown = await sudo(world, "ls --json")
-        assert "nothing was done" in json.loads(shown.stderr)["error"]
-    assert [one.id for one in await world.store.all_boxes()] == [box.id]
+        result = await sudo(world, "ls --json")
+        assert "nothing was done" in json.loads(result.stderr)["error"]
+    assert [stored.id for stored in await world.store.all_boxes()] == [box.id]
     with monkeypatch.context() as patch, assert_logs("end of a command is not in the audit"):
-        patch.setattr(world.store, "finish_audit", fail)
-        await done(world, f"rm {box.id}")
-    assert (await last(world)).status is None
+        patch.setattr(world.store, "finish_audit", unavailable)
+        await succeed(world, f"rm {box.id}")
+    assert (await newest_entry(world)).status is None
     assert await world.store.all_boxes() == []
 
 
-async def test_no_verb_is_done_without_an_entry(world: World) -> None:
+async def test_no_verb_runs_without_an_audit_entry(world: World) -> None:
     ops = world.operations
     box = await ops.boxes.up(ANN, "web")
     calls = {
@@ -264,11 +264,11 @@ async def test_no_verb_is_done_without_an_entry(world: World) -> None:
         "fleet_audits": (1,),
     }
     families = (ops.fleet, ops.owners)
-    verbs = {name for one in families for name in dir(one) if name.startswith("fleet_")}
+    verbs = {name for family in families for name in dir(family) if name.startswith("fleet_")}
     assert verbs == {*calls, "fleet_drain"}
-    async with ops.fleet.audited(ADMIN, "over") as deed:
+    async with ops.fleet.audited(ADMIN, "over") as entry:
         pass
-    for p in (ADMIN, deed.principal, ANN, Principal(ANN.owner, None, "api_key")):
+    for p in (ADMIN, entry.principal, ANN, Principal(ANN.owner, None, "api_key")):
         for verb, arguments in calls.items():
             family = ops.fleet if hasattr(ops.fleet, verb) else ops.owners
             with pytest.raises(Forbidden):
@@ -278,75 +278,75 @@ async def test_no_verb_is_done_without_an_entry(world: World) -> None:
     with pytest.raises(Forbidden):
         async with ops.fleet.audited(ANN, "ls"):
             pass
-    assert [one.id for one in await world.store.all_boxes()] == [box.id]
+    assert [stored.id for stored in await world.store.all_boxes()] == [box.id]
     await ops.boxes.up(ANN, "another")
 
 
-async def test_a_long_line_is_written_down_in_part_and_not_done(world: World) -> None:
+async def test_a_line_that_is_too_long_is_recorded_in_part_and_does_not_run(world: World) -> None:
     box = await world.operations.boxes.up(ANN, "web")
     line = f"rm {box.id} " + "0" * (MAX_LINE - 36)
     assert len(line) == MAX_LINE
     assert (await sudo(world, line)).status == 1, "one reference is wrong, the other was right"
-    assert (await last(world)).line == line
+    assert (await newest_entry(world)).line == line
     assert await world.store.all_boxes() == []
     box = await world.operations.boxes.up(ANN, "web")
-    text = await refused(world, f"rm {box.id} " + "\x01" * (MAX_LINE // 4), 2)
+    text = await fail(world, f"rm {box.id} " + "\x01" * (MAX_LINE // 4), 2)
     assert f"{MAX_LINE} bytes" in text
-    entry = await last(world)
+    entry = await newest_entry(world)
     assert (len(entry.line), entry.status) == (MAX_LINE, 2)
-    assert [one.id for one in await world.store.all_boxes()] == [box.id]
+    assert [stored.id for stored in await world.store.all_boxes()] == [box.id]
 
 
-async def test_tokens_that_were_pasted_are_not_kept(world: World) -> None:
+async def test_pasted_tokens_are_not_recorded(world: World) -> None:
     await sudo(world, f"keys rm {ANN.owner} svc_{'0' * 40} svcs_{'f' * 32}")
-    assert (await last(world)).line == f"keys rm {ANN.owner} svc_*** svcs_***"
+    assert (await newest_entry(world)).line == f"keys rm {ANN.owner} svc_*** svcs_***"
 
 
-async def test_the_audit_shows_the_newest_last_and_whom_it_was_about(world: World) -> None:
+async def test_the_audit_lists_the_newest_last_with_the_owners_concerned(world: World) -> None:
     boxes = [await world.operations.boxes.up(who, "web") for who in (ANN, BEN)]
     lines = [f"kick {boxes[0].id}", f"keys ls {BEN.owner}", f"rm {boxes[0].id} {boxes[1].id}"]
     for line in lines:
-        await done(world, line)
-    shown = json.loads(await done(world, "audit --json"))
-    assert [one["command"] for one in shown] == [*lines, "audit --json"]
+        await succeed(world, line)
+    entries = json.loads(await succeed(world, "audit --json"))
+    assert [entry["command"] for entry in entries] == [*lines, "audit --json"]
     both = sorted((ANN.owner, BEN.owner))
-    assert [one["owners"] for one in shown] == [[ANN.owner], [BEN.owner], both, []]
-    assert [one["status"] for one in shown] == [0, 0, 0, None]
-    assert {one["admin"] for one in shown} == {ADMIN.owner}
-    about = json.loads(await done(world, f"audit --owner {BEN.owner} --json"))
-    assert [one["command"] for one in about] == lines[1:]
-    assert len((await done(world, "audit -n 2")).splitlines()) == 3
+    assert [entry["owners"] for entry in entries] == [[ANN.owner], [BEN.owner], both, []]
+    assert [entry["status"] for entry in entries] == [0, 0, 0, None]
+    assert {entry["admin"] for entry in entries} == {ADMIN.owner}
+    entries_of_ben = json.loads(await succeed(world, f"audit --owner {BEN.owner} --json"))
+    assert [entry["command"] for entry in entries_of_ben] == lines[1:]
+    assert len((await succeed(world, "audit -n 2")).splitlines()) == 3
 
 
-async def test_a_tier_counts_from_the_next_box_on(world: World) -> None:
-    await done(world, f"tier set {ANN.owner} small")
+async def test_a_tier_applies_from_the_next_box_on(world: World) -> None:
+    await succeed(world, f"tier set {ANN.owner} small")
     for number in range(2):
         await world.operations.boxes.up(ANN, f"box{number}")
     with pytest.raises(QuotaExceeded, match="2 running boxes"):
         await world.operations.boxes.up(ANN, "more")
-    tiers = json.loads(await done(world, "tier ls --json"))
-    assert [(one["tier"], one["owners"]) for one in tiers] == [
+    tiers = json.loads(await succeed(world, "tier ls --json"))
+    assert [(tier["tier"], tier["owners"]) for tier in tiers] == [
         ("default", 0),
         ("large", 0),
         ("small", 1),
     ]
     assert tiers[2]["boxes"] == 5
-    await done(world, f"tier set {ANN.owner} default")
+    await succeed(world, f"tier set {ANN.owner} default")
     await world.operations.boxes.up(ANN, "more")
 
 
-async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
+async def test_a_blocked_owner_has_no_access(world: World) -> None:
     ops = world.operations
     box = await ops.boxes.up(ANN, "web")
     _, key = await ops.keys.create_key(ANN, "laptop", scope=None, ttl=None)
     _, token = await ops.shares.create_share(ANN, "web", ttl=None)
     holder = await ops.shares.principal_of_share(token)
-    held = [asyncio.create_task(hold(ops, who, box.id)) for who in (ANN, holder, BEN)]
+    tasks = [asyncio.create_task(hold(ops, who, box.id)) for who in (ANN, holder, BEN)]
     await until(lambda: world.lifecycle.attachments.count(box.id) == 2)
-    assert json.loads(await done(world, f"block {ANN.owner} --json"))["ended"] == 2
-    ends = await asyncio.gather(*held, return_exceptions=True)
-    assert [type(end) for end in ends] == [Forbidden, Forbidden, NotFound]
-    assert str(ends[0]) == "this account is blocked: ask the operator of this service"
+    assert json.loads(await succeed(world, f"block {ANN.owner} --json"))["ended"] == 2
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results] == [Forbidden, Forbidden, NotFound]
+    assert str(results[0]) == "this account is blocked: ask the operator of this service"
     for who in (ANN, holder):
         with pytest.raises(Forbidden, match="blocked"):
             async with ops.boxes.attach(who, BoxAccess(box.id, kind="reference", why="x")):
@@ -358,49 +358,49 @@ async def test_who_is_blocked_gets_in_nowhere(world: World) -> None:
     with pytest.raises(InvalidShare):
         await ops.shares.principal_of_share(token)
     ops.callers.check_admitted(BEN)
-    shown = json.loads(await done(world, "owners --json"))
-    assert [one["blocked"] is None for one in shown] == [False]
+    owners = json.loads(await succeed(world, "owners --json"))
+    assert [row["blocked"] is None for row in owners] == [False]
     await world.restart()
     ops = world.operations
     with pytest.raises(Forbidden, match="blocked"):
         await ops.keys.principal_of_key(key.reveal())
-    await done(world, f"unblock {ANN.owner}")
-    await done(world, f"unblock {ANN.owner}")
+    await succeed(world, f"unblock {ANN.owner}")
+    await succeed(world, f"unblock {ANN.owner}")
     assert (await ops.keys.principal_of_key(key.reveal())).owner == ANN.owner
     assert await ops.shares.principal_of_share(token) == holder
     async with ops.boxes.attach(ANN, BoxAccess(box.id, kind="reference", why="x")):
         pass
 
 
-async def test_a_kick_ends_all_that_holds_the_box(world: World) -> None:
+async def test_a_kick_ends_all_attachments_of_the_box(world: World) -> None:
     ops = world.operations
     kicked, other = await ops.boxes.up(ANN, "web"), await ops.boxes.up(ANN, "other")
-    held = [asyncio.create_task(hold(ops, ANN, ref)) for ref in ("web", "web", "other")]
+    tasks = [asyncio.create_task(hold(ops, ANN, ref)) for ref in ("web", "web", "other")]
     count = world.lifecycle.attachments.count
     await until(lambda: count(kicked.id) + count(other.id) == 3)
-    assert json.loads(await done(world, f"kick {kicked.id} --json"))["ended"] == 2
-    for task in held[:2]:
+    assert json.loads(await succeed(world, f"kick {kicked.id} --json"))["ended"] == 2
+    for task in tasks[:2]:
         with pytest.raises(Forbidden, match="an administrator of this service ended"):
             await task
     assert (count(kicked.id), count(other.id)) == (0, 1)
-    held[2].cancel()
-    await asyncio.wait(held)
+    tasks[2].cancel()
+    await asyncio.wait(tasks)
     assert {box.state for box in await world.store.all_boxes()} == {"running"}
 
 
 async def test_administrators_cannot_be_blocked(world: World) -> None:
     world.administrators.add(ADMIN.owner)
-    assert "is an administrator" in await refused(world, f"block {ADMIN.owner}")
+    assert "is an administrator" in await fail(world, f"block {ADMIN.owner}")
     world.operations.callers.check_admitted(ADMIN)
     world.administrators.clear()
-    await done(world, f"block {ADMIN.owner}")
+    await succeed(world, f"block {ADMIN.owner}")
 
 
-async def test_drained_it_takes_no_new_work(world: World) -> None:
+async def test_a_draining_service_accepts_no_new_work(world: World) -> None:
     ops = world.operations
     box = await ops.boxes.up(ANN, "web")
     async with ops.boxes.attach(ANN, BoxAccess("web", kind="spec", why="x")):
-        await done(world, "drain")
+        await succeed(world, "drain")
         for attaching in (
             ops.boxes.attach(ANN, BoxAccess("web", kind="spec", why="x")),
             ops.boxes.attach(ANN, BoxAccess("new", kind="spec", why="x")),
@@ -416,9 +416,12 @@ async def test_drained_it_takes_no_new_work(world: World) -> None:
         ):
             with pytest.raises(Unavailable, match="no new work"):
                 await verb
-        assert [one.id for one in await ops.boxes.list_boxes(ANN)] == [box.id]
-        stat = {one["what"]: one["used"] for one in json.loads(await done(world, "stat --json"))}
+        assert [view.id for view in await ops.boxes.list_boxes(ANN)] == [box.id]
+        stat = {
+            level["what"]: level["used"]
+            for level in json.loads(await succeed(world, "stat --json"))
+        }
         assert (stat["draining"], stat["attachments"]) == (True, 1)
-        assert (await done(world, "stat")).splitlines()[-1].split() == ["draining", "yes", "-"]
-    await done(world, "drain --cancel")
+        assert (await succeed(world, "stat")).splitlines()[-1].split() == ["draining", "yes", "-"]
+    await succeed(world, "drain --cancel")
     await ops.boxes.up(ANN, "new")

@@ -1,4 +1,4 @@
-"""A line that the terminal does not show: which bytes are the value, and when there is none."""
+"""Prompts at a terminal: editing of a hidden line, and answers to questions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ([b"\r"], b""),
     ],
 )
-async def test_the_line_as_it_was_edited(pieces: list[bytes], value: bytes) -> None:
+async def test_a_hidden_line_can_be_edited(pieces: list[bytes], value: bytes) -> None:
     typed = Typed(pieces, terminal=True)
     assert await read_hidden_line(typed, "secret") == value
     assert typed.written == b"secret (not shown): \r\n"
@@ -41,30 +41,30 @@ async def test_the_line_as_it_was_edited(pieces: list[bytes], value: bytes) -> N
         ([b"x" * (MAX_STDIN + 1)], "longer than"),
     ],
 )
-async def test_there_is_no_value(pieces: list[bytes], message: str) -> None:
+async def test_an_incomplete_line_is_rejected(pieces: list[bytes], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         await read_hidden_line(Typed(pieces, terminal=True), "secret")
 
 
-async def test_a_client_that_leaves_within_the_line_changes_no_secret(world: World) -> None:
+async def test_a_client_that_disconnects_within_the_line_changes_no_secret(world: World) -> None:
     await run(world, "secret set TOKEN", stdio=Typed([b"whole\r"], terminal=True))
-    left = await run(world, "secret set TOKEN", stdio=Typed([b"ha"], terminal=True))
-    assert left.status == UsageError.exit_status
-    assert "the secret is unchanged" in left.stderr
+    result = await run(world, "secret set TOKEN", stdio=Typed([b"ha"], terminal=True))
+    assert result.status == UsageError.exit_status
+    assert "the secret is unchanged" in result.stderr
     assert "whole" not in (await run(world, "secret ls")).stdout
 
 
 @pytest.mark.parametrize(
-    ("typed", "shown", "answer"),
+    ("typed", "echo", "answer"),
     [
         ("nx\x7fo\r", "nx\b \bo", False),
         ("\x7fyé\x7f\r", "yé\b \b", True),
         ("né\x15y\r", "né\b \b\b \by", True),
     ],
 )
-async def test_the_terminal_shows_an_answer_as_it_is_edited(
-    typed: str, shown: str, *, answer: bool
+async def test_the_terminal_echoes_the_edits_of_an_answer(
+    typed: str, echo: str, *, answer: bool
 ) -> None:
     keys = Typed([typed.encode()], terminal=True)
     assert await confirm(keys, "Remove it?", "box") is answer
-    assert keys.written == f"Remove it? [y/N] {shown}\r\n".encode()
+    assert keys.written == f"Remove it? [y/N] {echo}\r\n".encode()
