@@ -56,7 +56,7 @@ def _json(entry: Audit) -> dict[str, Any]:
 COMMANDS = (
     Command(
         ("audit",),
-        "show the commands of administrators; STATUS - means still running or interrupted",
+        "show the commands of administrators; STATUS -: no end is recorded",
         "audit -n 20",
         _run,
         _arguments,

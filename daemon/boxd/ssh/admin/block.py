@@ -8,7 +8,7 @@ from boxd.ssh.cli.command import Call, Command, Reply
 
 async def _block(call: Call) -> Reply:
     ended = await call.operations.owners.fleet_block(call.principal, call.args.owner)
-    text = f"{call.args.owner} is blocked; ended {ended}\n"
+    text = f"{call.args.owner} is blocked; ended {ended} attachments\n"
     note = "its boxes stay and expire as usual"
     return Reply({"owner": call.args.owner, "blocked": True, "ended": ended}, text, [note])
 

@@ -8,7 +8,7 @@ from boxd.ssh.cli.command import SHORT_ID, Call, Command, Reply
 
 async def _run(call: Call) -> Reply:
     kick = await call.operations.fleet.fleet_kick(call.principal, call.args.box)
-    text = f"ended {kick.ended} of {kick.box.ref} {kick.box.id[:SHORT_ID]}\n"
+    text = f"ended {kick.ended} attachments of {kick.box.ref} {kick.box.id[:SHORT_ID]}\n"
     return Reply({"box": kick.box.id, "owner": kick.owner, "ended": kick.ended}, text)
 
 

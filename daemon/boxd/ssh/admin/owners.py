@@ -1,4 +1,4 @@
-"""`owners`: all owners that have boxes, drives, keys or settings."""
+"""`owners`: all owners with a box, a drive or an account record."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def _set(call: Call) -> Reply:
 COMMANDS = (
     Command(
         ("tier", "ls"),
-        "list the tiers and the number of owners that were given each one",
+        "list the tiers, with the number of owners assigned to each",
         "tier ls",
         _list,
     ),

@@ -22,7 +22,7 @@ _SPECS = (
     ("name^2h", "a new box that is removed after that time (^ttl)"),
     (
         "name+10m",
-        "how long it stays awake after the last user left (+grace); removed if it cannot sleep",
+        "it sleeps 10 minutes after the last user left (+grace); removed if it cannot sleep",
     ),
     ("session-ID", "an existing box, by its name or the start of its ID"),
 )

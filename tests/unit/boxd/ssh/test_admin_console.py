@@ -90,8 +90,8 @@ async def test_every_command_has_stable_columns_and_json(sleepy: World) -> None:
     }
     lines = {
         f"tier set {ANN.owner} large": "has the limits of tier large",
-        f"kick {ANN.owner}:web": "ended 0 of web",
-        f"block {ANN.owner}": "is blocked; ended 0",
+        f"kick {ANN.owner}:web": "ended 0 attachments of web",
+        f"block {ANN.owner}": "is blocked; ended 0 attachments",
         f"unblock {ANN.owner}": "is not blocked",
         f"keys rm {ANN.owner} laptop": "removed laptop",
         "drain": "no new boxes",

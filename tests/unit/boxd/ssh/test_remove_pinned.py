@@ -30,7 +30,7 @@ async def test_rm_rejects_a_pinned_box_and_removes_the_others(world: World) -> N
     await world.operations.boxes.up(ALICE, "db")
     result = await run(world, "rm web db")
     assert (result.status, result.stdout.split()[:2]) == (1, ["removed", "db"])
-    remedy = "To remove it: rm --force web. To take the pin away: unpin web"
+    remedy = "To remove it: rm --force web. To remove the pin: unpin web"
     assert result.stderr == f"{FACT}. {remedy}\n"
     assert await _box_refs(world) == ["web"]
 
@@ -62,7 +62,7 @@ async def test_rm_asks_for_confirmation_at_a_terminal(
     assert (await _box_refs(world) == []) is removed
     assert result.status == (0 if removed else 1)
     if not removed:
-        assert result.stderr == f"{FACT}. It is not removed\n"
+        assert result.stderr == f"{FACT}. It was not removed\n"
 
 
 async def test_rm_asks_neither_with_json_nor_for_a_box_without_a_pin(world: World) -> None:

@@ -63,6 +63,6 @@ COMMANDS = (
         _set,
         _set_arguments,
     ),
-    Command(("agent", "show"), "show it, without its token", "agent show", _show),
-    Command(("agent", "rm"), "remove it and its token", "agent rm", _rm),
+    Command(("agent", "show"), "show the program, without its token", "agent show", _show),
+    Command(("agent", "rm"), "remove the program and its token", "agent rm", _rm),
 )

@@ -49,10 +49,10 @@ def _pin_reply(call: Call, box: BoxView) -> Reply:
 COMMANDS = (
     Command(
         ("pin",),
-        "keep a box awake for a time (2h); its deadline still ends it",
+        "keep a box awake (default: 2h); its deadline still applies",
         "pin web --for 8h --why training",
         _pin,
         _pin_arguments,
     ),
-    Command(("unpin",), "let a pinned box sleep again", "unpin web", _unpin, _ref_arguments),
+    Command(("unpin",), "remove the pin of a box", "unpin web", _unpin, _ref_arguments),
 )

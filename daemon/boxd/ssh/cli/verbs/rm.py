@@ -39,10 +39,10 @@ async def _remove(call: Call, ref: str) -> BoxView:
         return await call.operations.boxes.remove(call.principal, ref, args.ws, force=args.force)
     except Pinned as error:
         if args.json or not call.stdio.terminal:
-            remedy = f"To remove it: rm --force {ref}. To take the pin away: unpin {ref}"
+            remedy = f"To remove it: rm --force {ref}. To remove the pin: unpin {ref}"
             raise Pinned(error.fact, remedy) from None
         if not await confirm(call.stdio, f"{error.fact}. Remove it?", "box"):
-            raise Pinned(error.fact, "It is not removed") from None
+            raise Pinned(error.fact, "It was not removed") from None
     return await call.operations.boxes.remove(call.principal, ref, args.ws, force=True)
 
 

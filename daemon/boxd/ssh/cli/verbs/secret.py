@@ -88,7 +88,7 @@ def _json(secret: StoredSecret) -> dict[str, Any]:
 COMMANDS = (
     Command(
         ("secret", "set"),
-        "set an environment variable in your boxes; its value is read from standard input",
+        "set a variable for your boxes; reads its value from stdin, or asks for it",
         "secret set API_TOKEN -w api < token.txt",
         _set,
         _name_arguments,

@@ -96,7 +96,7 @@ COMMANDS = (
     ),
     Command(
         ("share", "create"),
-        "the same, also for a box named ls, rm or create",
+        "like share, also for a box that is named ls, rm or create",
         "share create web --ttl 1d",
         _create,
         _create_arguments,

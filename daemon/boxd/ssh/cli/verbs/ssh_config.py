@@ -70,7 +70,7 @@ def _blocks(
 ) -> list[str]:
     """Return the blocks: user `cli`, the jump host if a box needs it, and the boxes.
 
-    `whole`: the boxes are all boxes of the account, not a selection.
+    `whole`: include the block of user `cli`.
     """
     blocks = []
     if whole:
@@ -119,7 +119,7 @@ def _common(identity: str | None, *, shared: bool) -> list[tuple[str, str]]:
 def _quoted(path: str) -> str:
     if not path or not path.isprintable() or '"' in path or "\\" in path:
         raise BadRequest(
-            f"the name of the identity file {shown(path)} cannot be used in ssh_config"
+            f"the name of the identity file {shown(path)} cannot be in ssh_config; rename it"
         )
     return f'"{path}"' if " " in path else path
 

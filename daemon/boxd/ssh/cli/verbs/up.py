@@ -33,7 +33,7 @@ async def _run(call: Call) -> Reply:
 COMMANDS = (
     Command(
         ("up",),
-        "create or start a box; a durable one is never removed for being unused",
+        "create or start a box; --durable: keep it even if it is unused",
         "up 'web:debian:small^2h'",
         _run,
         _arguments,
