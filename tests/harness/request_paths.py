@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncssh
 import httpx
-from boxd.ssh.connection.server import FrontDoor
 
 from boxd.config import Address, Config
 from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
 from boxd.mcp.service import Plane
-from boxd.ssh.cli.registry import cli
+from boxd.ssh.cli.registry import build_console
+from boxd.ssh.connection.listener import SshListener
+from boxd.ssh.connection.listener_state import ListenerSettings
 from tests.checks.source import PACKAGES, ROOT
 from tests.harness.frontdoor import make_keys
 from tests.harness.world import ALICE, SteppedBackend, World
@@ -179,8 +180,10 @@ async def open_doors(root: Path) -> AsyncIterator[Doors]:
     plane = Plane(world.operations)
     config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
     api = ApiServer(Api(world.operations, config, plane), config)
-    address = Address("127.0.0.1", 0)
-    door = FrontDoor(world.operations, address, make_keys(root), console=cli(plane.serve_lines))
+    settings = ListenerSettings(
+        Address("127.0.0.1", 0), make_keys(root), console=build_console(plane.serve_lines)
+    )
+    door = SshListener(world.operations, settings)
     try:
         await door.start()
         url = f"http://{await api.start()}"

@@ -162,7 +162,7 @@ class Assembly:
             config["relay_key"] = box.relay_key
         run_dir = self._places.run_dir(box.id)
         write = asyncio.to_thread(_write_run_dir, run_dir, json.dumps(config), private_key)
-        # A thread outlives the cancellation of its caller. The removal of the box would race with it.
+        # A thread outlives the cancellation of its caller. A removal of the box would race with it.
         await ended(asyncio.ensure_future(write))
 
     async def start(self, box: Box, *, copied: bool = False) -> None:
