@@ -45,7 +45,7 @@ from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
 from boxd.images import runtime
 from boxd.maintenance import catalog_of
-from boxd.mcp.service import Plane
+from boxd.mcp.service import McpService
 from boxd.names.preview import example_url
 from boxd.operations import Dependencies, Operations
 from boxd.secret import random_hex
@@ -334,15 +334,15 @@ class Service:
         )
 
     async def _open_doors(self, operations: Operations, keys: Path) -> None:
-        plane = Plane(operations)
-        self._stack.push_async_callback(plane.close)
+        mcp = McpService(operations)
+        self._stack.push_async_callback(mcp.close)
         self._door = SshListener(
             operations,
             ListenerSettings(
                 self._config.ssh_addr,
                 keys,
                 trusted=self._config.trusted_sources,
-                console=build_console(plane.serve_lines),
+                console=build_console(mcp.serve_lines),
                 public_address=self._config.ssh_host,
                 administrators=self._administrators,
                 preview_domain=self._config.preview_domain if self._config.api_addr else None,
@@ -352,7 +352,7 @@ class Service:
         self._stack.push_async_callback(self._close_door)
         self.ssh_addr = Address(self._config.ssh_addr.host, self._door.port)
         if self._config.api_addr is not None:
-            server = ApiServer(Api(operations, self._config, plane), self._config)
+            server = ApiServer(Api(operations, self._config, mcp), self._config)
             self.api_addr = await server.start()
             self._stack.push_async_callback(server.close)
 

@@ -128,4 +128,4 @@ async def test_a_page_of_another_origin_learns_nothing(visited: Visited) -> None
     page = await visited.page(visited.other)
     assert await visited.ask(page, "initialize") == {"failed": "TypeError"}
     assert await visited.ask(page, "initialize", key="svc_" + "0" * 40) == {"failed": "TypeError"}
-    assert visited.site.web.plane._http._sessions == {}
+    assert visited.site.web.mcp._http._sessions == {}

@@ -85,7 +85,7 @@ async def _by_lines(web: Web, random: Random) -> None:
     ]
     stdio = Typed(b"\n".join(one.replace(b"\n", b" ") for one in said) + b"\n")
     principal = await web.operations.keys.principal_of_key(web.key)
-    await web.plane.serve_lines(principal, stdio)
+    await web.mcp.serve_lines(principal, stdio)
     for line in bytes(stdio.shown).splitlines():
         answer: dict[str, Any] = json.loads(line)
         assert answer["jsonrpc"] == "2.0"

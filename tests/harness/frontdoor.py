@@ -33,7 +33,7 @@ from boxd.boxes.limits.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address
 from boxd.errors import Unavailable, UnknownImage, Unsupported
-from boxd.mcp.service import Plane
+from boxd.mcp.service import McpService
 from boxd.model.catalog import Flavor, Image
 from boxd.operations import Dependencies, Operations
 from boxd.ssh.cli.registry import build_console
@@ -324,13 +324,13 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     operations = composed(store, lifecycle, catalog, tiers, access_policy, keys)
     await lifecycle.start()
     await lifecycle.agents.close()  # tests stop agents, and end them, for a while
-    plane = Plane(operations)
+    mcp = McpService(operations)
     door = SshListener(
         operations,
         ListenerSettings(
             Address("127.0.0.1", 0),
             keys,
-            console=build_console(plane.serve_lines),
+            console=build_console(mcp.serve_lines),
             administrators=administrators,
         ),
     )
@@ -350,7 +350,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
         )
     finally:
         await door.close(drain_s=0)
-        await plane.close()
+        await mcp.close()
         await lifecycle.close(stop_boxes=True)
         await operations.close()
         await backend.close()

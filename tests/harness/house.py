@@ -27,7 +27,7 @@ from boxd.config import Address, Config
 from boxd.errors import Conflict
 from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
-from boxd.mcp.service import Plane
+from boxd.mcp.service import McpService
 from boxd.principal import Principal
 from boxd.secret import Secret
 from boxd.ssh.cli.registry import build_console
@@ -362,9 +362,9 @@ async def empty_house(
             api_hosts=("api.test",),
             preview_domain=PREVIEW_DOMAIN,
         )
-        plane = Plane(house.operations)
-        stack.push_async_callback(plane.close)
-        api = Api(house.operations, config, plane)
+        mcp = McpService(house.operations)
+        stack.push_async_callback(mcp.close)
+        api = Api(house.operations, config, mcp)
         server = ApiServer(api, config)
         http = await server.start()
         stack.push_async_callback(server.close)
@@ -375,7 +375,7 @@ async def empty_house(
             ListenerSettings(
                 Address("127.0.0.1", 0),
                 root / "keys",
-                console=build_console(plane.serve_lines),
+                console=build_console(mcp.serve_lines),
                 administrators=house.administrators,
             ),
             house.clock,

@@ -26,7 +26,7 @@ from boxd.config import Address, Config
 from boxd.errors import Conflict, Unavailable
 from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
-from boxd.mcp.service import Plane
+from boxd.mcp.service import McpService
 from boxd.model.usage import DriveUse
 from boxd.principal import Principal
 from boxd.tunnel.registry import TunnelRegistry
@@ -145,7 +145,7 @@ class Web:
     backend: ProcessBackend
     store: MemoryStore
     drives: MemoryDrives
-    plane: Plane
+    mcp: McpService
     key: str
     clients: list[httpx.AsyncClient] = field(default_factory=list)
     connections: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -227,13 +227,13 @@ async def serve_web(
     if config is None:
         config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
     config = replace(config, api_hosts=(*config.api_hosts, "api.test"))
-    plane = Plane(operations)
-    api = Api(operations, config, plane)
+    mcp = McpService(operations)
+    api = Api(operations, config, mcp)
     server = ApiServer(api, config)
     web: Web | None = None
     try:
         address = await server.start()
-        web = Web(api, server, address, operations, lifecycle, backend, store, drives, plane, "")
+        web = Web(api, server, address, operations, lifecycle, backend, store, drives, mcp, "")
         web.key = await web.new_key()
         yield web
     finally:
@@ -242,7 +242,7 @@ async def serve_web(
         for writer in web.connections if web is not None else ():
             cut(writer)
         await server.close()
-        await plane.close()
+        await mcp.close()
         await lifecycle.close(stop_boxes=True)
         await operations.close()
         await backend.close()

@@ -1,4 +1,4 @@
-"""Raw clients of the MCP plane: JSON-RPC by hand, over a WebSocket.
+"""Raw clients of the MCP service: JSON-RPC by hand, over a WebSocket.
 
 What the protocol's own libraries would not send, or would hide, is seen here.
 """

@@ -21,7 +21,7 @@ import httpx
 from boxd.config import Address, Config
 from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer
-from boxd.mcp.service import Plane
+from boxd.mcp.service import McpService
 from boxd.ssh.cli.registry import build_console
 from boxd.ssh.connection.listener import SshListener
 from boxd.ssh.connection.listener_state import ListenerSettings
@@ -177,11 +177,11 @@ async def open_doors(root: Path) -> AsyncIterator[Doors]:
     """Start a core on fakes with its doors below `root`."""
     world = World(root, suspends=True)
     await world.start()
-    plane = Plane(world.operations)
+    mcp = McpService(world.operations)
     config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
-    api = ApiServer(Api(world.operations, config, plane), config)
+    api = ApiServer(Api(world.operations, config, mcp), config)
     settings = ListenerSettings(
-        Address("127.0.0.1", 0), make_keys(root), console=build_console(plane.serve_lines)
+        Address("127.0.0.1", 0), make_keys(root), console=build_console(mcp.serve_lines)
     )
     door = SshListener(world.operations, settings)
     try:
@@ -192,7 +192,7 @@ async def open_doors(root: Path) -> AsyncIterator[Doors]:
     finally:
         await door.close(drain_s=0)
         await api.close()
-        await plane.close()
+        await mcp.close()
         await world.close()
 
 

@@ -98,7 +98,7 @@ async def test_calls_run_side_by_side_up_to_a_number(web: Web) -> None:
             await client.begin("tools/call", _exec("exec sleep 1000")) for _ in range(MAX_CALLS)
         ]
         text = await client.refusal("box_exec", box="dev", cmd="true")
-        assert text == "busy: 32 calls are under way on this connection; try again"
+        assert text == "busy: 32 calls are running on this connection; try again later"
         await client.notify("notifications/cancelled", {"requestId": begun[0]})
         async with asyncio.timeout(30):
             while (await client.result("tools/call", _exec("echo ok")))["isError"]:
@@ -197,11 +197,13 @@ async def test_many_changes_are_one_push(web: Web, monkeypatch: pytest.MonkeyPat
     watches: list[watch.Watch] = []
 
     class Held(watch.Watch):
-        def __init__(self, tell: Callable[[str | None], None], *, reads: bool = False) -> None:
-            super().__init__(tell, reads=reads)
+        def __init__(
+            self, notify: Callable[[str | None], None], *, subscribe_on_read: bool = False
+        ) -> None:
+            super().__init__(notify, subscribe_on_read=subscribe_on_read)
             watches.append(self)
 
-    monkeypatch.setattr(watch, "COALESCED_S", 3600)
+    monkeypatch.setattr(watch, "COALESCE_S", 3600)
     monkeypatch.setattr("boxd.mcp.library.bridge.Watch", Held)
     async with talk(web) as client:
         await client.result("resources/subscribe", {"uri": "svc://fleet"})
@@ -210,10 +212,10 @@ async def test_many_changes_are_one_push(web: Web, monkeypatch: pytest.MonkeyPat
             await client.call("box_pin", box="dev", for_s=60)
         assert client.updates() == []
         (held,) = watches
-        await until(lambda: held._due)
-        for uri, timer in list(held._due.items()):
+        await until(lambda: held._timers)
+        for uri, timer in list(held._timers.items()):
             timer.cancel()
-            held._told(uri)
+            held._notify_if_watched(uri)
         await client.until_told(client.updates)
         box = (await client.call("fleet"))["boxes"][0]
         assert client.updates() == ["svc://fleet"]

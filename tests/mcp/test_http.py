@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.mcp.doors import http as door
+from boxd.mcp.transports import http as transport
 from tests.harness.http import ALICE, BOB
 from tests.harness.mcp import INITIALIZE, LEGACY, MODERN, envelope
 from tests.harness.wait import until
@@ -90,7 +90,7 @@ async def test_a_session_is_begun_used_and_ended(web: Web) -> None:
     assert (await client.delete("/v1/mcp", headers=named)).status_code == 404
     gone = await _post(client, _call("fleet"), session)
     assert gone.status_code == 404
-    assert gone.json() == {"error": "no such session; begin another one with initialize"}
+    assert gone.json() == {"error": "no such session; start a new one with initialize"}
 
 
 async def test_a_session_belongs_to_its_key(web: Web) -> None:
@@ -197,16 +197,16 @@ async def test_unused_sessions_end(web: Web, monkeypatch: pytest.MonkeyPatch) ->
     stays = await _begun(client)
     async with _news(client, stays):
         goes = await _begun(client)
-        monkeypatch.setattr(door, "IDLE_S", 0.01)
+        monkeypatch.setattr(transport, "IDLE_S", 0.01)
         await _post(client, _call("fleet"), goes)
-        sessions = web.plane._http._sessions
+        sessions = web.mcp._http._sessions
         await until(lambda: goes not in sessions)
         assert (await _post(client, _call("fleet"), goes)).status_code == 404
         assert (await _post(client, _call("fleet"), stays)).status_code == 200
 
 
 async def test_a_key_has_so_many_sessions(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "SESSIONS", 2)
+    monkeypatch.setattr(transport, "MAX_SESSIONS", 2)
     client = web.client()
     one, two = await _begun(client), await _begun(client)
     async with _news(client, one), _news(client, two):
@@ -215,7 +215,7 @@ async def test_a_key_has_so_many_sessions(web: Web, monkeypatch: pytest.MonkeyPa
         assert "2 sessions of one key" in refused.json()["error"]
         other = web.client(await web.new_key(ALICE, name="other"))
         await _begun(other)
-    await until(lambda: not any(s.busy for s in web.plane._http._sessions.values()))
+    await until(lambda: not any(s.busy for s in web.mcp._http._sessions.values()))
     await _post(client, _call("fleet"), one)
     await _begun(client)
     assert (await _post(client, _call("fleet"), one)).status_code == 200
@@ -234,7 +234,7 @@ async def test_a_key_has_so_many_sessions(web: Web, monkeypatch: pytest.MonkeyPa
 async def test_what_begins_no_session(web: Web, body: str, status: int, code: int) -> None:
     answer = await web.client().post("/v1/mcp", content=body, headers=ACCEPT)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-    await until(lambda: not web.plane._http._sessions)
+    await until(lambda: not web.mcp._http._sessions)
 
 
 async def test_types_must_be_right(web: Web) -> None:
@@ -291,7 +291,7 @@ async def test_a_request_of_its_own_needs_no_session(web: Web, tmp_path: Path) -
     assert made.json()["result"]["structuredContent"]["name"] == "dev"
     result = await _told_step_by_step(client, tmp_path, _modern("box_exec"), **envelope())
     assert result["structuredContent"]["stdout"] == "one\ntwo\n"
-    await until(lambda: web.plane._http._shared == {})
+    await until(lambda: web.mcp._http._stateless == {})
 
 
 async def test_headers_must_say_what_the_body_says(web: Web) -> None:

@@ -62,8 +62,8 @@ async def test_since_2026_there_is_no_handshake(web: Web) -> None:
 async def test_the_first_call_decides(web: Web) -> None:
     async with talk(web, opened=False) as client:
         assert await client.result("ping") == {}
-        assert await client.error("tools/list") == (-32600, "first call initialize")
-        assert await client.error("no/such") == (-32600, "first call initialize")
+        assert await client.error("tools/list") == (-32600, "the first request must be initialize")
+        assert await client.error("no/such") == (-32600, "the first request must be initialize")
         await client.open()
         assert await client.error("no/such") == (-32601, "Method not found")
         code, _ = await client.error("tools/list", {"_meta": envelope()})

@@ -197,7 +197,7 @@ async def test_the_end_of_the_session_ends_its_calls(caller: Caller) -> None:
 async def test_a_call_that_nobody_resumes_is_cancelled(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_session, "AWAY_S", 0.01)
+    monkeypatch.setattr(http_session, "RESUME_S", 0.01)
     await caller.dropped("exec sleep 1000")
     await until(lambda: not caller.running())
 
@@ -205,9 +205,9 @@ async def test_a_call_that_nobody_resumes_is_cancelled(
 async def test_an_answer_is_kept_for_a_time(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_session, "KEPT_S", 0.01)
+    monkeypatch.setattr(http_session, "ANSWER_S", 0.01)
     [first] = await caller.dropped("echo done")
-    (session,) = caller.web.plane._http._sessions.values()
+    (session,) = caller.web.mcp._http._sessions.values()
     stream = int(first.id.split("-")[0])
     await until(lambda: stream not in session._streams)
     status, text = await caller.refused(first.id)
@@ -216,9 +216,9 @@ async def test_an_answer_is_kept_for_a_time(
 
 
 async def test_kept_answers_have_a_bound(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked, "BYTES", 3000)
+    monkeypatch.setattr(parked, "MAX_BYTES", 3000)
     [first] = await caller.dropped("printf %02000d 1", number=1)
-    (session,) = caller.web.plane._http._sessions.values()
+    (session,) = caller.web.mcp._http._sessions.values()
     await until(lambda: session._parked.size == 0 and not session.working)
     error = (await caller.resumed(first.id))[-1].message
     assert error["id"] == 1
@@ -226,7 +226,7 @@ async def test_kept_answers_have_a_bound(caller: Caller, monkeypatch: pytest.Mon
     [second] = await caller.dropped("echo small", number=2)
     await until(lambda: session._parked.size > 0)
     assert "result" in (await caller.resumed(second.id))[-1].message
-    assert session._parked.size <= parked.BYTES
+    assert session._parked.size <= parked.MAX_BYTES
 
 
 @pytest.mark.parametrize("last", ["", "x", "1", "1-x", "99-0", "-1-2", "9" * 50 + "-1", "1-1-1"])
@@ -253,8 +253,8 @@ async def test_news_that_were_lost_come_again(caller: Caller) -> None:
         first = Event((await anext(line async for line in lines if line[:3] == "id:"))[4:])
         await caller.call("box_pin", box="dev")
         # The event is sent, and the client never reads it.
-        (session,) = caller.web.plane._http._sessions.values()
-        await until(lambda: session.news_event != first.id)
+        (session,) = caller.web.mcp._http._sessions.values()
+        await until(lambda: session.last_update_id != first.id)
     told = [event for event in await caller.resumed(first.id, 2) if any(event.data)]
     assert [event.message["params"] for event in told] == [{"uri": "svc://fleet"}]
 

@@ -49,7 +49,7 @@ class Scene:
 
     def streams(self) -> list[Any]:
         """Requests of sessions with their replies. Only the call stays without an answer."""
-        sessions = self.web.plane._http._sessions.values()
+        sessions = self.web.mcp._http._sessions.values()
         return [stream for one in sessions for stream in one._streams.values()]
 
     def reading(self) -> int:

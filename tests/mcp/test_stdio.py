@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from boxd.mcp.doors import lines
+from boxd.mcp.transports import stdio
 from tests.harness.mcp import INITIALIZE, envelope
 from tests.harness.openssh import kill
 from tests.harness.wait import DEADLINE, until
@@ -34,7 +34,7 @@ def _text(*messages: dict[str, Any]) -> bytes:
 async def test_a_pipe_gets_its_answers_and_stderr_stays_empty(
     front_door: Entrance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LINGER_S", DEADLINE)  # a box is made meanwhile
+    monkeypatch.setattr(stdio, "LINGER_S", DEADLINE)  # a box is made meanwhile
     given = _text(
         _request(1, "initialize", **INITIALIZE), INITIALIZED, _call(2, "box_spawn", spec="dev")
     )
@@ -58,10 +58,10 @@ async def test_since_2026_one_line_is_enough(front_door: Entrance) -> None:
 async def test_a_message_without_end_ends_the_client(
     front_door: Entrance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "MAX_LINE", 100_000)
+    monkeypatch.setattr(stdio, "MAX_LINE", 100_000)
     done = await front_door.client.run("cli", "-T", "mcp", stdin=b"x" * 300_000)
     assert (done.status, done.text) == (1, "")
-    assert done.errors == "a message has at most 100000 bytes\n"
+    assert done.errors == "the message is longer than 100000 bytes; send a shorter one\n"
 
 
 async def test_a_client_that_is_gone_leaves_nothing(front_door: Entrance) -> None:

@@ -145,7 +145,7 @@ async def test_files_of_a_box_that_cannot_be_had(web: Web, tmp_path: Path) -> No
         text = await client.refusal("box_write", box="dev", path=str(tmp_path), data="")
         assert text.endswith("is there and is not a file")
         text = await client.refusal("box_write", box="dev", path="x", data="!", encoding="base64")
-        assert text == "data is not base64, as its encoding says"
+        assert text == "data is not valid base64; encode it, or set encoding to utf-8"
 
 
 async def test_the_drive(web: Web) -> None:
@@ -203,7 +203,7 @@ async def test_long_directories_come_in_pages(web: Web, monkeypatch: pytest.Monk
             cursor = page.get("next")
         assert (found, cursor) == ([["a", "b"], ["c", "d"], ["e"]], None)
         text = await client.refusal("wrk_list", path="many", cursor="ü")
-        assert text == "cursor is not one that wrk_list gave"
+        assert text == "cursor is not valid; pass `next` of an earlier wrk_list result"
 
 
 async def test_workspaces_and_secrets(web: Web) -> None:
@@ -241,9 +241,9 @@ async def test_names_with_a_dot_are_the_same_tools(web: Web) -> None:
     [
         ({}, "box_exec: box is missing"),
         ({"box": "dev", "cmd": "true", "timeout_s": 0}, "box_exec: timeout_s is less than 1"),
-        ({"box": "dev", "cmd": "true", "timeout_s": True}, "timeout_s is not a whole number"),
+        ({"box": "dev", "cmd": "true", "timeout_s": True}, "timeout_s must be a whole number"),
         ({"box": "dev", "cmd": 1}, "box_exec: cmd is not a string"),
-        ({"box": "dev", "cmd": "true", "env": {"1": ""}}, "is a shell identifier"),
+        ({"box": "dev", "cmd": "true", "env": {"1": ""}}, "must be a shell identifier"),
         ({"box": "dev", "cmd": "true", "hurry": 1}, "box_exec: unknown arguments"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.asyncio.client import connect
 
-from boxd.mcp.resources import ALWAYS, TEMPLATES
+from boxd.mcp.resources import STATIC_RESOURCES, TEMPLATES
 from boxd.mcp.tools.registry import TOOLS
 from tests.harness.cells import begin, credential, hidden
 from tests.harness.house import Estate, changes, estate
@@ -27,7 +27,7 @@ MATRIX = load()
 def test_every_tool_and_resource_has_a_row_and_every_row_is_about_one() -> None:
     rows = {row.get("tool", row.name) for row in MATRIX.mcp["tools"]}
     assert rows == {tool.name for tool in TOOLS}
-    resources = {one.uri for one in ALWAYS} | {template for template, *_ in TEMPLATES}
+    resources = {one.uri for one in STATIC_RESOURCES} | {template for template, *_ in TEMPLATES}
     assert {row.name for row in MATRIX.mcp["resources"]} == resources
 
 

@@ -1,4 +1,4 @@
-"""The MCP plane: tools and resources of an owner over JSON-RPC, behind three doors.
+"""The MCP service: an owner's tools and resources over JSON-RPC, through three transports.
 
-`plane` is what the doors are given; the protocol's library is loaded with the first client.
+`service` is the entry point of the transports. The first client loads the MCP library.
 """

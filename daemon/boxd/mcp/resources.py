@@ -1,4 +1,4 @@
-"""Resources: what they are called, what they hold, and which of them a change is about."""
+"""MCP resources: their URIs, their content, and which resources a change affects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.boxes.state import feed
 from boxd.errors import NotFound
-from boxd.mcp.tools.boxes import fleet_of
+from boxd.mcp.tools.boxes import fleet_json
 from boxd.names.words import shown
 
 if TYPE_CHECKING:
@@ -23,92 +23,100 @@ FLEET = "svc://fleet"
 ASKS = "svc://asks"
 SURFACES = "svc://surfaces"
 SURFACE = SURFACES + "/"
-"""Before the id of a canvas."""
+"""The prefix of a canvas URI, before the id of the canvas."""
 JSON = "application/json"
-_CANVAS = re.compile(re.escape(SURFACE) + r"[a-z0-9-]{1,64}")
+_CANVAS_URI = re.compile(re.escape(SURFACE) + r"[a-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A resource as it is listed."""
+class ResourceEntry:
+    """An entry of `resources/list`."""
 
     uri: str
     name: str
-    about: str
+    description: str
     mime: str = JSON
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a resource holds."""
+    """The content of a resource."""
 
     uri: str
     text: str
     mime: str = JSON
 
 
-ALWAYS = (
-    Listed(FLEET, "fleet", "Your boxes, and the open questions of programs in them."),
-    Listed(ASKS, "asks", "The open questions alone."),
-    Listed(SURFACES, "surfaces", "The documents that are shown to you."),
+STATIC_RESOURCES = (
+    ResourceEntry(FLEET, "fleet", "Your boxes, and the open questions of programs in them."),
+    ResourceEntry(ASKS, "asks", "The open questions only."),
+    ResourceEntry(SURFACES, "surfaces", "The list of the documents that are shown to you."),
 )
-"""Those that everyone has."""
+"""The resources that exist for every principal."""
 
 
 TEMPLATES = ((SURFACE + "{id}", "surface", "One document that is shown to you."),)
-"""How those are called that come and go: template, name, description."""
+"""The URI templates of resources that come and go: template, name, description."""
 
 
-async def listing(operations: Operations, principal: Principal) -> list[Listed]:
-    """All that the principal may read."""
+async def list_resources(operations: Operations, principal: Principal) -> list[ResourceEntry]:
+    """Return all resources that the principal may read."""
     canvases = await operations.canvases.list_canvases(principal)
     return [
-        *ALWAYS,
-        *(Listed(one.uri, one.id, one.title or "A document.", one.mime) for one in canvases),
+        *STATIC_RESOURCES,
+        *(
+            ResourceEntry(canvas.uri, canvas.id, canvas.title or "A document.", canvas.mime)
+            for canvas in canvases
+        ),
     ]
 
 
-async def content(operations: Operations, principal: Principal, uri: str, seq: int) -> Content:
-    """What a resource holds now; `seq` rises with each reading. NotFound."""
-    found: dict[str, Any]
+async def read_resource(
+    operations: Operations, principal: Principal, uri: str, seq: int
+) -> Content:
+    """Return the current content of a resource. `seq` increases with each call.
+
+    Raises NotFound.
+    """
+    document: dict[str, Any]
     if uri == FLEET:
-        found = await fleet_of(operations, principal)
+        document = await fleet_json(operations, principal)
     elif uri == ASKS:
         asks = await operations.asks.list_asks(principal)
-        found = {"asks": [ask.to_json() for ask in asks]}
+        document = {"asks": [ask.to_json() for ask in asks]}
     elif uri == SURFACES:
         canvases = await operations.canvases.list_canvases(principal)
-        found = {"surfaces": [canvas.to_json() for canvas in canvases]}
+        document = {"surfaces": [canvas.to_json() for canvas in canvases]}
     elif uri.startswith(SURFACE):
         canvas, text = await operations.canvases.read_canvas(principal, uri.removeprefix(SURFACE))
         return Content(uri, text, canvas.mime)
     else:
-        raise missing(uri)
-    return Content(uri, json.dumps({"seq": seq} | found))
+        raise resource_not_found(uri)
+    return Content(uri, json.dumps({"seq": seq} | document))
 
 
-def known(uri: str) -> bool:
-    """Whether a resource can be called so."""
-    return uri in (FLEET, ASKS, SURFACES) or _CANVAS.fullmatch(uri) is not None
+def is_resource_uri(uri: str) -> bool:
+    """Return whether a resource can have this URI."""
+    return uri in (FLEET, ASKS, SURFACES) or _CANVAS_URI.fullmatch(uri) is not None
 
 
-def missing(uri: str) -> NotFound:
-    """There is no such resource, or not for this principal."""
+def resource_not_found(uri: str) -> NotFound:
+    """Return the error for a resource that does not exist for the principal."""
     return NotFound(f"no resource {shown(uri)}; see: resources/list")
 
 
-def touched(topics: Iterable[str], wanted: Iterable[str]) -> set[str]:
-    """Which of the resources that somebody wants to hear of have changed, by the feed's topics."""
-    told = set(topics)
-    return {uri for uri in wanted if told & _topics(uri)}
+def changed_resources(topics: Iterable[str], watched: Iterable[str]) -> set[str]:
+    """Return the watched resources that the feed's topics affect."""
+    changed_topics = set(topics)
+    return {uri for uri in watched if changed_topics & _topics_of(uri)}
 
 
-def lists_changed(topics: Iterable[str]) -> bool:
-    """Whether other resources may be there than before."""
+def list_changed(topics: Iterable[str]) -> bool:
+    """Return whether the list of resources may have changed."""
     return feed.SURFACES in topics
 
 
-def _topics(uri: str) -> set[str]:
+def _topics_of(uri: str) -> set[str]:
     if uri == FLEET:
         return {feed.FLEET, feed.ASKS}
     topics = {uri.removeprefix(SCHEME)}

@@ -1,1 +1,1 @@
-"""The bridge between our transports and the MCP library."""
+"""The bridge between the transports and the MCP library."""

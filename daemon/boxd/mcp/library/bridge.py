@@ -1,8 +1,7 @@
-"""Between our doors and the protocol's library. Nothing else uses more of it than its low-level
-server.
+"""Connects the transports to the MCP library. Only this package uses the library.
 
-A door brings texts and takes texts; the library wants streams of its messages, and decides by the
-first request which era of the protocol a connection speaks.
+A transport receives and sends texts. The library expects streams of its message objects. The first
+request decides which era of the protocol a connection speaks.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from mcp_types import (
 )
 
 from boxd.mcp.library.server import OPTIONS, build_server
-from boxd.mcp.library.unsent import Unsent
+from boxd.mcp.library.unsent_results import UnsentResults
 from boxd.mcp.messages import wire
-from boxd.mcp.messages.encoding import COMPACT, text_of
-from boxd.mcp.messages.outbox import Outbox, Slow
+from boxd.mcp.messages.encoding import COMPACT, encode_document
+from boxd.mcp.messages.outbox import Outbox, SlowClient
 from boxd.mcp.sessions.session import Session
 from boxd.mcp.sessions.watch import Watch
 
@@ -44,24 +43,24 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
     Receive = Callable[[], Awaitable[str | bytes | None]]
-    """The next message of a client; None: there are no more."""
+    """Waits for the next message of a client; None: the client sends no more messages."""
     Send = Callable[[str], Awaitable[None]]
     Scope = MutableMapping[str, Any]
     AsgiReceive = Callable[[], Awaitable[Scope]]
     AsgiSend = Callable[[Scope], Awaitable[None]]
 
-MAX_OPEN = 64
-"""Requests of one connection that are not answered; then no more is read. Those that may stay open
-for long are fewer, so that their cancellation is always read."""
-FIRST_CALL = "first call initialize"
-LAST_WORDS_S = 5.0
-"""For what was answered before the client had nothing more to say."""
+MAX_OPEN_REQUESTS = 64
+"""Unanswered requests of one connection. At the limit no message is read. Calls and subscriptions
+have lower limits, so a cancellation of them is always read."""
+INITIALIZE_FIRST = "the first request must be initialize"
+DRAIN_S = 5.0
+"""Time to send the remaining answers after the client sent its last message."""
 
-# It warns of what clients do wrong, and shows what they sent.
+# The library warns of client errors, and its warnings contain client data.
 logging.getLogger("mcp").setLevel(logging.ERROR)
 
 
-async def converse(
+async def serve_connection(
     operations: Operations,
     principal: Principal,
     budget: Budget,
@@ -70,49 +69,51 @@ async def converse(
     *,
     linger: float = 0,
 ) -> None:
-    """Serves one connection that carries messages both ways, until the client ends it.
+    """Serve one bidirectional connection until the client ends it.
 
-    What is open then has `linger` seconds to be answered. Raises Slow when the client does not
-    read, and what `receive` and `send` raise.
+    Open requests then have `linger` seconds to be answered. Raises SlowClient when the client does
+    not read, and the errors of `receive` and `send`.
     """
     outbox = Outbox()
-    watch = Watch(lambda uri: outbox.push(wire.updated(uri)), reads=True)
+    watch = Watch(lambda uri: outbox.push(wire.resource_updated(uri)), subscribe_on_read=True)
     session = Session(operations, principal, budget, watch)
-    with operations.visits.changes(principal) as listener, Unsent() as unsent:
-        writing = _Writing(outbox, unsent)
-        reading = _Reading(receive, writing, linger)
+    with operations.visits.changes(principal) as listener, UnsentResults() as unsent:
+        writer = _ConnectionWriter(outbox, unsent)
+        reader = _ConnectionReader(receive, writer, linger)
         server = build_server(session, unsent)
         serving = serve_dual_era_loop(
-            server, reading, writing, lifespan_state=None, init_options=OPTIONS
+            server, reader, writer, lifespan_state=None, init_options=OPTIONS
         )
-        await _first(
-            asyncio.create_task(_to_the_end(serving, outbox), name="mcp"),
-            asyncio.create_task(_sending(outbox, send), name="mcp output"),
+        await _run_until_first(
+            asyncio.create_task(_serve_and_drain(serving, outbox), name="mcp"),
+            asyncio.create_task(_send_messages(outbox, send), name="mcp output"),
             asyncio.create_task(watch.run(listener), name="mcp pushes"),
-            asyncio.create_task(_dropping(outbox), name="mcp slow client"),
+            asyncio.create_task(_raise_when_full(outbox), name="mcp slow client"),
         )
 
 
-async def converse_http(operations: Operations, budget: Budget, client: HttpSession) -> None:
-    """Serves a client that began with a handshake and comes by HTTP, until it is cancelled."""
-    watch = Watch(client.news.tell)
+async def serve_http_session(operations: Operations, budget: Budget, client: HttpSession) -> None:
+    """Serve an HTTP client that started with a handshake, until this is cancelled."""
+    watch = Watch(client.updates.add)
     session = Session(operations, client.principal, budget, watch)
-    with operations.visits.changes(client.principal) as listener, Unsent() as unsent:
+    with operations.visits.changes(client.principal) as listener, UnsentResults() as unsent:
         server = build_server(session, unsent)
-        posted, routed = _Posted(client, unsent), _Routed(client, unsent)
-        serving = serve_loop(server, posted, routed, lifespan_state=None, session_id=client.id)
-        await _first(
+        reader, writer = _HttpReader(client, unsent), _HttpWriter(client, unsent)
+        serving = serve_loop(server, reader, writer, lifespan_state=None, session_id=client.id)
+        await _run_until_first(
             asyncio.create_task(serving, name="mcp"),
             asyncio.create_task(watch.run(listener), name="mcp pushes"),
         )
 
 
-async def exchange(session: Session, scope: Scope, receive: AsgiReceive, send: AsgiSend) -> None:
-    """Serves one HTTP request of the protocol without a handshake, its answer included."""
-    with Unsent() as unsent:
+async def serve_request(
+    session: Session, scope: Scope, receive: AsgiReceive, send: AsgiSend
+) -> None:
+    """Serve one HTTP request of the protocol without a handshake, and send its response."""
+    with UnsentResults() as unsent:
 
         async def release_and_send(message: Scope) -> None:
-            # What is sent is made; how fast the client reads holds up no other of its owner.
+            # The result is encoded. A client that reads slowly must not hold the owner's budget.
             unsent.release_all()
             await send(message)
 
@@ -120,32 +121,32 @@ async def exchange(session: Session, scope: Scope, receive: AsgiReceive, send: A
         await handle_modern_request(server, None, False, None, scope, receive, release_and_send)
 
 
-def cancellation(number: str | int) -> JSONRPCMessage:
-    """That nobody wants an answer to a request any more."""
-    params = {"requestId": number}
+def cancellation(request_id: str | int) -> JSONRPCMessage:
+    """Return the notification that the client no longer wants an answer to a request."""
+    params = {"requestId": request_id}
     return JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=params)
 
 
-async def _to_the_end(serving: Awaitable[None], outbox: Outbox) -> None:
-    """All that was answered is to be sent, also when the client has nothing more to say."""
+async def _serve_and_drain(serving: Awaitable[None], outbox: Outbox) -> None:
+    """Serve until the client sends no more messages; then wait until all answers are sent."""
     await serving
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LAST_WORDS_S):
+        async with asyncio.timeout(DRAIN_S):
             await outbox.drained()
 
 
-async def _sending(outbox: Outbox, send: Send) -> None:
+async def _send_messages(outbox: Outbox, send: Send) -> None:
     while True:
         await send(await outbox.take())
 
 
-async def _dropping(outbox: Outbox) -> None:
+async def _raise_when_full(outbox: Outbox) -> None:
     await outbox.full.wait()
-    raise Slow
+    raise SlowClient
 
 
-async def _first(*tasks: asyncio.Task[None]) -> None:
-    """Waits for the first of several to end, ends the others, and raises what it raised."""
+async def _run_until_first(*tasks: asyncio.Task[None]) -> None:
+    """Wait until one task ends, cancel the other tasks, and raise the error of the first."""
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -157,7 +158,7 @@ async def _first(*tasks: asyncio.Task[None]) -> None:
 
 
 class _Stream:
-    """What the library takes for a stream."""
+    """The part of the library's stream interface that needs no implementation."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -171,185 +172,185 @@ class _Stream:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a stream holds no resources."""
 
 
-class _Reading(_Stream):
-    """The messages of a client that are whole, and not out of place."""
+class _ConnectionReader(_Stream):
+    """The valid messages of a bidirectional connection."""
 
-    def __init__(self, receive: Receive, writing: _Writing, linger: float) -> None:
+    def __init__(self, receive: Receive, writer: _ConnectionWriter, linger: float) -> None:
         self._receive = receive
-        self._writing = writing
+        self._writer = writer
         self._linger = linger
-        self._begun = False
+        self._initialized = False
         self._ended = False
 
-    def __aiter__(self) -> _Reading:
+    def __aiter__(self) -> _ConnectionReader:
         return self
 
     async def __anext__(self) -> SessionMessage:
         return await self.receive()
 
     async def receive(self) -> SessionMessage:
-        """The next one. What is none is answered here.
+        """Return the next valid message. Invalid messages are answered here.
 
         The library reads again after an end that comes before the first request.
         """
         while not self._ended:
-            await self._writing.few()
+            await self._writer.wait_below_limit()
             text = await self._receive()
             if text is None:
                 self._ended = True
-                await self._writing.answered(self._linger)
+                await self._writer.wait_answered(self._linger)
                 break
             try:
-                message = parsed(wire.read(text))
+                message = validate(wire.parse(text))
                 self._check_first(message)
-            except wire.Unreadable as refused:
-                await self._writing.answer(refused.answer)
+            except wire.InvalidMessage as error:
+                await self._writer.answer(error.answer)
                 continue
-            return SessionMessage(message, self._writing.expecting(message))
+            return SessionMessage(message, self._writer.expect_answer(message))
         raise StopAsyncIteration
 
     def _check_first(self, message: JSONRPCMessage) -> None:
-        if self._begun or not isinstance(message, JSONRPCRequest) or message.method == "ping":
+        if self._initialized or not isinstance(message, JSONRPCRequest) or message.method == "ping":
             return
         modern = wire.is_modern({"params": message.params})
         if message.method != "initialize" and not modern:
-            raise wire.Unreadable(wire.INVALID_REQUEST, FIRST_CALL, message.id)
-        self._begun = True
+            raise wire.InvalidMessage(wire.INVALID_REQUEST, INITIALIZE_FIRST, message.id)
+        self._initialized = True
 
 
-def parsed(raw: dict[str, Any]) -> JSONRPCMessage:
-    """A message that `wire.read` has read. Raises Unreadable."""
-    to = wire.request_id(raw)
+def validate(raw: dict[str, Any]) -> JSONRPCMessage:
+    """Convert the result of `wire.parse` to the library's type. Raises InvalidMessage."""
+    request_id = wire.request_id(raw)
     try:
-        if "id" in raw and "method" in raw and to is None:
-            raise ValueError  # else it would be taken for a notification
+        if "id" in raw and "method" in raw and request_id is None:
+            raise ValueError  # the library would accept it as a notification
         return jsonrpc_message_adapter.validate_python(raw, by_name=False)
     except ValueError:
-        text = "this is not a JSON-RPC 2.0 message"
-        raise wire.Unreadable(wire.INVALID_REQUEST, text, to) from None
+        text = "the message is not a JSON-RPC 2.0 message"
+        raise wire.InvalidMessage(wire.INVALID_REQUEST, text, request_id) from None
 
 
-async def written(message: JSONRPCMessage) -> str:
-    """One message as text."""
+async def encode(message: JSONRPCMessage) -> str:
+    """Encode one message of the library."""
     plain = message.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    return await text_of(plain, COMPACT)
+    return await encode_document(plain, COMPACT)
 
 
-class _Writing(_Stream):
-    """Answers wait for room; what is told without being asked for does not."""
+class _ConnectionWriter(_Stream):
+    """Sends answers and notifications to an outbox. Answers wait for room, notifications do not."""
 
-    def __init__(self, outbox: Outbox, unsent: Unsent) -> None:
+    def __init__(self, outbox: Outbox, unsent: UnsentResults) -> None:
         self._outbox = outbox
         self._unsent = unsent
         self._open = 0
-        self._fewer = asyncio.Event()
+        self._closed_one = asyncio.Event()
 
-    def expecting(self, message: JSONRPCMessage) -> ServerMessageMetadata | None:
-        """Counts a request until it is answered, or nobody wants an answer any more."""
+    def expect_answer(self, message: JSONRPCMessage) -> ServerMessageMetadata | None:
+        """Count a request as open until it is answered, or needs no answer."""
         if not isinstance(message, JSONRPCRequest):
             return None
         self._open += 1
-        number = message.id
+        request_id = message.id
 
         async def unanswered() -> None:
-            self._unsent.release(number)
-            self._settled()
+            self._unsent.release(request_id)
+            self._close_one()
 
         return ServerMessageMetadata(on_request_unanswered=unanswered)
 
-    def _settled(self) -> None:
+    def _close_one(self) -> None:
         self._open -= 1
-        self._fewer.set()
+        self._closed_one.set()
 
     async def send(self, item: SessionMessage) -> None:
-        """Sends one message of the library's."""
+        """Send one message of the library."""
         message = item.message
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             try:
-                await self.answer(await written(message))
+                await self.answer(await encode(message))
             finally:
                 self._unsent.release(message.id)
-            self._settled()
+            self._close_one()
         else:
-            self._outbox.push(await written(message))
+            self._outbox.push(await encode(message))
 
     async def answer(self, text: str) -> None:
-        """Sends an answer."""
+        """Send an answer. Waits until the outbox has room."""
         await self._outbox.put(text)
 
-    async def few(self) -> None:
-        """Waits until not too many requests are open."""
-        await self._until(MAX_OPEN - 1)
+    async def wait_below_limit(self) -> None:
+        """Wait until fewer than MAX_OPEN_REQUESTS requests are open."""
+        await self._wait_open(MAX_OPEN_REQUESTS - 1)
 
-    async def answered(self, seconds: float) -> None:
-        """Waits until none is open, at most so long."""
+    async def wait_answered(self, seconds: float) -> None:
+        """Wait until no request is open, at most this long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._until(0)
+                await self._wait_open(0)
 
-    async def _until(self, most: int) -> None:
+    async def _wait_open(self, most: int) -> None:
         while self._open > most:
-            self._fewer.clear()
-            await self._fewer.wait()
+            self._closed_one.clear()
+            await self._closed_one.wait()
 
 
-class _Posted(_Stream):
-    """The messages that a client posts."""
+class _HttpReader(_Stream):
+    """The messages that an HTTP client posts."""
 
-    def __init__(self, client: HttpSession, unsent: Unsent) -> None:
+    def __init__(self, client: HttpSession, unsent: UnsentResults) -> None:
         self._client = client
         self._unsent = unsent
 
-    def __aiter__(self) -> _Posted:
+    def __aiter__(self) -> _HttpReader:
         return self
 
     async def __anext__(self) -> SessionMessage:
         return await self.receive()
 
     async def receive(self) -> SessionMessage:
-        """The next one."""
+        """Wait for and return the next message."""
         message = await self._client.next()
         if not isinstance(message, JSONRPCRequest):
             return SessionMessage(cast("JSONRPCMessage", message))
-        client, unsent, number = self._client, self._unsent, message.id
+        client, unsent, request_id = self._client, self._unsent, message.id
 
-        async def settled() -> None:
-            unsent.release(number)
-            client.settle(number)
+        async def unanswered() -> None:
+            unsent.release(request_id)
+            client.answer_cancelled(request_id)
 
-        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=settled))
+        return SessionMessage(message, ServerMessageMetadata(on_request_unanswered=unanswered))
 
 
-class _Routed(_Stream):
-    """What is told goes where the request came from that it is about."""
+class _HttpWriter(_Stream):
+    """Adds each message of the library to the replies of the request that it belongs to."""
 
-    def __init__(self, client: HttpSession, unsent: Unsent) -> None:
+    def __init__(self, client: HttpSession, unsent: UnsentResults) -> None:
         self._client = client
         self._unsent = unsent
 
     async def send(self, item: SessionMessage) -> None:
-        """Sends one message of the library's."""
-        message, about = item.message, item.metadata
+        """Send one message of the library."""
+        message, metadata = item.message, item.metadata
         if isinstance(message, JSONRPCError) and message.error.code == CONNECTION_CLOSED:
-            return  # why the session is over is told by its end
+            return  # the end of the session reports the reason
         if isinstance(message, JSONRPCResponse | JSONRPCError):
             try:
                 await self._answer(message)
             finally:
                 self._unsent.release(message.id)
             return
-        number = getattr(about, "related_request_id", None)
-        if (replies := self._replies(number)) is not None:
-            replies.tell(await written(message))
+        request_id = getattr(metadata, "related_request_id", None)
+        if (replies := self._replies(request_id)) is not None:
+            replies.add(await encode(message))
 
     async def _answer(self, message: JSONRPCResponse | JSONRPCError) -> None:
-        number = message.id
-        if number is not None and self._client.replies(number) is not None:
-            text = await written(message)
-            self._client.answer(number, text, good=isinstance(message, JSONRPCResponse))
+        request_id = message.id
+        if request_id is not None and self._client.replies(request_id) is not None:
+            text = await encode(message)
+            self._client.answer(request_id, text, success=isinstance(message, JSONRPCResponse))
 
-    def _replies(self, number: str | int | None) -> Replies | None:
-        return None if number is None else self._client.replies(number)
+    def _replies(self, request_id: str | int | None) -> Replies | None:
+        return None if request_id is None else self._client.replies(request_id)

@@ -1,6 +1,6 @@
-"""The protocol's methods, by the library's low-level server: one for each connection.
+"""The methods of the protocol, on the library's low-level server. Each connection has a server.
 
-It knows no transport. What a method does is the session's; here it gets the protocol's form.
+A server knows no transport. Its methods translate between the protocol and the session.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from boxd.boxes.limits.budgets.results import Share
 from boxd.errors import BoxdError, InvalidKey, NotFound
 from boxd.mcp import resources
-from boxd.mcp.messages.encoding import READABLE, text_of
+from boxd.mcp.messages.encoding import READABLE, encode_document
 from boxd.mcp.sessions.session import MAX_LISTENS, InternalError
-from boxd.mcp.sessions.watch import News, Watch
-from boxd.mcp.tools.hints import addressed, for_tools
+from boxd.mcp.sessions.watch import MAX_WATCHED, PendingUpdates, Watch
+from boxd.mcp.tools.hints import with_address_hint, with_tool_names
 from boxd.mcp.tools.params import BadArguments, schema_of
 from boxd.mcp.tools.registry import BY_NAME, TOOLS
 from boxd.names.words import shown
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-    from boxd.mcp.library.unsent import Unsent
+    from boxd.mcp.library.unsent_results import UnsentResults
     from boxd.mcp.sessions.session import Session
     from boxd.mcp.tools.tool import Tool
 
@@ -40,13 +40,14 @@ if TYPE_CHECKING:
 NAME = "boxd"
 VERSION = "0.1.0"
 INSTRUCTIONS = (
-    "Boxes are isolated machines that you make with box_spawn, use with box_exec, box_read and "
-    "box_write, and remove with box_rm; an unused one sleeps by itself and wakes when it is used. "
-    "Files that are to outlive a box, or that several boxes share, belong on the drive: /wrk in "
-    "boxes, the wrk_ tools here. svc://fleet tells what there is, and its changes."
+    "Boxes are isolated machines. Create a box with box_spawn, use it with box_exec, box_read and "
+    "box_write, and remove it with box_rm. An idle box is suspended, and resumes when you use it. "
+    "To keep files after a box is removed, or to share them between boxes, store them on the "
+    "drive: /wrk in boxes, the wrk_ tools here. svc://fleet lists your boxes; subscribe to it for "
+    "changes."
 )
-RESOURCE_MISSING = -32002
-"""Before 2026-07-28; from then on it is a bad argument."""
+RESOURCE_NOT_FOUND = -32002
+"""Before protocol version 2026-07-28. Since then a missing resource is an invalid argument."""
 
 CAPABILITIES = types.ServerCapabilities(
     tools=types.ToolsCapability(list_changed=False),
@@ -59,24 +60,23 @@ _TOOLS = [
     types.Tool(
         name=tool.name,
         title=tool.title,
-        description=tool.about,
+        description=tool.description,
         input_schema=schema_of(tool.params),
         output_schema=tool.output(),
         annotations=types.ToolAnnotations(
             title=tool.title,
-            read_only_hint=tool.reads,
-            destructive_hint=tool.destroys,
-            idempotent_hint=tool.repeatable or tool.reads,
-            open_world_hint=tool.outside,
+            read_only_hint=tool.read_only,
+            destructive_hint=tool.destructive,
+            idempotent_hint=tool.idempotent or tool.read_only,
+            open_world_hint=tool.open_world,
         ),
     )
     for tool in TOOLS
 ]
 
 
-def build_server(session: Session, unsent: Unsent) -> Server[Any]:
-    """A server whose methods are those of one client. Of what it answers, `unsent` keeps what the
-    results have taken from the owner's budget."""
+def build_server(session: Session, unsent: UnsentResults) -> Server[Any]:
+    """Return a server for one client. `unsent` keeps the budget shares of its results."""
     methods = _Methods(session, unsent)
     server: Server[Any] = Server(
         NAME,
@@ -96,13 +96,13 @@ def build_server(session: Session, unsent: Unsent) -> Server[Any]:
     server.add_notification_handler(
         "notifications/initialized", types.NotificationParams, methods.initialized
     )
-    # In the place of tracing, which nobody here reads.
-    server.middleware = [_errors_told]
+    # Replaces the library's tracing, which this service does not use.
+    server.middleware = [_translate_errors]
     return server
 
 
-async def _errors_told(ctx: Context, call_next: CallNext) -> HandlerResult:
-    """What fails on the way of a method that is no tool."""
+async def _translate_errors(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Turn the service's errors into errors of the protocol. Tool calls handle their own errors."""
     try:
         return await call_next(ctx)
     except InternalError as error:
@@ -110,20 +110,20 @@ async def _errors_told(ctx: Context, call_next: CallNext) -> HandlerResult:
     except NotFound as error:
         if ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
-        raise MCPError(RESOURCE_MISSING, str(error)) from None
+        raise MCPError(RESOURCE_NOT_FOUND, str(error)) from None
     except BoxdError as error:
         raise MCPError(types.INVALID_REQUEST, str(error)) from None
 
 
 class _Methods:
-    """One connection's."""
+    """The methods of one connection."""
 
-    def __init__(self, session: Session, unsent: Unsent) -> None:
+    def __init__(self, session: Session, unsent: UnsentResults) -> None:
         self._session = session
         self._unsent = unsent
 
     async def discover(self, ctx: Context, params: types.RequestParams) -> types.DiscoverResult:
-        """What is served, without a handshake."""
+        """Describe the service to clients without a handshake."""
         return types.DiscoverResult(
             supported_versions=list(MODERN_PROTOCOL_VERSIONS),
             capabilities=CAPABILITIES,
@@ -131,108 +131,119 @@ class _Methods:
         )
 
     async def initialized(self, ctx: Context, params: types.NotificationParams) -> None:
-        """The handshake is over: from now on there are pushes."""
+        """Enable notifications of changed lists after the handshake."""
         if self._session.watch is not None:
-            self._session.watch.lists = True
+            self._session.watch.list_changes = True
 
     async def set_level(self, ctx: Context, params: types.SetLevelRequestParams) -> dict[str, Any]:
-        """Taken; nothing is logged to clients."""
+        """Accept any level: the service sends no log messages to clients."""
         return {}
 
     async def list_tools(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        """All tools."""
+        """Return all tools."""
         return types.ListToolsResult(tools=_TOOLS)
 
     async def call_tool(
         self, ctx: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        """Calls one: what it refuses is a result, too."""
+        """Call a tool. Errors of the tool become a result with `isError`."""
         tool = BY_NAME.get(params.name)
         if tool is None:
-            text = f"there is no tool {shown(params.name)}; see: tools/list"
+            text = f"no tool {shown(params.name)}; see: tools/list"
             raise MCPError(types.INVALID_PARAMS, text)
         try:
-            found, text = await self._made(ctx, tool, params.arguments or {})
+            document, text = await self._run(ctx, tool, params.arguments or {})
         except BadArguments as error:
-            return _refused(f"{tool.name}: {error}")
+            return _error_result(f"{tool.name}: {error}")
         except InvalidKey as error:
-            # The connection is about to end as well, and says why.
+            # The connection ends too, and reports the reason.
             raise MCPError(types.CONNECTION_CLOSED, str(error)) from None
         except BoxdError as error:
-            named = self._session.operations.texts.named(for_tools(str(error)))
-            return _refused(addressed(named))
-        document = types.TextContent(type="text", text=text)
-        return types.CallToolResult(content=[document], structured_content=found)
+            message = self._session.operations.texts.named(with_tool_names(str(error)))
+            return _error_result(with_address_hint(message))
+        content = types.TextContent(type="text", text=text)
+        return types.CallToolResult(content=[content], structured_content=document)
 
-    async def _made(
-        self, ctx: Context, tool: Tool, given: dict[str, Any]
+    async def _run(
+        self, ctx: Context, tool: Tool, arguments: dict[str, Any]
     ) -> tuple[dict[str, Any], str]:
-        """What a tool gives, and as text; what it has taken is kept until that is sent."""
+        """Run a tool; return its result and the JSON text of it.
+
+        The result's share of the budget is kept until the result is sent.
+        """
         share = Share(self._session.budget)
         try:
-            found = await self._session.call(tool, given, _progress(ctx), share)
-            text = await text_of(found, READABLE)
+            document = await self._session.call(tool, arguments, _progress_sender(ctx), share)
+            text = await encode_document(document, READABLE)
         except BaseException:
             share.release()
             raise
         self._unsent.keep(ctx.request_id, share)
-        return found, text
+        return document, text
 
     async def list_resources(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        """All resources."""
-        found = await self._session.listing()
+        """Return all resources."""
+        entries = await self._session.list_resources()
         return types.ListResourcesResult(
             resources=[
                 types.Resource(
-                    uri=one.uri, name=one.name, description=one.about, mime_type=one.mime
+                    uri=entry.uri,
+                    name=entry.name,
+                    description=entry.description,
+                    mime_type=entry.mime,
                 )
-                for one in found
+                for entry in entries
             ]
         )
 
     async def list_templates(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        """How resources are called that come and go."""
+        """Return the URI templates of resources that come and go."""
         return types.ListResourceTemplatesResult(
             resource_templates=[
-                types.ResourceTemplate(uri_template=uri, name=name, description=about)
-                for uri, name, about in resources.TEMPLATES
+                types.ResourceTemplate(uri_template=uri, name=name, description=description)
+                for uri, name, description in resources.TEMPLATES
             ]
         )
 
     async def read_resource(
         self, ctx: Context, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
-        """One of them. Who has read it on a connection that stays hears when it changes."""
+        """Return a resource. On a bidirectional connection the client then also watches it."""
         watch = self._session.watch
         if watch is None or ctx.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            found = await self._session.read(params.uri)
+            resource = await self._session.read(params.uri)
         else:
             with watch.reading(params.uri):
-                found = await self._session.read(params.uri)
-        content = types.TextResourceContents(uri=found.uri, mime_type=found.mime, text=found.text)
-        return types.ReadResourceResult(contents=[content])
+                resource = await self._session.read(params.uri)
+        contents = types.TextResourceContents(
+            uri=resource.uri, mime_type=resource.mime, text=resource.text
+        )
+        return types.ReadResourceResult(contents=[contents])
 
     async def subscribe(
         self, ctx: Context, params: types.SubscribeRequestParams
     ) -> types.EmptyResult:
-        """From now on changes of it are told."""
+        """Watch a resource."""
         watch = self._watch()
-        if not resources.known(params.uri):
-            raise resources.missing(params.uri)
+        if not resources.is_resource_uri(params.uri):
+            raise resources.resource_not_found(params.uri)
         if not watch.add(params.uri):
-            raise MCPError(types.INVALID_REQUEST, "there are too many subscriptions")
+            raise MCPError(
+                types.INVALID_REQUEST,
+                f"limit reached: {MAX_WATCHED} subscriptions; unsubscribe from one first",
+            )
         return types.EmptyResult()
 
     async def unsubscribe(
         self, ctx: Context, params: types.UnsubscribeRequestParams
     ) -> types.EmptyResult:
-        """Not any more."""
+        """Stop watching a resource."""
         self._watch().uris.discard(params.uri)
         return types.EmptyResult()
 
@@ -244,46 +255,49 @@ class _Methods:
     async def listen(
         self, ctx: Context, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Tells changes for as long as the request is open."""
+        """Notify of changes while the request is open."""
         session = self._session
         if session.listens >= MAX_LISTENS:
             raise MCPError(
-                types.INVALID_REQUEST, f"busy: there are {MAX_LISTENS} subscriptions already"
+                types.INVALID_REQUEST,
+                f"limit reached: {MAX_LISTENS} open subscriptions/listen requests; end one first",
             )
         session.listens += 1
         try:
-            return await _Listening(ctx, params).run(session)
+            return await _Subscription(ctx, params).run(session)
         finally:
             session.listens -= 1
 
 
-class _Listening:
-    """One `subscriptions/listen`."""
+class _Subscription:
+    """One `subscriptions/listen` request."""
 
     def __init__(self, ctx: Context, params: types.SubscriptionsListenRequestParams) -> None:
-        wanted = params.notifications
-        known = [uri for uri in wanted.resource_subscriptions or () if resources.known(uri)]
+        requested = params.notifications
+        uris = [
+            uri for uri in requested.resource_subscriptions or () if resources.is_resource_uri(uri)
+        ]
         self._ctx = ctx
-        self._news = News()
-        self._watch = Watch(self._news.tell)
-        self._uris = [uri for uri in known if self._watch.add(uri)]
-        self._watch.lists = bool(wanted.resources_list_changed)
+        self._updates = PendingUpdates()
+        self._watch = Watch(self._updates.add)
+        self._uris = [uri for uri in uris if self._watch.add(uri)]
+        self._watch.list_changes = bool(requested.resources_list_changed)
         self._meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
 
     async def run(self, session: Session) -> NoReturn:
-        """Acknowledges first; ends with the request."""
+        """Acknowledge the request, then send notifications until the request is cancelled."""
         with session.operations.visits.changes(session.principal) as listener:
             await self._acknowledge()
             watching = asyncio.create_task(self._watch.run(listener), name="mcp listen")
             try:
                 while True:
-                    await self._tell(await self._news.next())
+                    await self._notify(await self._updates.next())
             finally:
                 watching.cancel()
 
     async def _acknowledge(self) -> None:
         honored = types.SubscriptionFilter(
-            resources_list_changed=True if self._watch.lists else None,
+            resources_list_changed=True if self._watch.list_changes else None,
             resource_subscriptions=self._uris or None,
         )
         await self._send(
@@ -294,25 +308,25 @@ class _Listening:
             )
         )
 
-    async def _tell(self, uri: str | None) -> None:
+    async def _notify(self, uri: str | None) -> None:
         if uri is None:
             params = types.NotificationParams(_meta=self._meta)
             await self._send(types.ResourceListChangedNotification(params=params))
         else:
-            updated = types.ResourceUpdatedNotificationParams(uri=uri, _meta=self._meta)
-            await self._send(types.ResourceUpdatedNotification(params=updated))
+            updated_params = types.ResourceUpdatedNotificationParams(uri=uri, _meta=self._meta)
+            await self._send(types.ResourceUpdatedNotification(params=updated_params))
 
     async def _send(self, notification: types.ServerNotification) -> None:
         await self._ctx.session.send_notification(notification, self._ctx.request_id)
 
 
-def _refused(text: str) -> types.CallToolResult:
-    """A result that tells the model what is wrong, so that it can call again."""
+def _error_result(text: str) -> types.CallToolResult:
+    """Return an error as a result, so that the model reads it and can call again."""
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
 
 
-def _progress(ctx: Context) -> Callable[[int, str], Awaitable[None]] | None:
-    """How a call that asked for it is told of its progress."""
+def _progress_sender(ctx: Context) -> Callable[[int, str], Awaitable[None]] | None:
+    """Return the function that sends progress; None if the call did not ask for progress."""
     meta = (ctx.params or {}).get("_meta") or {}
     if meta.get("progressToken") is None:
         return None

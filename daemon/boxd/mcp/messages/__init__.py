@@ -1,1 +1,1 @@
-"""Messages of MCP: parsing, encoding, queues, and server-sent events."""
+"""MCP messages: parsing, encoding, queues, and server-sent events."""

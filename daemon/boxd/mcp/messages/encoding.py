@@ -1,7 +1,7 @@
-"""JSON of large documents is made beside the loop, one at a time.
+"""Encode large JSON documents in a thread, one document at a time.
 
-A thread that makes one long string in one step keeps all other threads from running for as long,
-so it is made in slices.
+A thread that encodes a long string in one step holds the interpreter lock and stops all other
+threads. So the thread encodes a document in slices.
 """
 
 from __future__ import annotations
@@ -16,65 +16,65 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGE = 256 * 1024
-"""Characters of a document from which on the loop does not make its text."""
+"""Documents with more characters than this are encoded in the thread."""
 SLICE = 64 * 1024
-"""Characters that are made in one step, which takes less than a millisecond."""
-HANDOVER_S = 0.0002
-"""After each slice: else the loop waits 5 ms for each of its turns."""
+"""Characters encoded in one step. A step takes less than a millisecond."""
+YIELD_S = 0.0002
+"""Pause after each slice. Without it the event loop waits 5 ms for each of its turns."""
 
 READABLE = json.JSONEncoder(ensure_ascii=False)
-"""As people write it."""
+"""The form for people and models."""
 COMPACT = json.JSONEncoder(separators=(",", ":"))
-"""One message of the protocol."""
+"""The form of a protocol message: ASCII, in one line."""
 
 _worker = ThreadPoolExecutor(1, thread_name_prefix="mcp json")
 
 
-async def text_of(document: dict[str, Any], encoder: json.JSONEncoder) -> str:
-    """What the encoder makes of a document, whose keys are strings."""
-    if not longer(document, LARGE):
+async def encode_document(document: dict[str, Any], encoder: json.JSONEncoder) -> str:
+    """Return the JSON text of a document. All keys must be strings."""
+    if not is_longer(document, LARGE):
         return encoder.encode(document)
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_worker, _made, document, encoder)
+    return await loop.run_in_executor(_worker, _encode_in_slices, document, encoder)
 
 
-def longer(value: object, size: int) -> bool:
-    """Whether a document has more characters than `size`, as far as that shows at a look."""
-    return _left(value, size) < 0
+def is_longer(value: object, size: int) -> bool:
+    """Return whether a document has more than `size` characters. This is an estimate."""
+    return _remaining(value, size) < 0
 
 
-def _left(value: object, size: int) -> int:
-    """What is left of `size`; below zero it does not look on."""
+def _remaining(value: object, size: int) -> int:
+    """Return `size` minus the characters of a value; stop counting when it is negative."""
     if isinstance(value, str):
         return size - len(value)
     if isinstance(value, dict):
         for key, item in value.items():
-            if (size := _left(item, size - len(key))) < 0:
+            if (size := _remaining(item, size - len(key))) < 0:
                 break
         return size
     if isinstance(value, list):
         for item in value:
-            if (size := _left(item, size)) < 0:
+            if (size := _remaining(item, size)) < 0:
                 break
         return size
     return size - 1
 
 
-def _made(document: dict[str, Any], encoder: json.JSONEncoder) -> str:
-    found: list[str] = []
-    waiting = 0
-    for piece in pieces(document, encoder):
-        found.append(piece)
-        waiting += len(piece)
-        if waiting >= SLICE:
-            waiting = 0
-            time.sleep(HANDOVER_S)
-    return "".join(found)
+def _encode_in_slices(document: dict[str, Any], encoder: json.JSONEncoder) -> str:
+    pieces: list[str] = []
+    since_pause = 0
+    for piece in encoded_pieces(document, encoder):
+        pieces.append(piece)
+        since_pause += len(piece)
+        if since_pause >= SLICE:
+            since_pause = 0
+            time.sleep(YIELD_S)
+    return "".join(pieces)
 
 
-def pieces(value: object, encoder: json.JSONEncoder) -> Iterator[str]:
-    """What the encoder makes of a document, in pieces of which each is soon made."""
-    if not longer(value, SLICE):
+def encoded_pieces(value: object, encoder: json.JSONEncoder) -> Iterator[str]:
+    """Yield the JSON text of a document in pieces. Each piece takes little time to encode."""
+    if not is_longer(value, SLICE):
         yield encoder.encode(value)
     elif isinstance(value, str):
         yield '"'
@@ -82,16 +82,16 @@ def pieces(value: object, encoder: json.JSONEncoder) -> Iterator[str]:
             yield encoder.encode(value[start : start + SLICE])[1:-1]
         yield '"'
     elif isinstance(value, dict):
-        before = "{"
+        prefix = "{"
         for key, item in value.items():
-            yield before + encoder.encode(key) + encoder.key_separator
-            yield from pieces(item, encoder)
-            before = encoder.item_separator
+            yield prefix + encoder.encode(key) + encoder.key_separator
+            yield from encoded_pieces(item, encoder)
+            prefix = encoder.item_separator
         yield "}"
     elif isinstance(value, list):
-        before = "["
+        prefix = "["
         for item in value:
-            yield before
-            yield from pieces(item, encoder)
-            before = encoder.item_separator
+            yield prefix
+            yield from encoded_pieces(item, encoder)
+            prefix = encoder.item_separator
         yield "]"

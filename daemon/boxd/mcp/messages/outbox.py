@@ -1,7 +1,8 @@
-"""What waits to be sent to one client, bounded: who does not read is dropped, and nobody else
-waits for it.
+"""A bounded queue of messages to one client.
 
-Critical sections: none; nothing is awaited between a look at the state and its change.
+A client that does not read is disconnected. No other client waits for it.
+
+Critical sections: none. No method awaits between a check of the state and the change.
 """
 
 from __future__ import annotations
@@ -9,43 +10,54 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-MESSAGES = 256
-BYTES = 4 * 1024 * 1024
+MAX_MESSAGES = 256
+MAX_BYTES = 4 * 1024 * 1024
 PATIENCE_S = 20.0
-"""How long an answer waits for room, while other work goes on, before the client is dropped."""
+"""How long an answer waits for room before the client is disconnected. Other work continues."""
 
 
-class Slow(Exception):
-    """The client does not read what it is sent."""
+class SlowClient(Exception):
+    """The client does not read its messages."""
 
     def __init__(self) -> None:
-        super().__init__("you do not read what you are sent; connect again")
+        super().__init__("the client reads its messages too slowly; connect again")
 
 
 class Outbox:
-    """One task takes; any may put. `full` is set when the client is to be dropped."""
+    """One task takes messages; any task may add them.
+
+    `full` is set when the client must be disconnected.
+    """
 
     def __init__(
-        self, messages: int = MESSAGES, size: int = BYTES, patience: float | None = None
+        self,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+        patience: float | None = None,
     ) -> None:
+        """`patience`: seconds that `put` waits for room; None: PATIENCE_S."""
         self.full = asyncio.Event()
-        self._limits = (messages, size)
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
         self._patience = PATIENCE_S if patience is None else patience
-        self._waiting: deque[str] = deque()
+        self._queue: deque[str] = deque()
         self._size = 0
-        self._news = asyncio.Event()
+        self._added = asyncio.Event()
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
 
     def push(self, text: str) -> None:
-        """What may not wait. Without room the client is dropped."""
+        """Add a message without waiting. If there is no room, set `full`."""
         if self._fits(text):
             self._add(text)
         else:
             self.full.set()
 
     async def put(self, text: str) -> None:
-        """An answer: waits for room. When none comes, the client is dropped, and this with it."""
+        """Add an answer when there is room.
+
+        If there is no room within the patience, drop the answer and set `full`.
+        """
         try:
             async with asyncio.timeout(self._patience):
                 while not (self.full.is_set() or self._fits(text)):
@@ -57,30 +69,29 @@ class Outbox:
             self._add(text)
 
     async def take(self) -> str:
-        """The next one, in order. Who asks for it has sent the one before."""
-        if not self._waiting:
+        """Return the next message, in order. A call confirms that the previous one was sent."""
+        if not self._queue:
             self._idle.set()
-        while not self._waiting:
-            self._news.clear()
-            await self._news.wait()
-        text = self._waiting.popleft()
+        while not self._queue:
+            self._added.clear()
+            await self._added.wait()
+        text = self._queue.popleft()
         self._size -= len(text)
         self._room.set()
         return text
 
     async def drained(self) -> None:
-        """Waits until all that was put is sent."""
+        """Wait until all messages were sent."""
         await self._idle.wait()
 
     def _fits(self, text: str) -> bool:
-        """One message always does: an answer may be larger than all that may wait."""
-        messages, size = self._limits
-        return not self._waiting or (
-            len(self._waiting) < messages and self._size + len(text) <= size
+        # An empty queue takes any message: an answer may be larger than the limit.
+        return not self._queue or (
+            len(self._queue) < self._max_messages and self._size + len(text) <= self._max_bytes
         )
 
     def _add(self, text: str) -> None:
         self._idle.clear()
-        self._waiting.append(text)
+        self._queue.append(text)
         self._size += len(text)
-        self._news.set()
+        self._added.set()

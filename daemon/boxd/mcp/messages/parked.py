@@ -1,8 +1,9 @@
-"""Answers that no connection is reading: kept in memory for clients that resume their streams.
+"""Answers that no connection reads, kept in memory for clients that resume their streams.
 
-One owner's kept answers share one bound over all sessions. Beyond it the oldest answer goes first.
+The parked answers of one owner, over all sessions, share one limit. Beyond the limit the oldest
+answer is dropped.
 
-Critical sections: none; nothing awaits.
+Critical sections: none. No method awaits.
 """
 
 from __future__ import annotations
@@ -13,41 +14,41 @@ from weakref import WeakValueDictionary
 if TYPE_CHECKING:
     from boxd.mcp.messages.replies import Replies
 
-BYTES = 16 * 1024 * 1024
-"""Of one owner."""
+MAX_BYTES = 16 * 1024 * 1024
+"""The limit of one owner."""
 
 
-class Parked:
-    """One owner's answers, the oldest first."""
+class ParkedAnswers:
+    """The parked answers of one owner, oldest first."""
 
     def __init__(self) -> None:
         self.size = 0
         self._sizes: dict[Replies, int] = {}
 
     def add(self, replies: Replies) -> None:
-        """Keeps an answer; gives up others, or this one, until all fit into BYTES."""
+        """Park an answer. Drop the oldest answers, or this one, until all fit into MAX_BYTES."""
         self.remove(replies)
         self._sizes[replies] = replies.size
         self.size += replies.size
-        while self.size > BYTES:
+        while self.size > MAX_BYTES:
             oldest = next(iter(self._sizes))
             self.remove(oldest)
-            oldest.give_up()
+            oldest.drop_answer()
 
     def remove(self, replies: Replies) -> None:
-        """Takes one out; no error if it is not kept here."""
+        """Remove an answer. No error if it is not parked here."""
         self.size -= self._sizes.pop(replies, 0)
 
 
-class ParkedAnswers:
-    """The kept answers of all owners who have sessions."""
+class ParkedByOwner:
+    """The parked answers of all owners that have sessions."""
 
     def __init__(self) -> None:
-        self._owners: WeakValueDictionary[str, Parked] = WeakValueDictionary()
+        self._owners: WeakValueDictionary[str, ParkedAnswers] = WeakValueDictionary()
 
-    def of(self, owner: str) -> Parked:
-        """The owner's, the same for all sessions that hold it at a time."""
+    def of(self, owner: str) -> ParkedAnswers:
+        """Return the owner's parked answers: one object for all sessions of the owner."""
         parked = self._owners.get(owner)
         if parked is None:
-            self._owners[owner] = parked = Parked()
+            self._owners[owner] = parked = ParkedAnswers()
         return parked

@@ -1,7 +1,7 @@
-"""What a client by HTTP receives about one request: progress, and the answer last.
+"""The replies to one request of an HTTP client: progress messages, then the answer.
 
-Connections come and go while the request goes on. Each reply has a number, so that a connection
-continues behind the last reply that the client has seen.
+A request outlives its connections. Each reply has a number. A new connection continues after the
+last reply that the client received.
 """
 
 from __future__ import annotations
@@ -12,81 +12,81 @@ from dataclasses import dataclass
 
 from boxd.mcp.messages import wire
 
-MAX_TOLD = 64
-"""Replies of one request that are kept; beyond that the oldest progress is dropped."""
-GIVEN_UP = -32001
-"""Code of the error in the place of an answer that was too large to be kept."""
+MAX_REPLIES = 64
+"""Replies of one request that are stored. Beyond this, the oldest progress message is dropped."""
+ANSWER_DROPPED = -32001
+"""JSON-RPC code of the error that replaces an answer which was too large to store."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A text about a request. `last`: its answer, and `good` that it is no error."""
+    """One message about a request. `last`: it is the answer. `success`: it is not an error."""
 
     number: int
     text: str
     last: bool
-    good: bool = False
+    success: bool = False
 
 
 class Replies:
-    """See the module. `request` is the id that the client gave it, `stream` ours."""
+    """The replies to one request. `request` is the client's id of it, `stream` our number."""
 
     def __init__(self, request: str | int, stream: int) -> None:
         self.request = request
         self.stream = stream
         self.readers = 0
-        """Connections that deliver it: two while one replaces another."""
+        """Connections that deliver the replies: two while one replaces another."""
         self.replaced = asyncio.Event()
-        """Set when another connection takes over from the one that holds this event."""
+        """Set when another connection replaces the one that waits for this event."""
         self.timer: asyncio.TimerHandle | None = None
-        """Ends the request, or forgets its answer, unless a connection comes back."""
+        """Cancels the request, or removes its answer, unless a connection resumes it."""
         self.answered = False
         self._count = 0
-        self._log: deque[Reply] = deque(maxlen=MAX_TOLD)
-        self._news = asyncio.Event()
+        self._log: deque[Reply] = deque(maxlen=MAX_REPLIES)
+        self._added = asyncio.Event()
 
     @property
     def size(self) -> int:
-        """Bytes of all texts; they are ASCII."""
+        """The bytes of all stored messages, which are ASCII."""
         return sum(len(reply.text) for reply in self._log)
 
-    def tell(self, text: str) -> None:
-        """Adds something before the answer."""
+    def add(self, text: str) -> None:
+        """Add a message before the answer. After the answer this does nothing."""
         if not self.answered:
-            self._add(text, last=False)
+            self._append(text, last=False)
 
-    def answer(self, text: str, *, good: bool) -> None:
-        """Adds the answer. Only the first one counts."""
+    def answer(self, text: str, *, success: bool) -> None:
+        """Add the answer. Only the first answer counts."""
         if not self.answered:
             self.answered = True
-            self._add(text, last=True, good=good)
+            self._append(text, last=True, success=success)
 
-    def give_up(self) -> None:
-        """Replaces an answer that was not delivered by an error, which is small."""
+    def drop_answer(self) -> None:
+        """Replace all stored messages by a short error, which tells the client of the loss."""
         number = self._count
         size = self.size
         self._log.clear()
         text = (
             f"the answer of {size} bytes was dropped while no connection read it; "
-            "ask for less, or stay connected"
+            "request less data, or stay connected"
         )
-        error = wire.error(GIVEN_UP, text, self.request)
+        error = wire.error_response(ANSWER_DROPPED, text, self.request)
         self._log.append(Reply(number, error, last=True))
 
-    def is_over(self, after: int) -> bool:
-        """Whether nothing comes behind the reply of this number."""
+    def is_finished(self, after: int) -> bool:
+        """Return whether no reply will follow the one with the number `after`."""
         return self.answered and after >= self._count
 
     async def next(self, after: int) -> Reply:
-        """The first reply behind the one of this number."""
+        """Wait for and return the first reply after the one with the number `after`."""
         while True:
             for reply in self._log:
                 if reply.number > after:
                     return reply
-            self._news.clear()
-            await self._news.wait()
+            self._added.clear()
+            await self._added.wait()
 
-    def _add(self, text: str, *, last: bool, good: bool = False) -> None:
+    def _append(self, text: str, *, last: bool, success: bool = False) -> None:
         self._count += 1
-        self._log.append(Reply(self._count, text, last, good))
-        self._news.set()
+        self._log.append(Reply(self._count, text, last, success))
+        self._added.set()

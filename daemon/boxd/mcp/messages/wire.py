@@ -1,7 +1,7 @@
-"""JSON-RPC as text: reading strictly what a client sends, writing what it is sent.
+"""JSON-RPC as text: strict parsing of client messages, and encoding of server messages.
 
-What cannot be read is answered with the protocol's own errors: -32700 for what is no JSON, -32600
-for what is JSON and not one message.
+Invalid messages are answered with the protocol's own errors: -32700 for text that is not JSON, and
+-32600 for JSON that is not one message.
 """
 
 from __future__ import annotations
@@ -13,68 +13,72 @@ from boxd.mcp.messages.encoding import COMPACT
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
-ENVELOPE = "io.modelcontextprotocol/protocolVersion"
-"""In the `_meta` of each request since 2026-07-28, which has no handshake."""
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+"""Since protocol version 2026-07-28 there is no handshake: the `_meta` of each request has it."""
 
 
 MAX_VALUES = 10_000
-"""Strings, members of arrays and objects, arrays and objects in one message; a call has at most
-some hundred. A message of 16 MiB can hold five million, whose reading takes the loop for seconds
+"""The limit of strings, members, arrays and objects in one message. A call has at most some
+hundred. A message of 16 MiB can hold five million; parsing it would stop the event loop for seconds
 (*measured*: 4.3 s and 0.4 GiB)."""
 
 
-class Unreadable(Exception):
-    """A message that is none. `answer` is what the client is sent."""
+class InvalidMessage(Exception):
+    """The text is not a valid message. `answer` is the error response for the client."""
 
     def __init__(self, code: int, text: str, request_id: str | int | None = None) -> None:
         super().__init__(text)
         self.code = code
-        self.answer = error(code, text, request_id)
+        self.answer = error_response(code, text, request_id)
 
 
-def read(text: str | bytes) -> dict[str, Any]:
-    """One message. Raises Unreadable."""
+def parse(text: str | bytes) -> dict[str, Any]:
+    """Parse one message. Raises InvalidMessage."""
     try:
         plain = text.decode("utf-8") if isinstance(text, bytes) else text
-        if _values(plain.encode("utf-8", "surrogatepass")) > MAX_VALUES:
-            raise Unreadable(INVALID_REQUEST, f"the message has more than {MAX_VALUES} values")
-        found = json.loads(plain, parse_constant=_no_constant)
+        if _count_values(plain.encode("utf-8", "surrogatepass")) > MAX_VALUES:
+            raise InvalidMessage(
+                INVALID_REQUEST, f"the message has more than {MAX_VALUES} values; send fewer"
+            )
+        message = json.loads(plain, parse_constant=_reject_constant)
     except UnicodeDecodeError:
-        raise Unreadable(PARSE_ERROR, "the message is not UTF-8") from None
+        raise InvalidMessage(PARSE_ERROR, "the message is not UTF-8") from None
     except (ValueError, RecursionError):
-        raise Unreadable(PARSE_ERROR, "the message is not JSON") from None
-    if isinstance(found, list):
-        raise Unreadable(INVALID_REQUEST, "batches are not served: send one message at a time")
-    if not isinstance(found, dict):
-        raise Unreadable(INVALID_REQUEST, "the message is not a JSON object")
-    return found
+        raise InvalidMessage(PARSE_ERROR, "the message is not JSON") from None
+    if isinstance(message, list):
+        raise InvalidMessage(
+            INVALID_REQUEST, "batches are not supported; send one message at a time"
+        )
+    if not isinstance(message, dict):
+        raise InvalidMessage(INVALID_REQUEST, "the message is not a JSON object")
+    return message
 
 
-def _values(data: bytes) -> int:
-    """Values of a message, or somewhat more; the content of strings does not count."""
-    if _count(data, b'",[{') <= MAX_VALUES:
+def _count_values(data: bytes) -> int:
+    """Return the number of values, or somewhat more. The content of strings does not count."""
+    if _count_bytes(data, b'",[{') <= MAX_VALUES:
         return 0
-    bare = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    strings = bare.count(b'"') // 2
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    strings = unescaped.count(b'"') // 2
     if strings > MAX_VALUES:
         return strings
-    return strings + _count(b"".join(bare.split(b'"')[::2]), b",[{")
+    return strings + _count_bytes(b"".join(unescaped.split(b'"')[::2]), b",[{")
 
 
-def _count(data: bytes, characters: bytes) -> int:
+def _count_bytes(data: bytes, characters: bytes) -> int:
     return len(data) - len(data.translate(None, characters))
 
 
 def request_id(message: dict[str, Any]) -> str | int | None:
-    """The id that an answer to a message has, if it shows one that may be."""
-    found = message.get("id")
-    if isinstance(found, str):
-        return found if found.isascii() or _is_unicode(found) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    """Return the id for the answer to a message; None if the message has no valid id."""
+    value = message.get("id")
+    if isinstance(value, str):
+        return value if value.isascii() or _is_unicode(value) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether text has no lone surrogate, which answers would repeat."""
+    """Return whether text has no lone surrogate, which the answer would repeat."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -83,34 +87,34 @@ def _is_unicode(text: str) -> bool:
 
 
 def is_modern(message: dict[str, Any]) -> bool:
-    """Whether it is a request of the protocol without a handshake."""
+    """Return whether a message is a request of the protocol without a handshake."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, dict) else None
-    return isinstance(meta, dict) and ENVELOPE in meta
+    return isinstance(meta, dict) and VERSION_KEY in meta
 
 
-def error(code: int, text: str, to: str | int | None) -> str:
-    """An error, in answer to a request, or to nobody knows what."""
+def error_response(code: int, text: str, to: str | int | None) -> str:
+    """Encode an error response. `to` is the id of the request; None: the id is not known."""
     return dump({"jsonrpc": "2.0", "id": to, "error": {"code": code, "message": text}})
 
 
 def notification(method: str, params: dict[str, Any] | None) -> str:
-    """A notification."""
+    """Encode a notification."""
     body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
     return dump(body if params is None else body | {"params": params})
 
 
-def updated(uri: str | None) -> str:
-    """That a resource has changed; None: which resources there are."""
+def resource_updated(uri: str | None) -> str:
+    """Encode the notification that a resource changed; None: the list of resources changed."""
     if uri is None:
         return notification("notifications/resources/list_changed", None)
     return notification("notifications/resources/updated", {"uri": uri})
 
 
 def dump(message: dict[str, Any]) -> str:
-    """One message, in one line."""
+    """Encode one message in one line."""
     return COMPACT.encode(message)
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")

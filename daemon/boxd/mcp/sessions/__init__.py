@@ -1,1 +1,1 @@
-"""Sessions of MCP clients, and the notifications they subscribe to."""
+"""Sessions of MCP clients, and their resource subscriptions."""

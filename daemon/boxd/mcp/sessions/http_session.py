@@ -1,9 +1,9 @@
-"""A client by HTTP that began with a handshake: what it sent, and what is to be told to it.
+"""An HTTP client's session, after a handshake: its messages, their replies, and notifications.
 
-A request outlives the connection that brought it. Without a connection it has AWAY_S to be resumed
-before it is cancelled, and its answer is kept for KEPT_S.
+A request outlives the connection that sent it. Without a connection, the client has RESUME_S to
+resume the request before it is cancelled. Its answer is stored for ANSWER_S.
 
-Nothing but the method `next` awaits, so each change is atomic.
+Only the method `next` awaits, so each change is atomic.
 """
 
 from __future__ import annotations
@@ -16,101 +16,109 @@ from typing import TYPE_CHECKING
 from boxd.errors import BadRequest, QuotaExceeded
 from boxd.mcp.messages import wire
 from boxd.mcp.messages.replies import Replies
-from boxd.mcp.sessions.watch import News
+from boxd.mcp.sessions.watch import PendingUpdates
 from boxd.secret import random_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from boxd.mcp.messages.parked import Parked
+    from boxd.mcp.messages.parked import ParkedAnswers
     from boxd.principal import Principal
 
-MAX_OPEN = 64
-"""Requests of one session that are not answered."""
-MAX_KEPT = 64
+MAX_OPEN_REQUESTS = 64
+"""Unanswered requests of one session."""
+MAX_ANSWERS = 64
 """Answered requests of one session whose streams can be resumed."""
-MAX_NEWS = 64
-"""Changes of resources that are told again to a client that resumes."""
-AWAY_S = 300.0
-"""A request that no connection reads for so long is cancelled."""
-KEPT_S = 300.0
-"""An answer that no connection reads is forgotten after so long."""
+MAX_UPDATES = 64
+"""Changes of resources that are sent again to a client that resumes."""
+RESUME_S = 300.0
+"""A request that no connection reads for this time is cancelled."""
+ANSWER_S = 300.0
+"""An answer that no connection reads for this time is removed."""
 CANCELLED = -32800
-NEWS = 0
-"""The stream of what is told without being asked."""
+UPDATES_STREAM = 0
+"""The number of the stream of resource notifications, which belong to no request."""
 
-_EVENT = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
+_EVENT_ID = re.compile(r"([0-9]{1,12})-([0-9]{1,12})", re.ASCII)
 
 
 class HttpSession:
-    """See the module."""
+    """One session. It ends when its task `serving` ends."""
 
-    def __init__(self, principal: Principal, parked: Parked) -> None:
+    def __init__(self, principal: Principal, parked: ParkedAnswers) -> None:
         self.id = random_hex(16)
         self.principal = principal
-        self.news = News()
+        self.updates = PendingUpdates()
         self.serving: asyncio.Task[None]
         self.busy = 0
-        """Requests that are being served."""
+        """HTTP requests that are being served."""
         self.idle: asyncio.TimerHandle | None = None
-        self.reading: asyncio.Event = asyncio.Event()
-        """Set when another GET takes the place of the one that is told the news."""
-        self.telling = asyncio.Lock()
-        """Held by the GET that tells the news."""
+        """Ends the session unless a client uses it again."""
+        self.replaced: asyncio.Event = asyncio.Event()
+        """Set when another GET replaces the one that sends notifications."""
+        self.notifying = asyncio.Lock()
+        """Held by the GET that sends notifications."""
         self._parked = parked
         self._open: dict[str | int, Replies] = {}
         self._streams: dict[int, Replies] = {}
-        """Those that a connection reads, or can resume, the oldest first."""
-        self._count = NEWS
-        self._told: deque[tuple[int, str | None]] = deque(maxlen=MAX_NEWS)
-        self._told_count = 0
+        """The replies that a connection reads or can resume, oldest first."""
+        self._last_stream = UPDATES_STREAM
+        self._sent_updates: deque[tuple[int, str | None]] = deque(maxlen=MAX_UPDATES)
+        self._update_count = 0
         self._incoming: asyncio.Queue[object] = asyncio.Queue()
 
     def feed(self, message: object) -> None:
-        """A message of the client, as the library has them."""
+        """Add a client message, in the form of the MCP library."""
         self._incoming.put_nowait(message)
 
     async def next(self) -> object:
-        """The next message of the client."""
+        """Wait for and return the next client message."""
         return await self._incoming.get()
 
     # --- requests ------------------------------------------------------------------------
 
     @property
     def working(self) -> bool:
-        """Whether a request is not answered yet, with a connection or without."""
+        """Whether any request is unanswered, with or without a connection."""
         return bool(self._open)
 
-    def expect(self, number: str | int) -> Replies:
-        """The replies to a new request. BadRequest, QuotaExceeded."""
-        if number in self._open:
-            raise BadRequest("a request with this id is open; give each another one")
-        if len(self._open) >= MAX_OPEN:
-            raise QuotaExceeded(f"busy: {MAX_OPEN} requests of this session are open")
-        self._count += 1
-        self._open[number] = self._streams[self._count] = replies = Replies(number, self._count)
+    def open_request(self, request_id: str | int) -> Replies:
+        """Register a request and return its replies. Raises BadRequest and QuotaExceeded."""
+        if request_id in self._open:
+            raise BadRequest("another open request has this id; give each request its own id")
+        if len(self._open) >= MAX_OPEN_REQUESTS:
+            raise QuotaExceeded(
+                f"busy: {MAX_OPEN_REQUESTS} requests of this session are open; wait for an answer"
+            )
+        self._last_stream += 1
+        replies = Replies(request_id, self._last_stream)
+        self._open[request_id] = self._streams[self._last_stream] = replies
         return replies
 
-    def replies(self, number: str | int) -> Replies | None:
-        """The replies to an open request."""
-        return self._open.get(number)
+    def replies(self, request_id: str | int) -> Replies | None:
+        """Return the replies to an open request."""
+        return self._open.get(request_id)
 
-    def answer(self, number: str | int, text: str, *, good: bool) -> None:
-        """Answers an open request."""
-        if (replies := self._open.pop(number, None)) is None:
+    def answer(self, request_id: str | int, text: str, *, success: bool) -> None:
+        """Answer an open request."""
+        if (replies := self._open.pop(request_id, None)) is None:
             return
-        replies.answer(text, good=good)
+        replies.answer(text, success=success)
         if not replies.readers:
-            self._keep(replies)
+            self._park(replies)
 
-    def settle(self, number: str | int) -> None:
-        """A request was cancelled: its client, if it is there, has to have an answer."""
-        self.answer(number, wire.error(CANCELLED, "request cancelled", number), good=False)
+    def answer_cancelled(self, request_id: str | int) -> None:
+        """Answer a cancelled request with an error, because HTTP requires a response."""
+        text = wire.error_response(CANCELLED, "request cancelled", request_id)
+        self.answer(request_id, text, success=False)
 
     # --- connections ---------------------------------------------------------------------
 
-    def enter(self, replies: Replies) -> asyncio.Event:
-        """A connection delivers these replies from now on. The event tells that another does."""
+    def add_reader(self, replies: Replies) -> asyncio.Event:
+        """Register the connection that delivers these replies from now on.
+
+        The returned event is set when another connection replaces it.
+        """
         replies.replaced.set()
         replies.replaced = replaced = asyncio.Event()
         replies.readers += 1
@@ -118,37 +126,42 @@ class HttpSession:
         self._parked.remove(replies)
         return replaced
 
-    def leave(self, replies: Replies, cancel: Callable[[], None], *, complete: bool) -> None:
-        """The connection is gone. `complete`: the client has the answer and no event to resume at.
+    def remove_reader(
+        self, replies: Replies, cancel: Callable[[], None], *, complete: bool
+    ) -> None:
+        """Remove a closed connection.
 
-        `cancel` is called when no connection comes back in time for a request that goes on.
+        `complete`: the client has the answer, and no event id from which it could resume.
+        `cancel` cancels an unanswered request if no connection resumes it in time.
         """
         replies.readers -= 1
         if replies.readers or replies.stream not in self._streams:
             return
         if complete:
-            self._forget(replies)
+            self._remove_stream(replies)
         elif replies.answered:
-            self._keep(replies)
+            self._park(replies)
         else:
-            replies.timer = asyncio.get_running_loop().call_later(AWAY_S, cancel)
+            replies.timer = asyncio.get_running_loop().call_later(RESUME_S, cancel)
 
     def close(self) -> None:
-        """The session is over."""
+        """Remove all replies, at the end of the session."""
         for replies in list(self._streams.values()):
-            self._forget(replies)
+            self._remove_stream(replies)
 
-    def _keep(self, replies: Replies) -> None:
-        """Keeps an answer that no connection reads for a while."""
+    def _park(self, replies: Replies) -> None:
+        """Store an answer that no connection reads, for ANSWER_S."""
         self._stop_timer(replies)
         loop = asyncio.get_running_loop()
-        replies.timer = loop.call_later(KEPT_S, self._forget, replies)
+        replies.timer = loop.call_later(ANSWER_S, self._remove_stream, replies)
         self._parked.add(replies)
-        kept = [one for one in self._streams.values() if one.answered and not one.readers]
-        for oldest in kept[:-MAX_KEPT]:
-            self._forget(oldest)
+        parked = [
+            stream for stream in self._streams.values() if stream.answered and not stream.readers
+        ]
+        for oldest in parked[:-MAX_ANSWERS]:
+            self._remove_stream(oldest)
 
-    def _forget(self, replies: Replies) -> None:
+    def _remove_stream(self, replies: Replies) -> None:
         self._stop_timer(replies)
         self._parked.remove(replies)
         self._streams.pop(replies.stream, None)
@@ -160,41 +173,44 @@ class HttpSession:
 
     # --- events --------------------------------------------------------------------------
 
-    def position(self, event: str) -> tuple[Replies | None, int]:
-        """The replies, None for the news, and the number of the event with this id. BadRequest."""
-        match = _EVENT.fullmatch(event)
+    def find_event(self, event_id: str) -> tuple[Replies | None, int]:
+        """Return the stream and the number of an event; None: the notification stream.
+
+        Raises BadRequest.
+        """
+        match = _EVENT_ID.fullmatch(event_id)
         if match is None:
             raise BadRequest("Last-Event-ID is not the id of an event of this session")
         stream, number = int(match[1]), int(match[2])
-        if stream == NEWS:
+        if stream == UPDATES_STREAM:
             return None, number
         replies = self._streams.get(stream)
         if replies is None:
             raise BadRequest(
-                "the stream of this Last-Event-ID is over, or was not resumed in time; "
+                "the stream of this Last-Event-ID has ended, or was not resumed in time; "
                 "send the request again"
             )
         return replies, number
 
     @property
-    def news_event(self) -> str:
-        """The id of the last event of the news."""
-        return f"{NEWS}-{self._told_count}"
+    def last_update_id(self) -> str:
+        """The event id of the last notification."""
+        return f"{UPDATES_STREAM}-{self._update_count}"
 
-    def told(self, uri: str | None) -> str:
-        """A change is about to be told; the id of its event."""
-        self._told_count += 1
-        self._told.append((self._told_count, uri))
-        return self.news_event
+    def record_update(self, uri: str | None) -> str:
+        """Record a notification before it is sent, and return its event id."""
+        self._update_count += 1
+        self._sent_updates.append((self._update_count, uri))
+        return self.last_update_id
 
-    def tell_again(self, after: int | None) -> str:
-        """The client has not seen what was told behind the event of this number; None: it has.
+    def replay_updates(self, after: int | None) -> str:
+        """Queue the notifications after the event of this number again; None: replay nothing.
 
-        The id of the last event that it has seen.
+        Returns the id of the last event that the client received.
         """
         if after is None:
-            return self.news_event
-        for number, uri in self._told:
+            return self.last_update_id
+        for number, uri in self._sent_updates:
             if number > after:
-                self.news.tell(uri)
-        return f"{NEWS}-{after}"
+                self.updates.add(uri)
+        return f"{UPDATES_STREAM}-{after}"

@@ -1,7 +1,7 @@
-"""What one client of the plane does and may: its calls, its reading, what it hears of.
+"""One client's tool calls, resource reads and subscriptions, with their limits.
 
-It knows neither protocol nor transport. Each call is a task of its own, which is cancelled once,
-and waited for until it has cleaned up, when the client wants no answer any more.
+A session knows neither the protocol nor the transport. Each call is a task of its own. When the
+client no longer wants an answer, the task is cancelled once, and the session waits for its cleanup.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.errors import BoxdError, QuotaExceeded
 from boxd.mcp import resources
-from boxd.mcp.messages.alone import alone
-from boxd.mcp.tools.params import checked
+from boxd.mcp.messages.single_cancel import run_with_single_cancel
+from boxd.mcp.tools.params import check_arguments
 from boxd.mcp.tools.tool import Call
 
 if TYPE_CHECKING:
@@ -33,26 +33,29 @@ if TYPE_CHECKING:
     from boxd.operations import Operations
     from boxd.principal import Principal
 
+    SendProgress = Callable[[int, str], Awaitable[None]]
+    """Sends one progress message: an increasing number, and a line of text."""
+
 MAX_CALLS = 32
-"""Calls of one connection at once."""
+"""Concurrent calls of one connection."""
 MAX_LISTENS = 16
-"""Subscriptions of one connection at once, where each is a request."""
+"""Open `subscriptions/listen` requests of one connection."""
 PROGRESS_S = 0.25
-"""Between two messages about the progress of one call."""
+"""Minimum time between two progress messages of one call."""
 
 _log = logging.getLogger(__name__)
 
 
 class InternalError(Exception):
-    """What went wrong stands in the log, under the id that the text shows."""
+    """An unexpected error. The text shows only an id, under which the log has the cause."""
 
 
 class Busy(QuotaExceeded):
-    """As many calls as there may be are under way."""
+    """The connection has the maximum number of concurrent calls."""
 
 
 class Session:
-    """See the module. `listens` and `_calls` change between awaits only."""
+    """The state of one client. Critical section: `listens` and `_calls` change without an await."""
 
     def __init__(
         self,
@@ -61,8 +64,8 @@ class Session:
         budget: Budget,
         watch: Watch | None = None,
     ) -> None:
-        """`budget`: the owner's, for results. `watch`: what the connection is told of changes,
-        where it is told at all."""
+        """`budget` limits the owner's results. `watch` holds the connection's subscriptions; None:
+        the connection cannot receive notifications."""
         self.operations = operations
         self.principal = principal
         self.budget = budget
@@ -74,21 +77,21 @@ class Session:
     async def call(
         self,
         tool: Tool,
-        given: Mapping[str, Any],
-        progress: Callable[[int, str], Awaitable[None]] | None,
+        arguments: Mapping[str, Any],
+        progress: SendProgress | None,
         share: Share,
     ) -> dict[str, Any]:
-        """Calls a tool. `progress` is told how it gets on, with a number that rises. `share` is
-        what it takes for its result, for the caller to release.
+        """Call a tool and return its result.
 
-        Raises BadArguments, Busy, InternalError, and what the tool raises.
+        The tool reserves room for its result from `share`; the caller releases the share.
+        Raises BadArguments, Busy, InternalError, and the errors of the tool.
         """
-        args = checked(tool.params, given)
+        args = check_arguments(tool.params, arguments)
         if self._calls >= MAX_CALLS:
-            raise Busy(f"busy: {MAX_CALLS} calls are under way on this connection; try again")
+            raise Busy(f"busy: {MAX_CALLS} calls are running on this connection; try again later")
         self._calls += 1
         try:
-            return await alone(self._run(tool, args, progress, share))
+            return await run_with_single_cancel(self._run(tool, args, progress, share))
         finally:
             self._calls -= 1
 
@@ -96,71 +99,76 @@ class Session:
         self,
         tool: Tool,
         args: Mapping[str, Any],
-        progress: Callable[[int, str], Awaitable[None]] | None,
+        progress: SendProgress | None,
         share: Share,
     ) -> dict[str, Any]:
-        lines = Progress(progress)
-        with foreseen():
-            async with lines.shown():
-                call = Call(self.principal, self.operations, args, lines.tell, share.take)
+        reporter = ProgressReporter(progress)
+        with unexpected_errors_logged():
+            async with reporter.sending():
+                call = Call(self.principal, self.operations, args, reporter.report, share.take)
                 return await tool.run(call)
 
     async def read(self, uri: str) -> resources.Content:
-        """What a resource holds. NotFound, InternalError."""
+        """Return the content of a resource. Raises NotFound and InternalError."""
         self._seq += 1
-        with foreseen():
-            return await alone(resources.content(self.operations, self.principal, uri, self._seq))
+        with unexpected_errors_logged():
+            return await run_with_single_cancel(
+                resources.read_resource(self.operations, self.principal, uri, self._seq)
+            )
 
-    async def listing(self) -> list[resources.Listed]:
-        """The resources that there are. InternalError."""
-        with foreseen():
-            return await alone(resources.listing(self.operations, self.principal))
+    async def list_resources(self) -> list[resources.ResourceEntry]:
+        """Return the available resources. Raises InternalError."""
+        with unexpected_errors_logged():
+            return await run_with_single_cancel(
+                resources.list_resources(self.operations, self.principal)
+            )
 
 
-class Progress:
-    """Shows the last of the lines that a call tells, now and then."""
+class ProgressReporter:
+    """Sends the latest progress line of a call, at most once in PROGRESS_S."""
 
-    def __init__(self, send: Callable[[int, str], Awaitable[None]] | None) -> None:
+    def __init__(self, send: SendProgress | None) -> None:
+        """`send` None: the client did not ask for progress."""
         self._send = send
         self._line = ""
-        self._news = asyncio.Event()
+        self._reported = asyncio.Event()
 
-    def tell(self, line: str) -> None:
-        """A line; an earlier one that was not shown yet is dropped."""
+    def report(self, line: str) -> None:
+        """Set the line to send. It replaces an earlier line that was not sent."""
         self._line = line
-        self._news.set()
+        self._reported.set()
 
     @contextlib.asynccontextmanager
-    async def shown(self) -> AsyncIterator[None]:
-        """Shows lines while the context lasts."""
+    async def sending(self) -> AsyncIterator[None]:
+        """Send lines while the context lasts."""
         if self._send is None:
             yield
             return
-        task = asyncio.create_task(self._show(self._send), name="mcp progress")
+        task = asyncio.create_task(self._send_lines(self._send), name="mcp progress")
         try:
             yield
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _show(self, send: Callable[[int, str], Awaitable[None]]) -> None:
+    async def _send_lines(self, send: SendProgress) -> None:
         number = 0
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._reported.wait()
+            self._reported.clear()
             number += 1
             await send(number, self._line)
             await asyncio.sleep(PROGRESS_S)
 
 
 @contextlib.contextmanager
-def foreseen() -> Iterator[None]:
-    """Lets the service's own errors through; others are logged, and InternalError is raised."""
+def unexpected_errors_logged() -> Iterator[None]:
+    """Pass on the service's own errors. Log any other error and raise InternalError instead."""
     try:
         yield
     except BoxdError:
         raise
     except Exception as error:
-        number = secrets.token_hex(6)
-        _log.exception("internal error %s", number)
-        raise InternalError(f"internal error ({number})") from error
+        error_id = secrets.token_hex(6)
+        _log.exception("internal error %s", error_id)
+        raise InternalError(f"internal error ({error_id})") from error

@@ -1,7 +1,7 @@
-"""Pushes: which resources a client wants to hear of, and when it is told.
+"""Notifications about changed resources: which resources a client watches, and when it is notified.
 
-What changes is told 250 ms later, once for each resource however often it changed meanwhile. No
-method but `run` awaits. Nothing is held awake by it, and nobody waits for a client.
+A change is notified 250 ms later, once for each resource, however often the resource changes
+meanwhile. Only `run` awaits. A watch keeps no box awake, and nothing waits for its client.
 """
 
 from __future__ import annotations
@@ -10,56 +10,57 @@ import asyncio
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from boxd.mcp.resources import lists_changed, touched
+from boxd.mcp.resources import changed_resources, list_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from boxd.boxes.state.feed import Listener
 
-COALESCED_S = 0.25
+COALESCE_S = 0.25
 MAX_WATCHED = 256
 """Resources of one watch."""
 
 
-class News:
-    """Resources of which somebody is to be told that they changed; each is kept once, also while
-    nobody comes for them."""
+class PendingUpdates:
+    """Changed resources that a client has not been notified of. Each is queued at most once."""
 
     def __init__(self) -> None:
         self._pending: dict[str | None, None] = {}
-        self._some = asyncio.Event()
+        self._added = asyncio.Event()
 
-    def tell(self, uri: str | None) -> None:
-        """One has changed; None: which ones there are."""
+    def add(self, uri: str | None) -> None:
+        """Add a changed resource; None: the list of resources changed."""
         self._pending[uri] = None
-        self._some.set()
+        self._added.set()
 
     async def next(self) -> str | None:
-        """The next one."""
+        """Wait for and remove the oldest one."""
         while not self._pending:
-            self._some.clear()
-            await self._some.wait()
+            self._added.clear()
+            await self._added.wait()
         uri = next(iter(self._pending))
         del self._pending[uri]
         return uri
 
 
 class Watch:
-    """One client, or one subscription of one. `tell` is called with the URI of a resource, or None
-    for a list of resources that is another one; it must not raise."""
+    """The watched resources of one client, or of one subscription."""
 
-    def __init__(self, tell: Callable[[str | None], None], *, reads: bool = False) -> None:
-        """`reads`: who reads a resource wants to hear of it, too."""
+    def __init__(
+        self, notify: Callable[[str | None], None], *, subscribe_on_read: bool = False
+    ) -> None:
+        """`notify` gets the URI of a changed resource, or None for a changed list of resources.
+        It must not raise. `subscribe_on_read`: a client that reads a resource also watches it."""
         self.uris: set[str] = set()
-        self.lists = False
-        """Whether it wants to hear that there are other resources."""
-        self._tell = tell
-        self._reads = reads
-        self._due: dict[str | None, asyncio.TimerHandle] = {}
+        self.list_changes = False
+        """Whether the client is notified of a changed list of resources."""
+        self._notify = notify
+        self._subscribe_on_read = subscribe_on_read
+        self._timers: dict[str | None, asyncio.TimerHandle] = {}
 
     def add(self, uri: str) -> bool:
-        """One more resource; False when there are too many."""
+        """Watch one more resource; return False if there are too many."""
         if len(self.uris) >= MAX_WATCHED and uri not in self.uris:
             return False
         self.uris.add(uri)
@@ -67,33 +68,36 @@ class Watch:
 
     @contextmanager
     def reading(self, uri: str) -> Iterator[None]:
-        """The client reads a resource. What changes meanwhile is told; a failure adds nothing."""
-        before = uri in self.uris
-        if self._reads:
+        """Watch a resource from before it is read, so that no change is missed.
+
+        If the reading fails, the resource is not added.
+        """
+        already_watched = uri in self.uris
+        if self._subscribe_on_read:
             self.add(uri)
         try:
             yield
         except BaseException:
-            if not before:
+            if not already_watched:
                 self.uris.discard(uri)
             raise
 
     async def run(self, listener: Listener) -> None:
-        """Tells what it hears, until it is cancelled."""
+        """Turn the listener's topics into notifications until it is cancelled."""
         loop = asyncio.get_running_loop()
         try:
             while True:
                 topics = await listener.next()
-                news: set[str | None] = set(touched(topics, self.uris))
-                if self.lists and lists_changed(topics):
-                    news.add(None)
-                for uri in news - self._due.keys():
-                    self._due[uri] = loop.call_later(COALESCED_S, self._told, uri)
+                changes: set[str | None] = set(changed_resources(topics, self.uris))
+                if self.list_changes and list_changed(topics):
+                    changes.add(None)
+                for uri in changes - self._timers.keys():
+                    self._timers[uri] = loop.call_later(COALESCE_S, self._notify_if_watched, uri)
         finally:
-            for timer in self._due.values():
+            for timer in self._timers.values():
                 timer.cancel()
 
-    def _told(self, uri: str | None) -> None:
-        del self._due[uri]
+    def _notify_if_watched(self, uri: str | None) -> None:
+        del self._timers[uri]
         if uri is None or uri in self.uris:
-            self._tell(uri)
+            self._notify(uri)

@@ -1,1 +1,4 @@
-"""The tools, one family a file. Each only translates: arguments, an operation, its result."""
+"""The tools, one group per file.
+
+A tool translates: it checks arguments, calls an operation, and formats the result.
+"""

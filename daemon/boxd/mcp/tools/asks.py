@@ -1,4 +1,4 @@
-"""Questions to the owner, and their answers."""
+"""`ask` and `answer`: questions to the owner, and their answers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from boxd.operations.asks import MAX_WAIT_S
 
 
 async def _ask(call: Call) -> dict[str, Any]:
-    question, earlier, wait_s = (call.args[name] for name in ("question", "id", "wait_s"))
-    if (question is None) is (earlier is None):
-        raise BadRequest("give a question, or the id of one that was asked before")
-    if earlier is not None:
-        result = await call.operations.asks.wait_ask(call.principal, earlier, wait_s)
+    question, ask_id, wait_s = (call.args[name] for name in ("question", "id", "wait_s"))
+    if (question is None) is (ask_id is None):
+        raise BadRequest("give a question, or the id of an earlier question, but not both")
+    if ask_id is not None:
+        result = await call.operations.asks.wait_ask(call.principal, ask_id, wait_s)
     else:
         options = call.args["options"] or ()
         result = await call.operations.asks.ask(
@@ -36,13 +36,14 @@ TOOLS = (
     Tool(
         "ask",
         "Ask the owner a question",
-        "Asks the owner something, who answers with `answer` or over SSH; waits for the answer, if "
-        "it is told to. Open questions stand in svc://asks; `id` waits on for one of them.",
+        "Ask the owner a question. The owner answers with the tool `answer` or over SSH. With "
+        "`wait_s`, wait for the answer. The resource svc://asks lists the open questions; pass the "
+        "`id` of one to wait for it again.",
         _ask,
         (
-            Param("question", "string", "what is asked"),
-            Param("options", "strings", "the answers to choose from; left out: any text"),
-            Param("box", "string", "the box that it is about"),
+            Param("question", "string", "the question"),
+            Param("options", "strings", "the answers to choose from (default: any text)"),
+            Param("box", "string", "the box that the question is about"),
             Param(
                 "wait_s",
                 "integer",
@@ -51,7 +52,7 @@ TOOLS = (
                 minimum=0,
                 maximum=MAX_WAIT_S,
             ),
-            Param("id", "string", "of an earlier question, in the place of a new one"),
+            Param("id", "string", "the id of an earlier question, instead of a new question"),
         ),
         {"id": STRING, "state": STRING, "answer": STRING},
         frozenset({"answer"}),
@@ -59,11 +60,16 @@ TOOLS = (
     Tool(
         "answer",
         "Answer a question",
-        "Answers an open question; the first answer counts.",
+        "Answer an open question. Only the first answer counts.",
         _answer,
         (
-            Param("id", "string", "of the question, or its beginning", required=True),
-            Param("answer", "string", "one of its options, if it has any", required=True),
+            Param("id", "string", "the id of the question, or the beginning of it", required=True),
+            Param(
+                "answer",
+                "string",
+                "the answer; one of the options if the question has options",
+                required=True,
+            ),
         ),
         {"id": STRING, "state": STRING},
     ),

@@ -1,4 +1,4 @@
-"""Boxes: what there is, making, sleeping, waking, forking, pinning, removing."""
+"""`fleet` and `box_*`: list, create, suspend, resume, fork, pin and remove boxes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.errors import Pinned
 from boxd.mcp.tools.params import Param
-from boxd.mcp.tools.shapes import BOOLEAN, BOX, BOX_OPTIONAL, STRING, listed
+from boxd.mcp.tools.shapes import BOOLEAN, BOX, BOX_OPTIONAL, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.box import BoxState
 from boxd.model.progress import Progress
@@ -24,13 +24,13 @@ MAX_PIN_S = 10 * 365 * 86_400
 REF = Param(
     "box", "string", "the box: NAME, WORKSPACE/NAME, its id, or the beginning of its id", True
 )
-WS = Param("ws", "string", "a workspace; left out: your default one")
+WS = Param("ws", "string", "the workspace (default: your default workspace)")
 
 
-async def fleet_of(
+async def fleet_json(
     operations: Operations, principal: Principal, ws: str | None = None
 ) -> dict[str, Any]:
-    """The boxes and open questions that a principal may see, or those of one workspace."""
+    """Return the boxes and open questions that a principal may see; `ws`: of one workspace only."""
     views = await operations.boxes.list_boxes(principal, ws, everywhere=ws is None)
     asks = await operations.asks.list_asks(principal)
     return {
@@ -40,15 +40,15 @@ async def fleet_of(
 
 
 async def _fleet(call: Call) -> dict[str, Any]:
-    found = await fleet_of(call.operations, call.principal, call.args["ws"])
+    fleet = await fleet_json(call.operations, call.principal, call.args["ws"])
     limits = await call.operations.stats.box_limits(call.principal)
-    return found | {"quota": {one.what: one.to_json() for one in limits}}
+    return fleet | {"quota": {limit.what: limit.to_json() for limit in limits}}
 
 
 async def _spawn(call: Call) -> dict[str, Any]:
     created = False
 
-    def begun(box: Box) -> None:
+    def set_created(box: Box) -> None:
         nonlocal created
         created = box.state is BoxState.CREATING
 
@@ -57,7 +57,7 @@ async def _spawn(call: Call) -> dict[str, Any]:
         call.principal,
         call.args["spec"],
         durable=durable,
-        progress=Progress(call.tell, begun),
+        progress=Progress(call.report_progress, set_created),
     )
     return view.to_json() | {"created": created}
 
@@ -85,7 +85,10 @@ async def _rm(call: Call) -> dict[str, Any]:
 
 async def _fork(call: Call) -> dict[str, Any]:
     view = await call.operations.snapshots.fork(
-        call.principal, call.args["base"], call.args["name"], progress=Progress(call.tell)
+        call.principal,
+        call.args["base"],
+        call.args["name"],
+        progress=Progress(call.report_progress),
     )
     return view.to_json()
 
@@ -110,21 +113,21 @@ TOOLS = (
     Tool(
         "fleet",
         "List boxes, questions and limits",
-        "Lists your boxes with their states, the open questions of programs in them, and your "
+        "List your boxes with their states, the open questions of programs in them, and your "
         "limits.",
         _fleet,
-        (Param("ws", "string", "only this workspace; left out: all that you may see"),),
+        (Param("ws", "string", "only this workspace (default: all that you may see)"),),
         {
-            "boxes": listed(BOX),
-            "asks": listed({"id": STRING, "question": STRING}),
+            "boxes": list_of(BOX),
+            "asks": list_of({"id": STRING, "question": STRING}),
             "quota": {"type": "object"},
         },
-        reads=True,
+        read_only=True,
     ),
     Tool(
         "box_spawn",
         "Create or wake a box",
-        "Makes a box, or wakes the one of that name, and has it run.",
+        "Create and start a box. If a box with this name exists, resume it.",
         _spawn,
         (
             Param(
@@ -133,40 +136,53 @@ TOOLS = (
                 "[WORKSPACE/]NAME[:IMAGE[:FLAVOR]][^DEADLINE][+GRACE], for example dev:debian^2h",
                 required=True,
             ),
-            Param("durable", "boolean", "only its deadline removes it by itself", default=False),
+            Param(
+                "durable",
+                "boolean",
+                "keep the box until its deadline, or until you remove it",
+                default=False,
+            ),
         ),
         BOX | {"created": BOOLEAN},
         BOX_OPTIONAL,
-        repeatable=True,
+        idempotent=True,
     ),
     Tool(
         "box_suspend",
         "Suspend a box",
-        "Puts a box to sleep: its memory goes to disk, and its processes go on when it wakes.",
+        "Suspend a box: write its memory to disk. Its processes continue when it resumes.",
         _suspend,
         (REF,),
         _STATE,
-        repeatable=True,
+        idempotent=True,
     ),
-    Tool("box_resume", "Resume a box", "Wakes a box.", _resume, (REF,), _STATE, repeatable=True),
+    Tool(
+        "box_resume",
+        "Resume a box",
+        "Resume a suspended box.",
+        _resume,
+        (REF,),
+        _STATE,
+        idempotent=True,
+    ),
     Tool(
         "box_rm",
         "Remove a box",
-        "Destroys a box with all that is on its disk. The drive below /wrk stays. A pinned box is "
-        "removed only with `force`.",
+        "Remove a box and everything on its disk. The drive at /wrk stays. A pinned box is removed "
+        "only with `force`.",
         _rm,
         (REF, Param("force", "boolean", "remove the box even if it is pinned", default=False)),
         {"removed": STRING},
-        destroys=True,
+        destructive=True,
     ),
     Tool(
         "box_fork",
         "Fork a box",
-        "Makes a new box of a running or sleeping one, with its disk and its processes.",
+        "Create a box from a running or suspended box, with its disk and its processes.",
         _fork,
         (
-            Param("base", "string", "the box, or one of its snapshots: BOX@SNAPSHOT", True),
-            Param("name", "string", "[WORKSPACE/]NAME[^DEADLINE][+GRACE] of the new box", True),
+            Param("base", "string", "the box to copy, or one of its snapshots: BOX@SNAPSHOT", True),
+            Param("name", "string", "the new box: [WORKSPACE/]NAME[^DEADLINE][+GRACE]", True),
         ),
         BOX,
         BOX_OPTIONAL,
@@ -174,22 +190,22 @@ TOOLS = (
     Tool(
         "box_pin",
         "Keep a box awake",
-        "Keeps a box awake for a time, at most until its deadline.",
+        "Keep a box awake for a time, at most until its deadline.",
         _pin,
         (
             REF,
             Param(
                 "for_s",
                 "integer",
-                "seconds; 0 takes the pin away",
+                "how long, in seconds; 0 removes the pin",
                 default=PIN_S,
                 minimum=0,
                 maximum=MAX_PIN_S,
             ),
-            Param("why", "string", "what it is for; shown beside the box", default=""),
+            Param("why", "string", "the reason, shown beside the box", default=""),
         ),
         BOX,
         BOX_OPTIONAL,
-        repeatable=True,
+        idempotent=True,
     ),
 )

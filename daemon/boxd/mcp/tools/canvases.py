@@ -1,4 +1,4 @@
-"""`surface_*`: documents that are rendered for people, each scope its own."""
+"""`surface_*`: documents for people. Each scope has its own documents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from datetime import timedelta
 from typing import Any, get_args
 
 from boxd.mcp.tools.params import Param
-from boxd.mcp.tools.shapes import INTEGER, MAYBE, STRING, listed
+from boxd.mcp.tools.shapes import INTEGER, NULLABLE_STRING, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.canvas import Mime
 from boxd.operations.canvases import LONGEST_TTL, MAX_CONTENT
 
-ID = Param("id", "string", "1 to 64 of a-z, 0-9 and '-'", required=True)
+ID = Param(
+    "id", "string", "the id of the document: 1 to 64 characters of a-z, 0-9 and '-'", required=True
+)
 
 
 async def _render(call: Call) -> dict[str, Any]:
@@ -28,63 +30,69 @@ async def _render(call: Call) -> dict[str, Any]:
 
 
 async def _list(call: Call) -> dict[str, Any]:
-    found = await call.operations.canvases.list_canvases(call.principal)
-    return {"surfaces": [canvas.to_json() for canvas in found]}
+    canvases = await call.operations.canvases.list_canvases(call.principal)
+    return {"surfaces": [canvas.to_json() for canvas in canvases]}
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    gone = await call.operations.canvases.remove_canvas(call.principal, call.args["id"])
-    return {"id": gone.id}
+    canvas = await call.operations.canvases.remove_canvas(call.principal, call.args["id"])
+    return {"id": canvas.id}
 
 
 TOOLS = (
     Tool(
         "surface_render",
         "Show a document",
-        "Shows the owner a document, in the place of an older one of its id. It is a resource: who "
-        "reads it is told when it changes.",
+        "Show the owner a document. It replaces an earlier document with the same id. The document "
+        "is also a resource, so clients can subscribe to its changes.",
         _render,
         (
             ID,
-            Param("content", "string", f"at most {MAX_CONTENT} bytes", required=True),
+            Param("content", "string", f"the document, at most {MAX_CONTENT} bytes", required=True),
             Param(
                 "mime",
                 "string",
-                "what the content is",
+                "the media type of the content",
                 default="text/markdown",
                 choices=get_args(Mime),
             ),
-            Param("title", "string", "shown above it", default=""),
+            Param("title", "string", "the title above the document", default=""),
             Param(
                 "ttl_s",
                 "integer",
-                "seconds after which it is gone; left out: never",
+                "remove the document after this many seconds (default: never)",
                 minimum=1,
                 maximum=int(LONGEST_TTL.total_seconds()),
             ),
         ),
         {"uri": STRING, "revision": INTEGER},
-        repeatable=True,
+        idempotent=True,
     ),
     Tool(
         "surface_list",
         "List documents",
-        "Lists the documents that are shown.",
+        "List the documents that are shown to the owner.",
         _list,
         result={
-            "surfaces": listed(
-                {"id": STRING, "title": STRING, "mime": STRING, "revision": INTEGER, "scope": MAYBE}
+            "surfaces": list_of(
+                {
+                    "id": STRING,
+                    "title": STRING,
+                    "mime": STRING,
+                    "revision": INTEGER,
+                    "scope": NULLABLE_STRING,
+                }
             )
         },
-        reads=True,
+        read_only=True,
     ),
     Tool(
         "surface_rm",
         "Remove a document",
-        "Removes a document.",
+        "Remove a document.",
         _rm,
         (ID,),
         {"id": STRING},
-        destroys=True,
+        destructive=True,
     ),
 )

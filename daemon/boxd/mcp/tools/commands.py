@@ -1,4 +1,4 @@
-"""`box_exec`: one command in a box."""
+"""`box_exec`: run one command in a box."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from boxd.boxes.commands.output import SHOWN_LINE, Kept, Lines, last_shown
 from boxd.boxes.state.requests import BoxAccess
 from boxd.mcp.tools.boxes import REF
 from boxd.mcp.tools.params import Param
-from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, INTEGER, STRING, encode, in_base64
+from boxd.mcp.tools.shapes import BOOLEAN, ENCODING, INTEGER, STRING, encode, to_base64
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.model.delegated import MAX_OUTPUT, OUTPUT
 
@@ -27,16 +27,16 @@ async def _exec(call: Call) -> dict[str, Any]:
     access = BoxAccess(call.args["box"], kind="reference", why="mcp")
     attach = call.operations.boxes.attach(call.principal, access, call.progress())
     with call.operations.output.room(call.principal.owner) as room:
-        async with attach as held:
+        async with attach as attachment:
             started = time.monotonic()
-            async with running(held.tunnel, request, held.env, held.oom) as run:
-                ended = await collected(run, stdin, call, room, started)
-        return await answer(call, ended)
+            async with running(attachment.tunnel, request, attachment.env, attachment.oom) as run:
+                outcome = await collect(run, stdin, call, room, started)
+        return await result_of(call, outcome)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A command that has ended."""
+class Outcome:
+    """The exit code and the output of a command that has ended."""
 
     code: int
     stdout: Kept
@@ -44,47 +44,49 @@ class Ended:
     duration_ms: int
 
 
-async def collected(run: ExecRun, stdin: bytes, call: Call, room: Room, started: float) -> Ended:
-    """Runs a command to its end; its output as `max_output`, and the owner's room, let it be
-    kept."""
+async def collect(run: ExecRun, stdin: bytes, call: Call, room: Room, started: float) -> Outcome:
+    """Run a command until it ends, and collect its output.
+
+    `max_output` and the owner's room limit the stored output.
+    """
     limit = call.args["max_output"]
-    kept = {name: Kept(limit, room.part()) for name in ("stdout", "stderr")}
+    outputs = {name: Kept(limit, room.part()) for name in ("stdout", "stderr")}
     lines = {"stdout": Lines(SHOWN_LINE), "stderr": Lines(SHOWN_LINE)}
 
-    async def keep(stream: str, data: bytes) -> None:
-        kept[stream].add(data)
-        if shown := last_shown(lines[stream].add(data)):
-            call.tell(shown)
+    async def store(stream: str, data: bytes) -> None:
+        outputs[stream].add(data)
+        if line := last_shown(lines[stream].add(data)):
+            call.report_progress(line)
 
     feed = asyncio.create_task(_feed(run, stdin), name="mcp exec input")
     try:
-        code = await run.pump(keep)
+        code = await run.pump(store)
     finally:
         feed.cancel()
         await asyncio.gather(feed, return_exceptions=True)
     duration_ms = round((time.monotonic() - started) * 1000)
-    return Ended(code, kept["stdout"], kept["stderr"], duration_ms)
+    return Outcome(code, outputs["stdout"], outputs["stderr"], duration_ms)
 
 
-async def answer(call: Call, ended: Ended) -> dict[str, Any]:
-    """What is told of it. For its making the owner's turn is awaited here, not while the command
-    runs, which may take hours."""
-    await call.reserve(ended.stdout.size + ended.stderr.size)
+async def result_of(call: Call, outcome: Outcome) -> dict[str, Any]:
+    """Return the result of the tool."""
+    # Reserve room after the command has ended: the command may run for hours.
+    await call.reserve(outcome.stdout.size + outcome.stderr.size)
     return {
-        "exit_code": ended.code,
-        **texts(ended.stdout.whole(), ended.stderr.whole()),
-        "duration_ms": ended.duration_ms,
-        "truncated": bool(ended.stdout.left_out or ended.stderr.left_out),
+        "exit_code": outcome.code,
+        **encode_streams(outcome.stdout.whole(), outcome.stderr.whole()),
+        "duration_ms": outcome.duration_ms,
+        "truncated": bool(outcome.stdout.left_out or outcome.stderr.left_out),
     }
 
 
-def texts(stdout: bytes, stderr: bytes) -> dict[str, str]:
-    """Two streams in one encoding."""
+def encode_streams(stdout: bytes, stderr: bytes) -> dict[str, str]:
+    """Encode both streams in the same encoding."""
     out, out_encoding = encode(stdout)
     err, err_encoding = encode(stderr)
     if out_encoding == err_encoding == "utf-8":
         return {"stdout": out, "stderr": err, "encoding": "utf-8"}
-    return {"stdout": in_base64(stdout), "stderr": in_base64(stderr), "encoding": "base64"}
+    return {"stdout": to_base64(stdout), "stderr": to_base64(stderr), "encoding": "base64"}
 
 
 async def _feed(run: ExecRun, stdin: bytes) -> None:
@@ -94,12 +96,14 @@ async def _feed(run: ExecRun, stdin: bytes) -> None:
 
 
 COMMAND = (
-    Param("env", "environment", "variables for the command, above those of the box"),
-    Param("stdin", "string", "what it reads", default=""),
+    Param(
+        "env", "environment", "environment variables of the command; they override those of the box"
+    ),
+    Param("stdin", "string", "the standard input of the command", default=""),
     Param(
         "timeout_s",
         "integer",
-        "seconds after which it is ended, with exit code 124",
+        "stop the command after this many seconds; its exit code is then 124",
         default=DEFAULT_TIMEOUT_S,
         minimum=1,
         maximum=MAX_TIMEOUT_S,
@@ -107,7 +111,7 @@ COMMAND = (
     Param(
         "max_output",
         "integer",
-        "bytes of each stream that are kept: its head and its tail",
+        "bytes of each stream that are returned: the beginning and the end of the output",
         default=OUTPUT,
         minimum=0,
         maximum=MAX_OUTPUT,
@@ -126,12 +130,12 @@ TOOLS = (
     Tool(
         "box_exec",
         "Run a command in a box",
-        "Runs a shell command in a box that is there, waking it if it sleeps. Shows the last line "
-        "of output as progress. Never makes a box: see box_spawn.",
+        "Run a shell command in an existing box. A suspended box resumes first. The last line of "
+        "output is sent as progress. To create a box, call box_spawn.",
         _exec,
-        (REF, Param("cmd", "string", "for the login shell", required=True), *COMMAND),
+        (REF, Param("cmd", "string", "the command, for the login shell", required=True), *COMMAND),
         RESULT,
-        destroys=True,
-        outside=True,
+        destructive=True,
+        open_world=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""`delegate`: a task in a box, done by a shell command or by the owner's own agent program."""
+"""`delegate`: run a task in a box, as a shell command or with the owner's agent program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from boxd.boxes.commands.exec import MAX_TIMEOUT_S
-from boxd.mcp.tools.commands import COMMAND, RESULT, texts
+from boxd.mcp.tools.commands import COMMAND, RESULT, encode_streams
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import STRING
 from boxd.mcp.tools.tool import Call, Tool
@@ -15,7 +15,7 @@ from boxd.model.delegated import TIMEOUT_S, Task
 if TYPE_CHECKING:
     from boxd.model.delegated import Delegated
 
-_GIVEN = {param.name: param for param in COMMAND}
+_COMMAND_PARAMS = {param.name: param for param in COMMAND}
 
 
 async def _delegate(call: Call) -> dict[str, Any]:
@@ -29,24 +29,24 @@ async def _delegate(call: Call) -> dict[str, Any]:
         max_output=call.args["max_output"],
         keep=call.args["keep"],
     )
-    done = await call.operations.delegations.delegate(
-        call.principal, task, on_line=call.tell, reserve=call.reserve
+    outcome = await call.operations.delegations.delegate(
+        call.principal, task, on_line=call.report_progress, reserve=call.reserve
     )
-    return _json(done)
+    return _json(outcome)
 
 
-def _json(done: Delegated) -> dict[str, Any]:
-    """What an agent said is text; of a command both streams are told as `box_exec` does."""
-    if done.text is None:
-        said = texts(done.stdout, done.stderr)
+def _json(outcome: Delegated) -> dict[str, Any]:
+    """An agent has a text and stderr. A command has both streams, as for `box_exec`."""
+    if outcome.text is None:
+        output = encode_streams(outcome.stdout, outcome.stderr)
     else:
-        said = {"text": done.text, "stderr": done.stderr.decode("utf-8", "replace")}
+        output = {"text": outcome.text, "stderr": outcome.stderr.decode("utf-8", "replace")}
     return {
-        "box": done.box,
-        "exit_code": done.exit_code,
-        **said,
-        "duration_ms": done.duration_ms,
-        "truncated": done.truncated,
+        "box": outcome.box,
+        "exit_code": outcome.exit_code,
+        **output,
+        "duration_ms": outcome.duration_ms,
+        "truncated": outcome.truncated,
     }
 
 
@@ -54,22 +54,23 @@ TOOLS = (
     Tool(
         "delegate",
         "Run a task in a box",
-        "Does a task in a box: runs it as a shell command, or with `agent` gives it to the agent "
-        "program that the owner has configured. A new box goes when it is done.",
+        "Run a task in a box as a shell command, or with `agent` by the agent program that the "
+        "owner configured. A box that is created for the task is removed afterwards, unless `keep` "
+        "is set.",
         _delegate,
         (
-            Param("prompt", "string", "the command, or what the agent reads", required=True),
-            Param("agent", "boolean", "give it to the owner's agent", default=False),
-            Param("box", "string", "a box that is there; left out: a new one of `spec`"),
-            Param("spec", "string", "of the new box; left out: one without a name"),
-            _GIVEN["env"],
-            replace(_GIVEN["timeout_s"], default=TIMEOUT_S, maximum=MAX_TIMEOUT_S),
-            _GIVEN["max_output"],
-            Param("keep", "boolean", "let the new box stay", default=False),
+            Param("prompt", "string", "the command, or the prompt for the agent", required=True),
+            Param("agent", "boolean", "run the task with the owner's agent program", default=False),
+            Param("box", "string", "an existing box (default: a new box from `spec`)"),
+            Param("spec", "string", "the spec of the new box (default: a box without a name)"),
+            _COMMAND_PARAMS["env"],
+            replace(_COMMAND_PARAMS["timeout_s"], default=TIMEOUT_S, maximum=MAX_TIMEOUT_S),
+            _COMMAND_PARAMS["max_output"],
+            Param("keep", "boolean", "keep the new box after the task", default=False),
         ),
         {"box": STRING, "text": STRING, **RESULT},
         frozenset({"text", "stdout", "encoding"}),
-        destroys=True,
-        outside=True,
+        destructive=True,
+        open_world=True,
     ),
 )

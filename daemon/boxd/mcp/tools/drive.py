@@ -1,4 +1,4 @@
-"""`wrk_*`: the drive of a workspace."""
+"""`wrk_*`: files on the drive of a workspace."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from boxd.errors import BadRequest, Conflict, NotFound, PreconditionFailed, TooLarge
 from boxd.mcp.tools.boxes import WS
 from boxd.mcp.tools.files import (
-    CODED,
     DATA,
-    ENCODED,
+    ENCODED_PATH,
+    ENCODING_OF_DATA,
     LIMIT,
     OFFSET,
     READ_RESULT,
-    moment,
+    encode_part,
+    format_time,
     path_bytes,
-    portion,
 )
 from boxd.mcp.tools.params import Param
 from boxd.mcp.tools.shapes import BOOLEAN, ENTRIES, INTEGER, STRING, decode
@@ -31,137 +31,137 @@ if TYPE_CHECKING:
 
 
 PAGE = 1000
-"""Entries of a directory that are told at once."""
-MAX_ADDED_TO = 64 * 1024 * 1024
-"""Bytes of a file that can be added to: all of it is written anew, so that it changes in one
-step."""
-TRIES = 20
-SECOND = 1_000_000_000
+"""Entries of a directory in one result of `wrk_list`."""
+MAX_APPENDABLE = 64 * 1024 * 1024
+"""Bytes of a file that `append` accepts. To change the file atomically, it is written again."""
+MAX_ATTEMPTS = 20
+NS_PER_S = 1_000_000_000
 
-PATH = Param("path", "string", "on the drive, which boxes have at /wrk", required=True)
+PATH = Param("path", "string", "the path on the drive; boxes see the drive at /wrk", required=True)
 
 
 @asynccontextmanager
 async def _drive(call: Call, *, create: bool = False) -> AsyncIterator[Drive]:
-    opened = call.operations.drives.open(call.principal, call.args["ws"], create=create)
-    async with opened as filesystem:
+    drive = call.operations.drives.open(call.principal, call.args["ws"], create=create)
+    async with drive as filesystem:
         yield NoDrive() if filesystem is None else Drive(filesystem)
 
 
 async def _list(call: Call) -> dict[str, Any]:
-    path, after = path_bytes(call), _after(call.args["cursor"])
-    async with _drive(call) as drive, drive.at(path) as found:
-        if not isinstance(found, Directory):
+    path, last_name = path_bytes(call), _decode_cursor(call.args["cursor"])
+    async with _drive(call) as drive, drive.at(path) as item:
+        if not isinstance(item, Directory):
             raise Conflict(f"{call.args['path']} is a file; read it with wrk_read")
-        entries = await drive.entries(found)
-    rest = [entry for entry in entries if entry.name > after]
-    shown = [
-        {**filenames.members("name", one.name), "is_dir": one.is_dir, "size": one.size}
-        for one in rest[:PAGE]
+        entries = await drive.entries(item)
+    remaining = [entry for entry in entries if entry.name > last_name]
+    page = [
+        {**filenames.members("name", entry.name), "is_dir": entry.is_dir, "size": entry.size}
+        for entry in remaining[:PAGE]
     ]
-    answer: dict[str, Any] = {"path": call.args["path"], "entries": shown}
-    if len(rest) > PAGE:
-        answer["next"] = base64.urlsafe_b64encode(rest[PAGE - 1].name).decode("ascii")
-    return answer
+    result: dict[str, Any] = {"path": call.args["path"], "entries": page}
+    if len(remaining) > PAGE:
+        result["next"] = base64.urlsafe_b64encode(remaining[PAGE - 1].name).decode("ascii")
+    return result
 
 
-def _after(cursor: str | None) -> bytes:
+def _decode_cursor(cursor: str | None) -> bytes:
+    """Return the last name of the previous page."""
     try:
         return base64.urlsafe_b64decode((cursor or "").encode("ascii"))
     except (UnicodeEncodeError, binascii.Error):
-        raise BadRequest("cursor is not one that wrk_list gave") from None
+        raise BadRequest("cursor is not valid; pass `next` of an earlier wrk_list result") from None
 
 
 async def _read(call: Call) -> dict[str, Any]:
     offset, limit = call.args["offset"], call.args["limit"]
     room = call.operations.output.room(call.principal.owner)
-    async with _drive(call) as drive, drive.at(path_bytes(call)) as found:
-        if isinstance(found, Directory):
+    async with _drive(call) as drive, drive.at(path_bytes(call)) as item:
+        if isinstance(item, Directory):
             raise Conflict(f"{call.args['path']} is a directory; list it with wrk_list")
-        start = min(offset, found.size)
-        wanted = min(limit, found.size - start)
-        await call.reserve(wanted)
+        start = min(offset, item.size)
+        length = min(limit, item.size - start)
+        await call.reserve(length)
         with room:
-            stop = start + room.part().grow(wanted)
-            data = b"".join([piece async for piece in found.pieces(start, stop)])
+            stop = start + room.part().grow(length)
+            data = b"".join([piece async for piece in item.pieces(start, stop)])
         return {
             "path": call.args["path"],
-            "size": found.size,
-            "mtime": moment(found.mtime_ns / SECOND),
-            "etag": found.tag,
-            **portion(data, eof=stop >= found.size),
+            "size": item.size,
+            "mtime": format_time(item.mtime_ns / NS_PER_S),
+            "etag": item.tag,
+            **encode_part(data, eof=stop >= item.size),
         }
 
 
 async def _write(call: Call) -> dict[str, Any]:
     path = path_bytes(call)
     data = decode(call.args["data"], call.args["encoding"])
-    wanted = call.args["if_match"]
+    etag = call.args["if_match"]
     async with _drive(call, create=True) as drive:
         if call.args["append"]:
-            return await _append(call, drive, path, data, wanted)
-        condition = _matching(wanted) if wanted is not None else Condition()
+            return await _append(call, drive, path, data, etag)
+        condition = _if_match(etag) if etag is not None else Condition()
         written = await drive.put(path, _body(data), condition)
-    return _written(call, len(data), written.tag, written.created)
+    return _write_result(call, len(data), written.tag, written.created)
 
 
 async def _append(
-    call: Call, drive: Drive, path: bytes, data: bytes, wanted: str | None
+    call: Call, drive: Drive, path: bytes, data: bytes, etag: str | None
 ) -> dict[str, Any]:
-    """The file with `data` at its end, whoever writes to it beside us."""
-    for _ in range(TRIES):
+    """Append data to a file. If another client writes to the file meanwhile, try again."""
+    for _ in range(MAX_ATTEMPTS):
         try:
-            return await _added(call, drive, path, data, wanted)
+            return await _append_once(call, drive, path, data, etag)
         except PreconditionFailed:
-            if wanted is not None:
+            if etag is not None:
                 raise
-    raise Conflict(f"{call.args['path']} changes all the time; try again")
+    raise Conflict(f"other clients keep writing to {call.args['path']}; try again later")
 
 
-async def _added(
-    call: Call, drive: Drive, path: bytes, data: bytes, wanted: str | None
+async def _append_once(
+    call: Call, drive: Drive, path: bytes, data: bytes, etag: str | None
 ) -> dict[str, Any]:
-    """One try. PreconditionFailed when somebody was faster."""
+    """Try to append once. Raises PreconditionFailed if the file changed meanwhile."""
     async with AsyncExitStack() as stack:
         try:
-            found = await stack.enter_async_context(drive.at(path))
+            item = await stack.enter_async_context(drive.at(path))
         except NotFound:
-            if wanted is not None:
-                raise PreconditionFailed(f"{call.args['path']} is not there") from None
+            if etag is not None:
+                raise PreconditionFailed(f"{call.args['path']} does not exist") from None
             written = await drive.put(path, _body(data), Condition(absent=True))
-            return _written(call, len(data), written.tag, created=True)
-        if isinstance(found, Directory):
-            raise Conflict(f"{call.args['path']} is a directory")
-        if found.size > MAX_ADDED_TO:
+            return _write_result(call, len(data), written.tag, created=True)
+        if isinstance(item, Directory):
+            raise Conflict(f"{call.args['path']} is a directory; give the path of a file")
+        if item.size > MAX_APPENDABLE:
             raise TooLarge(
-                f"{call.args['path']} has {found.size} bytes; at most {MAX_ADDED_TO} can "
-                "be added to here: use box_exec"
+                f"{call.args['path']} has {item.size} bytes; append accepts files of at most "
+                f"{MAX_APPENDABLE} bytes: append in a box, with box_exec"
             )
-        before = await stack.enter_async_context(aclosing(found.pieces(0, found.size)))
-        condition = _matching(found.tag if wanted is None else wanted)
-        written = await drive.put(path, _body(data, before), condition)
-        return _written(call, found.size + len(data), written.tag, created=False)
+        content = await stack.enter_async_context(aclosing(item.pieces(0, item.size)))
+        condition = _if_match(item.tag if etag is None else etag)
+        written = await drive.put(path, _body(data, content), condition)
+        return _write_result(call, item.size + len(data), written.tag, created=False)
 
 
-def _matching(tag: str) -> Condition:
-    return Condition(match=lambda present: present == tag)
+def _if_match(etag: str) -> Condition:
+    return Condition(match=lambda current: current == etag)
 
 
 def _body(
-    data: bytes, before: AsyncIterator[bytes] | None = None
+    data: bytes, content: AsyncIterator[bytes] | None = None
 ) -> Callable[[], Awaitable[bytes | None]]:
-    """What `before` brings, piece by piece, and then `data`."""
-    left = [data] if data else []
+    """Return a function that returns the pieces of `content`, then `data`, then None."""
+    remaining = [data] if data else []
 
     async def next_piece() -> bytes | None:
-        if before is not None and (piece := await anext(before, None)) is not None:
+        if content is not None and (piece := await anext(content, None)) is not None:
             return piece
-        return left.pop() if left else None
+        return remaining.pop() if remaining else None
 
     return next_piece
 
 
-def _written(call: Call, size: int, tag: str, created: bool) -> dict[str, Any]:
+def _write_result(call: Call, size: int, tag: str, created: bool) -> dict[str, Any]:
     return {"path": call.args["path"], "size": size, "etag": tag, "created": created}
 
 
@@ -181,61 +181,61 @@ TOOLS = (
     Tool(
         "wrk_list",
         "List a directory of the drive",
-        f"Lists a directory of the drive, {PAGE} entries at a time: `next` is the cursor of what "
-        "follows.",
+        f"List a directory of the drive, {PAGE} entries at a time. Pass `next` of the result as "
+        "`cursor` to get the following entries.",
         _list,
         (
             Param("path", "string", "the directory", default="/"),
             WS,
-            Param("cursor", "string", "where to go on"),
-            ENCODED,
+            Param("cursor", "string", "`next` of the previous result"),
+            ENCODED_PATH,
         ),
         {"path": STRING, "entries": ENTRIES, "next": STRING},
         frozenset({"next"}),
-        reads=True,
+        read_only=True,
     ),
     Tool(
         "wrk_read",
         "Read a file of the drive",
-        "Reads a part of a file on the drive. Bytes that are no UTF-8 come in base64.",
+        "Read a part of a file on the drive. Data that is not UTF-8 is returned in base64.",
         _read,
-        (PATH, OFFSET, LIMIT, WS, ENCODED),
+        (PATH, OFFSET, LIMIT, WS, ENCODED_PATH),
         {name: READ_RESULT[name] for name in READ_RESULT if name != "entries"} | {"etag": STRING},
-        reads=True,
+        read_only=True,
     ),
     Tool(
         "wrk_write",
         "Write a file of the drive",
-        "Writes a file on the drive in one step, with the directories above it, or adds to it.",
+        "Write a file on the drive atomically, and create its parent directories, or append to it.",
         _write,
         (
             PATH,
             DATA,
-            CODED,
-            Param("append", "boolean", "add to what is there", default=False),
-            Param("if_match", "string", "only if the file has this etag"),
+            ENCODING_OF_DATA,
+            Param("append", "boolean", "append data to the existing file", default=False),
+            Param("if_match", "string", "write only if the file has this etag"),
             WS,
-            ENCODED,
+            ENCODED_PATH,
         ),
         {"path": STRING, "size": INTEGER, "etag": STRING, "created": BOOLEAN},
-        destroys=True,
+        destructive=True,
     ),
     Tool(
         "wrk_mkdir",
         "Create a directory on the drive",
-        "Makes a directory on the drive, with those above it.",
+        "Create a directory on the drive, and its parent directories.",
         _mkdir,
-        (PATH, WS, ENCODED),
+        (PATH, WS, ENCODED_PATH),
         {"path": STRING, "created": BOOLEAN},
-        repeatable=True,
+        idempotent=True,
     ),
     Tool(
         "wrk_delete",
         "Delete from the drive",
-        "Removes a file, or a directory with all that is in it, from the drive.",
+        "Delete a file, or a directory with everything in it, from the drive.",
         _delete,
-        (PATH, WS, ENCODED),
+        (PATH, WS, ENCODED_PATH),
         {"path": STRING},
-        destroys=True,
+        destructive=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""`box_read` and `box_write`: files of a box, by its own file server."""
+"""`box_read` and `box_write`: files of a box, through the file server in the box."""
 
 from __future__ import annotations
 
@@ -16,20 +16,27 @@ from boxd.mcp.tools.tool import Call, Tool
 from boxd.names import filenames
 from boxd.tunnel.files import Listing, box_files
 
-READ = 256 * 1024
+DEFAULT_READ = 256 * 1024
 MAX_READ = 4 * 1024 * 1024
 
-OFFSET = Param("offset", "integer", "first byte", default=0, minimum=0, maximum=2**62)
-LIMIT = Param("limit", "integer", "bytes at most", default=READ, minimum=1, maximum=MAX_READ)
-ENCODED = Param(
+OFFSET = Param("offset", "integer", "the first byte to read", default=0, minimum=0, maximum=2**62)
+LIMIT = Param(
+    "limit",
+    "integer",
+    "the maximum number of bytes to read",
+    default=DEFAULT_READ,
+    minimum=1,
+    maximum=MAX_READ,
+)
+ENCODED_PATH = Param(
     "encoded",
     "boolean",
-    "path is percent-encoded; for names that are not UTF-8, which a list shows as encoded_name",
+    "path is percent-encoded, as in encoded_name of a listing; for names that are not UTF-8",
     default=False,
 )
-DATA = Param("data", "string", "the content", required=True)
-CODED = Param(
-    "encoding", "string", "how data is written", default="utf-8", choices=("utf-8", "base64")
+DATA = Param("data", "string", "the content to write", required=True)
+ENCODING_OF_DATA = Param(
+    "encoding", "string", "the encoding of data", default="utf-8", choices=("utf-8", "base64")
 )
 
 
@@ -38,25 +45,31 @@ async def _read(call: Call) -> dict[str, Any]:
     attach = call.operations.boxes.attach(call.principal, access, call.progress())
     path, offset, limit = call.args["path"], call.args["offset"], call.args["limit"]
     with call.operations.output.room(call.principal.owner) as room:
-        async with attach as held, box_files(held.tunnel) as files:
+        async with attach as attachment, box_files(attachment.tunnel) as files:
             await call.reserve(limit)
-            found = await files.read(path_bytes(call), offset, room.part().grow(limit))
-        if isinstance(found, Listing):
-            return {"path": path, "entries": [_entry(*entry) for entry in found.entries]}
-        return {"path": path, **portion(found.data, eof=found.eof), "size": found.size} | {
-            "mtime": moment(found.mtime)
+            content = await files.read(path_bytes(call), offset, room.part().grow(limit))
+        if isinstance(content, Listing):
+            return {"path": path, "entries": [_entry(*entry) for entry in content.entries]}
+        return {
+            "path": path,
+            **encode_part(content.data, eof=content.eof),
+            "size": content.size,
+            "mtime": format_time(content.mtime),
         }
 
 
-def portion(data: bytes, *, eof: bool) -> dict[str, Any]:
-    """A piece of a file; one that goes on ends with a whole character, if it holds one: a client
-    that reads on from its end gets on."""
+def encode_part(data: bytes, *, eof: bool) -> dict[str, Any]:
+    """Encode a part of a file. `eof`: the file ends here.
+
+    Otherwise the part ends with a whole character, if it contains one. The client continues at the
+    end of the part.
+    """
     text, encoding = encode(data if eof else whole_characters(data) or data)
     return {"data": text, "encoding": encoding, "eof": eof}
 
 
-def moment(seconds: float) -> str:
-    """A time of a file, in UTC."""
+def format_time(seconds: float) -> str:
+    """Format a file time, in seconds since the epoch, as ISO 8601 in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -70,14 +83,14 @@ async def _write(call: Call) -> dict[str, Any]:
     path = call.args["path"]
     access = BoxAccess(call.args["box"], kind="reference", why="mcp")
     attach = call.operations.boxes.attach(call.principal, access, call.progress())
-    async with attach as held, box_files(held.tunnel) as files:
+    async with attach as attachment, box_files(attachment.tunnel) as files:
         append = call.args["append"]
         size, created = await files.write(path_bytes(call), data, mode, append=append)
     return {"path": path, "size": size, "created": created}
 
 
 def path_bytes(call: Call) -> bytes:
-    """The argument `path` as bytes."""
+    """Return the argument `path` as bytes."""
     path: str = call.args["path"]
     return unquote_to_bytes(path) if call.args["encoded"] else path.encode("utf-8")
 
@@ -88,11 +101,17 @@ def _mode(text: str) -> int:
     except ValueError:
         mode = -1
     if not 0 <= mode <= 0o7777:
-        raise BadRequest("mode is octal, for example 0644 or 0755")
+        raise BadRequest("mode must be octal, for example 0644 or 0755")
     return mode
 
 
-_PATH = Param("path", "string", "in the box; relative ones begin at its home", True, minimum=1)
+_PATH = Param(
+    "path",
+    "string",
+    "the path in the box; a relative path starts at the home directory",
+    True,
+    minimum=1,
+)
 READ_RESULT = {
     "path": STRING,
     "size": INTEGER,
@@ -108,35 +127,35 @@ TOOLS = (
     Tool(
         "box_read",
         "Read a file in a box",
-        "Reads a part of a file in a box, or lists a directory. Bytes that are no UTF-8 come in "
-        "base64.",
+        "Read a part of a file in a box, or list a directory. Data that is not UTF-8 is returned "
+        "in base64.",
         _read,
-        (REF, _PATH, OFFSET, LIMIT, ENCODED),
+        (REF, _PATH, OFFSET, LIMIT, ENCODED_PATH),
         READ_RESULT,
         READ_OPTIONAL,
-        reads=True,
+        read_only=True,
     ),
     Tool(
         "box_write",
         "Write a file in a box",
-        "Writes a file in a box, with the directories above it. The file is replaced in one step, "
-        "or added to.",
+        "Write a file in a box, and create its parent directories. The file is replaced "
+        "atomically, or extended with `append`.",
         _write,
         (
             REF,
             _PATH,
             DATA,
-            CODED,
+            ENCODING_OF_DATA,
             Param(
                 "mode",
                 "string",
-                "octal permissions; left out: those that the file has, or 0644",
+                "octal permissions (default: those of the existing file, or 0644)",
                 maximum=5,
             ),
-            Param("append", "boolean", "add to what is there", default=False),
-            ENCODED,
+            Param("append", "boolean", "append data to the existing file", default=False),
+            ENCODED_PATH,
         ),
         {"path": STRING, "size": INTEGER, "created": BOOLEAN},
-        destroys=True,
+        destructive=True,
     ),
 )

@@ -1,6 +1,6 @@
-"""Errors of the service in the words of MCP: which tool to use next. Pure.
+"""Rewrites errors of the service for MCP clients: tools replace CLI commands. Pure functions.
 
-The core's texts name commands of the management CLI, because most of its users type them.
+The errors name commands of the management CLI, because most users type commands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TOOLS = MappingProxyType(
         "secret ls": "secret_list",
     }
 )
-"""By the command that an error ends in."""
+"""Tools, by the command at the end of an error."""
 _REMEDIES = MappingProxyType(
     {
         "ws rm NAME": "ws_rm",
@@ -27,23 +27,25 @@ _REMEDIES = MappingProxyType(
         "asks answer ID TEXT": "answer",
     }
 )
-"""By a command that stands within an error."""
+"""Tools, by a command within an error."""
 _REMEDY = re.compile(r"(?<![a-z] )\b(?:" + "|".join(_REMEDIES) + r")\b")
 _UNPIN = re.compile(r"unpin [a-z0-9/-]+")
-_UNNAMED = "jump@HOST"
+_HOST_PLACEHOLDER = "jump@HOST"
 
 
-def for_tools(text: str) -> str:
-    """The text with tools in the place of commands; it says so where only a command will do."""
-    head, see, command = text.rpartition(_SEE)
-    if see:
+def with_tool_names(text: str) -> str:
+    """Replace commands by tools. If no tool does the same, the text says which command does."""
+    head, separator, command = text.rpartition(_SEE)
+    if separator:
         tool = _TOOLS.get(command)
-        where = f"call {tool}" if tool else f"no tool does that: over SSH, user cli has `{command}`"
-        text = f"{head}; {where}"
+        hint = (
+            f"call {tool}" if tool else f"no tool does that: over SSH, run `{command}` as user cli"
+        )
+        text = f"{head}; {hint}"
     text = _UNPIN.sub("call box_pin with for_s 0", text)
     return _REMEDY.sub(lambda match: f"call {_REMEDIES[match[0]]}", text)
 
 
-def addressed(text: str) -> str:
-    """The text without the placeholder of a front door whose address the operator has not set."""
-    return text.replace(_UNNAMED, "jump@ADDRESS (where this service takes SSH)")
+def with_address_hint(text: str) -> str:
+    """Explain the placeholder for the SSH host, which stays if the operator set no address."""
+    return text.replace(_HOST_PLACEHOLDER, "jump@ADDRESS (the SSH address of this service)")

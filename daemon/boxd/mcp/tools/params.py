@@ -1,6 +1,6 @@
-"""Arguments of tools: declared once, as JSON schema for clients and as a check of what comes.
+"""Parameters of tools: one declaration gives the JSON schema for clients and the check here.
 
-A text about a bad argument never repeats its value, which may be a secret.
+An error about an argument never contains its value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
 
 
 class BadArguments(BadRequest):
-    """Arguments that the schema of the tool does not allow."""
+    """The arguments do not match the schema of the tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """One argument. `minimum` and `maximum` bound an integer, or the length of a string.
+    """One parameter. `minimum` and `maximum` limit an integer, or the length of a string.
 
-    `choices` are all values of a string; `default` None of an optional one: not given.
+    `choices` lists the allowed values of a string. An optional parameter with `default` None has
+    the value None if it is left out.
     """
 
     name: str
     kind: Kind
-    about: str
+    description: str
     required: bool = False
     default: object = None
     minimum: int | None = None
@@ -42,32 +43,32 @@ class Param:
     choices: tuple[str, ...] = ()
 
     def schema(self) -> dict[str, Any]:
-        """As JSON schema."""
-        found: dict[str, Any]
+        """Return the JSON schema of the parameter."""
+        schema: dict[str, Any]
         if self.kind == "strings":
-            found = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_ITEMS}
+            schema = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_ITEMS}
         elif self.kind == "environment":
-            found = {
+            schema = {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
                 "propertyNames": {"pattern": f"^{_VARIABLE}$"},
                 "maxProperties": MAX_ITEMS,
             }
         else:
-            found = {"type": self.kind} | self._bounds()
+            schema = {"type": self.kind} | self._bounds()
         if self.choices:
-            found["enum"] = list(self.choices)
+            schema["enum"] = list(self.choices)
         if self.default is not None:
-            found["default"] = self.default
-        return found | {"description": self.about}
+            schema["default"] = self.default
+        return schema | {"description": self.description}
 
     def _bounds(self) -> dict[str, Any]:
         low, high = ("minLength", "maxLength") if self.kind == "string" else ("minimum", "maximum")
         bounds = {low: self.minimum, high: self.maximum}
         return {name: value for name, value in bounds.items() if value is not None}
 
-    def checked(self, value: object) -> object:
-        """The value. Raises BadArguments, which names the argument."""
+    def check(self, value: object) -> object:
+        """Return the valid value. Raises BadArguments, which names the parameter."""
         match self.kind:
             case "integer":
                 return self._integer(value)
@@ -84,60 +85,67 @@ class Param:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BadArguments(f"{self.name} is not a whole number")
+            raise BadArguments(f"{self.name} must be a whole number")
         if self.minimum is not None and value < self.minimum:
-            raise BadArguments(f"{self.name} is less than {self.minimum}")
+            raise BadArguments(f"{self.name} must be at least {self.minimum}")
         if self.maximum is not None and value > self.maximum:
-            raise BadArguments(f"{self.name} is more than {self.maximum}")
+            raise BadArguments(f"{self.name} must be at most {self.maximum}")
         return value
 
     def _boolean(self, value: object) -> bool:
         if not isinstance(value, bool):
-            raise BadArguments(f"{self.name} is not true or false")
+            raise BadArguments(f"{self.name} must be true or false")
         return value
 
     def _strings(self, value: object) -> list[str]:
         if not isinstance(value, list):
-            raise BadArguments(f"{self.name} is not a list of strings")
-        self._few(value)
-        return [self._text(one) for one in value]
+            raise BadArguments(f"{self.name} must be a list of strings")
+        self._check_count(value)
+        return [self._text(item, "every item of ") for item in value]
 
     def _string(self, value: object) -> str:
-        found = self._text(value)
-        if self.choices and found not in self.choices:
-            raise BadArguments(f"{self.name} is one of: {', '.join(self.choices)}")
-        if self.minimum is not None and len(found) < self.minimum:
-            least = "is empty" if self.minimum == 1 else f"is shorter than {self.minimum}"
-            raise BadArguments(f"{self.name} {least}")
-        if self.maximum is not None and len(found) > self.maximum:
-            raise BadArguments(f"{self.name} is longer than {self.maximum} characters")
-        return found
+        text = self._text(value)
+        if self.choices and text not in self.choices:
+            raise BadArguments(f"{self.name} must be one of: {', '.join(self.choices)}")
+        if self.minimum is not None and len(text) < self.minimum:
+            limit = (
+                "not be empty" if self.minimum == 1 else f"have at least {self.minimum} characters"
+            )
+            raise BadArguments(f"{self.name} must {limit}")
+        if self.maximum is not None and len(text) > self.maximum:
+            raise BadArguments(f"{self.name} must have at most {self.maximum} characters")
+        return text
 
     def _environment(self, value: object) -> dict[str, str]:
         if not isinstance(value, dict):
-            raise BadArguments(f"{self.name} is not an object of strings")
-        self._few(value)
+            raise BadArguments(f"{self.name} must be an object of strings")
+        self._check_count(value)
         for key in value:
             if re.fullmatch(_VARIABLE, key) is None:
-                raise BadArguments(f"every key of {self.name} is a shell identifier: {_VARIABLE}")
-        return {key: self._text(item) for key, item in value.items()}
+                raise BadArguments(
+                    f"every key of {self.name} must be a shell identifier: {_VARIABLE}"
+                )
+        return {key: self._text(item, "every value of ") for key, item in value.items()}
 
-    def _few(self, found: Sized) -> None:
-        if len(found) > MAX_ITEMS:
-            raise BadArguments(f"{self.name} has more than {MAX_ITEMS} entries")
+    def _check_count(self, items: Sized) -> None:
+        if len(items) > MAX_ITEMS:
+            raise BadArguments(f"{self.name} must have at most {MAX_ITEMS} entries")
 
-    def _text(self, text: object) -> str:
+    def _text(self, text: object, prefix: str = "") -> str:
+        """Check one string. `prefix` comes before the name in an error."""
         if not isinstance(text, str):
-            raise BadArguments(f"{self.name} is not a string, or holds something else")
+            raise BadArguments(f"{prefix}{self.name} must be a string")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:
-            raise BadArguments(f"{self.name} holds half of a surrogate pair") from None
+            raise BadArguments(
+                f"{prefix}{self.name} must not contain half of a surrogate pair"
+            ) from None
         return text
 
 
 def schema_of(params: Sequence[Param]) -> dict[str, Any]:
-    """The schema of an object with these members and no others."""
+    """Return the JSON schema of an object with exactly these parameters."""
     return {
         "type": "object",
         "properties": {param.name: param.schema() for param in params},
@@ -146,18 +154,21 @@ def schema_of(params: Sequence[Param]) -> dict[str, Any]:
     }
 
 
-def checked(params: Sequence[Param], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments, with defaults for those that are missing or null. Raises BadArguments."""
+def check_arguments(params: Sequence[Param], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all parameters, with defaults for missing and null arguments.
+
+    Raises BadArguments.
+    """
     known = [param.name for param in params]
-    if any(name not in known for name in given):
-        raise BadArguments(f"unknown arguments; there are: {', '.join(known) or 'none'}")
-    found: dict[str, Any] = {}
+    if any(name not in known for name in arguments):
+        raise BadArguments(f"unknown arguments; this tool takes: {', '.join(known) or 'none'}")
+    values: dict[str, Any] = {}
     for param in params:
-        value = given.get(param.name)
+        value = arguments.get(param.name)
         if value is not None:
-            found[param.name] = param.checked(value)
+            values[param.name] = param.check(value)
         elif param.required:
             raise BadArguments(f"{param.name} is missing")
         else:
-            found[param.name] = param.default
-    return found
+            values[param.name] = param.default
+    return values

@@ -1,4 +1,4 @@
-"""All tools of the plane, in the order in which they are listed."""
+"""All tools, in the order of `tools/list`."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ TOOLS: tuple[Tool, ...] = (
 BY_NAME: Mapping[str, Tool] = MappingProxyType(
     {tool.alias: tool for tool in TOOLS} | {tool.name: tool for tool in TOOLS}
 )
-"""By name, and by the name with a dot in the place of its first underscore."""
+"""Tools by name, and by alias: the name with a dot instead of its first underscore."""

@@ -1,4 +1,4 @@
-"""`secret_*`: variables for all that is started in boxes. A value never comes back."""
+"""`secret_*`: environment variables for new processes in boxes. No tool returns a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from boxd.mcp.tools.boxes import WS
 from boxd.mcp.tools.params import Param
-from boxd.mcp.tools.shapes import BOOLEAN, MAYBE, STRING, listed
+from boxd.mcp.tools.shapes import BOOLEAN, NULLABLE_STRING, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool
 from boxd.secret import Secret
 
@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from boxd.model.secret import StoredSecret
 
 TIERS = ("account", "workspace")
-NAME = Param("name", "string", "of the variable", required=True)
-_TIER_ABOUT = "of the whole account, or of one workspace, whose own win there"
-TIER = Param("tier", "string", _TIER_ABOUT, default="workspace", choices=TIERS)
+NAME = Param("name", "string", "the name of the environment variable", required=True)
+_TIER_DESCRIPTION = (
+    "the whole account, or one workspace; in a workspace its own secrets override the account's"
+)
+_SECRET = {"name": STRING, "tier": STRING, "ws": NULLABLE_STRING, "updated": STRING}
+TIER = Param("tier", "string", _TIER_DESCRIPTION, default="workspace", choices=TIERS)
 
 
 async def _list(call: Call) -> dict[str, Any]:
-    found = await call.operations.secrets.list_secrets(call.principal, call.args["ws"])
+    secrets = await call.operations.secrets.list_secrets(call.principal, call.args["ws"])
     tier = call.args["tier"]
-    return {"secrets": [_json(one) for one in found if tier in (None, one.tier)]}
+    return {"secrets": [_json(secret) for secret in secrets if tier in (None, secret.tier)]}
 
 
 async def _set(call: Call) -> dict[str, Any]:
@@ -37,18 +40,18 @@ async def _set(call: Call) -> dict[str, Any]:
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    gone = await call.operations.secrets.remove_secret(
+    secret = await call.operations.secrets.remove_secret(
         call.principal, call.args["name"], tier=call.args["tier"], ws=call.args["ws"]
     )
-    return {"name": gone.name}
+    return {"name": secret.name}
 
 
-def _json(one: StoredSecret) -> dict[str, Any]:
+def _json(secret: StoredSecret) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "tier": one.tier,
-        "ws": one.workspace,
-        "updated": one.updated.isoformat(),
+        "name": secret.name,
+        "tier": secret.tier,
+        "ws": secret.workspace,
+        "updated": secret.updated.isoformat(),
     }
 
 
@@ -56,29 +59,29 @@ TOOLS = (
     Tool(
         "secret_list",
         "List secrets",
-        "Lists secrets, never their values.",
+        "List the names of your secrets, without their values.",
         _list,
-        (Param("tier", "string", _TIER_ABOUT, choices=TIERS), WS),
-        {"secrets": listed({"name": STRING, "tier": STRING, "ws": MAYBE, "updated": STRING})},
-        reads=True,
+        (Param("tier", "string", _TIER_DESCRIPTION, choices=TIERS), WS),
+        {"secrets": list_of(_SECRET)},
+        read_only=True,
     ),
     Tool(
         "secret_set",
         "Set a secret",
-        "Keeps a variable that what is started in your boxes from now on gets.",
+        "Set an environment variable for processes that start in your boxes from now on.",
         _set,
-        (NAME, Param("value", "string", "never shown again", required=True), TIER, WS),
+        (NAME, Param("value", "string", "the value; no tool returns it", required=True), TIER, WS),
         {"name": STRING, "tier": STRING, "created": BOOLEAN},
-        destroys=True,
-        repeatable=True,
+        destructive=True,
+        idempotent=True,
     ),
     Tool(
         "secret_rm",
         "Remove a secret",
-        "Forgets a secret; what runs already keeps it.",
+        "Remove a secret. Running processes keep its value.",
         _rm,
         (NAME, TIER, WS),
         {"name": STRING},
-        destroys=True,
+        destructive=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""Schemas of what several tools answer with, and the two forms of bytes in JSON."""
+"""JSON schemas that several tools use, and the two encodings of bytes in JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STRING: dict[str, Any] = {"type": "string"}
 INTEGER: dict[str, Any] = {"type": "integer"}
 NUMBER: dict[str, Any] = {"type": "number"}
 BOOLEAN: dict[str, Any] = {"type": "boolean"}
-MAYBE: dict[str, Any] = {"type": ["string", "null"]}
+NULLABLE_STRING: dict[str, Any] = {"type": ["string", "null"]}
 ENCODING: dict[str, Any] = {"type": "string", "enum": ["utf-8", "base64"]}
 
 BOX: dict[str, Any] = {
@@ -22,7 +22,7 @@ BOX: dict[str, Any] = {
     "name": STRING,
     "workspace": STRING,
     "image": STRING,
-    "profile": MAYBE,
+    "profile": NULLABLE_STRING,
     "state": STRING,
     "age_s": NUMBER,
     "cpus": NUMBER,
@@ -31,10 +31,10 @@ BOX: dict[str, Any] = {
     "attached": INTEGER,
     "why": {"type": "object", "additionalProperties": INTEGER},
     "next": {"type": ["object", "null"]},
-    "deadline": MAYBE,
-    "pinned_until": MAYBE,
+    "deadline": NULLABLE_STRING,
+    "pinned_until": NULLABLE_STRING,
 }
-"""Members of a box; more may come."""
+"""Members of a box. Later versions may add members."""
 BOX_OPTIONAL = frozenset({"workspace"})
 
 ENTRIES: dict[str, Any] = {
@@ -52,29 +52,29 @@ ENTRIES: dict[str, Any] = {
 }
 
 
-def listed(properties: dict[str, Any]) -> dict[str, Any]:
-    """A list of objects with at least these members."""
+def list_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a list of objects with at least these members."""
     return {"type": "array", "items": {"type": "object", "properties": properties}}
 
 
 def encode(data: bytes) -> tuple[str, Encoding]:
-    """Bytes as text if they are some, else in base64."""
+    """Encode bytes: as text if they are UTF-8, otherwise in base64."""
     try:
         return data.decode("utf-8"), "utf-8"
     except UnicodeDecodeError:
-        return in_base64(data), "base64"
+        return to_base64(data), "base64"
 
 
-def in_base64(data: bytes) -> str:
-    """Bytes in base64."""
+def to_base64(data: bytes) -> str:
+    """Encode bytes in base64."""
     return base64.b64encode(data).decode("ascii")
 
 
 def decode(text: str, encoding: str) -> bytes:
-    """What a client wrote, as bytes. BadRequest."""
+    """Decode a client's data. Raises BadRequest."""
     if encoding == "utf-8":
         return text.encode("utf-8")
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise BadRequest("data is not base64, as its encoding says") from None
+        raise BadRequest("data is not valid base64; encode it, or set encoding to utf-8") from None

@@ -1,4 +1,4 @@
-"""What a tool is, and what its handler is given."""
+"""The definition of a tool, and the call that its handler receives."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: who, with which arguments. `tell` shows the client a line about the work, soon.
+    """One call of a tool.
 
-    `reserve`: waits for room for a result of so many bytes, as
-    `boxd.boxes.limits.budgets.results.Share.take`.
+    `report_progress` sends the client a line about the work. `reserve` waits for room for a result
+    of this many bytes, as `boxd.boxes.limits.budgets.results.Share.take` does.
     """
 
     principal: Principal
     operations: Operations
     args: Mapping[str, Any]
-    tell: Callable[[str], None]
+    report_progress: Callable[[str], None]
     reserve: Callable[[int], Awaitable[None]]
 
     def progress(self) -> Progress:
@@ -36,26 +36,28 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool. `title` is its name for people, `about` for models. Its handler raises BoxdError for
-    what fails, and gives an object that fits `result`, the members of a JSON schema's `properties`.
+    """A tool. `title` is its name for people, `description` is for models.
 
-    The hints are what the protocol calls so: `reads` changes nothing, `destroys` may take something
-    away, `repeatable` does no more when it is done again.
+    The handler `run` raises BoxdError on failure. It returns an object that matches `result`, the
+    `properties` of a JSON schema.
     """
 
     name: str
     title: str
-    about: str
+    description: str
     run: Callable[[Call], Awaitable[dict[str, Any]]]
     params: tuple[Param, ...] = ()
     result: Mapping[str, Any] = field(default_factory=dict)
     optional: frozenset[str] = frozenset()
     """Members of the result that may be missing."""
-    reads: bool = False
-    destroys: bool = False
-    repeatable: bool = False
-    outside: bool = False
-    """It runs what the caller wrote, which may do anything that a box may."""
+    read_only: bool = False
+    """The protocol's readOnlyHint: it changes nothing."""
+    destructive: bool = False
+    """The protocol's destructiveHint: it may delete or overwrite something."""
+    idempotent: bool = False
+    """The protocol's idempotentHint: a repeated call with the same arguments changes nothing."""
+    open_world: bool = False
+    """The protocol's openWorldHint: it runs the caller's code, which can do all that a box can."""
 
     @property
     def alias(self) -> str:
@@ -63,7 +65,7 @@ class Tool:
         return self.name.replace("_", ".", 1)
 
     def output(self) -> dict[str, Any]:
-        """The schema of the result."""
+        """Return the JSON schema of the result."""
         return {
             "type": "object",
             "properties": dict(self.result),

@@ -1,14 +1,14 @@
-"""`ws_*`: workspaces, each with box names and a drive of its own."""
+"""`ws_*`: workspaces. Each workspace has its own box names and its own drive."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from boxd.mcp.tools.params import Param
-from boxd.mcp.tools.shapes import BOOLEAN, INTEGER, MAYBE, STRING, listed
+from boxd.mcp.tools.shapes import BOOLEAN, INTEGER, NULLABLE_STRING, STRING, list_of
 from boxd.mcp.tools.tool import Call, Tool
 
-NAME = Param("name", "string", "of the workspace", required=True)
+NAME = Param("name", "string", "the name of the workspace", required=True)
 
 
 async def _list(call: Call) -> dict[str, Any]:
@@ -22,41 +22,45 @@ async def _create(call: Call) -> dict[str, Any]:
 
 
 async def _rm(call: Call) -> dict[str, Any]:
-    gone = await call.operations.workspaces.remove_workspace(
+    view = await call.operations.workspaces.remove_workspace(
         call.principal, call.args["name"], force=call.args["force"], progress=call.progress()
     )
-    return {"name": gone.name}
+    return {"name": view.name}
 
 
 TOOLS = (
     Tool(
         "ws_list",
         "List workspaces",
-        "Lists your workspaces; the default one has no name.",
+        "List your workspaces. The default workspace has no name.",
         _list,
         result={
-            "workspaces": listed(
+            "workspaces": list_of(
                 {
-                    "name": MAYBE,
+                    "name": NULLABLE_STRING,
                     "default": BOOLEAN,
                     "boxes": INTEGER,
                     "bytes": INTEGER,
-                    "profile": MAYBE,
+                    "profile": NULLABLE_STRING,
                 }
             )
         },
-        reads=True,
+        read_only=True,
     ),
     Tool(
-        "ws_create", "Create a workspace", "Makes a workspace.", _create, (NAME,), {"name": STRING}
+        "ws_create", "Create a workspace", "Create a workspace.", _create, (NAME,), {"name": STRING}
     ),
     Tool(
         "ws_rm",
         "Remove a workspace",
-        "Removes a workspace; with `force` also its boxes, their snapshots and its drive.",
+        "Remove an empty workspace. With `force`, also remove its boxes, their snapshots and its "
+        "drive.",
         _rm,
-        (NAME, Param("force", "boolean", "remove what is in it, too", default=False)),
+        (
+            NAME,
+            Param("force", "boolean", "also remove the contents of the workspace", default=False),
+        ),
         {"name": STRING},
-        destroys=True,
+        destructive=True,
     ),
 )

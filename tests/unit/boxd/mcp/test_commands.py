@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from boxd.boxes.limits.budgets.output import Allowance, Room
-from boxd.mcp.tools.commands import answer, collected
+from boxd.mcp.tools.commands import collect, result_of
 from boxd.mcp.tools.tool import Call
 from tests.harness.world import ALICE
 
@@ -41,9 +41,9 @@ async def test_of_many_lines_that_come_at_once_the_last_is_told() -> None:
 
     call = Call(ALICE, cast("Operations", None), {"max_output": 10_000}, told.append, reserve)
     with Room(Allowance()) as room:
-        ended = await collected(cast("ExecRun", Talking()), b"", call, room, time.monotonic())
+        outcome = await collect(cast("ExecRun", Talking()), b"", call, room, time.monotonic())
     assert reserved == []
-    done = await answer(call, ended)
+    done = await result_of(call, outcome)
     assert reserved == [len(done["stdout"]) + len(done["stderr"])]
     assert told == ["999", "half a line"]
     assert done["stdout"].endswith("999\nhalf a line\n\nrest")

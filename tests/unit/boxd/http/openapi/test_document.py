@@ -70,10 +70,10 @@ def test_what_is_not_served_is_not_in_the_document_that_is(world: World) -> None
 def test_resuming_of_mcp_is_described() -> None:
     path = DOCUMENT["paths"]["/v1/mcp"]
     assert "Last-Event-ID" in {one["name"] for one in path["get"]["parameters"]}
-    assert f"{http_session.KEPT_S / 60:.0f} minutes" in path["get"]["description"]
-    assert f"{http_session.MAX_KEPT} answers of a session" in path["get"]["description"]
-    assert f"{parked.BYTES >> 20} MiB of an owner" in path["get"]["description"]
-    assert http_session.AWAY_S == http_session.KEPT_S
+    assert f"{http_session.ANSWER_S / 60:.0f} minutes" in path["get"]["description"]
+    assert f"{http_session.MAX_ANSWERS} answers of a session" in path["get"]["description"]
+    assert f"{parked.MAX_BYTES >> 20} MiB of an owner" in path["get"]["description"]
+    assert http_session.RESUME_S == http_session.ANSWER_S
     assert {"id", "retry"} <= DOCUMENT["components"]["schemas"]["Event"]["properties"].keys()
     assert all("421" in path[verb]["responses"] for verb in ("get", "post", "delete"))
 

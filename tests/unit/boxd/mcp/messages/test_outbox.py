@@ -15,14 +15,14 @@ async def test_texts_come_in_order() -> None:
 
 
 async def test_one_text_may_be_larger_than_all_that_may_wait() -> None:
-    outbox = Outbox(messages=2, size=10)
+    outbox = Outbox(max_messages=2, max_bytes=10)
     await outbox.put("x" * 100)
     outbox.push("y")
     assert outbox.full.is_set()
 
 
 async def test_what_may_not_wait_drops_a_client_without_room() -> None:
-    outbox = Outbox(messages=2, size=100)
+    outbox = Outbox(max_messages=2, max_bytes=100)
     outbox.push("a")
     outbox.push("b")
     assert not outbox.full.is_set()
@@ -31,7 +31,7 @@ async def test_what_may_not_wait_drops_a_client_without_room() -> None:
 
 
 async def test_an_answer_waits_for_room() -> None:
-    outbox = Outbox(messages=1, size=100)
+    outbox = Outbox(max_messages=1, max_bytes=100)
     await outbox.put("a")
     putting = asyncio.create_task(outbox.put("b"))
     assert await outbox.take() == "a"
@@ -40,7 +40,7 @@ async def test_an_answer_waits_for_room() -> None:
 
 
 async def test_an_answer_that_gets_no_room_drops_the_client() -> None:
-    outbox = Outbox(messages=1, size=100, patience=0.01)
+    outbox = Outbox(max_messages=1, max_bytes=100, patience=0.01)
     await outbox.put("a")
     await outbox.put("b")
     assert outbox.full.is_set()

@@ -18,15 +18,15 @@ def _message(arguments: str) -> str:
 def test_a_message_with_very_many_values_is_refused(value: str, encode: object) -> None:
     assert callable(encode)
     text = encode(_message("[" + ", ".join([value] * (wire.MAX_VALUES + 1)) + "]"))
-    with pytest.raises(wire.Unreadable, match="values") as refused:
-        wire.read(text)
+    with pytest.raises(wire.InvalidMessage, match="values") as refused:
+        wire.parse(text)
     assert refused.value.code == wire.INVALID_REQUEST
 
 
 def test_a_message_with_very_many_members_is_refused() -> None:
     members = ", ".join(f'"{number}": 0' for number in range(wire.MAX_VALUES + 1))
-    with pytest.raises(wire.Unreadable, match="values"):
-        wire.read(_message("{" + members + "}"))
+    with pytest.raises(wire.InvalidMessage, match="values"):
+        wire.parse(_message("{" + members + "}"))
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,9 @@ def test_the_content_of_strings_does_not_count(content: str) -> None:
     content *= 3 * wire.MAX_VALUES
     for ascii_only in (True, False):
         text = _message(json.dumps(content, ensure_ascii=ascii_only))
-        assert wire.read(text)["params"]["a"] == content
+        assert wire.parse(text)["params"]["a"] == content
 
 
 def test_many_strings_that_do_not_end_are_no_json() -> None:
-    with pytest.raises(wire.Unreadable):
-        wire.read(_message('"' * 4 * wire.MAX_VALUES))
+    with pytest.raises(wire.InvalidMessage):
+        wire.parse(_message('"' * 4 * wire.MAX_VALUES))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from boxd.boxes.commands.output import whole_characters
 from boxd.errors import BadRequest
-from boxd.mcp.tools.params import BadArguments, Param, checked, schema_of
+from boxd.mcp.tools.params import BadArguments, Param, check_arguments, schema_of
 from boxd.mcp.tools.registry import BY_NAME, TOOLS
 from boxd.mcp.tools.shapes import decode, encode
 
@@ -29,7 +29,7 @@ PARAMS = (
 
 
 def test_what_is_left_out_has_its_default() -> None:
-    assert checked(PARAMS, {"name": "x", "more": None}) == {
+    assert check_arguments(PARAMS, {"name": "x", "more": None}) == {
         "name": "x",
         "count": 2,
         "really": False,
@@ -43,33 +43,33 @@ def test_what_is_left_out_has_its_default() -> None:
     ("given_", "text"),
     [
         ({}, "name is missing"),
-        ({"name": ""}, "name is empty"),
-        ({"name": "hidden"}, "name is longer than 5 characters"),
-        ({"name": "\ud800"}, "name holds half of a surrogate pair"),
-        ({"name": "x", "count": 10}, "count is more than 9"),
-        ({"name": "x", "count": -1}, "count is less than 0"),
-        ({"name": "x", "count": "hidden"}, "count is not a whole number"),
-        ({"name": "x", "count": 1.5}, "count is not a whole number"),
-        ({"name": "x", "really": 1}, "really is not true or false"),
-        ({"name": "x", "more": "hidden"}, "more is not a list of strings"),
-        ({"name": "x", "more": [1]}, "more is not a string, or holds something else"),
-        ({"name": "x", "more": ["a"] * 257}, "more has more than 256 entries"),
-        ({"name": "x", "env": ["hidden"]}, "env is not an object of strings"),
-        ({"name": "x", "env": {"A-B": ""}}, "every key of env is a shell identifier"),
-        ({"name": "x", "env": {"A": {"hidden": 1}}}, "env is not a string"),
-        ({"name": "x", "kind": "hidden"}, "kind is one of: a, b"),
-        ({"name": "x", "hidden": 1}, "unknown arguments; there are: name, count"),
+        ({"name": ""}, "name must not be empty"),
+        ({"name": "hidden"}, "name must have at most 5 characters"),
+        ({"name": "\ud800"}, "name must not contain half of a surrogate pair"),
+        ({"name": "x", "count": 10}, "count must be at most 9"),
+        ({"name": "x", "count": -1}, "count must be at least 0"),
+        ({"name": "x", "count": "hidden"}, "count must be a whole number"),
+        ({"name": "x", "count": 1.5}, "count must be a whole number"),
+        ({"name": "x", "really": 1}, "really must be true or false"),
+        ({"name": "x", "more": "hidden"}, "more must be a list of strings"),
+        ({"name": "x", "more": [1]}, "every item of more must be a string"),
+        ({"name": "x", "more": ["a"] * 257}, "more must have at most 256 entries"),
+        ({"name": "x", "env": ["hidden"]}, "env must be an object of strings"),
+        ({"name": "x", "env": {"A-B": ""}}, "every key of env must be a shell identifier"),
+        ({"name": "x", "env": {"A": {"hidden": 1}}}, "every value of env must be a string"),
+        ({"name": "x", "kind": "hidden"}, "kind must be one of: a, b"),
+        ({"name": "x", "hidden": 1}, "unknown arguments; this tool takes: name, count"),
     ],
 )
 def test_refusals_name_the_argument_and_not_its_value(given_: dict[str, object], text: str) -> None:
     with pytest.raises(BadArguments) as refused:
-        checked(PARAMS, given_)
+        check_arguments(PARAMS, given_)
     assert str(refused.value).startswith(text)
     assert "hidden" not in str(refused.value)
 
 
 def test_a_whole_number_may_be_written_with_a_point() -> None:
-    assert checked(PARAMS, {"name": "x", "count": 3.0})["count"] == 3
+    assert check_arguments(PARAMS, {"name": "x", "count": 3.0})["count"] == 3
 
 
 _JSON = st.recursive(
@@ -89,7 +89,7 @@ def test_the_schema_allows_what_is_allowed(given_: dict[str, object]) -> None:
     meant = {name: value for name, value in given_.items() if value is not None}
     valid = jsonschema.Draft202012Validator(schema_of(PARAMS)).is_valid(meant)
     try:
-        checked(PARAMS, meant)
+        check_arguments(PARAMS, meant)
     except BadArguments:
         allowed = False
     else:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from boxd.boxes.limits.budgets.results import SMALL, Budget, Budgets, Share
-from boxd.mcp.library.unsent import Unsent
+from boxd.mcp.library.unsent_results import UnsentResults
 
 
 async def _turns() -> None:
@@ -118,7 +118,7 @@ async def test_the_end_of_a_connection_releases_all() -> None:
     shares = [Share(budget) for _ in range(4)]
     for share in shares:
         await share.take(2 * SMALL)
-    with Unsent() as unsent:
+    with UnsentResults() as unsent:
         unsent.keep(1, shares[0])
         unsent.keep(2, shares[1])
         unsent.release(1)

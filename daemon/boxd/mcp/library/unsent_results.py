@@ -1,4 +1,4 @@
-"""Budget shares of results that are done and not sent yet."""
+"""Budget shares of results that are ready but not yet sent."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from boxd.boxes.limits.budgets.results import Share
 
 
-class Unsent:
-    """The shares of one connection, by request.
+class UnsentResults:
+    """The budget shares of one connection, by request id.
 
     The end of the context releases all shares. A share that is added later is released at once.
     """
@@ -32,20 +32,20 @@ class Unsent:
         self._closed = True
         self.release_all()
 
-    def keep(self, number: str | int | None, share: Share) -> None:
-        """Keep the share of a request until `release`, which an answer or its absence calls."""
-        self.release(number)
+    def keep(self, request_id: str | int | None, share: Share) -> None:
+        """Keep the share of a request until `release` is called for the request."""
+        self.release(request_id)
         if self._closed:
             share.release()
         else:
-            self._shares[number] = share
+            self._shares[request_id] = share
 
-    def release(self, number: str | int | None) -> None:
-        """Release the share of one request."""
-        if (share := self._shares.pop(number, None)) is not None:
+    def release(self, request_id: str | int | None) -> None:
+        """Release the share of one request, because it was answered or needs no answer."""
+        if (share := self._shares.pop(request_id, None)) is not None:
             share.release()
 
     def release_all(self) -> None:
         """Release the shares of all requests."""
-        for number in list(self._shares):
-            self.release(number)
+        for request_id in list(self._shares):
+            self.release(request_id)

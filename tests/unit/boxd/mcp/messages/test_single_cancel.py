@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from boxd.errors import Unavailable
-from boxd.mcp.messages.alone import alone
+from boxd.mcp.messages.single_cancel import run_with_single_cancel
 
 
 async def test_what_fails_when_its_caller_has_gone_is_of_no_interest() -> None:
@@ -24,7 +24,7 @@ async def test_what_fails_when_its_caller_has_gone_is_of_no_interest() -> None:
         finally:
             raise Unavailable("the box does not answer")
 
-    caller = asyncio.create_task(alone(work()))
+    caller = asyncio.create_task(run_with_single_cancel(work()))
     await begun.wait()
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -40,4 +40,4 @@ async def test_what_fails_is_told_to_its_caller() -> None:
         raise Unavailable("the box does not answer")
 
     with pytest.raises(Unavailable):
-        await alone(work())
+        await run_with_single_cancel(work())

@@ -1,4 +1,4 @@
-"""Work that is cancelled once and has time to clean up, whoever cancels how often."""
+"""Run work that must be cancelled only once, and give it time to clean up."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-async def alone(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` as a task. When the caller is cancelled, the task is cancelled once, and has
-    ended when this raises.
+async def run_with_single_cancel(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` as a task and return its result.
 
-    The protocol's library cancels in the way of anyio, again at each await; what holds a box is
-    written for a single cancellation.
+    If the caller is cancelled, the task is cancelled once. CancelledError is raised after the task
+    has ended.
     """
+    # The MCP library cancels as anyio does: again at each await. Code that uses a box expects a
+    # single cancellation.
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
@@ -31,5 +32,5 @@ async def alone(work: Coroutine[Any, Any, T]) -> T:
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # asked for, so that the loop does not complain that nobody did
+            task.exception()  # retrieved, so that asyncio does not log it as never retrieved
         raise

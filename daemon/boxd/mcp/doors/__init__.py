@@ -1,1 +1,0 @@
-"""The transports of MCP: Streamable HTTP, WebSocket, standard input and output."""

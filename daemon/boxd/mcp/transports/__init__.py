@@ -1,0 +1,1 @@
+"""The transports of MCP: Streamable HTTP, WebSocket, and standard input and output."""
