@@ -34,7 +34,7 @@ from boxd.http.routes.wrk import WrkEndpoint
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from boxd.http.routes.mcp import Plane
+    from boxd.http.routes.mcp import McpService
     from boxd.operations import Operations
 
 
@@ -42,9 +42,12 @@ class Api:
     """The HTTP API as an ASGI application."""
 
     def __init__(
-        self, operations: Operations, config: Config | None = None, plane: Plane | None = None
+        self,
+        operations: Operations,
+        config: Config | None = None,
+        mcp_service: McpService | None = None,
     ) -> None:
-        """`config` None: the default configuration. `plane` serves MCP; None: MCP is not served."""
+        """`config` None: the default configuration. `mcp_service` None: MCP is not served."""
         config = config or Config()
         self._proxy = ProxyEndpoint(operations, partitioned=config.partitioned_cookies)
         self._previews = PreviewHosts(self._proxy, config.preview_domain)
@@ -55,8 +58,8 @@ class Api:
             StreamRoute(term.TEMPLATE, TermEndpoint(operations), ("GET", "HEAD"), socket=True),
             StreamRoute(proxy.TEMPLATE, self._proxy, socket=True),
         ]
-        if plane is not None:
-            self._streams.append(_mcp_route(operations, plane, config))
+        if mcp_service is not None:
+            self._streams.append(_mcp_route(operations, mcp_service, config))
         self._guarded = Guard(self._dispatch, operations.texts.named)
         described = document.document(self.routes)
         self._services = Services(
@@ -119,7 +122,7 @@ class Api:
         raise Refusal(404, "no WebSocket is served at this path", [])
 
 
-def _mcp_route(operations: Operations, plane: Plane, config: Config) -> StreamRoute:
+def _mcp_route(operations: Operations, mcp_service: McpService, config: Config) -> StreamRoute:
     origins = Origins(config.api_origins)
-    endpoint = McpEndpoint(operations, plane, origins, ServedHosts(config.served_names))
+    endpoint = McpEndpoint(operations, mcp_service, origins, ServedHosts(config.served_names))
     return StreamRoute(mcp.TEMPLATE, endpoint, mcp.METHODS, socket=True, origins=origins)

@@ -135,7 +135,7 @@ class McpRequest:
     last_event: str | None
 
 
-class Plane(Protocol):
+class McpService(Protocol):
     """The MCP service, as this layer uses it."""
 
     async def serve_socket(self, principal: Principal, socket: Socket) -> None:
@@ -151,12 +151,12 @@ class McpEndpoint:
     """Serves `/v1/mcp`. It keeps no state between requests."""
 
     def __init__(
-        self, operations: Operations, plane: Plane, origins: Origins, hosts: ServedHosts
+        self, operations: Operations, mcp_service: McpService, origins: Origins, hosts: ServedHosts
     ) -> None:
         """`origins`: whose pages may use MCP, besides the service's own pages at `hosts`."""
         self._hosts = hosts
         self._operations = operations
-        self._plane = plane
+        self._mcp = mcp_service
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,7 +165,7 @@ class McpEndpoint:
         if scope["type"] == "websocket":
             # Pages of any origin may connect: they authenticate by a key, and cookies do not count.
             principal = await authenticate(scope, self._operations, query_key=True)
-            await self._plane.serve_socket(principal, socket_of(scope))
+            await self._mcp.serve_socket(principal, socket_of(scope))
             return
         principal = await authenticate(scope, self._operations)
         lines = scope["headers"]
@@ -187,7 +187,7 @@ class McpEndpoint:
             version=_text(lines, b"mcp-protocol-version"),
             last_event=_text(lines, b"last-event-id"),
         )
-        await self._plane.serve_request(principal, scope["method"], request)
+        await self._mcp.serve_request(principal, scope["method"], request)
 
     def _check_origin(self, scope: Scope) -> None:
         """Raise Forbidden for a page of another origin. Only browsers send `Origin`."""

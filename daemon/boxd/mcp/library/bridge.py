@@ -148,8 +148,8 @@ async def _raise_when_full(outbox: Outbox) -> None:
 async def _run_until_first(*tasks: asyncio.Task[None]) -> None:
     """Wait until one task ends, cancel the other tasks, and raise the error of the first."""
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
             task.result()
     finally:
         for task in tasks:

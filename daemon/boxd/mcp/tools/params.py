@@ -159,9 +159,9 @@ def check_arguments(params: Sequence[Param], arguments: Mapping[str, Any]) -> di
 
     Raises BadArguments.
     """
-    known = [param.name for param in params]
-    if any(name not in known for name in arguments):
-        raise BadArguments(f"unknown arguments; this tool takes: {', '.join(known) or 'none'}")
+    names = [param.name for param in params]
+    if any(name not in names for name in arguments):
+        raise BadArguments(f"unknown arguments; this tool takes: {', '.join(names) or 'none'}")
     values: dict[str, Any] = {}
     for param in params:
         value = arguments.get(param.name)

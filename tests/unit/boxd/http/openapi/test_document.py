@@ -22,7 +22,7 @@ from tests.harness.world import ALICE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from boxd.http.routes.mcp import Plane
+    from boxd.http.routes.mcp import McpService
     from tests.harness.world import World
 
 DOCUMENT = document()
@@ -55,7 +55,7 @@ def check(value: object, wanted: dict[str, Any]) -> None:
 
 def test_every_route_is_described_and_everything_described_is_served(world: World) -> None:
     config = Config(api_origins=("https://app.example.com",))
-    served = operations_of(Api(world.operations, config, cast("Plane", object())).routes)
+    served = operations_of(Api(world.operations, config, cast("McpService", object())).routes)
     assert {(path, verb) for path, verb, _ in OPERATIONS} == served
 
 
@@ -63,7 +63,9 @@ def test_what_is_not_served_is_not_in_the_document_that_is(world: World) -> None
     shown = document(Api(world.operations).routes)["paths"]
     assert "/v1/boxes" in shown
     assert "/v1/mcp" not in shown
-    shown = document(Api(world.operations, plane=cast("Plane", object())).routes)["paths"]
+    shown = document(Api(world.operations, mcp_service=cast("McpService", object())).routes)[
+        "paths"
+    ]
     assert set(shown["/v1/mcp"]) == {"get", "post", "delete"}
 
 
