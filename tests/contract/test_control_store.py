@@ -129,14 +129,14 @@ async def test_boxes_that_a_reference_may_mean(store: ControlStore) -> None:
     old = replace(make_box("abc"), id="f" * 32)
     for box in (young, old, web, other, api, foreign):
         await store.add_box(box)
-    assert await store.boxes_meant(OWNER, None, "web") == [web]
-    assert await store.boxes_meant(OWNER, "ws1", "web") == [other]
-    assert await store.boxes_meant(OTHER, None, "web") == [foreign]
-    assert await store.boxes_meant(OWNER, "ws2", "web") == []
-    assert await store.boxes_meant(OWNER, None, "abc", "abc") == [old, young]
-    assert await store.boxes_meant(OWNER, None, api.id, api.id) == [api]
-    assert await store.boxes_meant(OWNER, None, "none", foreign.id) == []
-    assert await store.boxes_meant(OWNER, None, "%", "%") == []
+    assert await store.find_boxes(OWNER, None, "web") == [web]
+    assert await store.find_boxes(OWNER, "ws1", "web") == [other]
+    assert await store.find_boxes(OTHER, None, "web") == [foreign]
+    assert await store.find_boxes(OWNER, "ws2", "web") == []
+    assert await store.find_boxes(OWNER, None, "abc", "abc") == [old, young]
+    assert await store.find_boxes(OWNER, None, api.id, api.id) == [api]
+    assert await store.find_boxes(OWNER, None, "none", foreign.id) == []
+    assert await store.find_boxes(OWNER, None, "%", "%") == []
 
 
 @pytest.mark.parametrize("before", BoxState)

@@ -78,7 +78,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, M
         """See ControlStore."""
         return [box for box in await self.all_boxes() if box.owner == owner]
 
-    async def boxes_meant(
+    async def find_boxes(
         self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
     ) -> list[Box]:
         """See ControlStore."""

@@ -316,13 +316,13 @@ async def test_each_request_looks_everything_up_once(
     any of them may have changed since the one before."""
     cookie = await visit(web, app.port)
     asked: list[str] = []
-    for name in ("find_proxy_session", "boxes_meant"):
+    for name in ("find_proxy_session", "find_boxes"):
         monkeypatch.setattr(web.store, name, partial(_counted, asked, getattr(web.store, name)))
     client = browser(web)
     for ref in ("web", box, "web"):
         url = f"/v1/boxes/{ref}/proxy/{app.port}/"
         assert (await client.get(url, headers=shown(cookie))).status_code == 200
-        assert asked == ["find_proxy_session", "boxes_meant"]
+        assert asked == ["find_proxy_session", "find_boxes"]
         asked.clear()
 
 

@@ -14,7 +14,7 @@ from boxd.backup import status
 from boxd.backup.archive import CATALOGS, CONTENT, FILE, ArchiveWriter, Manifest, Row, StateFile
 from boxd.backup.target import archive_name, later, superfluous
 from boxd.errors import BoxdError, Unavailable
-from boxd.store.export import moment
+from boxd.store.export import open_snapshot
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -83,7 +83,7 @@ class BackupJob:
     async def _make(self) -> Made:
         # Spooled first, encrypted: a slow target does not hold the database's moment open.
         with tempfile.TemporaryFile(dir=self.state) as spool:
-            async with moment(self.dsn) as now:
+            async with open_snapshot(self.dsn) as now:
                 manifest = Manifest(CONTENT, now.schema, now.instance, self.clock.now().isoformat())
                 writer = ArchiveWriter(spool, self.key, manifest)
                 files = await asyncio.to_thread(_state_files, self.state)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from boxd.backup.keyfile import Key
     from boxd.config import Config
-    from boxd.store.export import Lost
+    from boxd.store.export import HostLosses
 
 POSTGRES = "postgres"
 STAGE = ".restore"
@@ -145,7 +145,7 @@ def _stage(archive: _Archive, stage: Path) -> Manifest:
 
 async def _fill(
     config: Config, stage: Path, archive: _Archive, now: datetime, *, keep_database: bool
-) -> Lost:
+) -> HostLosses:
     """The control database: in the stage, or the external one."""
     if config.meta_dsn is not None:
         return await _import(config, config.meta_dsn, archive, now, keep_database=keep_database)
@@ -159,19 +159,19 @@ async def _fill(
 
 async def _import(
     config: Config, dsn: str, archive: _Archive, now: datetime, *, keep_database: bool
-) -> Lost:
+) -> HostLosses:
     manifest, items = archive.open()
     async with importing(dsn) as rows:
         if keep_database:
-            await rows.expect(manifest.instance)
+            await rows.check_instance(manifest.instance)
         else:
-            await rows.make_schema(manifest.schema)
+            await rows.create_schema(manifest.schema)
             for item in items:
                 if isinstance(item, Row):
                     await rows.add(item.table, item.row)
         await rows.finish()
         objects = config.store_file is not None
-        return await rows.without_host(DETAIL, now, objects=objects, settings=OF_THE_HOST)
+        return await rows.discard_host_state(DETAIL, now, objects=objects, settings=OF_THE_HOST)
 
 
 def _publish(stage: Path, state: Path) -> None:
@@ -223,7 +223,7 @@ def _remove_empty(state: Path) -> None:
         state.rmdir()
 
 
-def _told(config: Config, name: str, manifest: Manifest, lost: Lost) -> list[str]:
+def _told(config: Config, name: str, manifest: Manifest, lost: HostLosses) -> list[str]:
     lines = [
         f"restored {name}, made {manifest.made}, into {config.state_dir}",
         f"  {lost.boxes} boxes, whose disks were lost: each starts anew from its image when it is "

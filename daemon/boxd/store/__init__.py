@@ -1,1 +1,1 @@
-"""Control-plane state in PostgreSQL."""
+"""The control store: the persistent state of the daemon, in PostgreSQL."""

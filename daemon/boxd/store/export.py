@@ -1,8 +1,8 @@
-"""All rows of the control schema as JSON of one moment, and back into an empty database.
+"""Export all rows of the control database as JSON, and import them into an empty database.
 
-Rows travel as PostgreSQL writes them in JSON, table by table as the catalogue names them, so that
-a new table is in every backup without a word here. They go back into a schema of the version they
-were written under, which is then migrated as at any start.
+PostgreSQL writes the rows as JSON and reads them back. The catalog lists the tables, so backups
+include new tables without a change here. An import creates the schema of the exported version,
+adds the rows, and then migrates the schema.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 10.0
 STATEMENT_TIMEOUT = 60.0
-_FAILURES = (
+_DATABASE_ERRORS = (
     ConnectionError,
     TimeoutError,
     asyncpg.PostgresError,
@@ -32,12 +32,12 @@ _FAILURES = (
     asyncpg.InternalClientError,
 )
 BATCH = 500
-"""Rows in one INSERT, and in one answer."""
-_FORMS = """
+"""Rows in one INSERT, and in one fetch of a cursor."""
+_SESSION_FORMATS = """
     SET LOCAL TimeZone = 'UTC'; SET LOCAL IntervalStyle = 'postgres'; SET LOCAL DateStyle = 'ISO';
     SET LOCAL bytea_output = 'hex'; SET LOCAL extra_float_digits = 1;
 """
-"""So that text means the same on both sides, whatever the servers' defaults are."""
+"""Fixed text formats, so that the defaults of the two servers do not matter."""
 _TABLES = """
     SELECT relname::text AS name, format('boxd.%I', relname) AS quoted FROM pg_class
     WHERE relnamespace = 'boxd'::regnamespace AND relkind = 'r' AND relname <> 'migration'
@@ -48,126 +48,133 @@ _IMPORT = "INSERT INTO TABLE SELECT * FROM json_populate_recordset(NULL::TABLE, 
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The control database at one moment. Ends with the context that gave it."""
+class DatabaseSnapshot:
+    """A consistent view of the control database, valid inside `open_snapshot`."""
 
     connection: Connection
     schema: int
     instance: str
     tables: dict[str, str]
-    """Names, and as SQL writes them."""
+    """Table names, and the same names quoted for SQL."""
 
     async def rows(self) -> AsyncIterator[tuple[str, str]]:
-        """Every row of every table: table, and the row as a JSON object."""
+        """Yield each row of each table: the name of the table, and the row as a JSON object."""
         for table, quoted in self.tables.items():
             query = _EXPORT.replace("TABLE", quoted)
-            async for found in self.connection.cursor(query, prefetch=BATCH):
-                yield table, found["row"]
+            async for record in self.connection.cursor(query, prefetch=BATCH):
+                yield table, record["row"]
 
 
 @asynccontextmanager
-async def moment(dsn: str) -> AsyncIterator[Moment]:
-    """One consistent moment of the control database. Unavailable: no server, or no service."""
+async def open_snapshot(dsn: str) -> AsyncIterator[DatabaseSnapshot]:
+    """Open a consistent view of the control database.
+
+    Raises Unavailable if the server does not answer, or the database has no supported service.
+    """
     async with (
         _connection(dsn) as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        await connection.execute(_FORMS)
+        await connection.execute(_SESSION_FORMATS)
         instance = await _instance(connection)
         if not instance:
-            raise Unavailable("the database holds no service yet: run `boxd serve` first")
+            raise Unavailable("the database has no service yet: run `boxd serve` first")
         schema = await connection.fetchval("SELECT max(version) FROM boxd.migration")
         if schema > len(migrations()):
             raise Unavailable(
-                f"the control database has schema version {schema}, this boxd knows "
-                f"{len(migrations())}: use a newer boxd"
+                f"the control database has schema version {schema}, but this boxd supports only "
+                f"versions up to {len(migrations())}: use a newer boxd"
             )
-        yield Moment(connection, schema, instance, await _tables(connection))
+        yield DatabaseSnapshot(connection, schema, instance, await _tables(connection))
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """What rows named and is not there any more."""
+class HostLosses:
+    """How many objects of the backup no longer exist."""
 
     boxes: int
-    """Boxes whose disk was lost; they are kept and start anew."""
+    """Boxes whose disk was lost. Their rows stay, and they start with a new disk."""
     snapshots: int
     drives: int
-    """Volumes whose metadata or objects are gone; they begin empty."""
+    """Volumes whose metadata or objects were lost. The drives start empty."""
 
 
 class Import:
-    """Fills the control schema of one database inside one transaction; see `importing`."""
+    """Fills the schema of one control database in one transaction, inside `importing`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._tables: dict[str, str] = {}
-        self._waiting: list[str] = []
+        self._batch: list[str] = []
         self._table = ""
 
-    async def make_schema(self, version: int) -> None:
-        """Makes the schema as of a version. Conflict when the database holds a service already."""
+    async def create_schema(self, version: int) -> None:
+        """Create the schema of a version. Raises Conflict if the database has a service already."""
         instance = await _instance(self._connection)
         if instance is not None:
             raise Conflict(
-                f"the database holds a service already (instance {instance[:8]}): give another "
-                "--meta-dsn-file; if it is this backup's own service, whose machine was lost, add "
-                "--keep-database: its rows are newer and stay, only the keys come back"
+                f"the database has a service already (instance {instance[:8]}): give another "
+                "--meta-dsn-file. If this backup is of the same service, whose host was lost, add "
+                "--keep-database: the newer rows stay, and only the keys are restored"
             )
         await migrate(self._connection, upto=version)
         self._tables = await _tables(self._connection)
 
-    async def expect(self, instance: str) -> None:
-        """For rows that are there already. Conflict when they are of another service."""
+    async def check_instance(self, instance: str) -> None:
+        """Check the existing rows. Raises Conflict if they belong to another service."""
         if await _instance(self._connection) != instance:
             raise Conflict(
-                "the database does not hold the service of this backup: give the "
-                "--meta-dsn-file of that service, or leave --keep-database out"
+                "the database does not have the service of this backup: give the "
+                "--meta-dsn-file of that service, or omit --keep-database"
             )
 
     async def add(self, table: str, row: str) -> None:
-        """Adds a row. Unavailable when the schema has no such table or the row does not fit."""
+        """Add a row. Raises Unavailable for an unknown table or a row that does not fit."""
         if table not in self._tables:
-            raise Unavailable(f"the backup has rows of a table {table!r}, which is not known here")
-        if table != self._table or len(self._waiting) >= BATCH:
+            raise Unavailable(
+                f"the backup has rows of the table {table!r}, which this boxd does not know: use a "
+                "newer boxd"
+            )
+        if table != self._table or len(self._batch) >= BATCH:
             await self._flush()
             self._table = table
-        self._waiting.append(row)
+        self._batch.append(row)
 
     async def finish(self) -> None:
-        """After the last row: brings the schema up to date."""
+        """Write the last rows, and migrate the schema."""
         await self._flush()
         await migrate(self._connection)
 
-    async def without_host(
+    async def discard_host_state(
         self, detail: str, now: datetime, *, objects: bool, settings: Sequence[str]
-    ) -> Lost:
-        """Says of everything that stood on the lost host that it is gone.
+    ) -> HostLosses:
+        """Update the rows about the lost host, its boxes, snapshots and drives.
 
-        Boxes sleep and tell `detail`; unfinished and throw-away ones are forgotten, and snapshots.
-        `objects`: the objects of volumes are still where they were; a volume is then kept if its
-        role and schema are in this database too. `settings`: names of those that tell of the host.
+        Boxes become suspended without memory, with `detail` as their detail. Ephemeral and
+        unfinished boxes, and all snapshots, are deleted. `objects`: the objects of the volumes
+        still exist; then a volume stays if its role and schema exist in this database. `settings`:
+        the names of the settings about the host, which are deleted.
         """
-        do = self._connection.execute
-        await do("DELETE FROM boxd.setting WHERE name = ANY ($1)", list(settings))
-        await do("DELETE FROM boxd.box WHERE ephemeral OR state = 'creating'")
-        boxes = await do(
+        execute = self._connection.execute
+        await execute("DELETE FROM boxd.setting WHERE name = ANY ($1)", list(settings))
+        await execute("DELETE FROM boxd.box WHERE ephemeral OR state = 'creating'")
+        boxes = await execute(
             "UPDATE boxd.box SET state = 'suspended', detail = $1, since = $2, step = 0, "
             "memory = false, idle_since = NULL",
             detail,
             now,
         )
-        snapshots = await do("DELETE FROM boxd.snapshot")
-        drives = await do(
+        snapshots = await execute("DELETE FROM boxd.snapshot")
+        drives = await execute(
             "DELETE FROM boxd.volume WHERE NOT $1 "
             "OR NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role) "
             "OR NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = schema)",
             objects,
         )
-        return Lost(*(int(tag.split()[-1]) for tag in (boxes, snapshots, drives)))
+        return HostLosses(_row_count(boxes), _row_count(snapshots), _row_count(drives))
 
     async def _flush(self) -> None:
-        rows, self._waiting = self._waiting, []
+        rows, self._batch = self._batch, []
         if rows:
             query = _IMPORT.replace("TABLE", self._tables[self._table])
             await self._connection.execute(query, f"[{','.join(rows)}]")
@@ -175,24 +182,32 @@ class Import:
 
 @asynccontextmanager
 async def importing(dsn: str) -> AsyncIterator[Import]:
-    """All of it is there when the context ends well, else nothing. Unavailable, Conflict."""
+    """Import into a database in one transaction, which commits if the context ends without error.
+
+    Raises Unavailable and Conflict.
+    """
     async with _connection(dsn) as connection, connection.transaction():
-        await connection.execute(_FORMS)
+        await connection.execute(_SESSION_FORMATS)
         yield Import(connection)
 
 
 async def drop_service(dsn: str) -> None:
-    """Takes back an import that came too early. Unavailable."""
+    """Delete the schema again, to undo an import. Raises Unavailable."""
     async with _connection(dsn) as connection:
         await connection.execute("DROP SCHEMA IF EXISTS boxd CASCADE")
 
 
+def _row_count(status: str) -> int:
+    """Return the number of rows in the status of a statement, such as `UPDATE 3`."""
+    return int(status.split()[-1])
+
+
 async def _instance(connection: Connection) -> str | None:
-    """Of the service in the database; '' when it has none, None when there is no service."""
+    """Return the instance id of the service; '' if it has no id, None if there is no service."""
     if not await connection.fetchval("SELECT to_regclass('boxd.setting') IS NOT NULL"):
         return None
-    found = await connection.fetchval("SELECT value FROM boxd.setting WHERE name = 'instance'")
-    return found or ""
+    instance = await connection.fetchval("SELECT value FROM boxd.setting WHERE name = 'instance'")
+    return instance or ""
 
 
 async def _tables(connection: Connection) -> dict[str, str]:
@@ -201,7 +216,7 @@ async def _tables(connection: Connection) -> dict[str, str]:
 
 @asynccontextmanager
 async def _connection(dsn: str) -> AsyncIterator[Connection]:
-    """A connection of our own; what it raises within becomes Unavailable."""
+    """Open a connection. Its errors inside the context are raised as Unavailable."""
     try:
         connection = await asyncpg.connect(
             dsn,
@@ -209,21 +224,21 @@ async def _connection(dsn: str) -> AsyncIterator[Connection]:
             command_timeout=STATEMENT_TIMEOUT,
             server_settings={"application_name": "boxd backup"},
         )
-    except (OSError, *_FAILURES) as error:
-        raise _failed(error) from error
+    except (OSError, *_DATABASE_ERRORS) as error:
+        raise _unavailable(error) from error
     try:
         yield connection
-    except _FAILURES as error:
-        raise _failed(error) from error
+    except _DATABASE_ERRORS as error:
+        raise _unavailable(error) from error
     finally:
         try:
             await connection.close(timeout=CONNECT_TIMEOUT)
-        except (OSError, *_FAILURES):
+        except (OSError, *_DATABASE_ERRORS):
             connection.terminate()
 
 
-def _failed(error: BaseException) -> Unavailable:
-    """Without the server's own words: they may quote a row."""
+def _unavailable(error: BaseException) -> Unavailable:
+    # The text of the server's error is left out, because it may contain a row.
     return Unavailable(
-        f"the control database failed ({type(error).__name__}): look whether PostgreSQL runs"
+        f"the control database failed ({type(error).__name__}): check that PostgreSQL is running"
     )

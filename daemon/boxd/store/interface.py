@@ -1,9 +1,9 @@
-"""Control-plane state: what the daemon remembers, a group of tables after the other.
+"""The control store: the persistent state of the daemon.
 
-Implementations: `postgres` (real), `memory` (tests of the layers above); both pass
-tests/contract/test_control_store.py. Each method is atomic. Each is idempotent for the same
-arguments, so that one whose connection broke after the commit may be sent again. Every method
-raises boxd.errors.Unavailable when the database does not answer within its deadline.
+There are two implementations: `postgres`, and one in memory for tests of the layers above. Both
+pass the contract tests in tests/contract. Each method is atomic, and idempotent for the same
+arguments: after a lost connection it may run again, even if the first run was committed. Every
+method raises boxd.errors.Unavailable when the database does not answer within its deadline.
 """
 
 from __future__ import annotations
@@ -31,37 +31,39 @@ if TYPE_CHECKING:
 
 
 class ControlStore(Protocol):
-    """What the daemon remembers."""
+    """The persistent state of the daemon, one section per group of tables."""
 
     async def start(self) -> None:
-        """Connects and brings the schema up to date. Called once, before anything else."""
+        """Connect and migrate the schema. Call this once, before any other method."""
         ...
 
     async def close(self) -> None:
-        """Ends all connections; no error if never started."""
+        """Close all connections. No error if the store was never started."""
         ...
 
+    # --- boxes ---------------------------------------------------------------------------
+
     async def add_box(self, box: Box) -> None:
-        """Records a box; Conflict when (owner, workspace, name) is taken by another one."""
+        """Add a box. Raises Conflict if another box has the same owner, workspace and name."""
         ...
 
     async def box(self, box_id: str) -> Box | None:
-        """The box with exactly this id."""
+        """Return the box with this full id."""
         ...
 
     async def boxes(self, owner: str) -> list[Box]:
-        """All boxes of an owner, oldest first."""
+        """Return all boxes of an owner, oldest first."""
         ...
 
-    async def boxes_meant(
+    async def find_boxes(
         self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
     ) -> list[Box]:
-        """The owner's box of that name in the workspace, and those, wherever they are, whose ids
-        begin with `id_prefix`; oldest first."""
+        """Return the owner's box of this name in the workspace, and the owner's boxes in all
+        workspaces whose ids start with `id_prefix`; oldest first."""
         ...
 
     async def all_boxes(self) -> list[Box]:
-        """Every box of every owner, oldest first."""
+        """Return all boxes of all owners, oldest first."""
         ...
 
     async def change_state(
@@ -72,267 +74,289 @@ class ControlStore(Protocol):
         detail: str = "",
         **changes: Unpack[BoxChanges],
     ) -> Box:
-        """Compare-and-set of a box's state, which also replaces `detail` and sets `changes`.
+        """Change a box's state from `before` to `after`, replace `detail`, and set `changes`.
 
-        Returns the new box. NotFound when there is no such box; Conflict when it is not in
-        `before`, or when the transition table does not allow the change.
+        Returns the changed box. Raises NotFound if the box does not exist; Conflict if its state is
+        not `before`, or if the transition table does not allow the change.
         """
         ...
 
     async def change_box(self, box_id: str, **changes: Unpack[BoxNotes]) -> None:
-        """Sets fields of a box. No error if it is gone."""
+        """Set fields of a box. No error if it does not exist."""
         ...
 
     async def remove_box(self, box_id: str) -> None:
-        """Forgets a box, its shares and its proxy sessions. No error if it is gone."""
+        """Delete a box, its shares and its proxy sessions. No error if it does not exist."""
         ...
 
+    # --- snapshots and profiles ----------------------------------------------------------
+
     async def add_snapshot(self, snapshot: Snapshot) -> None:
-        """Records a snapshot; Conflict when there is one of that name of a box of that name."""
+        """Add a snapshot. Raises Conflict if a box of this name has a snapshot of this name."""
         ...
 
     async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
-        """Makes a snapshot of that size `ready`. No error if it is gone."""
+        """Mark a snapshot as `ready` and set its size. No error if it does not exist."""
         ...
 
     async def rename_snapshot(self, snapshot_id: str, name: str) -> None:
-        """Gives a snapshot another name; Conflict as `add_snapshot`. No error if it is gone."""
+        """Rename a snapshot. Raises Conflict as `add_snapshot`. No error if it does not exist."""
         ...
 
     async def snapshots(self, owner: str) -> list[Snapshot]:
-        """All snapshots of an owner, oldest first, unfinished ones included."""
+        """Return all snapshots of an owner, oldest first, including unfinished ones."""
         ...
 
     async def all_snapshots(self) -> list[Snapshot]:
-        """Every snapshot of every owner, oldest first."""
+        """Return all snapshots of all owners, oldest first."""
         ...
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
-        """Forgets a snapshot. No error if it is gone."""
+        """Delete a snapshot. No error if it does not exist."""
         ...
 
     async def put_profile(self, owner: str, profile: Profile) -> None:
-        """Records a profile of an owner in the place of an older one of its name."""
+        """Add a profile of an owner, or replace the one with the same name."""
         ...
 
     async def profiles(self, owner: str) -> list[Profile]:
-        """All profiles of an owner, by name."""
+        """Return all profiles of an owner, sorted by name."""
         ...
 
     async def remove_profile(self, owner: str, name: str) -> None:
-        """Forgets a profile. No error if it is gone."""
+        """Delete a profile. No error if it does not exist."""
         ...
 
+    # --- API keys ------------------------------------------------------------------------
+
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
-        """Records an API key by its digest; Conflict when the owner has one of that name."""
+        """Add an API key by its digest. Raises Conflict if the owner has a key of this name."""
         ...
 
     async def keys(self, owner: str) -> list[ApiKey]:
-        """All API keys of an owner, oldest first, expired ones included."""
+        """Return all API keys of an owner, oldest first, including expired ones."""
         ...
 
     async def find_key(self, sha256: bytes, now: datetime) -> ApiKey | None:
-        """The key with this digest that lasts beyond `now`; to find an expired one takes exactly as
-        long as to find none."""
+        """Return the key with this digest if it expires after `now`.
+
+        The time does not reveal whether an expired key exists.
+        """
         ...
 
     async def remove_key(self, key_id: str) -> None:
-        """Forgets a key and its proxy sessions. No error if it is gone."""
+        """Delete a key and its proxy sessions. No error if it does not exist."""
         ...
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
-        """Records the last use of a key; never moves it back. No error if it is gone."""
+        """Set the last use of a key, never to an earlier time. No error if it does not exist."""
         ...
 
+    # --- workspaces and volumes ----------------------------------------------------------
+
     async def add_workspace(self, owner: str, name: str, created: datetime) -> bool:
-        """Records a workspace; False when it was there. The default one is never recorded."""
+        """Add a workspace; return False if it exists. The default workspace has no row."""
         ...
 
     async def workspaces(self, owner: str) -> list[str]:
-        """Names of an owner's workspaces, sorted, without the default one."""
+        """Return the names of an owner's workspaces, sorted, without the default one."""
         ...
 
     async def list_workspaces(self, owner: str) -> list[Workspace]:
-        """An owner's workspaces, by name, without the default one."""
+        """Return an owner's workspaces, sorted by name, without the default one."""
         ...
 
     async def set_workspace_profile(self, owner: str, name: str, profile: str | None) -> None:
-        """Points a workspace at a profile; None: at none. No error if it is gone."""
+        """Set the profile of a workspace; None: no profile. No error if it does not exist."""
         ...
 
     async def remove_workspace(self, owner: str, name: str) -> None:
-        """Forgets a workspace, and nothing of what is in it. No error if it is gone."""
+        """Delete a workspace but not its contents. No error if it does not exist."""
         ...
 
     async def add_volume(self, volume: Volume) -> None:
-        """Records a volume; Conflict when (owner, workspace) has another one in use."""
+        """Add a volume. Raises Conflict if the owner's workspace has another volume in use."""
         ...
 
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
-        """The volume of an owner's workspace (None: the default one) that is in use."""
+        """Return the volume in use of an owner's workspace; None: the default workspace."""
         ...
 
     async def list_volumes(self, owner: str | None = None) -> list[Volume]:
-        """The volumes of an owner, or of all of them, oldest first, those in the trash included."""
+        """Return the volumes of an owner, or of all owners, oldest first, including the trash."""
         ...
 
     async def trash_volume(self, volume_id: str, until: datetime) -> None:
-        """Puts a volume into the trash; no error if it is gone, or there already."""
+        """Move a volume to the trash. No error if it does not exist or is already there."""
         ...
 
     async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
-        """Takes a volume out of the trash, for a workspace.
+        """Move a volume from the trash to a workspace.
 
-        NotFound when it is gone; Conflict when the workspace has another one in use.
+        Raises NotFound if it does not exist; Conflict if the workspace has another volume in use.
         """
         ...
 
     async def remove_volume(self, volume_id: str) -> None:
-        """Forgets a volume. No error if it is gone."""
+        """Delete a volume. No error if it does not exist."""
         ...
 
+    # --- settings ------------------------------------------------------------------------
+
     async def setting(self, name: str) -> str | None:
-        """A setting of the instance."""
+        """Return a setting of the installation."""
         ...
 
     async def put_setting(self, name: str, value: str) -> None:
-        """Sets a setting of the instance."""
+        """Set a setting of the installation."""
         ...
 
+    # --- shares --------------------------------------------------------------------------
+
     async def add_share(self, share: Share, sha256: bytes) -> None:
-        """Records a share by the digest of its token; NotFound when its box is gone."""
+        """Add a share by the digest of its token. Raises NotFound if its box does not exist."""
         ...
 
     async def shares(self, owner: str) -> list[Share]:
-        """All shares of an owner, oldest first, expired ones included."""
+        """Return all shares of an owner, oldest first, including expired ones."""
         ...
 
     async def find_share(self, sha256: bytes) -> Share | None:
-        """The share with this digest, expired or not."""
+        """Return the share with this digest, even if it has expired."""
         ...
 
     async def remove_share(self, share_id: str) -> None:
-        """Forgets a share. No error if it is gone."""
+        """Delete a share. No error if it does not exist."""
         ...
 
     async def touch_share(self, share_id: str, when: datetime) -> None:
-        """Records the last use of a share; never moves it back. No error if it is gone."""
+        """Set the last use of a share, never to an earlier time. No error if it does not exist."""
         ...
 
-    async def add_proxy_session(self, session: ProxySession, sha256: bytes) -> None:
-        """Records a browser's session by the digest of its cookie.
+    # --- proxy sessions ------------------------------------------------------------------
 
-        NotFound when its box or its key is gone.
+    async def add_proxy_session(self, session: ProxySession, sha256: bytes) -> None:
+        """Add a browser's session by the digest of its cookie.
+
+        Raises NotFound if its box or its key does not exist.
         """
         ...
 
     async def find_proxy_session(self, sha256: bytes) -> ProxySession | None:
-        """The session with this digest, expired or not, while its box and its key are there and
-        its owner's."""
+        """Return the session with this digest, even if it has expired.
+
+        Returns None unless its box and its key exist and belong to its owner.
+        """
         ...
 
     async def trim_proxy_sessions(self, owner: str, now: datetime, keep: int) -> None:
-        """Forgets the sessions of an owner that had expired `now`, and all others but the newest
-        `keep`."""
+        """Delete the owner's sessions that have expired at `now`, and of the others all except the
+        newest `keep`."""
         ...
 
+    # --- accounts and audit --------------------------------------------------------------
+
     async def accounts(self) -> list[Account]:
-        """All owners on whom something is recorded, by fingerprint."""
+        """Return all owners that have an account row, sorted by fingerprint."""
         ...
 
     async def set_tier(self, owner: str, tier: str | None) -> None:
-        """Gives an owner the limits of a tier; None: of the default one."""
+        """Set the tier of an owner's limits; None: the default tier."""
         ...
 
     async def set_blocked(self, owner: str, since: datetime | None) -> None:
-        """Blocks an owner; None: lets it in again."""
+        """Block an owner since this time; None: unblock the owner."""
         ...
 
     async def touch_account(self, owner: str, when: datetime) -> None:
-        """Records when an owner was seen last; never moves it back."""
+        """Set when an owner was last seen, never to an earlier time."""
         ...
 
     async def add_audit(self, entry: Audit) -> None:
-        """Records what an administrator is about to do."""
+        """Add an entry about a command, before the administrator's command runs."""
         ...
 
     async def finish_audit(self, audit_id: str, status: int, owners: Sequence[str] = ()) -> None:
-        """Records how it ended, and whom it was about. No error if it is not there."""
+        """Set the exit status and the affected owners. No error if the entry does not exist."""
         ...
 
     async def audits(self, limit: int, owner: str | None = None) -> list[Audit]:
-        """The last `limit` entries, newest first: all, or those about an owner."""
+        """Return the last `limit` entries, newest first; `owner`: only those about this owner."""
         ...
 
+    # --- secrets, agents and questions ---------------------------------------------------
+
     async def put_secret(self, secret: StoredSecret) -> None:
-        """Records a secret in the place of an older one of its name there."""
+        """Add a secret, or replace the one with the same tier, workspace and name."""
         ...
 
     async def secrets(self, owner: str) -> list[StoredSecret]:
-        """All secrets of an owner, by tier, workspace (the default one first) and name."""
+        """Return an owner's secrets by tier, workspace (the default one first) and name."""
         ...
 
     async def remove_secret(self, owner: str, tier: Tier, workspace: str | None, name: str) -> None:
-        """Forgets a secret. No error if it is gone."""
+        """Delete a secret. No error if it does not exist."""
         ...
 
     async def put_agent(self, agent: Agent) -> None:
-        """Records an owner's agent in the place of an older one."""
+        """Set or replace the agent program of an owner."""
         ...
 
     async def agent(self, owner: str) -> Agent | None:
-        """The agent of an owner."""
+        """Return the agent program of an owner."""
         ...
 
     async def remove_agent(self, owner: str) -> None:
-        """Forgets the agent of an owner. No error if there is none."""
+        """Delete the agent program of an owner. No error if there is none."""
         ...
 
     async def add_ask(self, ask: Ask) -> None:
-        """Records a question."""
+        """Add a question."""
         ...
 
     async def asks(self, owner: str) -> list[Ask]:
-        """All questions to an owner, oldest first, answered and expired ones included."""
+        """Return all questions to an owner, oldest first, including answered and expired ones."""
         ...
 
     async def answer_ask(self, ask_id: str, answer: str, when: datetime) -> Ask:
-        """Records the answer to a question, and returns it.
+        """Set the answer to a question, and return the question.
 
-        NotFound when it is gone; Conflict when it has an answer, or had expired at `when`.
+        Raises NotFound if it does not exist; Conflict if it is answered or has expired at `when`.
         """
         ...
 
     async def remove_asks(self, before: datetime) -> None:
-        """Forgets all questions that had expired `before` then."""
+        """Delete all questions that expired before this time."""
         ...
 
     async def remove_asks_of(self, owner: str, workspace: str) -> None:
-        """Forgets all questions that belong to a workspace; no error if there are none."""
+        """Delete all questions of a workspace. No error if there are none."""
         ...
 
     async def ends(self, now: datetime) -> list[End]:
-        """All canvases and open questions, of every owner, that end by themselves after `now`."""
+        """Return the expiry of all owners' canvases and open questions that expire after `now`."""
         ...
 
+    # --- canvases ------------------------------------------------------------------------
+
     async def put_canvas(self, canvas: Canvas, content: str) -> None:
-        """Records a canvas in the place of an older one of its id in its scope."""
+        """Add a canvas, or replace the one with the same id in its scope."""
         ...
 
     async def canvases(self, owner: str, scope: str | None) -> list[Canvas]:
-        """The canvases of an owner in a scope, by id, expired ones included."""
+        """Return an owner's canvases in a scope, sorted by id, including expired ones."""
         ...
 
     async def canvas(
         self, owner: str, scope: str | None, canvas_id: str
     ) -> tuple[Canvas, str] | None:
-        """A canvas and its content, expired or not."""
+        """Return a canvas and its content, even if it has expired."""
         ...
 
     async def remove_canvas(self, owner: str, scope: str | None, canvas_id: str) -> None:
-        """Forgets a canvas. No error if it is gone."""
+        """Delete a canvas. No error if it does not exist."""
         ...
 
     async def remove_canvases(self, before: datetime) -> None:
-        """Forgets all canvases that had expired by then."""
+        """Delete all canvases that have expired at this time."""
         ...

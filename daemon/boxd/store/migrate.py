@@ -1,4 +1,4 @@
-"""Forward-only migrations of the control-plane schema."""
+"""Forward-only migrations of the control database."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     Connection = asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]
 
-_LOCK = 0x626F7864  # "boxd"; serialises daemons that start at the same time
+_LOCK = 0x626F7864  # "boxd" in ASCII; serializes daemons that start at the same time
 
 
 class Migration(NamedTuple):
-    """One file of migrations/."""
+    """One file in migrations/."""
 
     version: int
     name: str
@@ -25,47 +25,48 @@ class Migration(NamedTuple):
 
 
 def migrations() -> list[Migration]:
-    """All known migrations, in order. The numbers have no gaps."""
-    found = [
+    """Return all migrations, in order. Raises ValueError if their numbers have gaps."""
+    files = [
         Migration(int(file.name.split("_", 1)[0]), file.name, file.read_text(encoding="utf-8"))
         for file in (resources.files("boxd.store") / "migrations").iterdir()
         if file.name.endswith(".sql")
     ]
-    found.sort()
-    if [one.version for one in found] != list(range(1, len(found) + 1)):
-        raise ValueError(f"migrations with gaps: {[one.name for one in found]}")
-    return found
+    files.sort()
+    if [file.version for file in files] != list(range(1, len(files) + 1)):
+        raise ValueError(f"the migrations have gaps: {[file.name for file in files]}")
+    return files
 
 
 async def migrate(connection: Connection, *, upto: int | None = None) -> list[str]:
-    """Applies what is missing, all or nothing; returns the names of what it applied.
+    """Apply the missing migrations in one transaction; return their names.
 
-    `upto`: the last version wanted, for rows that were written under it; None: all.
-    Raises Unavailable when the database was written by a newer version of the service.
+    `upto`: the last version to apply, for rows of an older version; None: all versions.
+    Raises Unavailable if a newer version of the service has migrated the database.
     """
-    known = migrations()
+    available = migrations()
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
-        await _make_ledger(connection)
-        present = await connection.fetchval("SELECT max(version) FROM boxd.migration") or 0
-        if present > len(known):
+        await _create_ledger(connection)
+        current = await connection.fetchval("SELECT max(version) FROM boxd.migration") or 0
+        if current > len(available):
             raise Unavailable(
-                f"the control database has schema version {present}, this boxd knows "
-                f"{len(known)}: start a newer boxd"
+                f"the control database has schema version {current}, but this boxd supports only "
+                f"versions up to {len(available)}: start a newer boxd"
             )
-        wanted = known[present:upto]
-        for migration in wanted:
+        missing = available[current:upto]
+        for migration in missing:
             await connection.execute(migration.sql)
             await connection.execute(
                 "INSERT INTO boxd.migration (version, name) VALUES ($1, $2)",
                 migration.version,
                 migration.name,
             )
-    return [one.name for one in wanted]
+    return [migration.name for migration in missing]
 
 
-async def _make_ledger(connection: Connection) -> None:
-    """Schema and ledger. Looks first: CREATE IF NOT EXISTS says a NOTICE when they are there."""
+async def _create_ledger(connection: Connection) -> None:
+    """Create the schema and the table of applied migrations if they are missing."""
+    # CREATE IF NOT EXISTS would print a NOTICE for each existing object.
     if await connection.fetchval("SELECT to_regclass('boxd.migration') IS NOT NULL"):
         return
     await connection.execute(

@@ -202,7 +202,7 @@ async def test_another_database_is_not_taken_for_the_old_one(plane: Plane, archi
         await fill(dsn)
         async with opened(dsn) as store:
             await store.put_setting("instance", "0" * 32)
-        with pytest.raises(Conflict, match="not hold the service of this backup"):
+        with pytest.raises(Conflict, match="not have the service of this backup"):
             await plane.restored(plane.fresh(dsn), keep_database=True)
         async with opened(dsn) as store:
             assert len(await store.all_boxes()) == len(BOXES)
@@ -244,7 +244,7 @@ async def test_a_damaged_archive_restores_nothing(
                 await plane.restored(config)
             assert not config.state_dir.exists()
         async with importing(dsn) as target:
-            await target.make_schema(1)
+            await target.create_schema(1)
 
 
 async def test_another_key_restores_nothing(plane: Plane, archive: Path) -> None:

@@ -99,7 +99,7 @@ class Changes:
 
     async def find(self, owner: str, workspace: str | None, name: str) -> Box | None:
         """Return the box of a name as it is stored now, or None."""
-        boxes = await self._store.boxes_meant(owner, workspace, name)
+        boxes = await self._store.find_boxes(owner, workspace, name)
         return boxes[0] if boxes else None
 
     async def present(self, box: Box) -> Box:

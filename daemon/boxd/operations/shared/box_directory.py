@@ -54,7 +54,7 @@ class BoxDirectory:
         require(p, Action.SHOW_BOX)
         reference = parse_reference(ref)
         workspace = joined_workspace(p, reference.workspace, ws)
-        boxes = await self._store.boxes_meant(
+        boxes = await self._store.find_boxes(
             p.owner, workspace, reference.name, reference.id_prefix
         )
         matches = [box for box in boxes if _is_visible(p, box)]

@@ -1,1 +1,1 @@
-"""The control store in PostgreSQL, one group of tables a file."""
+"""The control store in PostgreSQL, one group of tables per module."""

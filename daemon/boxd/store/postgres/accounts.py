@@ -1,4 +1,4 @@
-"""The tables of accounts and of the audit in PostgreSQL; see ControlStore for every method."""
+"""Accounts and audit entries in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ if TYPE_CHECKING:
 
 
 class PostgresAccounts(PostgresPool):
-    """See the module."""
+    """The tables `account` and `audit`."""
 
     async def accounts(self) -> list[Account]:
-        """See ControlStore."""
         rows = await self._rows('SELECT * FROM boxd.account ORDER BY owner COLLATE "C"')
         return [Account(**row) for row in rows]
 
     async def set_tier(self, owner: str, tier: str | None) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.account (owner, tier) VALUES ($1, $2) "
             "ON CONFLICT (owner) DO UPDATE SET tier = $2",
@@ -30,7 +28,6 @@ class PostgresAccounts(PostgresPool):
         )
 
     async def set_blocked(self, owner: str, since: datetime | None) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.account (owner, blocked) VALUES ($1, $2) "
             "ON CONFLICT (owner) DO UPDATE SET blocked = $2",
@@ -39,7 +36,6 @@ class PostgresAccounts(PostgresPool):
         )
 
     async def touch_account(self, owner: str, when: datetime) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.account AS a (owner, last_seen) VALUES ($1, $2) "
             "ON CONFLICT (owner) DO UPDATE SET last_seen = greatest(a.last_seen, $2)",
@@ -48,18 +44,17 @@ class PostgresAccounts(PostgresPool):
         )
 
     async def add_audit(self, entry: Audit) -> None:
-        """See ControlStore."""
         await self._execute(insertion("boxd.audit", Audit), *values_of(entry))
 
     async def finish_audit(self, audit_id: str, status: int, owners: Sequence[str] = ()) -> None:
-        """See ControlStore."""
         await self._execute(
             "UPDATE boxd.audit SET status = $2, owners = $3 WHERE id = $1",
-            *(audit_id, status, list(owners)),
+            audit_id,
+            status,
+            list(owners),
         )
 
     async def audits(self, limit: int, owner: str | None = None) -> list[Audit]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.audit WHERE $2::text IS NULL OR $2 = ANY (owners) "
             "ORDER BY at DESC, id DESC LIMIT $1",

@@ -1,4 +1,4 @@
-"""The table of boxes in PostgreSQL; see ControlStore for every method."""
+"""Boxes in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -14,45 +14,43 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 
-_CHANGING = {"state", *BoxNotes.__annotations__}
-"""The columns that may change."""
+_CHANGEABLE = {"state", *BoxNotes.__annotations__}
+"""The columns that updates may set."""
 
 
 class PostgresBoxes(PostgresPool):
-    """See the module."""
+    """The table `box`."""
 
     async def add_box(self, box: Box) -> None:
-        """See ControlStore."""
         try:
             await self._execute(insertion("boxd.box", Box), *values_of(box))
         except asyncpg.UniqueViolationError:
             raise Conflict(f"box {box.ref} exists") from None
 
     async def box(self, box_id: str) -> Box | None:
-        """See ControlStore."""
         row = await self._row("SELECT * FROM boxd.box WHERE id = $1", box_id)
         return None if row is None else _box(row)
 
     async def boxes(self, owner: str) -> list[Box]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.box WHERE owner = $1 ORDER BY created, id", owner
         )
         return [_box(row) for row in rows]
 
-    async def boxes_meant(
+    async def find_boxes(
         self, owner: str, workspace: str | None, name: str, id_prefix: str | None = None
     ) -> list[Box]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.box WHERE owner = $1 AND (name = $3 AND workspace IS NOT DISTINCT "
             "FROM $2 OR starts_with(id, $4)) ORDER BY created, id",
-            *(owner, workspace, name, id_prefix),
+            owner,
+            workspace,
+            name,
+            id_prefix,
         )
         return [_box(row) for row in rows]
 
     async def all_boxes(self) -> list[Box]:
-        """See ControlStore."""
         rows = await self._rows("SELECT * FROM boxd.box ORDER BY created, id")
         return [_box(row) for row in rows]
 
@@ -64,19 +62,19 @@ class PostgresBoxes(PostgresPool):
         detail: str = "",
         **changes: Unpack[BoxChanges],
     ) -> Box:
-        """See ControlStore.
-
-        A statement that is sent again after its first try was committed finds `after` and the
-        new detail in place; that counts as done.
-        """
+        # If the first try was committed and its connection broke, the second try finds the new
+        # state and detail. That counts as success.
         if (before, after) in TRANSITIONS:
             row = await self._row(
                 _update(["state", "detail", *changes], first=3) + " AND state = $2 RETURNING *",
-                *(box_id, before.value, after.value, detail),
+                box_id,
+                before.value,
+                after.value,
+                detail,
                 *changes.values(),
-                twice="SELECT * FROM boxd.box WHERE id = $1 AND state <> $2 "
+                retry_query="SELECT * FROM boxd.box WHERE id = $1 AND state <> $2 "
                 "AND state = $3 AND detail = $4",
-                twice_values=(box_id, before.value, after.value, detail),
+                retry_values=(box_id, before.value, after.value, detail),
             )
             if row is not None:
                 return _box(row)
@@ -86,20 +84,18 @@ class PostgresBoxes(PostgresPool):
         raise Conflict(f"box {box.ref} is {box.state}: it cannot go from {before} to {after}")
 
     async def change_box(self, box_id: str, **changes: Unpack[BoxNotes]) -> None:
-        """See ControlStore."""
         if changes:
             await self._execute(_update(list(changes), first=2), box_id, *changes.values())
 
     async def remove_box(self, box_id: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.box WHERE id = $1", box_id)
 
 
 def _update(names: list[str], first: int) -> str:
-    """The UPDATE of fields of box $1; the value of the first one is parameter `first`."""
-    unknown = set(names) - _CHANGING
-    if unknown:
-        raise ValueError(f"not to be changed in a box: {', '.join(sorted(unknown))}")
+    """Return an UPDATE of columns of the box $1; `first` is the parameter of the first column."""
+    fixed = set(names) - _CHANGEABLE
+    if fixed:
+        raise ValueError(f"columns of a box that cannot change: {', '.join(sorted(fixed))}")
     sets = ", ".join(f"{name} = ${number}" for number, name in enumerate(names, first))
     return f"UPDATE boxd.box SET {sets} WHERE id = $1"  # noqa: S608  the names are checked
 

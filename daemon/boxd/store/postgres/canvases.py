@@ -1,4 +1,4 @@
-"""The table of canvases in PostgreSQL; see ControlStore for every method."""
+"""Canvases in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 
 class PostgresCanvases(PostgresPool):
-    """See the module. Lists do not read the contents."""
+    """The table `canvas`. Lists do not read the contents."""
 
     async def put_canvas(self, canvas: Canvas, content: str) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.canvas "
             "(owner, scope, id, title, mime, size, revision, updated, expires, content) VALUES "
@@ -29,36 +28,37 @@ class PostgresCanvases(PostgresPool):
         )
 
     async def canvases(self, owner: str, scope: str | None) -> list[Canvas]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT owner, scope, id, title, mime, size, revision, updated, expires "
             "FROM boxd.canvas WHERE owner = $1 AND coalesce(scope, '') = coalesce($2, '') "
             'ORDER BY id COLLATE "C"',
-            *(owner, scope),
+            owner,
+            scope,
         )
         return [Canvas(**row) for row in rows]
 
     async def canvas(
         self, owner: str, scope: str | None, canvas_id: str
     ) -> tuple[Canvas, str] | None:
-        """See ControlStore."""
         row = await self._row(
             "SELECT * FROM boxd.canvas "
             "WHERE owner = $1 AND coalesce(scope, '') = coalesce($2, '') AND id = $3",
-            *(owner, scope, canvas_id),
+            owner,
+            scope,
+            canvas_id,
         )
         return None if row is None else _with_content(row)
 
     async def remove_canvas(self, owner: str, scope: str | None, canvas_id: str) -> None:
-        """See ControlStore."""
         await self._execute(
             "DELETE FROM boxd.canvas "
             "WHERE owner = $1 AND coalesce(scope, '') = coalesce($2, '') AND id = $3",
-            *(owner, scope, canvas_id),
+            owner,
+            scope,
+            canvas_id,
         )
 
     async def remove_canvases(self, before: datetime) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.canvas WHERE expires <= $1", before)
 
 

@@ -1,4 +1,4 @@
-"""The table of API keys in PostgreSQL; see ControlStore for every method."""
+"""API keys in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class PostgresKeys(PostgresPool):
-    """See the module."""
+    """The table `api_key`."""
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
-        """See ControlStore."""
         try:
             await self._execute(
                 "INSERT INTO boxd.api_key (id, owner, name, scope, created, expires, last_used, "
@@ -31,26 +30,23 @@ class PostgresKeys(PostgresPool):
             raise Conflict(f"an API key named {key.name} exists") from None
 
     async def keys(self, owner: str) -> list[ApiKey]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.api_key WHERE owner = $1 ORDER BY created, name", owner
         )
         return [_key(row) for row in rows]
 
     async def find_key(self, sha256: bytes, now: datetime) -> ApiKey | None:
-        """See ControlStore."""
         row = await self._row(
             "SELECT * FROM boxd.api_key WHERE sha256 = $1 AND (expires IS NULL OR expires > $2)",
-            *(sha256, now),
+            sha256,
+            now,
         )
         return None if row is None else _key(row)
 
     async def remove_key(self, key_id: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.api_key WHERE id = $1", key_id)
 
     async def touch_key(self, key_id: str, when: datetime) -> None:
-        """See ControlStore."""
         await self._execute(
             "UPDATE boxd.api_key SET last_used = greatest(last_used, $2) WHERE id = $1",
             key_id,

@@ -1,7 +1,7 @@
-"""Connections to the control database, and statements that are sent again when one breaks.
+"""Connections to the control database, with retries of failed statements.
 
-A statement whose connection broke is sent again until `deadline` seconds have passed, so all of
-them are idempotent (see the interface).
+A statement whose connection breaks is retried until `deadline` seconds have passed. So all
+statements must be idempotent, as boxd.store.interface requires.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ else:
 _T = TypeVar("_T")
 
 
-_BROKEN = (
+_RETRYABLE = (
     OSError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # a goodbye of the server met the statement half-way
+    asyncpg.InternalClientError,  # the server closed the connection during the statement
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
 )
-"""The server is away or going away: worth sending the statement again."""
+"""The server is unavailable or shuts down, so the statement is retried."""
 
 
 class _Connection(_Base):
-    """Goes back into the pool without a question to the server."""
+    """A connection that returns to the pool without a round trip to the server."""
 
     def get_reset_query(self) -> str:
-        """None: no statement here leaves anything in its session, and it would be a second round
-        trip after each; a transaction that is open is rolled back all the same."""
+        """Return no query. asyncpg still rolls back an open transaction."""
+        # No statement here changes its session. A reset query would cost a round trip after each.
         return ""
 
 
 class PostgresPool:
-    """A pool of few connections, the base of each group of tables; control traffic is light.
+    """A small connection pool, the base class of each group of tables.
 
-    Holds no state across awaits beside the pool, which `start` makes and `close` ends.
+    Its only state across awaits is the pool, which `start` creates and `close` closes.
     """
 
     def __init__(self, dsn: str, *, connections: int = 4, deadline: float = 20.0) -> None:
@@ -62,7 +62,7 @@ class PostgresPool:
         self._pool: asyncpg.Pool[asyncpg.Record] | None = None
 
     async def start(self) -> None:
-        """Connects and migrates; Unavailable when the server stays away."""
+        """Connect and migrate the schema. Raises Unavailable if the server does not answer."""
         self._pool = await asyncpg.create_pool(
             self._dsn,
             min_size=0,
@@ -84,13 +84,13 @@ class PostgresPool:
             await migrate(connection)
 
     async def close(self) -> None:
-        """Ends all connections, at the latest after 5 s by force."""
+        """Close all connections. After 5 s, terminate them."""
         pool, self._pool = self._pool, None
         if pool is None:
             return
         try:
             await asyncio.wait_for(pool.close(), 5)
-        except (TimeoutError, *_BROKEN):
+        except (TimeoutError, *_RETRYABLE):
             pool.terminate()
 
     async def _execute(self, query: str, *values: object) -> None:
@@ -103,12 +103,13 @@ class PostgresPool:
         self,
         query: str,
         *values: object,
-        twice: str | None = None,
-        twice_values: tuple[object, ...] | None = None,
+        retry_query: str | None = None,
+        retry_values: tuple[object, ...] | None = None,
     ) -> asyncpg.Record | None:
-        """One row or None. `twice` finds the row of a first try that broke after its commit.
+        """Return one row or None.
 
-        `twice_values` are its values when they are not those of `query`.
+        `retry_query` finds the row of an earlier try that was committed before its connection
+        broke. `retry_values` are its values; None: the values of `query`.
         """
         tries = 0
 
@@ -116,8 +117,8 @@ class PostgresPool:
             nonlocal tries
             tries += 1
             row = await self._started.fetchrow(query, *values)
-            if row is None and tries > 1 and twice is not None:
-                row = await self._started.fetchrow(twice, *(twice_values or values))
+            if row is None and tries > 1 and retry_query is not None:
+                row = await self._started.fetchrow(retry_query, *(retry_values or values))
             return row
 
         return await self._retry(attempt)
@@ -129,7 +130,7 @@ class PostgresPool:
         return self._pool
 
     async def _retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """Runs `attempt` until it does not break; Unavailable after the deadline."""
+        """Run `attempt` until it succeeds. Raises Unavailable after the deadline."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._deadline
         pause = 0.05
@@ -137,26 +138,26 @@ class PostgresPool:
             try:
                 async with asyncio.timeout_at(end):
                     return await attempt()
-            except (TimeoutError, *_BROKEN) as error:
+            except (TimeoutError, *_RETRYABLE) as error:
                 if loop.time() + pause >= end:
                     raise Unavailable(
                         f"the control database does not answer ({type(error).__name__}): "
-                        "look whether PostgreSQL runs"
+                        "check that PostgreSQL is running"
                     ) from error
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
 
 def insertion(table: str, record: type[DataclassInstance]) -> str:
-    """An INSERT of all fields of a record; one of a known id changes nothing."""
+    """Return an INSERT of all fields of a record. An existing id is left unchanged."""
     names = [field.name for field in fields(record)]
-    places = ", ".join(f"${number}" for number in range(1, len(names) + 1))
+    placeholders = ", ".join(f"${number}" for number in range(1, len(names) + 1))
     columns = f"{table} ({', '.join(names)})"
     return " ".join(
-        ("INSERT INTO", columns, "VALUES", f"({places})", "ON CONFLICT (id) DO NOTHING")
+        ("INSERT INTO", columns, "VALUES", f"({placeholders})", "ON CONFLICT (id) DO NOTHING")
     )
 
 
 def values_of(record: DataclassInstance) -> list[object]:
-    """The fields in the order of the columns."""
+    """Return the values of all fields, in the order of the columns."""
     return [getattr(record, field.name) for field in fields(record)]

@@ -1,4 +1,4 @@
-"""The table of browsers' sessions in PostgreSQL; see ControlStore for every method."""
+"""Browsers' proxy sessions in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class PostgresProxy(PostgresPool):
-    """See the module. The database removes the sessions of a box and of a key with their rows."""
+    """The table `proxy_session`. The database deletes a session with its box or its key."""
 
     async def add_proxy_session(self, session: ProxySession, sha256: bytes) -> None:
-        """See ControlStore."""
         try:
             await self._execute(
                 "INSERT INTO boxd.proxy_session (id, owner, scope, key_id, box_id, port, host, "
@@ -31,7 +30,6 @@ class PostgresProxy(PostgresPool):
             raise NotFound("no such box") from None
 
     async def find_proxy_session(self, sha256: bytes) -> ProxySession | None:
-        """See ControlStore."""
         row = await self._row(
             "SELECT s.* FROM boxd.proxy_session s "
             "JOIN boxd.box b ON b.id = s.box_id AND b.owner = s.owner "
@@ -44,7 +42,6 @@ class PostgresProxy(PostgresPool):
         return ProxySession(**{name: value for name, value in row.items() if name != "sha256"})
 
     async def trim_proxy_sessions(self, owner: str, now: datetime, keep: int) -> None:
-        """See ControlStore."""
         await self._execute(
             "DELETE FROM boxd.proxy_session WHERE owner = $1 AND (expires <= $2 OR id NOT IN "
             "(SELECT id FROM boxd.proxy_session WHERE owner = $1 AND expires > $2 "

@@ -1,4 +1,4 @@
-"""The tables of secrets, agents and asks in PostgreSQL; see ControlStore for every method."""
+"""Secrets, agent programs and questions in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 class PostgresSecrets(PostgresPool):
-    """See the module. What is sealed comes and goes as it is."""
+    """The tables `secret`, `agent` and `ask`. Sealed values are stored as they are passed in."""
 
     async def put_secret(self, secret: StoredSecret) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.secret (owner, tier, workspace, name, sealed, updated) "
             "VALUES ($1, $2, $3, $4, $5, $6) "
@@ -31,7 +30,6 @@ class PostgresSecrets(PostgresPool):
         )
 
     async def secrets(self, owner: str) -> list[StoredSecret]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.secret WHERE owner = $1 "
             'ORDER BY tier, coalesce(workspace, \'\') COLLATE "C", name COLLATE "C"',
@@ -40,15 +38,16 @@ class PostgresSecrets(PostgresPool):
         return [StoredSecret(**row) for row in rows]
 
     async def remove_secret(self, owner: str, tier: Tier, workspace: str | None, name: str) -> None:
-        """See ControlStore."""
         await self._execute(
             "DELETE FROM boxd.secret WHERE owner = $1 AND tier = $2 "
             "AND coalesce(workspace, '') = coalesce($3, '') AND name = $4",
-            *(owner, tier, workspace, name),
+            owner,
+            tier,
+            workspace,
+            name,
         )
 
     async def put_agent(self, agent: Agent) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.agent (owner, command, env, format, sealed, updated) "
             "VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (owner) "
@@ -57,50 +56,43 @@ class PostgresSecrets(PostgresPool):
         )
 
     async def agent(self, owner: str) -> Agent | None:
-        """See ControlStore."""
         row = await self._row("SELECT * FROM boxd.agent WHERE owner = $1", owner)
         return None if row is None else Agent(**row)
 
     async def remove_agent(self, owner: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.agent WHERE owner = $1", owner)
 
     async def add_ask(self, ask: Ask) -> None:
-        """See ControlStore."""
         await self._execute(insertion("boxd.ask", Ask), *values_of(ask))
 
     async def asks(self, owner: str) -> list[Ask]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.ask WHERE owner = $1 ORDER BY created, id", owner
         )
         return [_ask(row) for row in rows]
 
     async def answer_ask(self, ask_id: str, answer: str, when: datetime) -> Ask:
-        """See ControlStore.
-
-        A statement that is sent again after its first try was committed finds its own answer of
-        that moment in place; that counts as done.
-        """
+        # If the first try was committed and its connection broke, the second try finds its own
+        # answer with its own time. That counts as success.
         row = await self._row(
             "UPDATE boxd.ask SET answer = $2, answered = $3 "
             "WHERE id = $1 AND answer IS NULL AND expires > $3 RETURNING *",
-            *(ask_id, answer, when),
-            twice="SELECT * FROM boxd.ask WHERE id = $1 AND answer = $2 AND answered = $3",
+            ask_id,
+            answer,
+            when,
+            retry_query="SELECT * FROM boxd.ask WHERE id = $1 AND answer = $2 AND answered = $3",
         )
         if row is not None:
             return _ask(row)
-        present = await self._row("SELECT * FROM boxd.ask WHERE id = $1", ask_id)
-        if present is None:
+        current = await self._row("SELECT * FROM boxd.ask WHERE id = $1", ask_id)
+        if current is None:
             raise NotFound("no such question")
-        raise Conflict(f"the question is {_ask(present).state(when)} already")
+        raise Conflict(f"the question is {_ask(current).state(when)} already")
 
     async def remove_asks(self, before: datetime) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.ask WHERE expires < $1", before)
 
     async def remove_asks_of(self, owner: str, workspace: str) -> None:
-        """See ControlStore."""
         await self._execute(
             "DELETE FROM boxd.ask WHERE owner = $1 AND workspace = $2", owner, workspace
         )

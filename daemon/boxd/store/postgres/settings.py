@@ -1,4 +1,4 @@
-"""The table of the instance's settings in PostgreSQL; see ControlStore for every method."""
+"""Settings of the installation in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from boxd.store.postgres.pool import PostgresPool
 
 
 class PostgresSettings(PostgresPool):
-    """See the module."""
+    """The table `setting`."""
 
     async def setting(self, name: str) -> str | None:
-        """See ControlStore."""
         row = await self._row("SELECT value FROM boxd.setting WHERE name = $1", name)
         return None if row is None else row["value"]
 
     async def put_setting(self, name: str, value: str) -> None:
-        """See ControlStore."""
         await self._execute(
             "INSERT INTO boxd.setting (name, value) VALUES ($1, $2) "
             "ON CONFLICT (name) DO UPDATE SET value = $2",

@@ -1,4 +1,4 @@
-"""The table of shares in PostgreSQL; see ControlStore for every method."""
+"""Shares in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class PostgresShares(PostgresPool):
-    """See the module. The database removes the shares of a box with its row."""
+    """The table `share`. The database deletes the shares of a box with the box."""
 
     async def add_share(self, share: Share, sha256: bytes) -> None:
-        """See ControlStore."""
         try:
             await self._execute(
                 "INSERT INTO boxd.share (id, owner, box_id, created, expires, last_used, sha256) "
@@ -30,23 +29,19 @@ class PostgresShares(PostgresPool):
             raise NotFound("no such box") from None
 
     async def shares(self, owner: str) -> list[Share]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.share WHERE owner = $1 ORDER BY created, id", owner
         )
         return [_share(row) for row in rows]
 
     async def find_share(self, sha256: bytes) -> Share | None:
-        """See ControlStore."""
         row = await self._row("SELECT * FROM boxd.share WHERE sha256 = $1", sha256)
         return None if row is None else _share(row)
 
     async def remove_share(self, share_id: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.share WHERE id = $1", share_id)
 
     async def touch_share(self, share_id: str, when: datetime) -> None:
-        """See ControlStore."""
         await self._execute(
             "UPDATE boxd.share SET last_used = greatest(last_used, $2) WHERE id = $1",
             share_id,

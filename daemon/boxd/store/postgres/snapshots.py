@@ -1,4 +1,4 @@
-"""The tables of snapshots and profiles in PostgreSQL; see ControlStore for every method."""
+"""Snapshots and profiles in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from boxd.store.postgres.pool import PostgresPool, insertion, values_of
 
 
 class PostgresSnapshots(PostgresPool):
-    """See the module."""
+    """The tables `snapshot` and `profile`."""
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
-        """See ControlStore."""
         try:
             await self._execute(insertion("boxd.snapshot", Snapshot), *values_of(snapshot))
         except asyncpg.UniqueViolationError:
             raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists") from None
 
     async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
-        """See ControlStore."""
         await self._execute(
             "UPDATE boxd.snapshot SET ready = true, size_bytes = $2 WHERE id = $1",
             snapshot_id,
@@ -29,7 +27,6 @@ class PostgresSnapshots(PostgresPool):
         )
 
     async def rename_snapshot(self, snapshot_id: str, name: str) -> None:
-        """See ControlStore."""
         try:
             await self._execute(
                 "UPDATE boxd.snapshot SET name = $2 WHERE id = $1", snapshot_id, name
@@ -38,23 +35,19 @@ class PostgresSnapshots(PostgresPool):
             raise Conflict(f"a snapshot {name} of that box exists") from None
 
     async def snapshots(self, owner: str) -> list[Snapshot]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.snapshot WHERE owner = $1 ORDER BY created, id", owner
         )
         return [Snapshot(**row) for row in rows]
 
     async def all_snapshots(self) -> list[Snapshot]:
-        """See ControlStore."""
         rows = await self._rows("SELECT * FROM boxd.snapshot ORDER BY created, id")
         return [Snapshot(**row) for row in rows]
 
     async def remove_snapshot(self, snapshot_id: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.snapshot WHERE id = $1", snapshot_id)
 
     async def put_profile(self, owner: str, profile: Profile) -> None:
-        """See ControlStore."""
         defaults = profile.defaults
         await self._execute(
             "INSERT INTO boxd.profile "
@@ -74,7 +67,6 @@ class PostgresSnapshots(PostgresPool):
         )
 
     async def profiles(self, owner: str) -> list[Profile]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT name, image, flavor, ttl, grace, egress, snapshot, built_from "
             'FROM boxd.profile WHERE owner = $1 ORDER BY name COLLATE "C"',
@@ -83,7 +75,6 @@ class PostgresSnapshots(PostgresPool):
         return [_profile(row) for row in rows]
 
     async def remove_profile(self, owner: str, name: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.profile WHERE owner = $1 AND name = $2", owner, name)
 
 

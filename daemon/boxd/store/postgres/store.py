@@ -1,6 +1,6 @@
-"""ControlStore in PostgreSQL, a group of tables in each of the other files.
+"""The control store in PostgreSQL. Each of the other modules has one group of tables.
 
-Every method is one statement, so it is atomic by itself.
+Each method is one statement, so it is atomic.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class PostgresStore(
     PostgresCanvases,
     PostgresSettings,
 ):
-    """All of ControlStore on one pool; see `PostgresPool` for how it is made."""
+    """All tables on one connection pool, as `PostgresPool` creates it."""
 
     async def ends(self, now: datetime) -> list[End]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT 'canvas' AS what, owner, scope AS workspace, id, expires AS at "
             "FROM boxd.canvas WHERE expires > $1 UNION ALL "

@@ -1,4 +1,4 @@
-"""The tables of workspaces and volumes in PostgreSQL; see ControlStore for every method."""
+"""Workspaces and volumes in PostgreSQL. ControlStore documents the methods."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ if TYPE_CHECKING:
 
 
 class PostgresWorkspaces(PostgresPool):
-    """See the module."""
+    """The tables `workspace` and `volume`."""
 
     async def add_workspace(self, owner: str, name: str, created: datetime) -> bool:
-        """See ControlStore."""
         row = await self._row(
             "INSERT INTO boxd.workspace (owner, name, created) VALUES ($1, $2, $3) "
             "ON CONFLICT DO NOTHING RETURNING name",
@@ -30,21 +29,18 @@ class PostgresWorkspaces(PostgresPool):
         return row is not None
 
     async def workspaces(self, owner: str) -> list[str]:
-        """See ControlStore."""
         rows = await self._rows(
             'SELECT name FROM boxd.workspace WHERE owner = $1 ORDER BY name COLLATE "C"', owner
         )
         return [row["name"] for row in rows]
 
     async def list_workspaces(self, owner: str) -> list[Workspace]:
-        """See ControlStore."""
         rows = await self._rows(
             'SELECT * FROM boxd.workspace WHERE owner = $1 ORDER BY name COLLATE "C"', owner
         )
         return [Workspace(**row) for row in rows]
 
     async def set_workspace_profile(self, owner: str, name: str, profile: str | None) -> None:
-        """See ControlStore."""
         await self._execute(
             "UPDATE boxd.workspace SET profile = $3 WHERE owner = $1 AND name = $2",
             owner,
@@ -53,13 +49,11 @@ class PostgresWorkspaces(PostgresPool):
         )
 
     async def remove_workspace(self, owner: str, name: str) -> None:
-        """See ControlStore."""
         await self._execute(
             "DELETE FROM boxd.workspace WHERE owner = $1 AND name = $2", owner, name
         )
 
     async def add_volume(self, volume: Volume) -> None:
-        """See ControlStore."""
         try:
             await self._execute(
                 "INSERT INTO boxd.volume (id, owner, workspace, role, schema, prefix, sealed, "
@@ -71,7 +65,6 @@ class PostgresWorkspaces(PostgresPool):
             raise Conflict("the workspace has a volume") from None
 
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
-        """See ControlStore."""
         row = await self._row(
             "SELECT * FROM boxd.volume WHERE owner = $1 "
             "AND coalesce(workspace, '') = coalesce($2, '') AND trashed_until IS NULL",
@@ -81,7 +74,6 @@ class PostgresWorkspaces(PostgresPool):
         return None if row is None else Volume(**row)
 
     async def list_volumes(self, owner: str | None = None) -> list[Volume]:
-        """See ControlStore."""
         rows = await self._rows(
             "SELECT * FROM boxd.volume WHERE $1::text IS NULL OR owner = $1 ORDER BY created, id",
             owner,
@@ -89,11 +81,9 @@ class PostgresWorkspaces(PostgresPool):
         return [Volume(**row) for row in rows]
 
     async def remove_volume(self, volume_id: str) -> None:
-        """See ControlStore."""
         await self._execute("DELETE FROM boxd.volume WHERE id = $1", volume_id)
 
     async def trash_volume(self, volume_id: str, until: datetime) -> None:
-        """See ControlStore."""
         await self._execute(
             "UPDATE boxd.volume SET trashed_until = $2 WHERE id = $1 AND trashed_until IS NULL",
             volume_id,
@@ -101,7 +91,6 @@ class PostgresWorkspaces(PostgresPool):
         )
 
     async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
-        """See ControlStore."""
         try:
             row = await self._row(
                 "UPDATE boxd.volume SET trashed_until = NULL, workspace = $2 WHERE id = $1 "

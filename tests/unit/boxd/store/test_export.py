@@ -23,7 +23,7 @@ from boxd.model.secret import Agent, StoredSecret
 from boxd.model.share import Share
 from boxd.model.snapshot import Snapshot
 from boxd.model.volume import Volume
-from boxd.store.export import drop_service, importing, moment
+from boxd.store.export import drop_service, importing, open_snapshot
 from boxd.store.migrate import migrations
 from boxd.store.postgres.store import PostgresStore
 from tests.harness.pg import fresh_database
@@ -31,7 +31,7 @@ from tests.harness.pg import fresh_database
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from boxd.store.export import Lost
+    from boxd.store.export import HostLosses
 
 OWNER = "SHA256:alice/+ü"
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -140,7 +140,7 @@ async def fill(dsn: str) -> None:
 
 async def exported(dsn: str) -> tuple[int, list[tuple[str, str]]]:
     """Schema version and rows of a database."""
-    async with moment(dsn) as now:
+    async with open_snapshot(dsn) as now:
         assert now.instance == INSTANCE
         return now.schema, [row async for row in now.rows()]
 
@@ -148,16 +148,16 @@ async def exported(dsn: str) -> tuple[int, list[tuple[str, str]]]:
 async def bring_in(dsn: str, schema: int, rows: list[tuple[str, str]]) -> None:
     """Rows as they were."""
     async with importing(dsn) as target:
-        await target.make_schema(schema)
+        await target.create_schema(schema)
         for table, row in rows:
             await target.add(table, row)
         await target.finish()
 
 
-async def forget_host(dsn: str, *, objects: bool = False) -> Lost:
+async def forget_host(dsn: str, *, objects: bool = False) -> HostLosses:
     """Says that what stood on the host is gone."""
     async with importing(dsn) as target:
-        return await target.without_host("lost", LATER, objects=objects, settings=["here"])
+        return await target.discard_host_state("lost", LATER, objects=objects, settings=["here"])
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ async def test_many_rows_go_through(pg: str, filled: str) -> None:
 
 
 async def test_changes_beside_an_export_are_not_in_it(filled: str) -> None:
-    async with moment(filled) as now, opened(filled) as store:
+    async with open_snapshot(filled) as now, opened(filled) as store:
         await store.add_workspace(OWNER, "late", NOW)
         await store.remove_box(BOXES[0].id)
         rows = [row async for row in now.rows()]
@@ -222,7 +222,7 @@ async def test_changes_beside_an_export_are_not_in_it(filled: str) -> None:
 async def test_rows_of_an_older_schema_are_brought_up(pg: str) -> None:
     with fresh_database(pg) as old:
         async with importing(old) as target:
-            await target.make_schema(1)
+            await target.create_schema(1)
             connection = target._connection
             await connection.execute("INSERT INTO boxd.setting VALUES ('instance', $1)", INSTANCE)
             await connection.execute(
@@ -283,13 +283,13 @@ async def test_a_database_with_a_service_is_refused_and_stays(pg: str, filled: s
         await bring_in(filled, schema, rows)
     assert await exported(filled) == (schema, rows)
     async with importing(filled) as target:
-        await target.expect(INSTANCE)
-    with pytest.raises(Conflict, match="not hold the service of this backup"):
+        await target.check_instance(INSTANCE)
+    with pytest.raises(Conflict, match="not have the service of this backup"):
         async with importing(filled) as target:
-            await target.expect("0" * 32)
-    with fresh_database(pg) as empty, pytest.raises(Conflict, match="not hold"):
+            await target.check_instance("0" * 32)
+    with fresh_database(pg) as empty, pytest.raises(Conflict, match="not have the service"):
         async with importing(empty) as target:
-            await target.expect(INSTANCE)
+            await target.check_instance(INSTANCE)
 
 
 async def test_an_import_that_fails_leaves_nothing(pg: str, filled: str) -> None:
@@ -312,25 +312,25 @@ async def test_errors_do_not_quote_rows(pg: str, filled: str) -> None:
 
 async def test_a_database_without_service_has_no_moment(pg_database: str) -> None:
     with pytest.raises(Unavailable, match="no service yet"):
-        async with moment(pg_database):
+        async with open_snapshot(pg_database):
             pass
     async with opened(pg_database):
         pass
     with pytest.raises(Unavailable, match="no service yet"):
-        async with moment(pg_database):
+        async with open_snapshot(pg_database):
             pass
 
 
 async def test_a_newer_database_is_refused(filled: str) -> None:
     await _fetch(filled, "INSERT INTO boxd.migration VALUES (9999, 'later')")
     with pytest.raises(Unavailable, match="newer boxd"):
-        async with moment(filled):
+        async with open_snapshot(filled):
             pass
 
 
 async def test_a_server_that_is_out_is_told(tmp_path: object) -> None:
-    with pytest.raises(Unavailable, match="look whether PostgreSQL runs"):
-        async with moment(f"postgresql://x@/boxd?host={tmp_path}"):
+    with pytest.raises(Unavailable, match="check that PostgreSQL is running"):
+        async with open_snapshot(f"postgresql://x@/boxd?host={tmp_path}"):
             pass
 
 
@@ -338,7 +338,7 @@ async def test_an_import_can_be_taken_back(filled: str) -> None:
     await drop_service(filled)
     await drop_service(filled)
     with pytest.raises(Unavailable, match="no service yet"):
-        async with moment(filled):
+        async with open_snapshot(filled):
             pass
 
 
