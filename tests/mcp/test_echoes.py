@@ -1,4 +1,4 @@
-"""ECHO: `echo ok` again and again by each door of the plane, several calls under way at a time.
+"""ECHO: `echo ok` again and again by each door of the service, several calls under way at a time.
 
 Every byte, every exit code, and one answer to each request. A round is a batch of calls.
 """

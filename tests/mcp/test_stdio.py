@@ -1,4 +1,4 @@
-"""The door for programs that start ssh: one message per line, and nothing else."""
+"""The transport for programs that start ssh: one message per line, and nothing else."""
 
 from __future__ import annotations
 

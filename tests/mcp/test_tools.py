@@ -240,9 +240,9 @@ async def test_names_with_a_dot_are_the_same_tools(web: Web) -> None:
     ("arguments", "text"),
     [
         ({}, "box_exec: box is missing"),
-        ({"box": "dev", "cmd": "true", "timeout_s": 0}, "box_exec: timeout_s is less than 1"),
+        ({"box": "dev", "cmd": "true", "timeout_s": 0}, "box_exec: timeout_s must be at least 1"),
         ({"box": "dev", "cmd": "true", "timeout_s": True}, "timeout_s must be a whole number"),
-        ({"box": "dev", "cmd": 1}, "box_exec: cmd is not a string"),
+        ({"box": "dev", "cmd": 1}, "box_exec: cmd must be a string"),
         ({"box": "dev", "cmd": "true", "env": {"1": ""}}, "must be a shell identifier"),
         ({"box": "dev", "cmd": "true", "hurry": 1}, "box_exec: unknown arguments"),
     ],
