@@ -31,7 +31,7 @@ class Call:
 
     def progress(self) -> Progress:
         """Return reports that show the client notes and steps as lines."""
-        return Progress.in_lines(self.tell, self.tell)
+        return Progress.in_lines(self.report_progress, self.report_progress)
 
 
 @dataclass(frozen=True, slots=True)
