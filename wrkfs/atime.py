@@ -1,8 +1,8 @@
-"""Access times as relatime keeps them: the first read after a change, or after a day, moves atime.
+"""Access times with relatime semantics: the first read after a change, or after a day, moves atime.
 
-The kernel leaves it to the server. A read never waits for it: new times are shown here at once, and
-told to the metadata store in the background, many at a time. Others see them a little later, and a
-crash may lose them.
+The kernel leaves access times to the server. A read does not wait for its access time: this session
+returns the new time at once, and sends it to the metadata store in the background, in batches.
+Other sessions see it a little later. A crash may lose it.
 """
 
 from __future__ import annotations
@@ -23,52 +23,53 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DAY_NS = 24 * 3600 * 10**9
-"""An access time older than this moves with the next read, changes or not."""
-TELL_DELAY = 0.2
-"""Seconds in which new access times are gathered."""
-TOLD_AT_ONCE = 512
-"""Inodes in one call."""
+"""Nanoseconds after which the next read moves an access time even without a change."""
+SEND_DELAY = 0.2
+"""Seconds for which new access times gather before one call sends them."""
+BATCH = 512
+"""Maximum number of inodes in one call."""
 DUE_MAX = 8192
-"""Inodes that are remembered to need a new access time when they are read."""
+"""Maximum number of inodes that are remembered as due: their next read moves the access time."""
 CLOSE_TIMEOUT = 1.0
-"""Seconds that `close` gives to the last call."""
-TOLD_MAX = 8192
-"""Inodes whose access time is remembered beyond its call, for answers that come late."""
+"""Maximum number of seconds that `close` spends on the last calls."""
+SENT_MAX = 8192
+"""Maximum number of inodes whose time is remembered after its call, to correct late answers."""
 
 
 class AccessTimes:
-    """Access times of what this session reads.
+    """Access times of the inodes that this session reads.
 
-    What has been shown does not step back, unless the call that told it failed: an answer that was
-    asked for before a call was over may be older than what the call told, and is corrected, however
-    late it comes.
+    An access time that this session returned never steps back, unless the call that sent it failed.
+    An answer that was requested before a call ended may be older than that call; `correct` replaces
+    its time, however late it arrives.
 
-    Critical sections: `_new` becomes `_telling` in one step, and that `_told` in another; one
-    `_tell` runs at a time.
+    Critical sections: inodes move from `_new` to `_sending` in one step, and from there to `_sent`
+    in another. One `_send` runs at a time.
     """
 
     def __init__(self, meta: FileStore) -> None:
         self._meta = meta
         self._due: OrderedDict[Ino, None] = OrderedDict()
         self._new: dict[Ino, int] = {}
-        self._telling: dict[Ino, int] = {}
-        self._told: OrderedDict[Ino, tuple[int, int]] = OrderedDict()
+        self._sending: dict[Ino, int] = {}
+        self._sent: OrderedDict[Ino, tuple[int, int]] = OrderedDict()
+        """Access time, and the number of the call that sent it."""
         self._calls = 0
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
-    def asked(self) -> int:
-        """To be noted before attributes are asked for: calls that were over by then."""
+    def stamp(self) -> int:
+        """Number of calls that have ended. Take it before a request, pass it to `correct`."""
         return self._calls
 
-    def shown(self, attr: Attr, asked: int) -> Attr:
-        """Attributes with the newest access time; remembers whether a read must move it."""
+    def correct(self, attr: Attr, stamp: int) -> Attr:
+        """Return attributes with the newest access time; record whether the next read is due."""
         ino = attr.ino
-        atime = self._new.get(ino) or self._telling.get(ino)
-        if atime is None and ino in self._told:
-            told, call = self._told[ino]
-            atime = told if asked < call else None
+        atime = self._new.get(ino) or self._sending.get(ino)
+        if atime is None and ino in self._sent:
+            sent_atime, call = self._sent[ino]
+            atime = sent_atime if stamp < call else None
         if atime is not None and atime > attr.atime_ns:
             attr = replace(attr, atime_ns=atime)
         atime = attr.atime_ns
@@ -81,62 +82,62 @@ class AccessTimes:
         return attr
 
     def is_due(self, ino: Ino) -> bool:
-        """Whether the next read moves the time."""
+        """Return True if the next read moves the access time."""
         return ino in self._due
 
     def read(self, ino: Ino) -> None:
-        """The inode has been read: file, directory or symbolic link."""
+        """Record that a file, directory or symbolic link was read."""
         if ino not in self._due or self._closed:
             return
         del self._due[ino]
         self._new[ino] = time.time_ns()
         if self._task is None:
-            self._task = asyncio.create_task(self._tell(), name="wrkfs access times")
+            self._task = asyncio.create_task(self._send(), name="wrkfs access times")
 
     async def forget(self, ino: Ino) -> None:
-        """Before a user sets the time: nothing that was read until now changes it afterwards."""
+        """Drop the times of earlier reads, before a user sets the access time of an inode."""
         self._new.pop(ino, None)
-        while ino in self._telling and self._task is not None:
-            await asyncio.wait({self._task}, timeout=TELL_DELAY)
+        while ino in self._sending and self._task is not None:
+            await asyncio.wait({self._task}, timeout=SEND_DELAY)
             self._new.pop(ino, None)
-        self._told.pop(ino, None)
+        self._sent.pop(ino, None)
 
     async def close(self) -> None:
-        """Tells what is not told yet, if that is quickly done."""
+        """Send the remaining times, within `CLOSE_TIMEOUT`."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._new = {**self._telling, **self._new}
+        self._new = {**self._sending, **self._new}
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 while self._new:
-                    await self._tell_some()
+                    await self._send_batch()
         except TimeoutError:
             log.debug("access times of %d inodes are lost", len(self._new))
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         try:
             while self._new:
-                await asyncio.sleep(TELL_DELAY)
-                await self._tell_some()
+                await asyncio.sleep(SEND_DELAY)
+                await self._send_batch()
         finally:
             self._task = None
 
-    async def _tell_some(self) -> None:
-        some = sorted(self._new)[:TOLD_AT_ONCE]
-        self._telling = {ino: self._new.pop(ino) for ino in some}
+    async def _send_batch(self) -> None:
+        batch = sorted(self._new)[:BATCH]
+        self._sending = {ino: self._new.pop(ino) for ino in batch}
         try:
-            await self._meta.touch(self._telling)
+            await self._meta.touch(self._sending)
         except WrkfsError as error:
-            # Nobody waits for an access time: the next read after a change sets it again.
-            log.debug("access times of %d inodes are lost: %s", len(some), error)
+            # Access times are best effort: the next read after a change sets them again.
+            log.debug("access times of %d inodes are lost: %s", len(batch), error)
         else:
             self._calls += 1
-            for ino, atime in self._telling.items():
-                self._told[ino] = atime, self._calls
-                self._told.move_to_end(ino)
-            while len(self._told) > TOLD_MAX:
-                self._told.popitem(last=False)
-        self._telling = {}
+            for ino, atime in self._sending.items():
+                self._sent[ino] = atime, self._calls
+                self._sent.move_to_end(ino)
+            while len(self._sent) > SENT_MAX:
+                self._sent.popitem(last=False)
+        self._sending = {}

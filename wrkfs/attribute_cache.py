@@ -1,4 +1,4 @@
-"""What a session shows of inodes: never older than its own changes."""
+"""Attributes that a session returns: never older than its own changes."""
 
 from __future__ import annotations
 
@@ -15,69 +15,78 @@ if TYPE_CHECKING:
     from wrkfs.meta.interface.files import FileStore
     from wrkfs.types import Attr, Ino
 
-KNOWN_MAX = 8192
-"""Inodes whose last own commit is remembered."""
+COMMITTED_MAX = 8192
+"""Maximum number of inodes whose last own commit is remembered."""
 
 
 class AttributeCache:
-    """Corrects the attributes that the metadata store answers, and remembers what was told.
+    """Corrects attributes that the metadata store answers.
 
-    Critical section: none, nothing here waits. `known` holds, for each inode that this session
-    committed to, the attributes after the last commit: an answer that was read before that commit
-    and arrives after it is corrected.
+    `committed` maps each inode to its attributes after the last commit of this session. The store
+    may read attributes before that commit and answer after it; `correct` then replaces them.
+
+    Critical section: none, no method waits.
     """
 
-    def __init__(self, meta: FileStore, kept: Callable[[Ino], Attr | None]) -> None:
-        """`kept` gives attributes that somebody may rely on without asking here."""
-        self._kept = kept
-        self.known: OrderedDict[Ino, Attr] = OrderedDict()
+    def __init__(self, meta: FileStore, leased_attr: Callable[[Ino], Attr | None]) -> None:
+        """`leased_attr` returns the attributes that a kernel may use without a request."""
+        self._leased_attr = leased_attr
+        self.committed: OrderedDict[Ino, Attr] = OrderedDict()
         self.atimes = AccessTimes(meta)
 
-    def learn(self, attr: Attr) -> None:
-        """Keeps the attributes after an own change, unless newer ones are known."""
-        known = self.known.get(attr.ino)
-        if known is None or known.version <= attr.version:
-            self.known[attr.ino] = attr
-            self.known.move_to_end(attr.ino)
-            if len(self.known) > KNOWN_MAX:
-                self.known.popitem(last=False)
+    def record(self, attr: Attr) -> None:
+        """Remember the attributes after an own change, unless a newer version is known."""
+        last = self.committed.get(attr.ino)
+        if last is None or last.version <= attr.version:
+            self.committed[attr.ino] = attr
+            self.committed.move_to_end(attr.ino)
+            if len(self.committed) > COMMITTED_MAX:
+                self.committed.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all commits: the database may have undone them."""
+        self.committed.clear()
 
     def note_read(self, ino: Ino) -> None:
-        """Something was read: its access time may have to move."""
+        """Record that an inode was read. Its access time moves if it is due."""
         self.is_read_due(ino)
         self.atimes.read(ino)
 
     def is_read_due(self, ino: Ino) -> bool:
-        """Whether the next read moves the access time, as far as is known here."""
-        attr = self._kept(ino)
+        """Return True if the next read moves the access time, as far as this session knows."""
+        attr = self._leased_attr(ino)
         if attr is not None:
-            self.tell(self.asked, attr, None)
+            self.correct(self.stamp, attr, None)
         return self.atimes.is_due(ino)
 
     @property
-    def asked(self) -> int:
-        """To be noted before attributes are asked for that go to `tell`."""
-        return self.atimes.asked
+    def stamp(self) -> int:
+        """Number to take before a request for attributes, and to pass to `correct` afterwards."""
+        return self.atimes.stamp
 
-    def tell(self, asked: int, attr: Attr, file: OpenFile | None) -> Attr:
-        """Attributes as this session must show them; `file` is what is open here of the inode."""
-        known = self.known.get(attr.ino)
-        if known is not None and known.version > attr.version:
+    def correct(self, stamp: int, attr: Attr, file: OpenFile | None) -> Attr:
+        """Return attributes with the changes of this session.
+
+        `stamp` was taken before the request. `file` is the inode's entry in the table of open
+        files.
+        """
+        last = self.committed.get(attr.ino)
+        if last is not None and last.version > attr.version:
             attr = replace(
                 attr,
-                size=known.size,
-                mtime_ns=known.mtime_ns,
-                ctime_ns=known.ctime_ns,
-                version=known.version,
-                holes=known.holes,
+                size=last.size,
+                mtime_ns=last.mtime_ns,
+                ctime_ns=last.ctime_ns,
+                version=last.version,
+                holes=last.holes,
             )
         if file is not None:
             attr = _with_dirty(attr, file)
-        return self.atimes.shown(attr, asked)
+        return self.atimes.correct(attr, stamp)
 
 
 def _with_dirty(attr: Attr, file: OpenFile) -> Attr:
-    """With the bytes that are not committed yet; until then they count as if they filled holes."""
+    """Add bytes that are not committed. Until the commit they count as if they filled holes."""
     writer = file.writer
     if not writer.dirty:
         return attr

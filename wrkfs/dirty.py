@@ -1,4 +1,4 @@
-"""Dirty bytes in memory: one contiguous stretch, whether it ends within a write, and the bound."""
+"""Dirty bytes in memory: contiguous runs, split write(2) calls, and the memory bound."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 PAGE = mmap.PAGESIZE
 REST_WAIT = 0.05
-"""Seconds for which a commit by itself waits for the second piece of a write(2).
+"""Seconds for which a background commit waits for the second request of a write(2).
 
-*Measured* between the two, 129 times, with six busy processes on two processors: 0.4 ms as a rule,
-4.2 ms at most. Together with COMMIT_DELAY it has to stay below the 200 ms of V2.
+*Measured* between the two requests, 129 times, with six busy processes on two processors: usually
+0.4 ms, at most 4.2 ms. Together with COMMIT_DELAY it must stay below the 200 ms of promise V2.
 """
 FLUSH_WAIT = 0.01
-"""The same for a commit that somebody waits for who may not be the one that writes."""
-LOOKS = 4
-"""Parts of these times, with a look at what came after each."""
-HERE_WAIT = 20.0
-"""Seconds for which a commit waits for a rest that has come and waits for the store itself.
+"""Seconds for a commit that a caller waits for, while another program may be writing."""
+CHECKS = 4
+"""Number of parts of these times; the commit checks for the rest after each part."""
+ARRIVED_WAIT = 20.0
+"""Seconds for which a commit waits for a rest that has arrived and itself waits for the store.
 
-A call of the store ends within 60 s; no call of ours may take 90 (D3).
+A call of the store ends within 60 s, and a call of the drive must end within 90 s (promise D3).
 """
 DIRTY_LIMIT = 128 * 1024 * 1024
-"""Bytes written and not yet committed that one Filesystem holds; writers wait above it."""
+"""Maximum number of bytes of one Filesystem that are written and not committed; writers wait."""
 
 
 class DirtyBudget:
-    """Bounds dirty memory; waiting writers are let in first come, first served.
+    """Bounds dirty memory. Waiting writers proceed in the order of their calls.
 
-    Critical section: none across an await; `acquire` owns its bytes from the moment its future is
-    resolved, also if it is cancelled at that moment.
+    Critical section: none across an await. `acquire` owns its bytes from the moment its future is
+    resolved, even if it is cancelled at that moment.
     """
 
     def __init__(self, limit: int = DIRTY_LIMIT) -> None:
@@ -45,34 +45,34 @@ class DirtyBudget:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
 
     async def acquire(self, size: int) -> None:
-        """Waits until `size` more bytes fit; one write larger than the limit goes in alone."""
+        """Wait until `size` more bytes fit. A write larger than the limit waits for 0 bytes."""
         if not self._waiting and self._fits(size):
             self.used += size
             return
-        granted = asyncio.get_running_loop().create_future()
-        self._waiting.append((granted, size))
+        grant = asyncio.get_running_loop().create_future()
+        self._waiting.append((grant, size))
         try:
-            await granted
+            await grant
         except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
+            if grant.done() and not grant.cancelled():
                 self.release(size)
             raise
 
     def take(self, size: int) -> None:
-        """Owns `size` more bytes at once, beyond the limit if need be."""
+        """Acquire `size` bytes at once, beyond the limit if necessary."""
         self.used += size
 
     def release(self, size: int) -> None:
-        """Gives bytes back and lets waiting writers in."""
+        """Release bytes and resume waiting writers."""
         self.used -= size
         while self._waiting:
-            granted, wanted = self._waiting[0]
-            if granted.cancelled():
+            grant, waiting_size = self._waiting[0]
+            if grant.cancelled():
                 self._waiting.popleft()
-            elif self._fits(wanted):
+            elif self._fits(waiting_size):
                 self._waiting.popleft()
-                self.used += wanted
-                granted.set_result(None)
+                self.used += waiting_size
+                grant.set_result(None)
             else:
                 break
 
@@ -80,98 +80,100 @@ class DirtyBudget:
         return self.used == 0 or self.used + size <= self._limit
 
 
-class Pieces:
-    """Whether the write(2) that came last came as a whole.
+class SplitWrite:
+    """Detects a write(2) of which only a part has arrived.
 
-    The kernel hands over a write that begins within a page it does not hold in two requests, and
-    the first one ends with that page. (More of them where the caller's memory must be read in
-    first.) It holds the inode's lock from the first to the last, so an fsync and a truncation of
-    its own wait, but neither a timer does nor FLUSH, RELEASE and OPEN with O_TRUNC.
+    If a write(2) begins within a page that the kernel has not cached, the kernel sends it in two
+    requests, and the first one ends with that page. It sends more requests if it must first read
+    the caller's memory from disk. The kernel locks the inode from the first request to the last. So
+    an fsync or a truncation of this kernel waits for the rest. A timer, FLUSH, RELEASE and OPEN
+    with O_TRUNC do not.
 
-    Critical section: from the moment `whole` returns to the next await of who called it nothing
-    is taken in, because writers wait in `next` while somebody is in `whole`.
+    Critical section: no request is recorded between the return of `wait` and the next await of its
+    caller, because writers wait in `before_write` while a task is in `wait`.
     """
 
     def __init__(self) -> None:
         self._rest: asyncio.Future[None] | None = None
+        """Resolved when the rest of the write is recorded, or no longer expected."""
         self._end = 0
-        self._here = False
-        """Whether that rest has been read, and waits to be taken in."""
+        self._arrived = False
+        """True if the rest has arrived and is not recorded yet."""
         self._waiting = 0
-        self._passed: asyncio.Future[None] | None = None
-        """Of writers: nobody is in `whole` any more."""
+        """Number of tasks in `wait`."""
+        self._nobody_waits: asyncio.Future[None] | None = None
+        """Resolved when no task is in `wait`; writers wait for it."""
 
     @property
     def pending(self) -> bool:
-        """Whether the rest of a write may be on its way."""
+        """True if the rest of a write may follow."""
         return self._rest is not None
 
-    def awaits(self, offset: int) -> bool:
-        """Whether a request to write at `offset` would be that rest."""
+    def is_rest(self, offset: int) -> bool:
+        """Return True if a write request at `offset` is the expected rest."""
         return self.pending and offset == self._end
 
-    def arrives(self) -> None:
-        """That rest is here: who waits in `whole` waits until it is taken in, or until `end`."""
-        self._here = True
+    def rest_arrives(self) -> None:
+        """Record the arrival of the rest: `wait` then waits until `record` or `end`."""
+        self._arrived = True
 
-    async def next(self) -> None:
-        """A request that is no rest is here: who waits in `whole` goes on before it."""
+    async def before_write(self) -> None:
+        """Call before a request that is not the rest. Tasks in `wait` continue before it."""
         self.end()
         if self._waiting:
-            if self._passed is None:
-                self._passed = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._passed)
+            if self._nobody_waits is None:
+                self._nobody_waits = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._nobody_waits)
 
-    def came(self, offset: int, size: int) -> None:
-        """A request to write has been taken in."""
+    def record(self, offset: int, size: int) -> None:
+        """Record a write request whose bytes are in the buffer."""
         self.end()
         self._end = offset + size
         if offset % PAGE and not self._end % PAGE:
             self._rest = asyncio.get_running_loop().create_future()
 
     def end(self) -> None:
-        """No write is under way, whatever came: who waits in `whole` goes on."""
-        rest, self._rest, self._here = self._rest, None, False
+        """Expect no rest: tasks in `wait` continue."""
+        rest, self._rest, self._arrived = self._rest, None, False
         if rest is not None and not rest.done():
             rest.set_result(None)
 
-    async def whole(self, patience: float) -> None:
-        """Waits for the rest of a write that may have come in part, for `patience` seconds.
+    async def wait(self, patience: float) -> None:
+        """Wait up to `patience` seconds for the rest of a split write.
 
-        It looks LOOKS times before it goes on without: when this process has not run for a while,
-        the rest may have come and not been read yet. It waits until a rest that is here is taken
-        in, for HERE_WAIT at most.
+        The method checks CHECKS times: if the process was not scheduled for a while, the rest may
+        have arrived unread. It waits up to ARRIVED_WAIT for a rest that has arrived.
         """
         if self._rest is None:
             return
         self._waiting += 1
         try:
-            await self._whole(self._rest, patience / LOOKS)
+            await self._wait(self._rest, patience / CHECKS)
         finally:
             self._waiting -= 1
-            if not self._waiting and self._passed is not None:
-                self._passed.set_result(None)
-                self._passed = None
+            if not self._waiting and self._nobody_waits is not None:
+                self._nobody_waits.set_result(None)
+                self._nobody_waits = None
 
-    async def _whole(self, rest: asyncio.Future[None], pause: float) -> None:
+    async def _wait(self, rest: asyncio.Future[None], pause: float) -> None:
         loop = asyncio.get_running_loop()
-        limit = loop.time() + HERE_WAIT
-        looks = 0
+        limit = loop.time() + ARRIVED_WAIT
+        checks = 0
         while not (await asyncio.wait({rest}, timeout=pause))[0]:
-            if not self._here or loop.time() > limit:
-                looks += 1
-                if looks == LOOKS:
+            if not self._arrived or loop.time() > limit:
+                checks += 1
+                if checks == CHECKS:
                     self.end()
 
 
 class Run:
-    """One contiguous stretch of dirty bytes: a slice in the making.
+    """One contiguous run of dirty bytes, which one slice will store.
 
-    `pos` is its file offset, counted from the first byte to be appended where that is not known
-    yet. Blocks that are full are sealed: their upload has started and they do not change any more.
+    `pos` is the file offset. Appended bytes have no offset yet; then `pos` counts from the first of
+    them. Full blocks are sealed: their upload has started, and they no longer change.
     """
 
-    __slots__ = ("blocks", "epoch", "length", "pos", "puts", "slice_id")
+    __slots__ = ("blocks", "epoch", "length", "pos", "slice_id", "uploads")
 
     def __init__(self, pos: int, slice_id: SliceId, epoch: int) -> None:
         self.pos = pos
@@ -179,7 +181,7 @@ class Run:
         self.epoch = epoch
         self.length = 0
         self.blocks: list[bytearray] = []
-        self.puts: list[asyncio.Task[bytes]] = []
+        self.uploads: list[asyncio.Task[bytes]] = []
 
     @property
     def end(self) -> int:
@@ -187,16 +189,19 @@ class Run:
         return self.pos + self.length
 
     def accepts(self, start: int, size: int) -> bool:
-        """Whether a write at `start` changes unsealed bytes or continues the run, and fits."""
-        sealed = self.pos + len(self.puts) * BLOCK_SIZE
-        return sealed <= start <= self.end and start + size - self.pos <= SLICE_MAX
+        """Return True if a write at `start` changes unsealed bytes or continues the run, and fits.
+
+        Only then may the caller call `write`.
+        """
+        sealed_end = self.pos + len(self.uploads) * BLOCK_SIZE
+        return sealed_end <= start <= self.end and start + size - self.pos <= SLICE_MAX
 
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether [start, end) touches the run."""
+        """Return True if [start, end) overlaps the run."""
         return start < self.end and self.pos < end
 
     def write(self, start: int, data: BytesLike) -> None:
-        """Copies bytes in; only where `accepts` said so."""
+        """Copy bytes into the run."""
         view = memoryview(data)
         at = start - self.pos
         while view:
@@ -209,14 +214,14 @@ class Run:
             if patched:
                 with memoryview(block) as target:
                     target[within : within + patched] = piece[:patched]
-            # += copies once; assigning to a slice at the end would copy twice.
+            # += copies once. An assignment to a slice at the end would copy twice.
             block += piece[patched:]
             at += len(piece)
             view = view[len(piece) :]
         self.length = max(self.length, at)
 
     def read(self, start: int, end: int) -> list[tuple[int, bytes]]:
-        """The run's bytes within [start, end) as (file offset, bytes)."""
+        """Return the run's bytes within [start, end) as (file offset, bytes)."""
         pieces = []
         low, high = max(start, self.pos) - self.pos, min(end, self.end) - self.pos
         while low < high:

@@ -1,9 +1,12 @@
 """The drive: `Filesystem`, a POSIX filesystem on inodes.
 
-It knows neither FUSE nor HTTP nor permissions. The metadata store answers names and attributes,
-from what leases let it keep or from the database, so what one session has done is seen by every
-other at once; only the dirty bytes of files that are open here are known here alone, for at most
+The module does not know FUSE, HTTP or permissions. The metadata store answers names and attributes,
+from its leases or from the database, so every session sees a change as soon as its call returns.
+The only exception is dirty bytes of files that are open here: other sessions see them after at most
 200 ms.
+
+`wrkfs.open_files` reads and closes open files. `wrkfs.recovery` restores the session after a fence
+or a crash of the database.
 """
 
 from __future__ import annotations
@@ -19,26 +22,17 @@ from wrkfs.config import Limits
 from wrkfs.data.diskcache import open_cache
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.dirty import DirtyBudget
-from wrkfs.errors import (
-    Doubtful,
-    Fenced,
-    Missing,
-    NoData,
-    NotFound,
-    Stale,
-    StorageError,
-    Unavailable,
-    WrkfsError,
-)
-from wrkfs.handle import FileHandle, OpenFile
+from wrkfs.errors import NoData, StorageError, WrkfsError
 from wrkfs.layout import FileLayout
 from wrkfs.meta.leases.store import LeasedMeta
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.meta.rules import check_namespace
+from wrkfs.open_files import OpenFileTable
 from wrkfs.reader import BlockReader
+from wrkfs.recovery import UNDONE, Recovery
 from wrkfs.stores import Stores
 from wrkfs.types import RenameFlags, SetAttr, XattrFlags
-from wrkfs.write_path import REFUSED, SliceIds, WritePath
+from wrkfs.write_path import SliceIds, WritePath
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -46,30 +40,24 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
     from wrkfs.data.diskcache import DiskCache
     from wrkfs.data.interface import BlockStore
+    from wrkfs.handle import FileHandle, OpenFile
     from wrkfs.meta.interface.store import MetaStore
     from wrkfs.reader import CacheUsage
-    from wrkfs.types import Attr, BytesLike, Caller, Dentry, FileMap, Ino, Spot, StatFs
+    from wrkfs.types import Attr, Caller, Dentry, FileMap, Ino, Spot, StatFs
 
     T = TypeVar("T")
 
-UNDONE = "the database crashed and has lost changes that no fsync had covered"
-"""What is said of changes that were answered and are gone."""
 DEFAULT_LIMITS = Limits()
 FILE_CAPABILITIES = b"security.capability"
-"""Never set: the drive is mounted nosuid."""
-REJOIN_TRIES = 3
-"""Registrations in one rejoining: each may be fenced before all files are open again."""
+"""Name of an extended attribute that no file has: the drive is mounted nosuid."""
 
 
 class Filesystem:
     """One volume, as one session sees and changes it.
 
-    Critical sections:
-
-    - `_files` gains an entry and the entry its handle in one step; an entry leaves with its last
-      handle, after the dirty bytes are committed.
-    - `_rejoin_lock` is held from the end of an epoch until all files are open in the next.
-    - What leaves here goes through `_shown` in the same step: it is never older than own changes.
+    Critical section: attributes that leave this class pass through `_attributes` in the same step.
+    So they are never older than the changes of this session. For other state see `OpenFileTable`
+    and `Recovery`.
     """
 
     def __init__(
@@ -88,18 +76,31 @@ class Filesystem:
         self._files: dict[Ino, OpenFile] = {}
         self.leases = leased.table if leased else None
         """The leases of this session, if it caches answers."""
-        self._shown = AttributeCache(meta, leased.table.known if leased else lambda _: None)
-        self.note_read, self.is_read_due = self._shown.note_read, self._shown.is_read_due
-        self._rejoin_lock = asyncio.Lock()
+        self.losses = 0
+        """Number of database crashes that undid changes which this session had answered."""
+        self.crashes = 0
+        """Number of database crashes. Each one may step file versions back."""
+        leased_attr = leased.table.known if leased else lambda _: None
+        self._attributes = AttributeCache(meta, leased_attr)
+        self.note_read = self._attributes.note_read
+        self.is_read_due = self._attributes.is_read_due
+        self._recovery = Recovery(meta, self._files, self._attributes)
         self._reader = BlockReader(blocks, prefix, limits.blocks, disk)
-        ids, budget = SliceIds(meta), DirtyBudget(limits.dirty)
-        self._path = WritePath(meta, blocks, prefix, ids, self._rejoin, budget, joined=meta.epoch)
-        self._losses = self.crashes = 0
-        """`crashes`: of the database. Versions that were seen before one may step back after it."""
-        self.stores = Stores(meta, store, blocks, self._reader, prefix, self._path.give_up_slices)
-        self.hold = self.stores.holds.holding
-        """A context in which the objects stay that files consist of when it begins."""
-        meta.watch(self._crashed)
+        self._write_path = WritePath(
+            meta,
+            blocks,
+            prefix,
+            SliceIds(meta),
+            self._recovery.rejoin,
+            DirtyBudget(limits.dirty),
+            joined=meta.epoch,
+        )
+        give_up = self._write_path.give_up_slices
+        self.stores = Stores(meta, store, blocks, self._reader, prefix, give_up)
+        self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
+        self.hold = self.stores.holds.hold
+        """Return a context that keeps all objects of the files as they are when it begins."""
+        meta.watch(self._on_crash)
         store.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
@@ -111,7 +112,7 @@ class Filesystem:
         limits: Limits = DEFAULT_LIMITS,
         leases: bool = False,
     ) -> Filesystem:
-        """Registers a session of the volume; with `leases` it keeps answers. Raises Unavailable."""
+        """Register a session of the volume; with `leases` it caches answers. Unavailable."""
         store = PostgresMeta(config, kind=kind, leases=leases)
         leased = LeasedMeta(store) if leases else None
         await (leased or store).start()
@@ -120,124 +121,118 @@ class Filesystem:
         return cls(store, blocks, leased=leased, prefix=prefix, limits=limits, disk=disk)
 
     async def close(self) -> None:
-        """Commits what is dirty, ends the session. Idempotent; losses are raised at the end."""
-        await self.stores.dismiss()
-        lost: WrkfsError | None = None
-        for file in list(self._files.values()):
-            for handle in list(file.handles):
-                try:
-                    await handle.close()
-                except WrkfsError as error:
-                    lost = error
-        while self._path.tasks:
-            await asyncio.gather(*self._path.tasks, return_exceptions=True)
-        await self._path.drop_ranges()
-        await self._shown.atimes.close()
+        """Commit dirty bytes and end the session. Raises lost writes at the end. Idempotent."""
+        await self.stores.cancel_tasks()
+        loss = await self._table.close()
+        while self._write_path.tasks:
+            await asyncio.gather(*self._write_path.tasks, return_exceptions=True)
+        await self._write_path.drop_ranges()
+        await self._attributes.atimes.close()
         await self._reader.close()
         await self._blocks.close()
         await self._meta.close()
-        if lost is not None:
-            raise lost
+        if loss is not None:
+            raise loss
 
     @property
     def cache_usage(self) -> CacheUsage:
-        """What the caches of blocks hold."""
+        """Size of the block caches."""
         return self._reader.usage
 
     @property
     def load(self) -> tuple[int, int]:
-        """Bytes written and not committed yet, and the number of open files."""
-        return self._path.budget.used, len(self._files)
+        """Number of bytes that are written and not committed, and number of open files."""
+        return self._write_path.budget.used, len(self._files)
 
-    @property
-    def losses(self) -> int:
-        """How often a crash of the database has undone changes that were answered here."""
-        return self._losses
+    async def make_durable(self) -> bool:
+        """Make everything durable that any session has committed, whatever this session lost.
 
-    async def keep(self) -> bool:
-        """Makes durable what any session has committed, whatever this one has lost.
-
-        False: the database crashed meanwhile, and what was seen before may not be so any more.
+        Return False if the database crashed during the call: what was visible before it may be
+        undone.
         """
         crashes = self.crashes
-        await self._path.sync_all()
+        await self._write_path.sync_all()
         return self.crashes == crashes
 
     async def sync(self, since: int | None = None) -> None:
-        """Everything answered so far survives a crash, dirty bytes of open files included.
+        """Make everything durable that was answered so far, with dirty bytes of open files.
 
-        StorageError when `losses` has grown beyond `since` (default: during this call).
+        Raises StorageError if `losses` has grown beyond `since` (default: during this call).
         """
         files = list(self._files.values())
-        since = self._losses if since is None else since
+        since = self.losses if since is None else since
         await asyncio.gather(*(file.writer.commit(durable=False) for file in files))
         await self.sync_names(since)
 
     async def sync_names(self, since: int | None = None) -> None:
-        """Names and attributes answered so far survive a crash (fsync of a directory); see sync."""
-        since = self._losses if since is None else since
-        await self._path.sync_all()
-        if self._losses != since:
+        """Make names and attributes durable that were answered so far (fsync of a directory).
+
+        Raises StorageError as `sync` does.
+        """
+        since = self.losses if since is None else since
+        await self._write_path.sync_all()
+        if self.losses != since:
             raise StorageError(UNDONE)
 
     # -- names --
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
-        """Attributes of a name. NotFound, NotDirectory."""
-        return await self._present(self._shown.asked, await self._meta.lookup(parent, name))
+        """Return the attributes of a name. NotFound, NotDirectory."""
+        stamp = self._attributes.stamp
+        return await self._with_own_changes(stamp, await self._meta.lookup(parent, name))
 
     async def readdir(self, ino: Ino, after: int, limit: int) -> list[Dentry]:
-        """Entries with cookie > `after`, without `.` and `..`; [] at the end."""
-        asked = self._shown.asked
+        """Return entries with cookie > `after`, without `.` and `..`; [] at the end."""
+        stamp = self._attributes.stamp
         entries = await self._meta.readdir(ino, after, limit)
         self.note_read(ino)
         for number, entry in enumerate(entries):
             if entry.attr.ino in self._files:
-                attr = await self._present(asked, entry.attr)
+                attr = await self._with_own_changes(stamp, entry.attr)
             else:
-                attr = self._shown.tell(asked, entry.attr, None)
+                attr = self._attributes.correct(stamp, entry.attr, None)
             if attr is not entry.attr:
                 entries[number] = replace(entry, attr=attr)
         return entries
 
     async def parent(self, ino: Ino) -> Ino:
-        """The parent of a directory; the root is its own."""
+        """Return the parent of a directory; the parent of the root is the root."""
         return await self._meta.parent(ino)
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
-        """Creates a directory. Exists, NotFound, QuotaExceeded."""
+        """Create a directory. Exists, NotFound, QuotaExceeded."""
         return await self._change(lambda: self._meta.mkdir(parent, name, mode, caller))
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
-        """Creates a regular file, fifo, socket or device node."""
+        """Create a regular file, fifo, socket or device node."""
         return await self._change(lambda: self._meta.mknod(parent, name, mode, rdev, caller))
 
     async def symlink(self, parent: Ino, name: bytes, target: bytes, caller: Caller) -> Attr:
-        """Creates a symbolic link."""
+        """Create a symbolic link."""
         return await self._change(lambda: self._meta.symlink(parent, name, target, caller))
 
     async def link(self, ino: Ino, parent: Ino, name: bytes) -> Attr:
-        """Another name for a non-directory."""
-        asked = self._shown.asked
+        """Create another name for a non-directory."""
+        stamp = self._attributes.stamp
         attr = await self._change(lambda: self._meta.link(ino, parent, name))
-        return await self._present(asked, attr)
+        return await self._with_own_changes(stamp, attr)
 
     async def unlink(self, parent: Ino, name: bytes) -> None:
-        """Removes a name of a non-directory."""
+        """Remove a name of a non-directory."""
         await self._change(lambda: self._meta.unlink(parent, name))
 
     async def rmdir(self, parent: Ino, name: bytes) -> None:
-        """Removes an empty directory."""
+        """Remove an empty directory."""
         await self._change(lambda: self._meta.rmdir(parent, name))
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
     ) -> None:
-        """Removes a name with everything below it; see MetaStore."""
+        """Remove a name with everything below it (`NameStore.remove_tree`)."""
         await self._change(lambda: self._meta.remove_tree(parent, name, if_version=if_version))
 
     async def restore(self, ino: Ino, parent: Ino, name: bytes, link: Spot | None = None) -> Attr:
-        """Gives something of the trash a name; see `MetaStore.restore`, and `trash.restore`."""
+        """Give an inode in the trash a name again (`NameStore.restore`)."""
         return await self._change(lambda: self._meta.restore(ino, parent, name, link))
 
     async def rename(
@@ -248,18 +243,19 @@ class Filesystem:
         new_name: bytes,
         flags: RenameFlags = RenameFlags.NONE,
     ) -> None:
-        """Moves a name, replacing the target as rename(2) does."""
+        """Move a name; replace the target as rename(2) does."""
         await self._change(lambda: self._meta.rename(parent, name, new_parent, new_name, flags))
 
     # -- inodes --
 
     async def getattr(self, ino: Ino) -> Attr:
-        """Attributes; size and mtime count bytes that are still dirty here."""
-        return await self._present(self._shown.asked, await self._meta.getattr(ino))
+        """Return attributes; size and mtime include bytes that are dirty in this session."""
+        stamp = self._attributes.stamp
+        return await self._with_own_changes(stamp, await self._meta.getattr(ino))
 
     async def setattr(self, ino: Ino, changes: SetAttr) -> Attr:
-        """Applies changes, in order with the writes of this session."""
-        file, asked = self._files.get(ino), self._shown.asked
+        """Apply changes, in order with the writes of this session."""
+        file, stamp = self._files.get(ino), self._attributes.stamp
         if file is None:
             return await self._setattr(ino, changes)
         if changes.size is not None:
@@ -271,10 +267,10 @@ class Filesystem:
                 file.writer.set_mtime(attr.mtime_ns)
         else:
             attr = await self._setattr(ino, changes)
-        return await self._present(asked, attr)
+        return await self._with_own_changes(stamp, attr)
 
     async def readlink(self, ino: Ino) -> bytes:
-        """Target of a symbolic link."""
+        """Return the target of a symbolic link."""
         target = await self._meta.readlink(ino)
         self.note_read(ino)
         return target
@@ -282,11 +278,11 @@ class Filesystem:
     # -- files --
 
     async def file_map(self, ino: Ino) -> FileMap:
-        """What a file consists of, as committed."""
+        """Return the committed attributes and slices of a file."""
         return await self._meta.file_map(ino)
 
     async def open(self, ino: Ino, flags: int) -> FileHandle:
-        """Opens a regular file; O_TRUNC, O_APPEND, O_SYNC and the access mode are honoured."""
+        """Open a regular file. Respects O_TRUNC, O_APPEND, O_SYNC and the access mode."""
         truncate = bool(flags & os.O_TRUNC)
         file = self._files.get(ino)
         if truncate and file is not None:
@@ -295,15 +291,15 @@ class Filesystem:
         return await self._open(ino, flags, truncate)
 
     async def open_snapshot(self, ino: Ino) -> FileHandle:
-        """Opens a regular file for reading as it is committed now: one version, `attr`'s."""
+        """Open the committed version of a regular file for reading; `attr` describes it."""
         hold = self.stores.holds.begin()
         try:
-            file_map, epoch = await self._opening(
+            file_map, epoch = await self._table.open_in_epoch(
                 lambda: self._meta.open(ino),
-                lambda found: self._meta.open(found.attr.ino),
+                lambda file_map: self._meta.open(file_map.attr.ino),
             )
-            handle = self._handle(file_map, os.O_RDONLY, epoch)
-            handle.fixed = FileLayout(file_map)
+            handle = self._table.add_handle(file_map, os.O_RDONLY, epoch)
+            handle.snapshot = FileLayout(file_map)
         except BaseException:
             self.stores.holds.end(hold)
             raise
@@ -313,32 +309,37 @@ class Filesystem:
     async def create(
         self, parent: Ino, name: bytes, mode: int, flags: int, caller: Caller
     ) -> tuple[Attr, FileHandle]:
-        """Creates, or with no O_EXCL opens, a regular file. Exists, IsDirectory, NotFound."""
-        new, asked = bool(flags & os.O_EXCL), self._shown.asked
-        durable, until = self._path.makes_empty, self._path.changes
-        (file_map, made), epoch = await self._opening(
-            lambda: self._meta.create(parent, name, mode, caller, exclusive=new, durable=durable),
-            lambda found: self._meta.open(found[0].attr.ino),
+        """Create a regular file; without O_EXCL, open an existing one.
+
+        Exists, IsDirectory, NotFound.
+        """
+        exclusive, stamp = bool(flags & os.O_EXCL), self._attributes.stamp
+        durable, until = self._write_path.expect_empty, self._write_path.changes
+        (file_map, is_new), epoch = await self._table.open_in_epoch(
+            lambda: self._meta.create(
+                parent, name, mode, caller, exclusive=exclusive, durable=durable
+            ),
+            lambda answer: self._meta.open(answer[0].attr.ino),
         )
-        handle = self._handle(file_map, flags, epoch)
-        if made:
-            handle.file.writer.made(durable_until=until if durable else None)
+        handle = self._table.add_handle(file_map, flags, epoch)
+        if is_new:
+            handle.file.writer.mark_new(durable_until=until if durable else None)
         try:
-            if not made and flags & os.O_TRUNC:
+            if not is_new and flags & os.O_TRUNC:
                 handle.attr = await self.setattr(handle.ino, SetAttr(size=0, mtime_now=True))
-            return await self._present(asked, handle.attr), handle
+            return await self._with_own_changes(stamp, handle.attr), handle
         except BaseException:
             with contextlib.suppress(WrkfsError):
                 await handle.close()
             raise
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
-        """A file with no name, for writing; it vanishes unless it is published."""
-        file_map, epoch = await self._opening(
+        """Create a file without a name and open it. It is deleted unless `publish` names it."""
+        file_map, epoch = await self._table.open_in_epoch(
             lambda: self._meta.create_unlinked(mode, caller),
-            lambda found: self._meta.open(found.attr.ino),
+            lambda file_map: self._meta.open(file_map.attr.ino),
         )
-        return self._handle(file_map, os.O_RDWR, epoch)
+        return self._table.add_handle(file_map, os.O_RDWR, epoch)
 
     async def publish(
         self,
@@ -349,33 +350,33 @@ class Filesystem:
         if_version: tuple[Ino, int] | None = None,
         if_absent: bool = False,
     ) -> bool:
-        """Names an unlinked file, durably, with all its bytes or not at all; see MetaStore."""
+        """Name an unlinked file durably, with all its bytes or not at all (`NameStore.publish`)."""
         file = self._files.get(ino)
         if file is not None:
-            # Durable: a crash must not take bytes away between this and the naming.
-            await file.writer.commit(durable=True, others=False)
+            # Durable: a crash between this and the naming must not undo bytes.
+            await file.writer.commit(durable=True, all_files=False)
             for handle in file.handles:
                 if handle.error is not None:
                     raise handle.error
-        until = self._path.changes
-        made, _ = await self._path.attempt(
+        until = self._write_path.changes
+        published, _ = await self._write_path.attempt(
             lambda: self._meta.publish(
                 ino, parent, name, if_version=if_version, if_absent=if_absent
             )
         )
-        self._path.note_durable(until)
-        return made
+        self._write_path.note_durable(until)
+        return published
 
     # -- the volume, extended attributes --
 
     async def statfs(self) -> StatFs:
-        """Exact use and limits."""
+        """Return the exact usage, and the limits."""
         return await self._meta.statfs()
 
     async def getxattr(self, ino: Ino, name: bytes) -> bytes:
-        """Value of an attribute. NoData; NotSupported for namespaces that are not stored."""
+        """Return the value of an attribute. NoData; NotSupported for namespaces without storage."""
         if name == FILE_CAPABILITIES:
-            # The kernel asks for it before every write(2): answered without a round trip.
+            # The kernel asks for it before every write(2). The answer needs no round trip.
             raise NoData
         check_namespace(name)
         return await self._meta.getxattr(ino, name)
@@ -383,218 +384,54 @@ class Filesystem:
     async def setxattr(
         self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
     ) -> None:
-        """Sets an attribute. NotSupported for namespaces that are not stored."""
+        """Set an attribute. NotSupported for namespaces without storage."""
         check_namespace(name)
         await self._change(lambda: self._meta.setxattr(ino, name, value, flags))
 
     async def listxattr(self, ino: Ino) -> list[bytes]:
-        """Names of all attributes."""
+        """Return the names of all attributes."""
         return await self._meta.listxattr(ino)
 
     async def removexattr(self, ino: Ino, name: bytes) -> None:
-        """Removes an attribute. NoData."""
+        """Remove an attribute. NoData."""
         check_namespace(name)
         await self._change(lambda: self._meta.removexattr(ino, name))
 
-    # -- for FileHandle and Writer --
-
-    async def read(self, file: OpenFile, offset: int, size: int, ahead: int) -> BytesLike:
-        """Bytes of an open file: committed by anyone before this call, or dirty here."""
-        await file.writer.settle()
-        # Dirty bytes first: what a commit moves to the database meanwhile is found there.
-        dirty = file.writer.overlay(offset, offset + size)
-        dirty_end = file.writer.end
-        if len(dirty) == 1 and len(dirty[0][1]) == size:
-            return dirty[0][1]
-        layout = await self._layout(file)
-        end = min(offset + size, max(layout.size, dirty_end))
-        try:
-            data = await self._bytes(layout, offset, end, ahead)
-        except Missing:
-            # A compaction replaces slices of a version that is known here; their objects go.
-            file.layout = None
-            fresh = await self._layout(file)
-            if fresh.between(offset, end) == layout.between(offset, end):
-                raise
-            end = min(offset + size, max(fresh.size, dirty_end))
-            data = await self._bytes(fresh, offset, end, ahead)
-        if not dirty or not data:
-            return data
-        merged = bytearray(data)
-        for pos, piece in dirty:
-            merged[pos - offset : pos - offset + len(piece)] = piece
-        return merged
-
-    async def read_fixed(
-        self, handle: FileHandle, layout: FileLayout, offset: int, size: int, ahead: int
-    ) -> BytesLike:
-        """Bytes of a snapshot: slices are immutable, so no round trip asks for news."""
-        end = min(offset + size, layout.size)
-        try:
-            return await self._bytes(layout, offset, end, ahead)
-        except Missing:
-            fresh = FileLayout(await self._meta.file_map(handle.ino))
-            if self.stores.holds.expired(handle.hold):
-                raise Unavailable("the snapshot is too old, its bytes are not kept") from None
-            if fresh.version != layout.version or fresh.between(offset, end) == layout.between(
-                offset, end
-            ):
-                raise
-            handle.fixed = fresh
-            return await self._bytes(fresh, offset, end, ahead)
-
-    async def _bytes(self, layout: FileLayout, start: int, end: int, ahead: int) -> BytesLike:
-        return b"" if end <= start else await self._reader.read(layout, start, end, ahead)
-
-    async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
-        """The end of a handle: its bytes are committed, then the inode is released."""
-        task = asyncio.create_task(self._let_go(handle, file, others))
-        self._path.tasks.add(task)
-        task.add_done_callback(self._path.tasks.discard)
-        # Who waits no longer does not tear it: who opens the file meanwhile must meet its bytes.
-        await asyncio.shield(task)
-
-    async def _let_go(self, handle: FileHandle, file: OpenFile, others: bool) -> None:
-        try:
-            if handle.writable:
-                await file.writer.commit(durable=True, others=others)
-        finally:
-            self.stores.holds.end(handle.hold)
-            file.handles.discard(handle)
-            if not file.handles and self._files.get(file.ino) is file:
-                del self._files[file.ino]
-        if handle.epoch == self._meta.epoch:
-            try:
-                await self._meta.release(file.ino)
-            except Fenced:
-                # The epoch has ended, and all its open files with it.
-                return
-
-    def learn(self, attr: Attr) -> None:
-        """Keeps the attributes after an own change, unless newer ones are known."""
-        self._shown.learn(attr)
-
-    def note_fragmented(self, ino: Ino) -> None:
-        """A file may have many refs: upkeep should look at it."""
-        self.stores.note_fragmented(ino)
-
     # -- inside --
 
-    async def _present(self, asked: int, attr: Attr) -> Attr:
-        """Attributes as this session must show them: no older than its own writes and reads."""
+    async def _with_own_changes(self, stamp: int, attr: Attr) -> Attr:
+        """Return attributes that are no older than the writes and reads of this session."""
         file = self._files.get(attr.ino)
         if file is not None:
             await file.writer.settle()
-        return self._shown.tell(asked, attr, file)
-
-    async def _layout(self, file: OpenFile) -> FileLayout:
-        """The file's layout as of now: one round trip, two when someone has changed the file."""
-        known = self._shown.known.get(file.ino)
-        layout = file.layout
-        if layout is not None and (known is None or known.version <= layout.version):
-            attr = await self._meta.getattr(file.ino)
-            # After a crash of the database the same version may mean other bytes.
-            if attr.version == layout.version and file.layout is not None:
-                return layout
-        layout = FileLayout(self.stores.noted(await self._meta.file_map(file.ino)))
-        if file.layout is None or file.layout.version <= layout.version:
-            file.layout = layout
-        return layout
+        return self._attributes.correct(stamp, attr, file)
 
     async def _setattr(self, ino: Ino, changes: SetAttr) -> Attr:
         if changes.atime_ns is not None or changes.atime_now:
-            await self._shown.atimes.forget(ino)
+            await self._attributes.atimes.forget(ino)
         attr = await self._change(lambda: self._meta.setattr(ino, changes))
-        self.learn(attr)
+        self._attributes.record(attr)
         return attr
 
     async def _open(self, ino: Ino, flags: int, truncate: bool) -> FileHandle:
-        file_map, epoch = await self._opening(
+        file_map, epoch = await self._table.open_in_epoch(
             lambda: self._meta.open(ino, truncate=truncate),
-            lambda found: self._meta.open(found.attr.ino),
+            lambda file_map: self._meta.open(file_map.attr.ino),
         )
-        handle = self._handle(file_map, flags, epoch)
+        handle = self._table.add_handle(file_map, flags, epoch)
         if truncate:
-            self.learn(file_map.attr)
-            self._path.note_change()
-        return handle
-
-    async def _opening(
-        self, call: Callable[[], Awaitable[T]], again: Callable[[T], Awaitable[object]]
-    ) -> tuple[T, int]:
-        """Opens, and once more when the epoch changed meanwhile; the epoch it is open in."""
-        found, epoch = await self._path.attempt(call)
-        while epoch != self._meta.epoch:
-            epoch = self._meta.epoch
-            await again(found)
-        return found, epoch
-
-    def _handle(self, file_map: FileMap, flags: int, epoch: int) -> FileHandle:
-        ino = file_map.attr.ino
-        file = self._files.get(ino)
-        if file is None:
-            file = self._files[ino] = OpenFile(self, ino, self._path)
-        if file.layout is None or file.layout.version <= file_map.attr.version:
-            file.layout = FileLayout(self.stores.noted(file_map))
-        handle = FileHandle(self, file, file_map.attr, flags, epoch)
-        file.handles.add(handle)
+            self._attributes.record(file_map.attr)
+            self._write_path.note_change()
         return handle
 
     async def _change(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a change, and notes that it waits to become durable. See `WritePath.attempt`."""
-        done, _ = await self._path.attempt(call)
-        self._path.note_change()
-        return done
+        """Make a change (`WritePath.attempt`), and note that it is not durable yet."""
+        answer, _ = await self._write_path.attempt(call)
+        self._write_path.note_change()
+        return answer
 
-    def _crashed(self, lost: bool) -> None:
-        """The database came back from a crash: versions may have stepped back. See MetaStore."""
+    def _on_crash(self, lost: bool) -> None:
+        """The database restarted after a crash; with `lost` it undid changes of this session."""
         self.crashes += 1
-        self._shown.known.clear()
-        for file in self._files.values():
-            file.layout = None
-        if lost:
-            self._losses += 1
-            for file in self._files.values():
-                file.lose(StorageError(UNDONE))
-
-    async def _rejoin(self, epoch: int) -> None:
-        """See `Rejoin`. A file that cannot be opened again fails alone."""
-        async with self._rejoin_lock:
-            for _ in range(REJOIN_TRIES):
-                if self._meta.epoch == epoch:
-                    for file in self._files.values():
-                        file.layout = None
-                        file.writer.refuse(Fenced(REFUSED))
-                    await self._meta.rejoin()
-                try:
-                    await self._reopen_all()
-                except (Fenced, Doubtful):
-                    epoch = self._meta.epoch  # this one has been fenced as well
-                else:
-                    self._path.joined = self._meta.epoch
-                    return
-            raise Fenced("the session is cut off again and again")
-
-    async def _reopen_all(self) -> None:
-        """Every handle of an older epoch, also of a file that was opened during the rejoining."""
-        for file in list(self._files.values()):
-            for handle in list(file.handles):
-                if handle.epoch != self._meta.epoch:
-                    await self._reopen(file, handle)
-
-    async def _reopen(self, file: OpenFile, handle: FileHandle) -> None:
-        """Opens a handle's file in the present epoch. Unavailable, Fenced, Doubtful: not yet."""
-        try:
-            await self._meta.open(file.ino)
-        except (Unavailable, Fenced, Doubtful):
-            raise
-        except WrkfsError as error:
-            absent = isinstance(error, NotFound | Stale)
-            lost = Stale("the file vanished while the session was cut off") if absent else error
-            file.writer.fail(lost)
-            file.lose(lost)
-        else:
-            if handle not in file.handles:
-                await self._meta.release(file.ino)
-                return
-        handle.epoch = self._meta.epoch
+        self.losses += lost
+        self._recovery.after_crash(lost)

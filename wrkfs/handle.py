@@ -1,4 +1,4 @@
-"""Open files of a `Filesystem`: what the handles of an inode share, one open file description."""
+"""Open files of a `Filesystem`: the state that the handles of one inode share, and the handles."""
 
 from __future__ import annotations
 
@@ -19,71 +19,71 @@ _SYNC_FLAGS = os.O_SYNC | os.O_DSYNC
 
 
 class HandleOwner(Protocol):
-    """What an open file asks of its Filesystem."""
+    """The table that open files and handles belong to."""
 
     async def read(self, file: OpenFile, offset: int, size: int, ahead: int) -> BytesLike:
-        """Bytes of an open file: committed by anyone before this call, or dirty here."""
+        """Return bytes of an open file: committed before this call, or dirty in this session."""
         ...
 
-    async def read_fixed(
+    async def read_snapshot(
         self, handle: FileHandle, layout: FileLayout, offset: int, size: int, ahead: int
     ) -> BytesLike:
-        """Bytes of a handle's snapshot."""
+        """Return bytes of a handle's snapshot."""
         ...
 
-    async def let_go(self, handle: FileHandle, file: OpenFile, *, others: bool) -> None:
-        """The end of a handle."""
+    async def release(self, handle: FileHandle, file: OpenFile, *, all_files: bool) -> None:
+        """End a handle; with `all_files`, other answered changes become durable too."""
         ...
 
     def note_read(self, ino: Ino) -> None:
-        """A file was read: its access time may have to move."""
+        """Record that a file was read. Its access time moves if it is due."""
         ...
 
-    def learn(self, attr: Attr) -> None:
-        """Keeps the attributes after an own change."""
+    def record(self, attr: Attr) -> None:
+        """Remember the attributes after an own change."""
         ...
 
     def note_fragmented(self, ino: Ino) -> None:
-        """A file may have many refs: upkeep should look at it."""
+        """Record that a file may have many refs: upkeep compacts it."""
         ...
 
 
 class OpenFile:
-    """What the handles of one inode share.
+    """The state that the handles of one inode share.
 
     Critical section: `layout` is replaced, never changed; of two fetches the newer version stays.
     """
 
-    __slots__ = ("_fs", "_looked", "_path", "handles", "ino", "layout", "writer")
+    __slots__ = ("_inspected", "_table", "_write_path", "handles", "ino", "layout", "writer")
 
-    def __init__(self, fs: HandleOwner, ino: Ino, path: WritePath) -> None:
+    def __init__(self, table: HandleOwner, ino: Ino, write_path: WritePath) -> None:
         self.ino = ino
         self.handles: set[FileHandle] = set()
         self.layout: FileLayout | None = None
-        self.writer = Writer(ino, path, self._committed, self.lose)
-        self._fs = fs
-        self._path = path
-        self._looked = 0
-        """Version up to which `note_fragmented` was told."""
+        self.writer = Writer(ino, write_path, self._on_commit, self.report_loss)
+        self._table = table
+        self._write_path = write_path
+        self._inspected = 0
+        """Version at the last call of `note_fragmented`."""
 
-    def _committed(self, attr: Attr) -> None:
-        """Refs of a file that is never read are counted as they are made: one a version."""
-        self._fs.learn(attr)
-        since = max(self._looked, 0 if self.layout is None else self.layout.version)
+    def _on_commit(self, attr: Attr) -> None:
+        self._table.record(attr)
+        # Each version adds a ref. So a file that is only written is found without its map.
+        since = max(self._inspected, 0 if self.layout is None else self.layout.version)
         if attr.version - since >= FRAGMENTED:
-            self._looked = attr.version
-            self._fs.note_fragmented(self.ino)
+            self._inspected = attr.version
+            self._table.note_fragmented(self.ino)
 
-    async def keep_changes(self) -> None:
-        """Makes durable what the Filesystem has answered; the dirty bytes of this file stay so.
+    async def sync_changes(self) -> None:
+        """Make all answered changes durable, but not the dirty bytes of this file. Unavailable.
 
-        Costs nothing while there is nothing that a crash could undo. Unavailable.
+        Costs nothing if a crash could undo no change.
         """
-        if self._path.changes > self._path.durable:
-            await self._path.sync_all()
+        if self._write_path.changes > self._write_path.durable:
+            await self._write_path.sync_all()
 
-    def lose(self, error: WrkfsError) -> None:
-        """Bytes are lost: every handle that is open now tells it once."""
+    def report_loss(self, error: WrkfsError) -> None:
+        """Report lost bytes: each handle that is open now raises the error once."""
         for handle in self.handles:
             handle.fail(error)
 
@@ -91,10 +91,22 @@ class OpenFile:
 class FileHandle:
     """One open file description. Any calls may interleave; `close` is the last one."""
 
-    __slots__ = ("_ahead", "_error", "_file", "_flags", "_fs", "attr", "epoch", "fixed", "hold")
+    __slots__ = (
+        "_ahead",
+        "_error",
+        "_file",
+        "_flags",
+        "_table",
+        "attr",
+        "epoch",
+        "hold",
+        "snapshot",
+    )
 
-    def __init__(self, fs: HandleOwner, file: OpenFile, attr: Attr, flags: int, epoch: int) -> None:
-        self._fs = fs
+    def __init__(
+        self, table: HandleOwner, file: OpenFile, attr: Attr, flags: int, epoch: int
+    ) -> None:
+        self._table = table
         self._file: OpenFile | None = file
         self._flags = flags
         self._error: WrkfsError | None = None
@@ -102,9 +114,9 @@ class FileHandle:
         self.attr = attr
         self.epoch = epoch
         self.hold: object = None
-        """What keeps garbage collection from what `fixed` shows."""
-        self.fixed: FileLayout | None = None
-        """What `open_snapshot` found: reads show this, whatever is written later."""
+        """Token of the hold that protects `snapshot` from garbage collection."""
+        self.snapshot: FileLayout | None = None
+        """Layout that `open_snapshot` read: reads return its bytes, whatever is written later."""
 
     @property
     def ino(self) -> Ino:
@@ -113,19 +125,19 @@ class FileHandle:
 
     @property
     def file(self) -> OpenFile:
-        """What all handles of the inode share. BadDescriptor after `close`."""
+        """The state that all handles of the inode share. BadDescriptor after `close`."""
         if self._file is None:
             raise BadDescriptor("the handle is closed")
         return self._file
 
     @property
     def readable(self) -> bool:
-        """Whether it was opened for reading."""
+        """True if the file was opened for reading."""
         return self._flags & os.O_ACCMODE != os.O_WRONLY
 
     @property
     def writable(self) -> bool:
-        """Whether it was opened for writing."""
+        """True if the file was opened for writing."""
         return self._flags & os.O_ACCMODE != os.O_RDONLY
 
     @property
@@ -133,71 +145,72 @@ class FileHandle:
         return bool(self._flags & os.O_APPEND)
 
     def fail(self, error: WrkfsError) -> None:
-        """Keeps the first error for the next flush, fsync or close."""
+        """Store an error for the next flush, fsync or close. The first error stays."""
         if self._error is None:
             self._error = error
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file. Corrupt, Unavailable."""
+        """Return up to `size` bytes; fewer only at the end of the file. Corrupt, Unavailable."""
         return bytes(await self.read_view(offset, size))
 
     async def read_view(self, offset: int, size: int) -> BytesLike:
-        """As `read`, without a last copy where the bytes stand in one buffer already."""
+        """Do what `read` does, without the copy if the bytes are in one buffer already."""
         if not self.readable:
-            raise BadDescriptor("not open for reading")
+            raise BadDescriptor("the handle is not open for reading")
         if offset < 0 or size < 0:
-            raise InvalidArgument("negative offset or size")
-        if self.fixed is not None:
+            raise InvalidArgument("offset or size is negative")
+        if self.snapshot is not None:
             ahead = self._ahead.plan(offset, size)
-            return await self._fs.read_fixed(self, self.fixed, offset, size, ahead)
+            return await self._table.read_snapshot(self, self.snapshot, offset, size, ahead)
         if not self._flags & os.O_NOATIME:
-            self._fs.note_read(self.ino)
-        return await self._fs.read(self.file, offset, size, self._ahead.plan(offset, size))
+            self._table.note_read(self.ino)
+        return await self._table.read(self.file, offset, size, self._ahead.plan(offset, size))
 
     async def write(self, offset: int, data: BytesLike) -> int:
-        """Takes all bytes in; at the end of the file, wherever that is, with O_APPEND.
+        """Write all bytes at `offset`, or at the current end of the file with O_APPEND.
 
-        With O_SYNC they are durable then, but for a write that begins within a page and ends with
-        one: an fsync follows from the kernel, which may not have handed over all of it.
+        With O_SYNC the bytes are durable when the call returns. The exception is a request that
+        begins within a page and ends at a page border: the kernel may send the rest of the write(2)
+        later, and sends an fsync after it.
         """
         if not self.writable:
-            raise BadDescriptor("not open for writing")
+            raise BadDescriptor("the handle is not open for writing")
         writer, past_pages = self.file.writer, self._flags & (os.O_APPEND | os.O_DIRECT)
-        await writer.write(offset, data, append=self._appending, in_pieces=not past_pages)
+        await writer.write(offset, data, append=self._appending, may_be_split=not past_pages)
         if self._flags & _SYNC_FLAGS and (past_pages or not writer.pending):
             await self.fsync()
         return len(data)
 
     async def flush(self) -> None:
-        """Everything written is durable and visible, or the error that lost some of it.
+        """Make everything written durable and visible, or raise the error that lost some of it.
 
-        Of a handle that is only read: names and attributes, but not the bytes of other handles.
+        For a read-only handle this covers names and attributes, but no bytes of other handles.
         """
         if self.writable:
             await self.file.writer.commit(durable=True)
         else:
-            await self.file.keep_changes()
+            await self.file.sync_changes()
         self._raise_error()
 
     async def fsync(self) -> None:
-        """As `flush`, also of a handle that is only read, and of what others wrote before."""
-        await self.file.writer.commit(durable=True, foreign=True, whole=True)
+        """Flush, also through a read-only handle, and cover earlier writes of other sessions."""
+        await self.file.writer.commit(durable=True, all_sessions=True, between_writes=True)
         self._raise_error()
 
     async def close(self, *, flushed: bool = False) -> None:
-        """Flushes and lets go; raises what `flush` would. Idempotent.
+        """Flush and release the file; raises what `flush` would raise. Idempotent.
 
-        `flushed` is for who has called `flush`: only bytes that came after it are made durable.
+        After a call of `flush`, pass `flushed`: then only later bytes are made durable.
         """
         file, self._file = self._file, None
         if file is not None:
             try:
-                if not (flushed or self.writable or self.fixed is not None):
-                    await file.keep_changes()
+                if not (flushed or self.writable or self.snapshot is not None):
+                    await file.sync_changes()
             except WrkfsError as error:
                 self.fail(error)
             finally:
-                await self._fs.let_go(self, file, others=not flushed)
+                await self._table.release(self, file, all_files=not flushed)
         self._raise_error()
 
     def _raise_error(self) -> None:
@@ -207,5 +220,5 @@ class FileHandle:
 
     @property
     def error(self) -> WrkfsError | None:
-        """The loss that has not been told yet."""
+        """The error that the next flush, fsync or close raises."""
         return self._error

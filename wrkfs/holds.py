@@ -1,4 +1,4 @@
-"""What a Filesystem still reads of the past, so that garbage collection leaves it alone."""
+"""Snapshots that a Filesystem still reads: garbage collection must not delete their objects."""
 
 from __future__ import annotations
 
@@ -9,36 +9,35 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-LONGEST = 24 * 3600.0
-"""Seconds after which a hold keeps nothing any more: one reader that never ends must not keep a
-volume from being collected."""
+MAX_AGE = 24 * 3600.0
+"""Maximum number of seconds for which a hold is in force: a reader that never ends must not block
+garbage collection for ever."""
 
 
 class Holds:
-    """Snapshots that are being read.
+    """Holds on snapshots.
 
-    A hold begins before the snapshot is taken: the objects that it shows stay until it ends, or is
-    older than `longest` seconds.
+    A hold begins before the snapshot is read. The objects of the snapshot stay until the hold ends,
+    or is `max_age` seconds old.
     """
 
-    def __init__(self, longest: float = LONGEST) -> None:
-        self.longest = longest
-        self._begun: dict[object, float] = {}
+    def __init__(self, max_age: float = MAX_AGE) -> None:
+        self.max_age = max_age
+        self._begin_times: dict[object, float] = {}
 
     def begin(self) -> object:
-        """Begins a hold; what `end` takes."""
+        """Begin a hold; return the token for `end`."""
         token = object()
-        self._begun[token] = time.monotonic()
+        self._begin_times[token] = time.monotonic()
         return token
 
     def end(self, token: object) -> None:
-        """Ends a hold. Idempotent."""
-        self._begun.pop(token, None)
+        """End a hold. Idempotent."""
+        self._begin_times.pop(token, None)
 
     @contextmanager
-    def holding(self) -> Iterator[None]:
-        """A hold for the time of a block."""
+    def hold(self) -> Iterator[None]:
+        """Return a context that holds snapshots which are read inside it."""
         token = self.begin()
         try:
             yield
@@ -46,13 +45,13 @@ class Holds:
             self.end(token)
 
     def expired(self, token: object) -> bool:
-        """Whether a hold that has not ended is too old to keep anything."""
-        begun = self._begun.get(token)
-        return begun is not None and not self._keeps(begun)
+        """Return True if a hold that has not ended is older than `max_age`."""
+        begin_time = self._begin_times.get(token)
+        return begin_time is not None and not self._in_force(begin_time)
 
     def oldest(self) -> float | None:
-        """When the oldest hold that keeps something began (monotonic clock); None without any."""
-        return min(filter(self._keeps, self._begun.values()), default=None)
+        """Return the begin (monotonic clock) of the oldest hold in force; None without any."""
+        return min(filter(self._in_force, self._begin_times.values()), default=None)
 
-    def _keeps(self, begun: float) -> bool:
-        return time.monotonic() - begun < self.longest
+    def _in_force(self, begin_time: float) -> bool:
+        return time.monotonic() - begin_time < self.max_age

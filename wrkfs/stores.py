@@ -1,4 +1,4 @@
-"""What upkeep and tools of a volume work on: the parts of a Filesystem below its calls."""
+"""The stores of a Filesystem, for upkeep and tools that work below its calls."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from wrkfs.types import FileMap, Ino, SliceId
 
 FRAGMENTED_MAX = 1024
-"""Files that are remembered for it."""
+"""Maximum number of fragmented files that are remembered."""
 
 
 @dataclass(slots=True)
 class Stores:
-    """Stores of one Filesystem, what it still reads of the past, and who works on it."""
+    """Stores of one Filesystem, its holds on snapshots, and its background tasks."""
 
     meta: NodeStore
     upkeep: UpkeepStore
@@ -32,33 +32,33 @@ class Stores:
     reader: BlockReader
     prefix: str
     give_up: Callable[[Mapping[SliceId, int]], Awaitable[None]]
-    """Tells slices, with their sizes, that will not be committed; in an outage, later."""
+    """Reports slices, with their sizes, that no commit will use; after an outage if necessary."""
     holds: Holds = field(default_factory=Holds)
     _fragmented: dict[Ino, None] = field(default_factory=dict)
-    _attendants: list[asyncio.Task[None]] = field(default_factory=list)
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    def attend(self, task: asyncio.Task[None]) -> None:
-        """A task that works on the Filesystem: it is ended before all else when that closes."""
-        self._attendants.append(task)
+    def add_task(self, task: asyncio.Task[None]) -> None:
+        """Add a background task that uses the Filesystem. `Filesystem.close` cancels it first."""
+        self._tasks.append(task)
 
-    async def dismiss(self) -> None:
-        """Ends the attendants. Idempotent."""
-        tasks, self._attendants = self._attendants, []
+    async def cancel_tasks(self) -> None:
+        """Cancel the background tasks and wait for them. Idempotent."""
+        tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def noted(self, file_map: FileMap) -> FileMap:
-        """A map that was read: it may be one that compaction should shorten."""
+    def inspect(self, file_map: FileMap) -> FileMap:
+        """Return the map. Records the file for compaction if the map has many refs."""
         if len(file_map.refs) >= FRAGMENTED:
             self.note_fragmented(file_map.attr.ino)
         return file_map
 
     def note_fragmented(self, ino: Ino) -> None:
-        """A file that compaction should look at."""
+        """Record a file for compaction."""
         if len(self._fragmented) < FRAGMENTED_MAX:
             self._fragmented[ino] = None
 
     def take_fragmented(self, limit: int) -> list[Ino]:
-        """Files that were noted since they were taken last, at most `limit`."""
+        """Remove and return up to `limit` recorded files."""
         return [self._fragmented.popitem()[0] for _ in range(min(limit, len(self._fragmented)))]

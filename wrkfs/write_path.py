@@ -1,4 +1,4 @@
-"""What the writers of one Filesystem share: slice ids, the memory bound, durability, rejoining."""
+"""State that the writers of one Filesystem share: slice ids, memory bound, durability, epoch."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UPLOADS = 12
-"""PUTs in flight of one Filesystem."""
+"""Maximum number of concurrent PUTs of one Filesystem."""
 CLOSE_DEADLINE = 2.0
-"""Seconds for telling the slice ids that were given up, at the end."""
+"""Maximum number of seconds that `drop_ranges` takes."""
 SLICE_RANGE = 16
-"""Slice ids reserved at first; then twice as many each time, up to `SLICE_RANGE_MAX`. Collection
-deletes all 64 objects that each may have had of those that a killed session did not use: for 1,024
-ids that is 8 s of the embedded store's processor time."""
+"""Number of slice ids in the first reservation; each further one doubles it, up to
+`SLICE_RANGE_MAX`. After a session is killed, garbage collection deletes 64 possible objects of each
+unused id: for 1,024 ids that is 8 s of the embedded store's processor time."""
 SLICE_RANGE_MAX = 1024
-REFUSED = "written before the session was cut off"
-"""What is said of bytes whose epoch ended before they were committed."""
+DISCARDED = "the session expired before these bytes were committed; write them again"
+"""Error text for bytes whose epoch ended before they were committed."""
 
 
 class SliceIds:
     """Slice ids of this session, reserved in ranges.
 
-    Critical section: `refill` holds a lock across the reservation; `take` never waits.
+    Critical section: `refill` holds a lock across the reservation; `take` does not wait.
     """
 
     def __init__(self, meta: FileStore) -> None:
@@ -50,22 +50,22 @@ class SliceIds:
 
     @property
     def epoch(self) -> int:
-        """Epoch that reserved the ids: those of an epoch that has ended may be collected."""
+        """Epoch that reserved the ids. After its end, collection may delete their objects."""
         return self._epoch
 
     @property
     def ready(self) -> bool:
-        """Whether `take` may be called."""
+        """True if `take` may be called."""
         return self._next < self._end and self._epoch == self._meta.epoch
 
     def take(self) -> SliceId:
-        """The next id; only when `ready`, with no await in between."""
-        taken = SliceId(self._next)
+        """Return the next id. Call it only if `ready`, with no await in between."""
+        slice_id = SliceId(self._next)
         self._next += 1
-        return taken
+        return slice_id
 
     async def refill(self) -> None:
-        """Reserves a range when none is left."""
+        """Reserve a range if no id is left."""
         async with self._lock:
             if not self.ready:
                 epoch = self._meta.epoch
@@ -76,20 +76,20 @@ class SliceIds:
 
 
 class Rejoin(Protocol):
-    """What is asked of the Filesystem when its session has been fenced."""
+    """Recovery after the database fenced the session."""
 
-    async def __call__(self, epoch: int) -> None:
-        """Registers a new epoch after `epoch`, unless there is one; opens all files in it.
+    async def __call__(self, epoch: int) -> int:
+        """Register an epoch after `epoch`, unless one exists; return it when all files are open.
 
-        What was written under `epoch` and not committed is refused. Unavailable: not all files are
-        open yet, and the next call goes on.
+        Bytes that were written under `epoch` and not committed are discarded. Raises Unavailable if
+        some files could not be opened; the next call continues.
         """
         ...
 
 
 @dataclass(slots=True)
 class WritePath:
-    """What all writers of one Filesystem share."""
+    """State that all writers of one Filesystem share."""
 
     meta: FileStore
     blocks: BlockStore
@@ -100,53 +100,55 @@ class WritePath:
     uploads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(UPLOADS))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     joined: int = 0
-    """The epoch in which all files are open; another than the store's: some wait to be opened."""
+    """Epoch in which all files are open. If it is not the store's epoch, some are still closed."""
     changes: int = 0
-    """Counts answers that a database crash could still undo."""
+    """Number of answered changes of this session."""
     durable: int = 0
-    """The value of `changes` up to which everything survives a database crash."""
+    """Number of those changes that survive a crash of the database."""
 
-    makes_empty: bool = False
-    """Whether the last file that was made was closed empty. The next one is likely to be as well:
-    made durably at once, it needs no `sync` when it is closed."""
-    stored_at: float = 0.0
-    """When an upload succeeded last, on the loop's clock."""
-    given_up: dict[SliceId, int] = field(default_factory=dict)
-    """Slices, with their sizes, that may have objects and are in no file; not yet told."""
+    expect_empty: bool = False
+    """True if the last new file was closed empty, so that the next one probably is too. A file that
+    is created durably needs no `sync` when it is closed empty."""
+    last_upload: float = 0.0
+    """Time of the last successful upload, on the loop's clock."""
+    abandoned: dict[SliceId, int] = field(default_factory=dict)
+    """Sizes of slices that may have objects and are in no file; `give_up` has not reported them."""
 
     def give_up(self, runs: Sequence[Run]) -> None:
-        """These runs will not be committed: their objects are garbage, told in the background."""
-        stored = [run for run in runs if run.puts]
-        if stored:
-            task = asyncio.create_task(self._tell_given_up(stored))
+        """Report, in the background, that these runs will not be committed."""
+        runs = [run for run in runs if run.uploads]
+        if runs:
+            task = asyncio.create_task(self._give_up(runs))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
-    async def _tell_given_up(self, runs: Sequence[Run]) -> None:
-        # An object that is stored after it was deleted would stay for ever.
-        await asyncio.gather(*(put for run in runs for put in run.puts), return_exceptions=True)
+    async def _give_up(self, runs: Sequence[Run]) -> None:
+        # An object that is stored after its deletion would stay for ever.
+        uploads = [upload for run in runs for upload in run.uploads]
+        await asyncio.gather(*uploads, return_exceptions=True)
         await self.give_up_slices({run.slice_id: run.length for run in runs})
 
     async def give_up_slices(self, slices: Mapping[SliceId, int]) -> None:
-        """These ids, with their sizes, will not be committed; nothing is being stored under them.
+        """Report that slices, with their sizes, will not be committed. Their uploads have ended.
 
-        What cannot be told now is told with the next ones, or found when the session has ended.
+        After an error, the next report includes them. Collection also finds them when the session
+        has ended.
         """
-        self.given_up.update(slices)
+        self.abandoned.update(slices)
         with contextlib.suppress(WrkfsError):
             await self._report()
 
     async def _report(self) -> None:
-        told = dict(self.given_up)
-        if told:
-            await self.meta.give_up(told)
-            for slice_id in told:
-                self.given_up.pop(slice_id, None)
+        slices = dict(self.abandoned)
+        if slices:
+            await self.meta.give_up(slices)
+            for slice_id in slices:
+                self.abandoned.pop(slice_id, None)
 
     async def drop_ranges(self) -> None:
-        """The end, after all commits: nobody needs to look for ids of this session any more.
+        """Drop the unused ids at the end of the session, after all commits.
 
-        What fails here is done by garbage collection later.
+        Garbage collection does later what fails here.
         """
         with contextlib.suppress(WrkfsError, TimeoutError):
             async with asyncio.timeout(CLOSE_DEADLINE):
@@ -154,58 +156,64 @@ class WritePath:
                 await self.meta.drop_ranges()
 
     @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """One of the uploads that may be in flight; the body is the upload.
+    async def upload_slot(self) -> AsyncIterator[None]:
+        """Return a context that is one of the concurrent uploads; its body is the upload.
 
-        Raises Unavailable when a whole deadline passes without one that succeeded: the store is
-        gone, and who waits for a turn would only learn it later than those who have one.
+        Raises Unavailable if no upload succeeds for a whole deadline. Then the store is gone, and
+        a longer wait would only delay the error.
         """
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            start = loop.time()
             try:
                 async with asyncio.timeout(DEADLINE):
                     await self.uploads.acquire()
                 break
             except TimeoutError:
-                if self.stored_at <= began:
-                    raise Unavailable(f"nothing could be stored for {DEADLINE:g} s") from None
+                if self.last_upload <= start:
+                    raise Unavailable(
+                        f"the object store has accepted no upload for {DEADLINE:g} s"
+                    ) from None
         try:
             yield
-            self.stored_at = loop.time()
+            self.last_upload = loop.time()
         finally:
             self.uploads.release()
 
     def note_change(self) -> int:
-        """A change has been answered that only a durable step makes safe; the new count.
+        """Count a change that is answered and not durable; return the new count.
 
-        Never noted before the answer: a durable step in between would not cover it.
+        Call it after the answer: a durable step that began before the answer does not cover it.
         """
         self.changes += 1
         return self.changes
 
     def note_durable(self, until: int) -> None:
-        """A durable step succeeded that began when `changes` was `until`."""
+        """Record the success of a durable step that began when `changes` was `until`."""
         self.durable = max(self.durable, until)
 
     async def sync_all(self) -> None:
-        """What any session was answered survives a crash: it may be another one's work."""
+        """Make every answered change durable, of this session and of all others."""
         until = self.changes
         await self.attempt(self.meta.sync)
         self.note_durable(until)
 
     async def attempt(self, call: Callable[[], Awaitable[T]]) -> tuple[T, int]:
-        """Makes a call of the store; its answer, and the epoch it began in.
+        """Make a call of the store; return its answer and the epoch it began in.
 
-        Fenced says that the call changed nothing, so it is made once more, in a new epoch. Of a
-        call that broke before the session was fenced nobody knows: Doubtful reaches the caller.
+        A call that raised Fenced changed nothing, so it is repeated in a new epoch. Doubtful
+        reaches the caller: the outcome of a call that broke before the fence is unknown.
         """
         if self.joined != self.meta.epoch:
-            await self.rejoin(self.joined)
+            await self.recover(self.joined)
         epoch = self.meta.epoch
         try:
             return await call(), epoch
         except Fenced:
-            await self.rejoin(epoch)
+            await self.recover(epoch)
         epoch = self.meta.epoch
         return await call(), epoch
+
+    async def recover(self, epoch: int) -> None:
+        """Continue in a new epoch after `epoch` was fenced (`Rejoin`)."""
+        self.joined = await self.rejoin(epoch)

@@ -224,7 +224,7 @@ async def test_names_of_empty_files_stay(cluster: Cluster, connect: Connect, lea
         await file.flush()
         await file.close(flushed=True)
     await fs.mkdir(home.ino, b"lost", 0o755, ME)
-    assert fs._path.makes_empty
+    assert fs._write_path.expect_empty
     # The heart may find out before the next call.
     with provoked("wrkfs.meta.postgres.sessions"):
         await crash(cluster)

@@ -18,8 +18,8 @@ from tests.harness.fsck import fsck_clean
 from tests.harness.leaks import ENDED, listed, missing_objects, rows, stray_objects
 from tests.harness.loop import run
 from tests.soak.workers import Worker, serve
-from wrkfs.atime import DUE_MAX, TOLD_MAX
-from wrkfs.attribute_cache import KNOWN_MAX
+from wrkfs.atime import DUE_MAX, SENT_MAX
+from wrkfs.attribute_cache import COMMITTED_MAX
 from wrkfs.fs import Filesystem
 from wrkfs.upkeep import gc, trash
 
@@ -43,7 +43,7 @@ LONG = 20 * 60.0
 """Seconds after which the slope of the memory means something."""
 SLOPE = 1 << 20
 """Bytes an hour."""
-TABLES = max(KNOWN_MAX, DUE_MAX, TOLD_MAX)
+TABLES = max(COMMITTED_MAX, DUE_MAX, SENT_MAX)
 """Inodes that fill every table of a mount."""
 
 

@@ -47,7 +47,7 @@ PACE = Pace()
 
 def start(fs: Filesystem, pace: Pace = PACE) -> None:
     """Looks after the volume from now on until `fs` closes."""
-    fs.stores.attend(asyncio.create_task(_keep(fs, pace), name="wrkfs upkeep"))
+    fs.stores.add_task(asyncio.create_task(_keep(fs, pace), name="wrkfs upkeep"))
 
 
 async def look_after(fs: Filesystem, pace: Pace = PACE) -> None:

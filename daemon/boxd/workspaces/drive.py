@@ -381,7 +381,7 @@ class Drive:
             async with self._unless_failed(found):
                 # A version that a crash of the database undoes is given again, to other bytes:
                 # nobody may know its tag.
-                if await self._fs.keep():
+                if await self._fs.make_durable():
                     return found
             await found.close()
         raise Unavailable(f"{what} is being replaced all the time; try again")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """New times are told in the next step of the loop."""
-    monkeypatch.setattr(atime, "TELL_DELAY", 0.0)
+    monkeypatch.setattr(atime, "SEND_DELAY", 0.0)
 
 
 async def read(fs: Filesystem, ino: Ino, flags: int = os.O_RDONLY) -> int:
@@ -105,7 +105,7 @@ async def test_directories_and_links_are_read_too(drive: Drive) -> None:
 
 
 async def test_closing_tells_the_rest(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atime, "TELL_DELAY", 1000.0)
+    monkeypatch.setattr(atime, "SEND_DELAY", 1000.0)
     fs = await drive.mount()
     ino = (await create(fs)).ino
     told = await read(fs, ino)

@@ -1,4 +1,4 @@
-"""The bound on dirty memory; writes that come in pieces."""
+"""The bound on dirty memory; write(2) calls that arrive in two requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.harness.virtual_loop import VirtualLoop
-from wrkfs.dirty import HERE_WAIT, PAGE, DirtyBudget, Pieces
+from wrkfs.dirty import ARRIVED_WAIT, PAGE, DirtyBudget, SplitWrite
 
 
 async def test_writers_wait_while_too_much_is_dirty() -> None:
@@ -43,10 +43,10 @@ async def test_a_cancelled_waiter_gives_its_bytes_back() -> None:
 PATIENCE = 0.05
 
 
-async def waited(pieces: Pieces) -> float:
+async def waited(split: SplitWrite) -> float:
     """Seconds that `whole` takes."""
     began = asyncio.get_running_loop().time()
-    await pieces.whole(PATIENCE)
+    await split.wait(PATIENCE)
     return asyncio.get_running_loop().time() - began
 
 
@@ -57,11 +57,11 @@ def stand_still(seconds: float) -> None:
 
 def test_a_write_that_is_no_first_piece_is_not_waited_for() -> None:
     async def play() -> None:
-        pieces = Pieces()
-        assert await waited(pieces) == 0
+        split = SplitWrite()
+        assert await waited(split) == 0
         for offset, size in ((0, 10), (0, PAGE), (PAGE, 3 * PAGE), (10, PAGE), (5, 6)):
-            pieces.came(offset, size)
-            assert await waited(pieces) == 0
+            split.record(offset, size)
+            assert await waited(split) == 0
 
     VirtualLoop(0).run(play())
 
@@ -69,14 +69,14 @@ def test_a_write_that_is_no_first_piece_is_not_waited_for() -> None:
 def test_a_first_piece_is_waited_for_until_the_next_comes_or_time_is_over() -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
-        pieces = Pieces()
-        for end in (lambda: pieces.came(PAGE, 7), pieces.end):
-            pieces.came(100, PAGE - 100)
+        split = SplitWrite()
+        for end in (lambda: split.record(PAGE, 7), split.end):
+            split.record(100, PAGE - 100)
             loop.call_later(PATIENCE / 2, end)
-            assert await waited(pieces) == pytest.approx(PATIENCE / 2)
-        pieces.came(100, PAGE - 100)
-        assert await waited(pieces) == pytest.approx(PATIENCE)
-        assert await waited(pieces) == 0
+            assert await waited(split) == pytest.approx(PATIENCE / 2)
+        split.record(100, PAGE - 100)
+        assert await waited(split) == pytest.approx(PATIENCE)
+        assert await waited(split) == 0
 
     VirtualLoop(0).run(play())
 
@@ -85,23 +85,23 @@ def test_the_next_write_waits_until_who_waited_has_gone_on() -> None:
     """What was whole at one moment is taken, however quickly pieces follow each other."""
 
     async def play() -> None:
-        pieces = Pieces()
+        split = SplitWrite()
         order: list[str] = []
 
         async def write() -> None:
             for _ in range(3):
-                await pieces.next()
+                await split.before_write()
                 order.append("first piece")
-                pieces.came(100, PAGE - 100)
-                pieces.came(PAGE, 7)
+                split.record(100, PAGE - 100)
+                split.record(PAGE, 7)
                 order.append("rest")
 
         async def take() -> None:
-            await pieces.whole(PATIENCE)
-            assert not pieces.pending
+            await split.wait(PATIENCE)
+            assert not split.pending
             order.append("taken")
 
-        pieces.came(100, PAGE - 100)
+        split.record(100, PAGE - 100)
         taking = [asyncio.create_task(take()) for _ in range(2)]
         await asyncio.sleep(PATIENCE / 2)
         began = asyncio.get_running_loop().time()
@@ -116,40 +116,40 @@ def test_the_next_write_waits_until_who_waited_has_gone_on() -> None:
 def test_a_rest_that_is_here_is_waited_for() -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
-        pieces = Pieces()
-        for end in (lambda: pieces.came(PAGE, 7), pieces.end):
-            pieces.came(100, PAGE - 100)
-            loop.call_later(PATIENCE / 2, pieces.arrives)
+        split = SplitWrite()
+        for end in (lambda: split.record(PAGE, 7), split.end):
+            split.record(100, PAGE - 100)
+            loop.call_later(PATIENCE / 2, split.rest_arrives)
             loop.call_later(10, end)
-            assert await waited(pieces) == pytest.approx(10)
-        pieces.came(100, PAGE - 100)
-        assert await waited(pieces) == pytest.approx(PATIENCE), "that was another rest"
-        pieces.came(100, PAGE - 100)
-        pieces.arrives()
-        assert await waited(pieces) == pytest.approx(HERE_WAIT, abs=2 * PATIENCE), "D3"
+            assert await waited(split) == pytest.approx(10)
+        split.record(100, PAGE - 100)
+        assert await waited(split) == pytest.approx(PATIENCE), "that was another rest"
+        split.record(100, PAGE - 100)
+        split.rest_arrives()
+        assert await waited(split) == pytest.approx(ARRIVED_WAIT, abs=2 * PATIENCE), "D3"
 
     VirtualLoop(0).run(play())
 
 
 async def test_what_is_awaited_is_the_continuation() -> None:
-    pieces = Pieces()
-    assert not pieces.awaits(0)
-    pieces.came(100, PAGE - 100)
-    assert pieces.awaits(PAGE)
-    assert not pieces.awaits(100)
-    pieces.came(PAGE, 1)
-    assert not pieces.awaits(PAGE + 1)
+    split = SplitWrite()
+    assert not split.is_rest(0)
+    split.record(100, PAGE - 100)
+    assert split.is_rest(PAGE)
+    assert not split.is_rest(100)
+    split.record(PAGE, 1)
+    assert not split.is_rest(PAGE + 1)
 
 
 async def test_a_rest_that_came_while_the_process_stood_still_is_not_passed_over() -> None:
-    pieces = Pieces()
+    split = SplitWrite()
     reader, writer = os.pipe()
     taken = asyncio.Event()
 
     async def take() -> None:
         for _ in range(5):
             await asyncio.sleep(0)
-        pieces.came(PAGE, 7)
+        split.record(PAGE, 7)
         taken.set()
 
     def readable() -> None:
@@ -159,8 +159,8 @@ async def test_a_rest_that_came_while_the_process_stood_still_is_not_passed_over
     tasks: list[asyncio.Task[None]] = []
     try:
         asyncio.get_running_loop().add_reader(reader, readable)
-        pieces.came(100, PAGE - 100)
-        waiting = asyncio.create_task(pieces.whole(PATIENCE))
+        split.record(100, PAGE - 100)
+        waiting = asyncio.create_task(split.wait(PATIENCE))
         await asyncio.sleep(0)
         os.write(writer, b"x")
         stand_still(2 * PATIENCE)

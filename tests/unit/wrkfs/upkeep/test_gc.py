@@ -89,7 +89,7 @@ async def test_a_snapshot_that_is_too_old_holds_back_nothing(drive: Drive) -> No
     handle = await create(fs)
     await handle.write(0, BIG)
     await handle.close()
-    fs.stores.holds.longest = 0.0
+    fs.stores.holds.max_age = 0.0
     snapshot = await fs.open_snapshot(handle.ino)
     again = await other.open(handle.ino, os.O_WRONLY | os.O_TRUNC)
     await again.write(0, b"new")

@@ -1,0 +1,179 @@
+"""The open files of one session: reads, handles, and the release of inodes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from wrkfs.errors import Fenced, Missing, Unavailable, WrkfsError
+from wrkfs.handle import FileHandle, OpenFile
+from wrkfs.layout import FileLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from wrkfs.attribute_cache import AttributeCache
+    from wrkfs.stores import Stores
+    from wrkfs.types import BytesLike, FileMap, Ino
+    from wrkfs.write_path import WritePath
+
+    T = TypeVar("T")
+
+
+class OpenFileTable:
+    """The open files of one session by inode number (`HandleOwner`).
+
+    Critical section: `files` gains an entry, and the entry its handle, in one step. An entry leaves
+    with its last handle, after the dirty bytes are committed.
+    """
+
+    def __init__(
+        self,
+        files: dict[Ino, OpenFile],
+        stores: Stores,
+        write_path: WritePath,
+        attributes: AttributeCache,
+    ) -> None:
+        """`files` is empty; other code may read it, and only the table changes it."""
+        self._files = files
+        self._stores = stores
+        self._meta = stores.meta
+        self._reader = stores.reader
+        self._write_path = write_path
+        self._attributes = attributes
+        self.note_read = attributes.note_read
+        self.record = attributes.record
+
+    # -- opening and closing --
+
+    async def open_in_epoch(
+        self, call: Callable[[], Awaitable[T]], again: Callable[[T], Awaitable[object]]
+    ) -> tuple[T, int]:
+        """Make a call that opens a file; return its answer and the epoch the file is open in.
+
+        If the epoch changes meanwhile, `again` opens the file in the new epoch.
+        """
+        answer, epoch = await self._write_path.attempt(call)
+        while epoch != self._meta.epoch:
+            epoch = self._meta.epoch
+            await again(answer)
+        return answer, epoch
+
+    def add_handle(self, file_map: FileMap, flags: int, epoch: int) -> FileHandle:
+        """Return a new handle of a file that is open in `epoch`."""
+        ino = file_map.attr.ino
+        file = self._files.get(ino)
+        if file is None:
+            file = self._files[ino] = OpenFile(self, ino, self._write_path)
+        if file.layout is None or file.layout.version <= file_map.attr.version:
+            file.layout = FileLayout(self._stores.inspect(file_map))
+        handle = FileHandle(self, file, file_map.attr, flags, epoch)
+        file.handles.add(handle)
+        return handle
+
+    async def release(self, handle: FileHandle, file: OpenFile, *, all_files: bool) -> None:
+        """End a handle: commit its bytes, then release the inode."""
+        task = asyncio.create_task(self._release(handle, file, all_files))
+        self._write_path.tasks.add(task)
+        task.add_done_callback(self._write_path.tasks.discard)
+        # A cancelled caller does not interrupt it: the next open must see the bytes.
+        await asyncio.shield(task)
+
+    async def _release(self, handle: FileHandle, file: OpenFile, all_files: bool) -> None:
+        try:
+            if handle.writable:
+                await file.writer.commit(durable=True, all_files=all_files)
+        finally:
+            self._stores.holds.end(handle.hold)
+            file.handles.discard(handle)
+            if not file.handles and self._files.get(file.ino) is file:
+                del self._files[file.ino]
+        if handle.epoch == self._meta.epoch:
+            try:
+                await self._meta.release(file.ino)
+            except Fenced:
+                # The epoch has ended, and all its open files with it.
+                return
+
+    async def close(self) -> WrkfsError | None:
+        """Close all handles; return the last error that one of them reported."""
+        loss: WrkfsError | None = None
+        for file in list(self._files.values()):
+            for handle in list(file.handles):
+                try:
+                    await handle.close()
+                except WrkfsError as error:
+                    loss = error
+        return loss
+
+    # -- reading --
+
+    async def read(self, file: OpenFile, offset: int, size: int, ahead: int) -> BytesLike:
+        """Return bytes of an open file: committed before this call, or dirty in this session."""
+        await file.writer.settle()
+        # Dirty bytes first: a commit may move them to the database during this call.
+        dirty = file.writer.overlay(offset, offset + size)
+        dirty_end = file.writer.end
+        if len(dirty) == 1 and len(dirty[0][1]) == size:
+            return dirty[0][1]
+        layout = await self._layout(file)
+        end = min(offset + size, max(layout.size, dirty_end))
+        try:
+            data = await self._bytes(layout, offset, end, ahead)
+        except Missing:
+            # A compaction replaced slices of this version, and deleted their objects.
+            file.layout = None
+            fresh = await self._layout(file)
+            if fresh.between(offset, end) == layout.between(offset, end):
+                raise
+            end = min(offset + size, max(fresh.size, dirty_end))
+            data = await self._bytes(fresh, offset, end, ahead)
+        if not dirty or not data:
+            return data
+        merged = bytearray(data)
+        for pos, piece in dirty:
+            merged[pos - offset : pos - offset + len(piece)] = piece
+        return merged
+
+    async def read_snapshot(
+        self, handle: FileHandle, layout: FileLayout, offset: int, size: int, ahead: int
+    ) -> BytesLike:
+        """Return bytes of a snapshot. Slices are immutable, so no round trip is necessary."""
+        end = min(offset + size, layout.size)
+        try:
+            return await self._bytes(layout, offset, end, ahead)
+        except Missing:
+            fresh = FileLayout(await self._meta.file_map(handle.ino))
+            if self._stores.holds.expired(handle.hold):
+                hours = self._stores.holds.max_age / 3600
+                raise Unavailable(
+                    f"the snapshot is older than {hours:g} h, and its data may be deleted; "
+                    "open the file again"
+                ) from None
+            if fresh.version != layout.version or fresh.between(offset, end) == layout.between(
+                offset, end
+            ):
+                raise
+            handle.snapshot = fresh
+            return await self._bytes(fresh, offset, end, ahead)
+
+    async def _bytes(self, layout: FileLayout, start: int, end: int, ahead: int) -> BytesLike:
+        return b"" if end <= start else await self._reader.read(layout, start, end, ahead)
+
+    async def _layout(self, file: OpenFile) -> FileLayout:
+        """Return the current layout: one round trip, two if the file has changed."""
+        committed = self._attributes.committed.get(file.ino)
+        layout = file.layout
+        if layout is not None and (committed is None or committed.version <= layout.version):
+            attr = await self._meta.getattr(file.ino)
+            # After a crash of the database the same version may mean other bytes.
+            if attr.version == layout.version and file.layout is not None:
+                return layout
+        layout = FileLayout(self._stores.inspect(await self._meta.file_map(file.ino)))
+        if file.layout is None or file.layout.version <= layout.version:
+            file.layout = layout
+        return layout
+
+    def note_fragmented(self, ino: Ino) -> None:
+        """Record that a file may have many refs: upkeep compacts it."""
+        self._stores.note_fragmented(ino)
