@@ -1,1 +1,1 @@
-"""The drive: a POSIX filesystem over PostgreSQL and S3. Knows no FUSE, no HTTP."""
+"""The drive: a POSIX filesystem on PostgreSQL and S3. It does not know FUSE or HTTP."""

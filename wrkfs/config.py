@@ -1,7 +1,7 @@
-"""Configuration of one volume and the file it travels in.
+"""Configuration of one volume, and its credential file.
 
-The credential file is JSON, mode 0600, or arrives on an inherited pipe. It holds secrets: never
-pass its content on a command line or in the environment.
+The credentials are a JSON file with mode 0600, or arrive on an inherited pipe. They contain
+secrets: never pass them on a command line or in the environment.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MIB = 1024 * 1024
 
 
 class ConfigError(Exception):
-    """The credential file is unreadable, readable by others, or has wrong fields."""
+    """The credential file cannot be read, is readable by other users, or has wrong fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """Where a volume's blocks live. `prefix` has no trailing slash; every key is below it."""
+    """The object store of a volume. `prefix` has no trailing slash and begins every key."""
 
     endpoint: str
     bucket: str
@@ -36,9 +36,9 @@ class StoreConfig:
 
 @dataclass(frozen=True, slots=True)
 class VolumeConfig:
-    """Everything a process needs to serve one volume.
+    """Database, object store and credentials of one volume.
 
-    `meta_dsn` is the PostgreSQL connection string of the volume's own role; `schema` its schema.
+    `meta_dsn` is the PostgreSQL connection string of the volume's own role, `schema` its schema.
     """
 
     volume: str
@@ -47,12 +47,12 @@ class VolumeConfig:
     store: StoreConfig = field(repr=False)
 
     def to_json(self) -> str:
-        """The credential file's text. Contains secrets."""
+        """Return the text of the credential file. It contains secrets."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> VolumeConfig:
-        """Parses a credential file's text; raises ConfigError naming the wrong field."""
+        """Parse the text of a credential file. Raises ConfigError, which names the wrong field."""
         try:
             raw = json.loads(text)
         except ValueError:
@@ -63,7 +63,7 @@ class VolumeConfig:
 
     @classmethod
     def from_file(cls, path: Path) -> VolumeConfig:
-        """Reads a credential file; refuses one that group or others can read."""
+        """Read a credential file. Raises ConfigError, also if group or others can read it."""
         try:
             with path.open(encoding="utf-8") as file:
                 mode = os.fstat(file.fileno()).st_mode
@@ -76,10 +76,11 @@ class VolumeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one Filesystem may take of its host, in bytes.
+    """Limits of one Filesystem on its host, in bytes.
 
-    `blocks`: cached blocks in memory. `dirty`: written and not yet committed; writers wait above
-    it. `disk`: the disk cache below `cache_dir`; None keeps none.
+    `blocks`: cached blocks in memory. `dirty`: bytes that are written and not committed; at the
+    limit writers wait. `disk`: size of the disk cache below `cache_dir`; without a directory or
+    with 0 there is no disk cache.
     """
 
     blocks: int = 64 * MIB
@@ -91,10 +92,10 @@ class Limits:
 def _check_fields(cls: type, raw: object, where: str) -> None:
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: not an object")
-    wanted = {f.name for f in fields(cls)}
-    for name in sorted(wanted ^ raw.keys()):
-        problem = "missing" if name in wanted else "unknown"
+    names = {f.name for f in fields(cls)}
+    for name in sorted(names ^ raw.keys()):
+        problem = "missing" if name in names else "unknown"
         raise ConfigError(f"{where}: {problem} field {name!r}")
-    for name in sorted(wanted - {"store"}):
+    for name in sorted(names - {"store"}):
         if not isinstance(raw[name], str):
             raise ConfigError(f"{where}: field {name!r} is not a string")

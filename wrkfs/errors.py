@@ -12,11 +12,11 @@
     ├── NoSpace ENOSPC           ├── QuotaExceeded EDQUOT     ├── Stale ESTALE
     ├── BadDescriptor EBADF      ├── PreconditionFailed ECANCELED
     └── StorageError EIO
-        ├── Corrupt              the store gave other bytes than were written
-        │   └── Missing          the object is not there
-        ├── Unavailable          database or store out for longer than the deadline
-        ├── Fenced               this session has expired; it is never revived
-        └── Doubtful             nobody knows whether the call was applied
+        ├── Corrupt              the store returned other bytes than were written
+        │   └── Missing          the object does not exist
+        ├── Unavailable          no answer from database or store within the deadline
+        ├── Fenced               this session has expired
+        └── Doubtful             the outcome of the call is unknown
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import ClassVar
 
 
 class WrkfsError(Exception):
-    """Base of everything the drive raises on purpose; `errno` is what a program is told."""
+    """Base class of the drive's errors; programs receive `errno`."""
 
     errno: ClassVar[int] = _errno.EIO
 
@@ -44,19 +44,19 @@ class NotFound(WrkfsError):
 
 
 class Exists(WrkfsError):
-    """The name is taken."""
+    """The name exists already."""
 
     errno = _errno.EEXIST
 
 
 class NotDirectory(WrkfsError):
-    """A directory was needed."""
+    """The inode is not a directory."""
 
     errno = _errno.ENOTDIR
 
 
 class IsDirectory(WrkfsError):
-    """A directory stands where a file was needed."""
+    """The inode is a directory, and the operation needs a file."""
 
     errno = _errno.EISDIR
 
@@ -68,25 +68,25 @@ class NotEmpty(WrkfsError):
 
 
 class NameTooLong(WrkfsError):
-    """Name above NAME_MAX or path above PATH_MAX."""
+    """The name is longer than NAME_MAX, or the path longer than PATH_MAX."""
 
     errno = _errno.ENAMETOOLONG
 
 
 class TooManyLinks(WrkfsError):
-    """LINK_MAX reached."""
+    """The inode has LINK_MAX names."""
 
     errno = _errno.EMLINK
 
 
 class SymlinkLoop(WrkfsError):
-    """More than 40 symbolic links on one path."""
+    """The path contains more than 40 symbolic links."""
 
     errno = _errno.ELOOP
 
 
 class InvalidArgument(WrkfsError):
-    """The call makes no sense (a directory moved into itself, bad flags)."""
+    """The call is invalid (a directory moved into itself, bad flags)."""
 
     errno = _errno.EINVAL
 
@@ -104,13 +104,13 @@ class AccessDenied(WrkfsError):
 
 
 class NotSupported(WrkfsError):
-    """The drive does not offer this operation."""
+    """The drive does not support this operation."""
 
     errno = _errno.ENOTSUP
 
 
 class NoData(WrkfsError):
-    """No such extended attribute."""
+    """The extended attribute does not exist."""
 
     errno = _errno.ENODATA
 
@@ -122,7 +122,7 @@ class OutOfRange(WrkfsError):
 
 
 class FileTooBig(WrkfsError):
-    """Beyond the largest file size."""
+    """The file would exceed the maximum size."""
 
     errno = _errno.EFBIG
 
@@ -134,7 +134,7 @@ class ArgumentTooBig(WrkfsError):
 
 
 class CrossDevice(WrkfsError):
-    """Both names must be on one volume."""
+    """The two names are on different volumes."""
 
     errno = _errno.EXDEV
 
@@ -146,7 +146,7 @@ class Busy(WrkfsError):
 
 
 class NoSpace(WrkfsError):
-    """The store has no room."""
+    """The store is full."""
 
     errno = _errno.ENOSPC
 
@@ -158,25 +158,25 @@ class QuotaExceeded(WrkfsError):
 
 
 class Stale(WrkfsError):
-    """The inode is gone."""
+    """The inode no longer exists."""
 
     errno = _errno.ESTALE
 
 
 class BadDescriptor(WrkfsError):
-    """The handle is closed or was opened for something else."""
+    """The handle is closed, or its access mode does not permit the call."""
 
     errno = _errno.EBADF
 
 
 class PreconditionFailed(WrkfsError):
-    """`publish` found another version than the caller demanded."""
+    """The file has another version than the caller requires."""
 
     errno = _errno.ECANCELED
 
 
 class StorageError(WrkfsError):
-    """Database or object store failed."""
+    """The database or the object store failed."""
 
 
 class Corrupt(StorageError):
@@ -184,23 +184,23 @@ class Corrupt(StorageError):
 
 
 class Missing(Corrupt):
-    """The object store has no such object: lost, or a compaction has replaced it since."""
+    """The object does not exist: it is lost, or a compaction has replaced it."""
 
 
 class Unavailable(StorageError):
-    """Database or object store did not answer within the deadline."""
+    """The database or the object store did not answer within the deadline."""
 
 
 class Fenced(StorageError):
-    """The session has expired and is never revived; the call that says so changed nothing."""
+    """The session has expired for good. The call changed nothing."""
 
 
 class Doubtful(StorageError):
-    """A call lost its answer and its session was fenced before it could be asked for again."""
+    """The outcome is unknown: the answer was lost, and then the session was fenced."""
 
 
 def by_errno(number: int, detail: str = "") -> WrkfsError:
-    """The error for an errno that a SQL function returned; StorageError for unknown numbers."""
+    """Return the error for an errno of a SQL function; StorageError for unknown numbers."""
     return _BY_ERRNO.get(number, StorageError)(detail)
 
 

@@ -1,4 +1,4 @@
-"""How a `Filesystem` does: whether its stores answer, what it uses, what it still has to write."""
+"""Health of a `Filesystem`: answers of its stores, usage, and bytes that are not committed."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from wrkfs.types import StatFs
 
 PATIENCE = 2.0
-"""Seconds that each store has to answer."""
+"""Maximum number of seconds for the answer of each store."""
 NO_SLICE = SliceId(0)
-"""No slice has this id: to ask for it shows that the store answers."""
-WELL = "ok"
+"""An id that no slice has. A request for it shows that the store answers."""
+HEALTHY = "ok"
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One answer. Sizes in bytes; limits are None when there is none.
+    """Health of a Filesystem. Sizes in bytes; a limit is None if there is none.
 
-    `health` is `ok` or says what is wrong. Use and limits are None while the database is away.
-    `pending_bytes` are written and not committed yet; `memory_bytes` is the process's resident set.
+    `health` is `ok` or an error text. Usage and limits are None if the database does not answer.
+    `pending_bytes` are written and not committed. `memory_bytes` is the process's resident set.
     """
 
     health: str
@@ -46,18 +46,18 @@ class Health:
 
 
 async def health(fs: Filesystem, *, patience: float = PATIENCE) -> Health:
-    """Asks both stores, in at most `patience` seconds."""
-    (used, database), store = await asyncio.gather(_use(fs, patience), _store(fs, patience))
+    """Check both stores, in at most `patience` seconds."""
+    (usage, database), store = await asyncio.gather(_usage(fs, patience), _store(fs, patience))
     pending, files = fs.load
     cache = fs.cache_usage
     disk = cache.disk
-    wrong = [problem for problem in (database, store) if problem]
+    problems = [problem for problem in (database, store) if problem]
     return Health(
-        health="; ".join(wrong) or WELL,
-        bytes_used=None if used is None else used.bytes_used,
-        bytes_limit=None if used is None else used.bytes_limit,
-        inodes_used=None if used is None else used.inodes_used,
-        inodes_limit=None if used is None else used.inodes_limit,
+        health="; ".join(problems) or HEALTHY,
+        bytes_used=None if usage is None else usage.bytes_used,
+        bytes_limit=None if usage is None else usage.bytes_limit,
+        inodes_used=None if usage is None else usage.inodes_used,
+        inodes_limit=None if usage is None else usage.inodes_limit,
         pending_bytes=pending,
         open_files=files,
         cache_memory_bytes=cache.memory,
@@ -68,14 +68,14 @@ async def health(fs: Filesystem, *, patience: float = PATIENCE) -> Health:
     )
 
 
-async def _use(fs: Filesystem, patience: float) -> tuple[StatFs | None, str]:
+async def _usage(fs: Filesystem, patience: float) -> tuple[StatFs | None, str]:
     try:
         async with asyncio.timeout(patience):
             return await fs.statfs(), ""
     except TimeoutError:
         return None, f"the metadata database has not answered for {patience:g} s"
     except WrkfsError as error:
-        return None, f"the metadata database refuses: {error}"
+        return None, f"the metadata database reports an error: {error}"
 
 
 async def _store(fs: Filesystem, patience: float) -> str:
@@ -88,7 +88,7 @@ async def _store(fs: Filesystem, patience: float) -> str:
     except Missing:
         return ""
     except WrkfsError as error:
-        return f"the object store refuses: {error}"
+        return f"the object store reports an error: {error}"
     return ""
 
 

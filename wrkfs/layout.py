@@ -1,7 +1,7 @@
-"""How a file's bytes are laid out in slices and blocks. Pure arithmetic.
+"""The layout of a file's bytes in slices and blocks. Pure arithmetic.
 
-A slice is one contiguous write. It is stored as blocks of at most `BLOCK_SIZE`, immutable objects
-named `<prefix>/<slice id>/<n>`; slices of at most `INLINE_MAX` bytes stand in PostgreSQL instead.
+A slice is one contiguous write. It is stored as blocks of at most `BLOCK_SIZE`, which are immutable
+objects named `<prefix>/<slice id>/<n>`. Slices of at most `INLINE_MAX` bytes are in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ KIB = 1024
 MIB = 1024 * KIB
 
 CHUNK_SIZE = 64 * MIB
-"""Logical range of a file under which slice rows are indexed."""
+"""Bytes of a file that one key of the slice index covers."""
 BLOCK_SIZE = 4 * MIB
-"""Largest object; a slice's last block may be shorter."""
+"""Maximum size of an object; a slice's last block may be shorter."""
 SLICE_MAX = 256 * MIB
-"""Largest slice: garbage collection looks for no more blocks than these."""
+"""Maximum size of a slice, and so of the blocks that garbage collection deletes for an id."""
 INLINE_MAX = 64 * KIB
-"""Slices up to this size are stored in PostgreSQL, with no object at all."""
+"""Maximum size of a slice that PostgreSQL stores, without an object."""
 FRAGMENTED = 256
-"""Refs from which on a file may need compaction: its map costs about a millisecond then."""
+"""Number of refs from which a file may need compaction: then its map takes about a millisecond."""
 CHECKSUM_UNIT = 128 * KIB
-"""Grain of crc32c sums inside a block, so that a ranged read can be checked."""
+"""Number of bytes of one crc32c sum. A ranged read of whole units can be checked."""
 NAME_MAX = 255
-"""Longest file name, bytes (Linux)."""
+"""Maximum length of a file name, in bytes (Linux)."""
 PATH_MAX = 4096
-"""Longest path and symlink target, bytes (Linux)."""
+"""Maximum length of a path or symlink target, in bytes (Linux)."""
 LINK_MAX = 65000
-"""Most hard links of one file (EMLINK above)."""
+"""Maximum number of hard links of one file (EMLINK above)."""
 MAX_FILE_SIZE = (1 << 63) - 1
-"""Largest offset that a Linux file can have."""
+"""Maximum size of a Linux file."""
 
 
 def block_key(prefix: str, slice_id: SliceId, index: int) -> str:
-    """Object key of block `index` of a slice. `prefix` has no trailing slash."""
+    """Return the object key of block `index` of a slice. `prefix` has no trailing slash."""
     return f"{prefix}/{slice_id}/{index}"
 
 
 def block_count(size: int) -> int:
-    """Number of blocks of a slice of `size` bytes."""
+    """Return the number of blocks of a slice of `size` bytes."""
     return -(-size // BLOCK_SIZE)
 
 
 def unit_count(size: int) -> int:
-    """Number of checksums of a slice of `size` bytes (blocks hold whole units)."""
+    """Return the number of checksums of a slice of `size` bytes. Blocks contain whole units."""
     return -(-size // CHECKSUM_UNIT)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """File range [start, end) that shows bytes of one slice."""
+    """File range [start, end) whose bytes are in one slice."""
 
     start: int
     end: int
@@ -70,12 +70,12 @@ class Segment:
 
 
 class FileLayout:
-    """What each byte of a file shows: segments that do not overlap, in file order; else holes."""
+    """The segments of a file in order, without overlaps. Ranges without a segment are holes."""
 
     __slots__ = ("_segments", "_starts", "size", "version")
 
     def __init__(self, file_map: FileMap) -> None:
-        """Overlays the slices, oldest first. Raises Corrupt for rows that cannot be."""
+        """Overlay the slices, oldest first. Raises Corrupt for invalid rows."""
         self.size = file_map.attr.size
         self.version = file_map.attr.version
         segments: list[Segment] = []
@@ -83,26 +83,26 @@ class FileLayout:
             _check(ref)
             end = min(ref.pos + ref.length, self.size)
             if ref.pos < end:
-                _lay(segments, Segment(ref.pos, end, ref))
+                _overlay(segments, Segment(ref.pos, end, ref))
         self._segments = segments
         self._starts = [segment.start for segment in segments]
 
     def between(self, start: int, end: int) -> list[Segment]:
-        """The segments within [start, end), cut to it, in file order."""
-        found = []
+        """Return the segments within [start, end), cut to that range, in file order."""
+        segments = []
         index = max(0, bisect_right(self._starts, start) - 1)
         while index < len(self._segments) and self._segments[index].start < end:
             segment = self._segments[index]
             if segment.end > start:
                 low, high = max(start, segment.start), min(end, segment.end)
-                found.append(Segment(low, high, segment.ref))
+                segments.append(Segment(low, high, segment.ref))
             index += 1
-        return found
+        return segments
 
 
 def _check(ref: SliceRef) -> None:
-    """Rows come from a database that the volume's owner can write: nothing in them is trusted."""
-    sane = (
+    """Check a row. Rows are not trusted, because the volume's owner can write the database."""
+    valid = (
         ref.pos >= 0
         and ref.off >= 0
         and ref.length > 0
@@ -110,17 +110,19 @@ def _check(ref: SliceRef) -> None:
         and ref.pos + ref.length <= MAX_FILE_SIZE
         and ref.slice_id > 0
     )
-    if not sane:
-        raise Corrupt(f"slice {ref.slice_id} has impossible bounds")
+    if not valid:
+        raise Corrupt(f"the row of slice {ref.slice_id} has an impossible offset or length")
     if ref.inline is not None:
         if len(ref.inline) != ref.size:
-            raise Corrupt(f"slice {ref.slice_id} has not the length that its row tells")
+            raise Corrupt(
+                f"slice {ref.slice_id} has {len(ref.inline)} bytes; its row says {ref.size}"
+            )
     elif len(ref.checksums) != 4 * unit_count(ref.size):
-        raise Corrupt(f"slice {ref.slice_id} has not one checksum for each unit")
+        raise Corrupt(f"slice {ref.slice_id} has a wrong number of checksums")
 
 
-def _lay(segments: list[Segment], new: Segment) -> None:
-    """Puts a newer segment over the ones it covers."""
+def _overlay(segments: list[Segment], new: Segment) -> None:
+    """Insert a newer segment; it replaces what it covers."""
     if not segments or segments[-1].end <= new.start:
         segments.append(new)
         return

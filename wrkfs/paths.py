@@ -1,4 +1,4 @@
-"""Paths: bytes to inodes. The only home of `..`, NUL, length limits and the symlink policy."""
+"""Resolves paths to inodes: the only module for `..`, NUL, length limits and the symlink policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from wrkfs.types import Attr, Ino
 
     class Tree(Protocol):
-        """What `resolve` needs of a Filesystem."""
+        """The calls of a Filesystem that `resolve` uses."""
 
         async def lookup(self, parent: Ino, name: bytes) -> Attr: ...
         async def getattr(self, ino: Ino) -> Attr: ...
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 MAX_SYMLINKS = 40
-"""Symbolic links on one path (Linux)."""
+"""Maximum number of symbolic links on one path (Linux)."""
 MOUNT_POINT = b"/wrk"
-"""Where boxes see the volume: an absolute target counts only below it."""
+"""Mount point in boxes. An absolute link target must be below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Where a path leads. The root is its own parent and has the empty name.
+    """The result of `resolve`. The root is its own parent, and its name is empty.
 
-    `attr` is None when the last name does not exist.
+    `attr` is None if the last name does not exist.
     """
 
     parent: Ino
@@ -43,65 +43,65 @@ class Resolved:
 
 
 def split(path: bytes) -> list[bytes]:
-    """The names of a path from outside; empty segments collapse, so `` and `/` give [].
+    """Return the names of a path. Empty segments are dropped, so `` and `/` give [].
 
     Raises InvalidArgument for `.`, `..` and NUL, NameTooLong above the limits.
     """
     if b"\0" in path:
-        raise InvalidArgument("NUL in a path")
+        raise InvalidArgument("the path contains a NUL byte")
     if len(path) > PATH_MAX:
-        raise NameTooLong(f"path of {len(path)} bytes; at most {PATH_MAX} are allowed")
+        raise NameTooLong(f"the path has {len(path)} bytes; at most {PATH_MAX} are allowed")
     names = [name for name in path.split(b"/") if name]
     for name in names:
         if name in (b".", b".."):
             raise InvalidArgument("`.` and `..` are not allowed in a path")
         if len(name) > NAME_MAX:
-            raise NameTooLong(f"name of {len(name)} bytes; at most {NAME_MAX} are allowed")
+            raise NameTooLong(f"the name has {len(name)} bytes; at most {NAME_MAX} are allowed")
     return names
 
 
 async def resolve(fs: Tree, path: bytes, *, follow: bool = True) -> Resolved:
-    """Walks a path from the root. `follow` tells whether a last symbolic link is followed.
+    """Walk a path from the root. With `follow`, a symbolic link as last name is followed.
 
-    Links are resolved inside the volume; one that leads out of it is NotFound. Raises NotFound and
-    NotDirectory for what stands before the last name, SymlinkLoop, and what `split` raises.
+    Links are resolved inside the volume. A link that points outside it raises NotFound. Raises
+    NotFound and NotDirectory for names before the last one, SymlinkLoop, and the errors of `split`.
     """
-    todo = deque(split(path))
+    steps = deque(split(path))
     directory, name, attr = ROOT_INO, b"", await fs.getattr(ROOT_INO)
     links = 0
-    while todo:
-        step = todo.popleft()
+    while steps:
+        step = steps.popleft()
         if not attr.is_dir:
             raise NotDirectory
         if step == b"..":
-            # Only from a link's target. Above the root there is nothing of the volume.
+            # From a link's target, because `split` rejects it. The root has no parent in a volume.
             if attr.ino == ROOT_INO:
                 raise NotFound
             attr = await fs.getattr(await fs.parent(attr.ino))
             directory, name = attr.ino, b""
             continue
-        inside = attr.ino
+        parent = attr.ino
         try:
-            found = await fs.lookup(inside, step)
+            child = await fs.lookup(parent, step)
         except NotFound:
-            if todo:
+            if steps:
                 raise
-            return Resolved(inside, step, None)
-        if found.is_symlink and (todo or follow):
+            return Resolved(parent, step, None)
+        if child.is_symlink and (steps or follow):
             links += 1
             if links > MAX_SYMLINKS:
                 raise SymlinkLoop
-            target = await fs.readlink(found.ino)
-            todo.extendleft(reversed(_target_names(target)))
+            target = await fs.readlink(child.ino)
+            steps.extendleft(reversed(_target_names(target)))
             if target.startswith(b"/"):
                 directory, name, attr = ROOT_INO, b"", await fs.getattr(ROOT_INO)
             continue
-        directory, name, attr = inside, step, found
+        directory, name, attr = parent, step, child
     return Resolved(directory, name, attr)
 
 
 def _target_names(target: bytes) -> list[bytes]:
-    """The steps of a link's target, relative to the link's directory or to the root."""
+    """Return the names of a link's target, relative to the link's directory or to the root."""
     if target.startswith(b"/"):
         if target != MOUNT_POINT and not target.startswith(MOUNT_POINT + b"/"):
             raise NotFound

@@ -1,8 +1,8 @@
-"""Reading: memory, then the disk cache, then ranged GETs; sums checked; sequential read-ahead.
+"""Reads of blocks: memory, then the disk cache, then ranged GETs, with checksums and read-ahead.
 
-What may be in memory: the cache's bound, and the fetches in flight. Blocks are fetched whole only
-for sequential readers, and only while what was fetched ahead and not read yet stays below a share
-of the cache: with more readers than it can serve so, each fetches just what it is asked for.
+The memory limit covers the cache; blocks in flight come on top. Whole blocks are fetched only for
+sequential readers, and only while unread bytes use less than a share of the cache. With more
+readers than that, each one fetches exactly the bytes of its request.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from wrkfs.types import BytesLike, SliceRef
 
 FETCHES = 16
-"""GETs in flight of one Filesystem."""
+"""Maximum number of concurrent GETs of one Filesystem."""
 PREFETCHES = 12
-"""Of these, whole blocks: the others are left to who waits for a few bytes."""
+"""Maximum number of concurrent GETs of whole blocks. The others are for small reads."""
 AHEAD_MIN = 4 * MIB
 AHEAD_MAX = 64 * MIB
-"""Read-ahead window: doubles from the first to the second while reading stays sequential."""
-MAX_LOOKED = 256
-"""Pieces that one read looks at to find what to fetch ahead."""
+"""Read-ahead window: doubles from the minimum to the maximum while reads are sequential."""
+MAX_SCANNED = 256
+"""Maximum number of pieces that one read examines for read-ahead."""
 AHEAD_SHARE = 0.75
-"""Share of the cache that may be taken by what is fetched ahead and not read yet."""
+"""Share of the cache that unread bytes may use."""
 REORDER = 4 * MIB
-"""How far the kernel's own read-ahead may bring sequential requests out of order."""
+"""Maximum distance by which the kernel's own read-ahead reorders sequential requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """Bytes of blocks in memory, their bound, and the disk cache, if there is one."""
+    """Bytes of blocks in memory, their limit, and the disk cache, if there is one."""
 
     memory: int
     limit: int
@@ -48,7 +48,7 @@ class CacheUsage:
 
 
 class ReadAhead:
-    """How sequential one handle reads."""
+    """Detects sequential reads of one handle."""
 
     __slots__ = ("_expected", "_window")
 
@@ -57,7 +57,7 @@ class ReadAhead:
         self._window = 0
 
     def plan(self, offset: int, size: int) -> int:
-        """Bytes to fetch beyond this read; 0 while the reader jumps or has just begun."""
+        """Return the number of bytes to fetch beyond this read; 0 after a seek and at the start."""
         end = offset + size
         if offset == 0 and self._expected == 0:
             self._window = 0
@@ -72,11 +72,11 @@ class ReadAhead:
 
 
 class BlockReader:
-    """Fetches what layouts show, for all files of one Filesystem.
+    """Reads the bytes of layouts, for all files of one Filesystem.
 
-    Critical section: none across an await; whole blocks under way are in `_fetching`, so that
-    several readers of one block wait for one GET. `_coming` is what they will add to the cache's
-    unread bytes; it changes in the step in which a fetch enters or leaves.
+    Critical section: none across an await. `_fetching` contains the GETs of whole blocks, so that
+    several readers of one block wait for one GET. `_incoming` is the number of bytes that these
+    GETs will add to the cache's unread bytes; it changes in the same step as `_fetching`.
     """
 
     def __init__(
@@ -91,42 +91,43 @@ class BlockReader:
         self._cache = BlockCache(cache_size)
         self._disk = disk
         self._fetching: dict[BlockId, asyncio.Task[memoryview]] = {}
-        self._coming = 0
+        self._incoming = 0
         self._slots = asyncio.Semaphore(FETCHES)
 
     @property
     def usage(self) -> CacheUsage:
-        """What the caches hold."""
+        """Usage of the caches."""
         disk = None if self._disk is None else self._disk.usage
         return CacheUsage(self._cache.size, self._cache.limit, disk)
 
     async def read(self, layout: FileLayout, start: int, end: int, ahead: int) -> BytesLike:
-        """The committed bytes [start, end), holes as zeros; starts `ahead` bytes of prefetch.
+        """Return the committed bytes [start, end), with zeros for holes.
 
-        Raises Corrupt when the store's bytes are not the written ones, Unavailable.
+        Also starts to fetch the next `ahead` bytes. Raises Corrupt if the store returns other bytes
+        than were written, Unavailable.
         """
         self._cache.note_read(end - start)
         segments = layout.between(start, end)
-        wanted = [piece for segment in segments for piece in _block_pieces(segment)]
-        found: list[BytesLike] = [b""] * len(wanted)
+        pieces = [piece for segment in segments for piece in _block_pieces(segment)]
+        buffers: list[BytesLike] = [b""] * len(pieces)
         missing = []
-        for number, (segment, index, low, high) in enumerate(wanted):
-            ready = self._at_hand(segment.ref, index, low, high)
-            if ready is None:
+        for number, (segment, index, low, high) in enumerate(pieces):
+            cached = self._cached(segment.ref, index, low, high)
+            if cached is None:
                 missing.append(number)
             else:
-                found[number] = ready
+                buffers[number] = cached
         if missing:
-            fetches = [asyncio.create_task(self._fetch(*wanted[n], ahead > 0)) for n in missing]
+            fetches = [asyncio.create_task(self._fetch(*pieces[n], ahead > 0)) for n in missing]
             self._prefetch(layout, end, ahead)
             for number, data in zip(missing, await _all(fetches), strict=True):
-                found[number] = data
+                buffers[number] = data
         else:
             self._prefetch(layout, end, ahead)
-        return _assemble(start, end, wanted, found)
+        return _assemble(start, end, pieces, buffers)
 
     async def close(self) -> None:
-        """Ends prefetches."""
+        """Cancel fetches, and close the disk cache."""
         tasks = list(self._fetching.values())
         for task in tasks:
             task.cancel()
@@ -134,7 +135,7 @@ class BlockReader:
         if self._disk is not None:
             await self._disk.close()
 
-    def _at_hand(self, ref: SliceRef, index: int, low: int, high: int) -> memoryview | None:
+    def _cached(self, ref: SliceRef, index: int, low: int, high: int) -> memoryview | None:
         if ref.inline is not None:
             return memoryview(ref.inline)[low:high]
         return self._cache.find((ref.slice_id, index), low, high)
@@ -142,7 +143,7 @@ class BlockReader:
     async def _fetch(
         self, segment: Segment, index: int, low: int, high: int, whole: bool
     ) -> memoryview:
-        """Bytes [low, high) of one block: of the whole block if it is being, or to be, fetched."""
+        """Return bytes [low, high) of one block. Waits for a fetch of the whole block, if any."""
         ref = segment.ref
         key = (ref.slice_id, index)
         task = self._fetching.get(key)
@@ -150,72 +151,74 @@ class BlockReader:
             task = self._start(ref, index)
         if task is not None:
             data = await asyncio.shield(task)
-            # Counts as read where the cache has it still.
+            # This marks the bytes as read, if the cache still has them.
             self._cache.find(key, low, high)
             return data[low:high]
         first = low - low % CHECKSUM_UNIT
         last = min(-(-high // CHECKSUM_UNIT) * CHECKSUM_UNIT, _block_size(ref, index))
         data = await self._load(ref, index, first, last)
-        # A sequential reader does not come back for units that it has read wholly.
+        # A sequential reader does not read the same whole units again.
         if not whole or last - first > high - low:
             self._cache.add(key, first, data)
         return data[low - first : high - first]
 
     def _prefetch(self, layout: FileLayout, end: int, ahead: int) -> None:
-        """Starts fetching what comes next; looks at few pieces of a file in many."""
-        looked = 0
+        """Start to fetch the next `ahead` bytes. Examines about MAX_SCANNED pieces at most."""
+        scanned = 0
         for start in range(end, end + ahead, BLOCK_SIZE):
             for segment in layout.between(start, min(start + BLOCK_SIZE, end + ahead)):
                 for piece in _block_pieces(segment):
                     if not self._has_room():
                         return
                     self._prefetch_piece(*piece)
-                    looked += 1
-            if looked >= MAX_LOOKED:
+                    scanned += 1
+            if scanned >= MAX_SCANNED:
                 return
 
     def _prefetch_piece(self, segment: Segment, index: int, low: int, high: int) -> None:
         ref = segment.ref
         key = (ref.slice_id, index)
-        known = key in self._fetching or self._cache.holds(key, low, high)
-        if ref.inline is None and not known:
+        available = key in self._fetching or self._cache.contains(key, low, high)
+        if ref.inline is None and not available:
             self._start(ref, index)
 
     def _has_room(self) -> bool:
-        """Whether one more whole block may be fetched."""
-        coming = self._cache.unread + self._coming + BLOCK_SIZE
-        return len(self._fetching) < PREFETCHES and coming <= self._cache.limit * AHEAD_SHARE
+        """Return True if one more whole block may be fetched."""
+        unread = self._cache.unread + self._incoming + BLOCK_SIZE
+        return len(self._fetching) < PREFETCHES and unread <= self._cache.limit * AHEAD_SHARE
 
     def _start(self, ref: SliceRef, index: int) -> asyncio.Task[memoryview]:
         key, size = (ref.slice_id, index), _block_size(ref, index)
         task = asyncio.create_task(self._load(ref, index, 0, size))
         self._fetching[key] = task
-        self._coming += size
+        self._incoming += size
         until = min(size, ref.off + ref.length - index * BLOCK_SIZE)
-        task.add_done_callback(lambda done: self._fetched(key, size, until, done))
+        task.add_done_callback(lambda task: self._on_fetched(key, size, until, task))
         return task
 
-    def _fetched(self, key: BlockId, size: int, until: int, task: asyncio.Task[memoryview]) -> None:
+    def _on_fetched(
+        self, key: BlockId, size: int, until: int, task: asyncio.Task[memoryview]
+    ) -> None:
         del self._fetching[key]
-        self._coming -= size
-        # Asking for the error marks it as seen: who waits for the block gets it from the task, and
-        # a read that needs the block of a failed prefetch asks the store itself.
+        self._incoming -= size
+        # `exception` marks the error as retrieved. A read that waits for the task raises it. A
+        # later read of the block makes its own request to the store.
         if not task.cancelled() and task.exception() is None:
             self._cache.add(key, 0, task.result(), until=until)
 
-    async def _sound(self, key: str, first: int, length: int, sums: bytes) -> memoryview:
-        """Bytes of the store that match their sums; asked for once more if they do not."""
+    async def _get_checked(self, key: str, first: int, length: int, sums: bytes) -> memoryview:
+        """Return bytes of the store that match their sums; try twice."""
         data = await self._blocks.get(key, first, length)
         try:
             check(data, sums, key)
         except Corrupt:
-            # Perhaps it was only the way here that changed them.
+            # The network may have changed the bytes.
             data = await self._blocks.get(key, first, length)
             check(data, sums, key)
         return data
 
     async def _load(self, ref: SliceRef, index: int, first: int, last: int) -> memoryview:
-        """Whole units [first, last) of a block, checked."""
+        """Return whole units [first, last) of a block, checked."""
         key = block_key(self._prefix, ref.slice_id, index)
         unit = (index * BLOCK_SIZE + first) // CHECKSUM_UNIT
         units = -(-(last - first) // CHECKSUM_UNIT)
@@ -223,7 +226,7 @@ class BlockReader:
         async with self._slots:
             data = await self._from_disk((ref.slice_id, index), first, last, sums)
             if data is None:
-                data = await self._sound(key, first, last - first, sums)
+                data = await self._get_checked(key, first, last - first, sums)
                 if self._disk is not None:
                     self._disk.put((ref.slice_id, index), first, data)
         return data
@@ -231,7 +234,7 @@ class BlockReader:
     async def _from_disk(
         self, block: BlockId, first: int, last: int, sums: bytes
     ) -> memoryview | None:
-        """What the disk cache has, if it is what was written."""
+        """Return bytes of the disk cache that match their sums; None on a miss."""
         if self._disk is None:
             return None
         data = await self._disk.get(block, first, last)
@@ -249,7 +252,7 @@ def _block_size(ref: SliceRef, index: int) -> int:
 
 
 def _block_pieces(segment: Segment) -> list[tuple[Segment, int, int, int]]:
-    """A segment cut at block borders: (the piece's segment, block index, low, high in the block).
+    """Cut a segment at block borders: (the piece's segment, block index, low, high in the block).
 
     An inline slice is one piece of block 0.
     """
@@ -266,7 +269,7 @@ def _block_pieces(segment: Segment) -> list[tuple[Segment, int, int, int]]:
 
 
 async def _all(fetches: list[asyncio.Task[memoryview]]) -> list[memoryview]:
-    """All results, or the first error after all have ended."""
+    """Return all results, or raise the first error after all have ended."""
     outcomes = await asyncio.gather(*fetches, return_exceptions=True)
     results = []
     for outcome in outcomes:
@@ -279,15 +282,15 @@ async def _all(fetches: list[asyncio.Task[memoryview]]) -> list[memoryview]:
 def _assemble(
     start: int,
     end: int,
-    wanted: list[tuple[Segment, int, int, int]],
-    found: list[BytesLike],
+    pieces: list[tuple[Segment, int, int, int]],
+    buffers: list[BytesLike],
 ) -> BytesLike:
-    """One buffer of the pieces and the holes between them; no copy when it is one piece."""
-    if len(wanted) == 1 and len(found[0]) == end - start:
-        return found[0]
+    """Join the pieces, with zeros for the holes between them. A single piece is not copied."""
+    if len(pieces) == 1 and len(buffers[0]) == end - start:
+        return buffers[0]
     parts: list[BytesLike] = []
     at = start
-    for (segment, _, _, _), data in zip(wanted, found, strict=True):
+    for (segment, _, _, _), data in zip(pieces, buffers, strict=True):
         if segment.start > at:
             parts.append(bytes(segment.start - at))
         parts.append(data)

@@ -1,7 +1,7 @@
-"""Value types of the drive: what the metadata store, the data path and `Filesystem` exchange.
+"""Value types that the metadata store, the data path and `Filesystem` exchange.
 
-Sizes and offsets are bytes, times are nanoseconds since the epoch, names and symlink targets are
-raw bytes (Linux names have no encoding).
+Sizes and offsets are in bytes, times in nanoseconds since the Unix epoch. Names and symlink targets
+are raw bytes, because Linux names have no encoding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT_INO = Ino(1)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks for a change: owner of what is created. Permission checks are the kernel's work."""
+    """The user that makes a change and owns a new inode. The kernel checks permissions."""
 
     uid: int
     gid: int
@@ -33,12 +33,12 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Attr:
-    """Attributes of an inode as `stat` shows them.
+    """Attributes of an inode, as `stat` returns them.
 
-    `mode` holds type and permission bits. `version` grows with each change of the data (commit,
-    truncate): equal version means equal bytes. `holes` counts the bytes of a file that were never
-    written: they take no room. `parent`: the directory above a directory, or of the only name of
-    anything else; 0 where that is not known.
+    `mode` contains type and permission bits. `version` grows with each change of the data (commit,
+    truncate): the same version means the same bytes. `holes` is the number of bytes of a file that
+    were never written and take no space. `parent` is the parent of a directory. For other inodes it
+    is the directory of their only name. It is 0 if unknown.
     """
 
     ino: Ino
@@ -56,8 +56,8 @@ class Attr:
     parent: Ino = field(default=Ino(0), compare=False)
 
     @property
-    def held(self) -> int:
-        """Bytes that a regular file takes of the quota; 0 for all else."""
+    def used_bytes(self) -> int:
+        """Number of bytes that a regular file uses of the quota; 0 for other inodes."""
         return self.size - self.holes if stat.S_ISREG(self.mode) else 0
 
     @property
@@ -78,7 +78,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Dentry:
-    """One directory entry. `cookie` is > 0, stable while the entry lives, ordered in `readdir`."""
+    """One directory entry. `cookie` is > 0 and does not change; `readdir` sorts by it."""
 
     cookie: int
     name: bytes
@@ -87,17 +87,17 @@ class Dentry:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a rename did to its directories."""
+    """The effect of a rename on its directories."""
 
     at_ns: int
-    """Their new mtime and ctime."""
+    """The new mtime and ctime of the directories."""
     cookie: int
-    """Of the new name; 0: that of the name which it replaced."""
+    """Cookie of the new name; 0 if it has the cookie of the name that it replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetAttr:
-    """Changes for `setattr`; None leaves a field as it is. `*_now` takes the database's clock."""
+    """Changes for `setattr`. None leaves a field unchanged. `*_now` uses the database's clock."""
 
     mode: int | None = None
     uid: int | None = None
@@ -111,12 +111,12 @@ class SetAttr:
 
 @dataclass(frozen=True, slots=True)
 class SliceRef:
-    """Part of a slice that is visible in a file, oldest first in a `FileMap`.
+    """A part of a slice that is visible in a file. A `FileMap` has the oldest part first.
 
-    The bytes `[off, off + length)` of slice `slice_id` (which is `size` bytes long in all) stand at
-    file offset `pos`. `inline` holds the whole slice's bytes when it lives in PostgreSQL instead of
-    the object store. `checksums` is one big-endian crc32c for each `CHECKSUM_UNIT` of the slice
-    (units restart at every block); empty for inline slices.
+    The bytes `[off, off + length)` of slice `slice_id` are at file offset `pos`. `size` is the
+    length of the whole slice. `inline` contains the whole slice if PostgreSQL stores it, otherwise
+    None. `checksums` has one big-endian crc32c for each `CHECKSUM_UNIT` of the slice. Units restart
+    at every block. It is empty for inline slices.
     """
 
     pos: int
@@ -130,7 +130,7 @@ class SliceRef:
 
 @dataclass(frozen=True, slots=True)
 class FileMap:
-    """What a file consists of: attributes and slices, read in one snapshot."""
+    """Attributes and slices of a file, read in one snapshot."""
 
     attr: Attr
     refs: tuple[SliceRef, ...]
@@ -140,8 +140,8 @@ class FileMap:
 class Extent:
     """One contiguous write that a `Commit` makes visible.
 
-    `pos` is the file offset; for an appending commit it is relative to the end of file that the
-    database finds. `inline` is set iff the bytes travel in the commit itself.
+    `pos` is the file offset; in an appending commit it is relative to the end of the file in the
+    database. `inline` contains the bytes if they are part of the commit, otherwise None.
     """
 
     pos: int
@@ -153,10 +153,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Makes extents visible, in order, in one transaction.
+    """A transaction that makes extents visible, in order.
 
-    `durable` asks for a commit that survives a PostgreSQL crash (close, fsync, HTTP); otherwise the
-    bytes only become visible (V2). `mtime_ns` None takes the database's clock.
+    A `durable` commit survives a crash of PostgreSQL (close, fsync, HTTP). Otherwise the bytes only
+    become visible (promise V2). With `mtime_ns` None, the database's clock sets the time.
     """
 
     ino: Ino
@@ -168,7 +168,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class StatFs:
-    """Use and limits of a volume. Limits are None when there is no quota."""
+    """Usage and limits of a volume. Limits are None if there is no quota."""
 
     bytes_used: int
     bytes_limit: int | None
@@ -193,17 +193,17 @@ class XattrFlags(IntFlag):
 
 
 Spot: TypeAlias = tuple[Ino, bytes]
-"""Where a name stands, or stood: its directory, and the name."""
+"""A directory, and a name that is or was in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrashEntry:
-    """Something removed that can be restored: the last name of an inode, or an earlier one.
+    """A removed name that can be restored: the last name of an inode, or an earlier one.
 
-    `parent` is the directory it was removed from, which may be in the trash itself or gone.
-    `linked`: the inode had other names when this one was removed; `nlink` counts those it has now.
-    `dir_mtime_ns` is the directory's mtime before the removal. None: not known, or another inode
-    took the name.
+    `parent` is the directory that contained the name. It may itself be in the trash, or deleted.
+    `linked` is True if the inode had other names at the removal. `nlink` is the number of its
+    current names. `dir_mtime_ns` is the directory's mtime before the removal. It is None if it is
+    unknown or another inode took the name.
     """
 
     ino: Ino
@@ -222,7 +222,7 @@ class TrashEntry:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a directory is (`alive`), or was before it went to the trash."""
+    """Parent and name of a directory: the current ones if `alive`, else those before removal."""
 
     parent: Ino
     name: bytes
@@ -231,10 +231,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A copy of what a stretch of a file shows, to take the place of many small refs.
+    """A copy of a range of a file, which replaces many small refs.
 
-    It lies in one chunk and has no holes. `refs`: all that overlapped it when it was copied;
-    `hidden`: slices whose refs in the chunk showed nothing then.
+    The range is in one chunk and has no holes. `refs` are all refs that overlapped it at the time
+    of the copy. `hidden` are slices whose refs in the chunk were then completely covered.
     """
 
     ino: Ino

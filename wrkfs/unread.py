@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STATUS = 141
-"""Exit status of a program that SIGPIPE ended, as a shell reports it. The process ignores SIGPIPE
-itself: a lost connection to the database must not end a command."""
+"""Exit status of a program that SIGPIPE ended, as a shell reports it. The process itself ignores
+SIGPIPE: a lost connection to the database must not end a command."""
 
 
 def quietly(command: Callable[[], int]) -> int:

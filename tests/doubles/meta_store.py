@@ -132,7 +132,7 @@ class MemoryMeta(MemoryUpkeep):
         mode = node.attr.mode
         if changes.size is not None:
             rules.check_resizable(mode)
-            if changes == SetAttr(size=node.attr.size) and not node.attr.held:
+            if changes == SetAttr(size=node.attr.size) and not node.attr.used_bytes:
                 return node.attr
             volume.resize(node, changes.size)
         chowned = changes.uid is not None or changes.gid is not None

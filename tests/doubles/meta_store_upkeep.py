@@ -194,7 +194,7 @@ class MemoryUpkeep:
         if ino not in volume.nodes:
             if volume.inodes_limit is not None and volume.inodes_used + 1 > volume.inodes_limit:
                 raise QuotaExceeded
-            volume.charge(node.attr.held)
+            volume.charge(node.attr.used_bytes)
             volume.inodes_used += 1
             volume.nodes[ino] = node
         last = volume.trash.pop(ino, None)
@@ -223,7 +223,7 @@ class MemoryUpkeep:
             rows = min(rows, volume.inodes_limit // share)
         size = 0
         for count, one in enumerate(reversed(self._by_age()), 1):
-            size += one.node.attr.held
+            size += one.node.attr.used_bytes
             if count > rows or (limit is not None and size > limit):
                 return one.deleted_at
         return None

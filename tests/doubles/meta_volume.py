@@ -176,7 +176,7 @@ class MemoryVolume:
         if ino not in self.nodes:
             self.nodes[ino] = node
             self.inodes_used += 1
-            self.bytes_used += node.attr.held
+            self.bytes_used += node.attr.used_bytes
         return self.node(ino)
 
     def directory(self, ino: Ino) -> Node:
@@ -241,7 +241,7 @@ class MemoryVolume:
             return
         del self.nodes[node.attr.ino]
         self.inodes_used -= 1
-        self.bytes_used -= node.attr.held
+        self.bytes_used -= node.attr.used_bytes
         if node.attr.ino not in self.trash:
             self.free_slices(node)
 
@@ -290,7 +290,7 @@ class MemoryVolume:
         """Cuts or extends a regular file: refs are clipped, so cut bytes never come back."""
         now = time.time_ns()
         if size == node.attr.size:
-            if node.attr.held:
+            if node.attr.used_bytes:
                 node.change(mtime_ns=now, ctime_ns=now)
             return
         gone = [ref for ref in node.refs if ref.pos >= size]
@@ -301,7 +301,7 @@ class MemoryVolume:
         ]
         self.note_freed(node, gone)
         holes = rules.holes(((ref.pos, ref.length) for ref in node.refs), size)
-        self.charge(size - holes - node.attr.held)
+        self.charge(size - holes - node.attr.used_bytes)
         node.change(
             size=size,
             mtime_ns=now,
@@ -326,7 +326,7 @@ class MemoryVolume:
         places = [(ref.pos, ref.length) for ref in node.refs]
         places += [(base + extent.pos, extent.length) for extent in commit.extents]
         holes = rules.holes(places, size)
-        self.charge(size - holes - node.attr.held)
+        self.charge(size - holes - node.attr.used_bytes)
         version = node.attr.version
         for extent in commit.extents:
             if extent.inline is not None:

@@ -126,7 +126,7 @@ async def test_a_call_that_waits_for_a_lock_is_not_taken_for_lost(
         async with asyncio.timeout(DEADLINE):
             while not (first := await blocked(pg_volume)):
                 await asyncio.wait([working], timeout=0.05)
-        # Longer than the pulse needs to find out that the server is well.
+        # Longer than the outage probe needs to find that the server answers.
         await asyncio.wait([working], timeout=4.0)
         assert await blocked(pg_volume) == first
         await transaction.rollback()

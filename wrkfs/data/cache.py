@@ -1,8 +1,8 @@
-"""Blocks in memory: least recently used pieces, within a bound.
+"""Blocks in memory: an LRU cache of pieces, with a maximum size.
 
-Keys are immutable, so nothing here is ever stale. What was fetched before anybody asked for it is
-counted until it has been read: read-ahead must not push out its own blocks. What is not read while
-others read much more counts no longer: its reader has gone away.
+Blocks are immutable, so a cached piece is never stale. The cache counts the bytes that read-ahead
+fetched and no reader has read yet, because read-ahead must not evict its own blocks. If other
+readers read much more in the meantime, these bytes no longer count: their reader has stopped.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ BlockId: TypeAlias = tuple[SliceId, int]
 
 
 PATIENCE = 2
-"""So many times the cache's size may be read by others before unread bytes are given up."""
+"""Unread bytes no longer count after reads of this many times the cache's size."""
 
 
 @dataclass(slots=True)
 class _Piece:
-    """Bytes of a block from `first` on; unread until somebody has read up to `until`, if not 0."""
+    """Bytes of a block from offset `first`. `until` is 0, or the end of the bytes to be read."""
 
     first: int
     data: memoryview
@@ -35,54 +35,54 @@ class _Piece:
 
 
 class BlockCache:
-    """See the module. Critical sections: none; no method waits."""
+    """The cache (see above). Critical sections: none, no method waits."""
 
     def __init__(self, limit: int) -> None:
-        """Holds at most `limit` bytes."""
+        """`limit` is the maximum size in bytes."""
         self.limit = limit
         self.size = 0
-        """Bytes held."""
+        """Number of cached bytes."""
         self.unread = 0
-        """Bytes among them that were fetched ahead and not read yet."""
+        """Number of cached bytes that read-ahead fetched and no reader has read yet."""
         self._blocks: OrderedDict[BlockId, list[_Piece]] = OrderedDict()
-        self._waiting: OrderedDict[BlockId, int] = OrderedDict()
-        """Blocks with unread bytes: what `_read` was when they were touched last."""
-        self._read = 0
+        self._unread_blocks: OrderedDict[BlockId, int] = OrderedDict()
+        """Blocks with unread bytes, and the value of `_total_read` at their last access."""
+        self._total_read = 0
 
     def find(self, key: BlockId, start: int, end: int) -> memoryview | None:
-        """The bytes [start, end) of a block, when one cached piece holds them all."""
+        """Return the bytes [start, end) of a block if one cached piece contains them."""
         for piece in self._blocks.get(key, ()):
             if piece.first <= start and end <= piece.end:
-                done = 0 < piece.until <= end
-                if done:
-                    self._count_read(key, piece)
+                read_to_end = 0 < piece.until <= end
+                if read_to_end:
+                    self._mark_read(key, piece)
                 elif piece.until:
-                    self._waits(key)
-                # What a sequential reader has done with goes first, unless it is read again.
-                self._blocks.move_to_end(key, last=not done)
+                    self._mark_unread(key)
+                # A block that a sequential reader has finished is the next one to evict.
+                self._blocks.move_to_end(key, last=not read_to_end)
                 return piece.data[start - piece.first : end - piece.first]
         return None
 
     def note_read(self, size: int) -> None:
-        """Somebody has read `size` bytes, from here or past it."""
-        self._read += size
-        while self._waiting:
-            key = next(iter(self._waiting))
-            if self._read - self._waiting[key] <= PATIENCE * self.limit:
+        """Count a read of `size` bytes, cached or not."""
+        self._total_read += size
+        while self._unread_blocks:
+            key = next(iter(self._unread_blocks))
+            if self._total_read - self._unread_blocks[key] <= PATIENCE * self.limit:
                 return
             for piece in self._blocks[key]:
-                self._count_read(key, piece)
-            self._waiting.pop(key, None)
+                self._mark_read(key, piece)
+            self._unread_blocks.pop(key, None)
             self._blocks.move_to_end(key, last=False)
 
-    def holds(self, key: BlockId, start: int, end: int) -> bool:
-        """Whether `find` would give something; does not count as reading."""
+    def contains(self, key: BlockId, start: int, end: int) -> bool:
+        """Return True if `find` would return bytes. Does not count as a read."""
         return any(piece.first <= start and end <= piece.end for piece in self._blocks.get(key, ()))
 
     def add(self, key: BlockId, first: int, data: memoryview, *, until: int = 0) -> None:
-        """Keeps a piece that starts at `first`; the oldest blocks make room for it.
+        """Cache a piece that begins at offset `first`, and evict the oldest blocks.
 
-        It counts as unread until a read reaches the byte before `until`.
+        With `until`, the piece counts as unread until a read reaches that offset.
         """
         new = _Piece(first, data, until)
         pieces = self._blocks.setdefault(key, [])
@@ -95,22 +95,22 @@ class BlockCache:
         self.size += len(data)
         if until:
             self.unread += len(data)
-            self._waits(key)
+            self._mark_unread(key)
         while self.size > self.limit and self._blocks:
-            oldest, gone = self._blocks.popitem(last=False)
-            for piece in gone:
+            oldest, pieces = self._blocks.popitem(last=False)
+            for piece in pieces:
                 self._forget(oldest, piece)
 
-    def _waits(self, key: BlockId) -> None:
-        self._waiting[key] = self._read
-        self._waiting.move_to_end(key)
+    def _mark_unread(self, key: BlockId) -> None:
+        self._unread_blocks[key] = self._total_read
+        self._unread_blocks.move_to_end(key)
 
-    def _count_read(self, key: BlockId, piece: _Piece) -> None:
+    def _mark_read(self, key: BlockId, piece: _Piece) -> None:
         if piece.until:
             piece.until = 0
             self.unread -= len(piece.data)
-            self._waiting.pop(key, None)
+            self._unread_blocks.pop(key, None)
 
     def _forget(self, key: BlockId, piece: _Piece) -> None:
-        self._count_read(key, piece)
+        self._mark_read(key, piece)
         self.size -= len(piece.data)

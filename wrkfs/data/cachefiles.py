@@ -1,12 +1,12 @@
-"""Files of the disk cache: one for each piece of a block. Blocking; called from threads.
+"""Files of the disk cache: one for each piece of a block. All calls block; threads make them.
 
 ::
 
-    DIRECTORY/lock                                        held by the process that uses it
+    DIRECTORY/lock                                        locked by the process that uses it
     DIRECTORY/<two digits>/<slice>-<index>-<first>-<size>   the bytes [first, first + size)
 
-Nothing in a file is believed: who reads compares its bytes with the sums that the database holds.
-A file whose length is not the one in its name was being written when the machine stopped.
+The files are not trusted: the reader compares their bytes with the checksums in the database. A
+file whose length differs from its name is incomplete, because the machine stopped during the write.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 FOLDERS = 256
 _NAME = re.compile(r"([0-9]{1,19})-([0-9]{1,10})-([0-9]{1,8})-([0-9]{1,8})")
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Whatever somebody put in a file's place: no link is followed, no fifo waits."""
+"""Flags against a link or fifo in the place of a file: do not follow the one, do not wait on the
+other."""
 
 
-class Refused(Exception):
+class Unusable(Exception):
     """The directory cannot be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The bytes [first, first + size) of a block, in a file of its own."""
+    """The bytes [first, first + size) of a block, in one file."""
 
     block: BlockId
     first: int
@@ -54,46 +55,49 @@ class Piece:
 
 
 class CacheFiles:
-    """See the module. No two threads work on one piece at once; the caller sees to that."""
+    """The files (see above). The caller never uses one piece in two threads at once."""
 
     def __init__(self, directory: Path, reserve: float) -> None:
-        """`reserve` is the share of the disk that stays free for others."""
+        """`reserve` is the share of the disk that the cache leaves free."""
         self._directory = directory
         self._reserve = reserve
         self._lock = -1
 
     def prepare(self) -> None:
-        """Makes the directory, 0700, and takes its lock. Refused; OSError."""
+        """Create the directory with mode 0700, and lock it. Unusable, OSError."""
         self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._make()
+        self._create_directory()
         status = self._directory.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-            raise Refused("it is not a directory of this user")
+            raise Unusable("it is not a directory that belongs to this user")
         if stat.S_IMODE(status.st_mode) & 0o077:
-            raise Refused("others may look into it; run: chmod 700")
+            raise Unusable(f"other users can access it; run: chmod 700 {self._directory}")
         self._lock = os.open(self._directory / "lock", os.O_RDONLY | os.O_CREAT | _FLAGS, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused("another process uses it") from None
+            raise Unusable("another process uses it") from None
 
     def scan(self) -> list[Piece]:
-        """What an earlier process has left, least recently used first; removes what is torn."""
-        found: list[tuple[int, Piece]] = []
+        """Return the pieces of an earlier process, the least recently used first.
+
+        Deletes incomplete files.
+        """
+        pieces: list[tuple[int, Piece]] = []
         for number in range(FOLDERS):
             folder = self._directory / f"{number:02x}"
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-                found += _pieces(entries)
-        found.sort(key=lambda one: one[0])
-        return [piece for _, piece in found]
+                pieces += _pieces(entries)
+        pieces.sort(key=lambda item: item[0])
+        return [piece for _, piece in pieces]
 
     def read(self, piece: Piece, start: int, size: int) -> memoryview:
-        """The bytes [start, start + size) of the block. OSError, also when the file is short."""
+        """Return the bytes [start, start + size) of the block. OSError, also for a short file."""
         descriptor = os.open(self._directory / piece.name, os.O_RDONLY | _FLAGS)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise OSError(errno.EIO, "not a file")
-            # The order of use survives a restart.
+                raise OSError(errno.EIO, "not a regular file")
+            # The mtime is the time of the last use: `scan` sorts by it.
             with suppress(OSError):
                 os.utime(descriptor)
             data = bytearray(size)
@@ -109,19 +113,19 @@ class CacheFiles:
             os.close(descriptor)
 
     def store(self, piece: Piece, data: memoryview, victims: Iterable[Piece]) -> None:
-        """Writes a piece after removing others. OSError; then nothing of it is left."""
+        """Delete `victims`, then write a piece. OSError; then no part of the piece remains."""
         self.remove(victims)
         path = self._directory / piece.name
-        self._make()
+        self._create_directory()
         path.parent.mkdir(mode=0o700, exist_ok=True)
         space = os.statvfs(self._directory)
         if space.f_bavail < space.f_blocks * self._reserve:
             raise OSError(errno.ENOSPC, f"less than {self._reserve:.0%} of the disk is free")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _FLAGS, 0o600)
         try:
-            left = data
-            while left:
-                left = left[os.write(descriptor, left) :]
+            rest = data
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
         except OSError:
             path.unlink(missing_ok=True)
             raise
@@ -129,23 +133,23 @@ class CacheFiles:
             os.close(descriptor)
 
     def remove(self, pieces: Iterable[Piece]) -> None:
-        """Removes files; what cannot be removed is of no use to anybody and stays."""
+        """Delete files. Ignores errors."""
         for piece in pieces:
             with suppress(OSError):
                 (self._directory / piece.name).unlink()
 
     def close(self) -> None:
-        """Gives the lock back. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    def _make(self) -> None:
+    def _create_directory(self) -> None:
         self._directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _pieces(entries: Iterator[os.DirEntry[str]]) -> Iterator[tuple[int, Piece]]:
-    """(time of last use, piece) of one folder's files."""
+    """Yield (time of last use, piece) for the files of one folder."""
     for entry in entries:
         match = _NAME.fullmatch(entry.name)
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Blocks on the local disk: a bounded cache that survives a remount and may fail at any time.
+"""Blocks on the local disk: a cache with a maximum size that survives a remount.
 
-Keys are immutable, so nothing here is ever stale; the reader compares what it gets with the sums in
-the database. A disk that is full, read-only, slow or gone costs only the saving: reads then go to
-the object store.
+Blocks are immutable, so a cached piece is never stale. The reader compares the bytes with the
+checksums in the database. If the disk is full, read-only, slow or missing, reads go to the object
+store.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from wrkfs.data.cachefiles import CacheFiles, Piece, Refused
+from wrkfs.data.cachefiles import CacheFiles, Piece, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 RESERVE = 0.05
-"""Share of the disk that the cache leaves free: it is the least important thing there."""
+"""Share of the disk that the cache leaves free: other data is more important."""
 THREADS = 4
 PATIENCE = 5.0
-"""Seconds that a read may take until the store is asked instead."""
+"""Seconds after which a read goes to the store instead."""
 PAUSE = 10.0
-"""Seconds without reads or writes after a failure of either."""
+"""Seconds without reads or writes after a failure."""
 QUEUE = 16 * 1024 * 1024
-"""Bytes waiting to be written; a disk slower than the store gets what it can take."""
+"""Maximum number of bytes that wait to be written. A slow disk does not cache the rest."""
 OVERHEAD = 4096
-"""Bytes that a file costs beyond its content."""
+"""Bytes of disk space that each file needs beyond its content."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """How a disk cache does. Sizes in bytes; `state` is `ready` or says what is wrong."""
+    """Usage and state of a disk cache. Sizes in bytes; `state` is `ready` or an error text."""
 
     size: int
     limit: int
@@ -54,14 +54,16 @@ class DiskUsage:
 
 
 def cache_directory(base: Path, volume: VolumeConfig) -> Path:
-    """Where below `base` the blocks of a volume are kept: a name that tells nothing."""
-    # Not the endpoint: a store may move, and its blocks stay the same.
+    """Return the cache directory of a volume below `base`. The name is a hash, and reveals nothing.
+
+    The endpoint is not part of the hash: after a move of the store the blocks are the same.
+    """
     place = f"{volume.volume}\n{volume.store.bucket}\n{volume.store.prefix}"
     return base / hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
 async def open_cache(volume: VolumeConfig, limits: Limits) -> DiskCache | None:
-    """The started disk cache of a volume; None when none is wanted."""
+    """Start the disk cache of a volume; None if `limits` has no disk cache."""
     if limits.cache_dir is None or not limits.disk:
         return None
     cache = DiskCache(cache_directory(limits.cache_dir, volume), limits.disk)
@@ -70,15 +72,15 @@ async def open_cache(volume: VolumeConfig, limits: Limits) -> DiskCache | None:
 
 
 class DiskCache:
-    """See the module.
+    """The cache (see above).
 
-    Critical sections: `_pieces`, `_size` and the queue change without an await in between; a piece
-    enters the index after its file is written and leaves it before its file is removed. One task
-    writes.
+    Critical sections: `_pieces`, `_size` and the queue change without an await in between. A piece
+    enters the index after the write of its file, and leaves the index before its file is deleted.
+    One task writes.
     """
 
     def __init__(self, directory: Path, limit: int, *, reserve: float = RESERVE) -> None:
-        """At most `limit` bytes below `directory`, which belongs to this cache alone."""
+        """`limit` is the maximum size in bytes. No other process may use `directory`."""
         self._directory = directory
         self._files = CacheFiles(directory, reserve)
         self._limit = limit
@@ -96,10 +98,10 @@ class DiskCache:
         self._hits = self._misses = 0
 
     async def start(self) -> None:
-        """Prepares the directory; what is in it is found in the background. Never fails."""
+        """Prepare the directory, and index its files in the background. Raises no error."""
         try:
             await self._run(self._files.prepare)
-        except (Refused, OSError) as error:
+        except (Unusable, OSError) as error:
             self._state = str(error)
             _log.warning("no block cache in %s: %s", self._directory, error)
             return
@@ -107,7 +109,7 @@ class DiskCache:
         self._scanner = asyncio.create_task(self._scan())
 
     async def close(self) -> None:
-        """Ends; what is not written yet is not kept. Idempotent."""
+        """Stop; pieces that wait to be written are dropped. Idempotent."""
         self._open = False
         self._queue.clear()
         tasks = [task for task in (self._writer, self._scanner) if task is not None]
@@ -119,11 +121,11 @@ class DiskCache:
 
     @property
     def usage(self) -> DiskUsage:
-        """How it does."""
+        """Usage and state."""
         return DiskUsage(self._size, self._limit, self._hits, self._misses, self._state)
 
     async def get(self, block: BlockId, first: int, last: int) -> memoryview | None:
-        """The bytes [first, last) of a block as the disk has them; None when it has not."""
+        """Return the bytes [first, last) of a block from the disk, unchecked; None on a miss."""
         piece = self._find(block, first, last)
         if piece is None or not self._open or _now() < self._resume_reads:
             self._misses += 1
@@ -134,7 +136,7 @@ class DiskCache:
                 data = await self._run(self._files.read, piece, first, last - first)
         except TimeoutError:
             self._resume_reads = self._resume_writes = _now() + PAUSE
-            self._tell("the disk does not answer")
+            self._report("the disk does not answer")
         except OSError:
             self.drop(block)
         else:
@@ -144,7 +146,7 @@ class DiskCache:
         return None
 
     def put(self, block: BlockId, first: int, data: memoryview) -> None:
-        """Has a piece written in the background, unless the disk is behind or has failed."""
+        """Write a piece in the background, unless the queue is full or the disk has failed."""
         if (
             not self._open
             or self._queued + len(data) > QUEUE
@@ -158,11 +160,11 @@ class DiskCache:
         self._wake()
 
     def drop(self, block: BlockId) -> None:
-        """Forgets a block whose file is damaged or gone."""
-        gone = self._pieces.pop(block, [])
-        self._size -= sum(piece.size + OVERHEAD for piece in gone)
-        if gone and self._open:
-            self._dropped += gone
+        """Drop a block whose file is damaged or missing."""
+        pieces = self._pieces.pop(block, [])
+        self._size -= sum(piece.size + OVERHEAD for piece in pieces)
+        if pieces and self._open:
+            self._dropped += pieces
             self._wake()
 
     # -- inside --
@@ -178,7 +180,7 @@ class DiskCache:
         self._size += piece.size + OVERHEAD
 
     def _shrink(self, size: int) -> list[Piece]:
-        """Takes the oldest pieces out of the index until it has at most `size` bytes."""
+        """Remove the oldest pieces from the index until it has at most `size` bytes."""
         victims: list[Piece] = []
         while self._pieces and self._size > size:
             _, pieces = self._pieces.popitem(last=False)
@@ -188,15 +190,15 @@ class DiskCache:
 
     async def _scan(self) -> None:
         try:
-            found = await self._run(self._files.scan)
+            old_pieces = await self._run(self._files.scan)
         except OSError as error:
-            self._tell(error.strerror or str(error))
+            self._report(error.strerror or str(error))
             return
-        fresh, self._pieces = self._pieces, OrderedDict()
-        for piece in found:
-            if piece not in fresh.get(piece.block, ()):
+        new_pieces, self._pieces = self._pieces, OrderedDict()
+        for piece in old_pieces:
+            if piece not in new_pieces.get(piece.block, ()):
                 self._add(piece)
-        for block, pieces in fresh.items():
+        for block, pieces in new_pieces.items():
             self._pieces.setdefault(block, []).extend(pieces)
             self._pieces.move_to_end(block)
         victims = self._shrink(self._limit)
@@ -208,7 +210,7 @@ class DiskCache:
             self._writer = asyncio.create_task(self._write_out())
 
     async def _write_out(self) -> None:
-        """Removes and writes in turn, so that no removal meets a newer file of the same name."""
+        """Delete and write one after the other: a deletion must not hit a newer file."""
         while self._dropped or self._queue:
             dropped, self._dropped = self._dropped, []
             await self._run(self._files.remove, dropped)
@@ -237,7 +239,7 @@ class DiskCache:
             self._resume_writes = _now() + PAUSE
             self._queue.clear()
             self._queued = len(data)
-            self._tell(error.strerror or str(error))
+            self._report(error.strerror or str(error))
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 await self._run(self._files.remove, self._shrink(self._size * 7 // 8))
         else:
@@ -246,11 +248,11 @@ class DiskCache:
             if self._state != "starting":
                 self._state = "ready"
 
-    def _tell(self, trouble: str) -> None:
-        """Says once what is wrong, until it works again."""
-        if self._state != trouble:
-            self._state = trouble
-            _log.warning("block cache in %s: %s; reading without it", self._directory, trouble)
+    def _report(self, problem: str) -> None:
+        """Log a problem, once until the cache is ready again."""
+        if self._state != problem:
+            self._state = problem
+            _log.warning("block cache in %s: %s; reading without it", self._directory, problem)
 
     async def _run(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)

@@ -1,4 +1,4 @@
-"""What a block store does. Implementations: `s3` (real), `memory` (tests, simulation)."""
+"""The interface of a block store. `wrkfs.data.s3` implements it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 class BlockStore(Protocol):
     """Immutable objects under the volume's prefix. Keys come from `layout.block_key`.
 
-    Transient failures are retried inside under one deadline; then `Unavailable` is raised.
+    Each call retries transient failures until one deadline, and then raises `Unavailable`.
     """
 
     async def put(self, key: str, data: BytesLike) -> None:
-        """Stores an object durably. Writing the same key again stores the same bytes."""
+        """Store an object durably. A second call with the same key has the same bytes."""
         ...
 
     async def get(self, key: str, start: int, length: int) -> memoryview:
-        """Bytes [start, start + length) of an object. Missing; Corrupt when it is shorter."""
+        """Return bytes [start, start + length) of an object. Missing; Corrupt if it is shorter."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Removes objects; absent ones are no error."""
+        """Delete objects. A missing object is not an error."""
         ...
 
     async def close(self) -> None:
-        """Lets go of connections. Idempotent."""
+        """Close connections. Idempotent."""
         ...

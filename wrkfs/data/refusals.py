@@ -1,6 +1,6 @@
-"""What an object store's refusal means. obstore tells statuses and codes in its text alone.
+"""Classifies errors of an object store.
 
-This is the only place that reads that text.
+obstore has no fields for HTTP status and error code. This is the only module that parses its text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CODE = re.compile(r"<Code>([A-Za-z.]{1,64})</Code>")
 _FULL = {"InsufficientStorage", "XMinioStorageFull", "InsufficientCapacity"}
 _QUOTA = {"QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "ServiceQuotaExceeded", "EDQUOT"}
 _LATER = {"RequestTimeout", "IncompleteBody", "OperationAborted", "SlowDown", "InternalError"}
-"""Codes that ask for another attempt, whatever status they come with."""
+"""Codes after which another attempt may succeed, whatever the HTTP status is."""
 _LATER_STATUS = {307, 408, 409, 425, 429}
 _FULL_STATUS = 507
 
@@ -28,26 +28,26 @@ _PERMANENT = (
 
 
 class Meaning(Enum):
-    """What to do about an error of obstore."""
+    """The meaning of an error of obstore."""
 
-    TRANSIENT = auto()  # try again
+    TRANSIENT = auto()  # another attempt may succeed
     MISSING = auto()  # no such object or bucket
-    FULL = auto()  # no room, until somebody makes some
-    QUOTA = auto()  # the volume's, or the account's, limit
-    REFUSED = auto()  # rights, signature, a request that makes no sense
+    FULL = auto()  # the store has no room
+    QUOTA = auto()  # a quota of the volume or the account is used up
+    REFUSED = auto()  # missing permission, wrong signature or invalid request
 
 
 def meaning(error: Exception) -> Meaning:
-    """Reads an error of obstore, or a connection that was given up (OSError)."""
+    """Classify an error of obstore, or an OSError of a connection."""
     if isinstance(error, exceptions.NotFoundError | FileNotFoundError):
         return Meaning.MISSING
     if isinstance(error, OSError):
         return Meaning.TRANSIENT
-    # What follows is a dump of the same for debugging.
+    # The rest repeats the same error for debugging.
     text = str(error).partition("Debug source")[0]
-    found = _STATUS.search(text)
-    status = int(found[1]) if found else 0
-    code = found[1] if (found := _CODE.search(text)) else ""
+    match = _STATUS.search(text)
+    status = int(match[1]) if match else 0
+    code = match[1] if (match := _CODE.search(text)) else ""
     if code in _QUOTA:
         return Meaning.QUOTA
     if code in _FULL or status == _FULL_STATUS:

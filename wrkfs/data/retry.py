@@ -14,31 +14,31 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEADLINE = 60.0
-"""Seconds after which an outage is an error: shorter ones cost latency only."""
+"""Seconds after which an outage becomes an error. A shorter outage only costs latency."""
 FIRST_DELAY = 0.02
-"""Seconds of the first backoff's upper bound; it doubles up to MAX_DELAY."""
+"""Upper bound of the first pause, in seconds; it doubles up to MAX_DELAY."""
 MAX_DELAY = 2.0
 
 _JITTER = random.SystemRandom()
 
 
 def backoff(attempt: int) -> float:
-    """Seconds to wait after failed attempt number `attempt` (from 0): random below a bound."""
+    """Return the seconds to wait after attempt number `attempt` (from 0): random below a bound."""
     return _JITTER.uniform(0, min(MAX_DELAY, FIRST_DELAY * 2 ** min(attempt, 16)))
 
 
 async def retrying(
     call: Callable[[], Awaitable[T]],
     transient: Callable[[Exception], bool],
-    what: str,
+    action: str,
     *,
     deadline: float = DEADLINE,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> T:
-    """The result of `call`, tried again while its errors are transient.
+    """Return the result of `call`; repeat the call while its errors are transient.
 
-    Permanent errors pass through at once. After `deadline` seconds the attempt under way is ended
-    and Unavailable is raised from the last transient error.
+    A permanent error is raised at once. After `deadline` seconds the current attempt is cancelled,
+    and Unavailable is raised from the last transient error. `action` begins its text.
     """
     last: Exception | None = None
     attempt = 0
@@ -54,4 +54,4 @@ async def retrying(
                 await sleep(backoff(attempt))
                 attempt += 1
     except TimeoutError:
-        raise Unavailable(f"{what}: no success within {deadline:g} s") from last
+        raise Unavailable(f"{action}: no success within {deadline:g} s") from last

@@ -1,7 +1,7 @@
 """Block store on any S3-compatible server, through obstore.
 
-obstore moves the bytes off the GIL (*measured* against aioboto3 on 4 MiB objects: 2.1 times the
-throughput at 0.56 of the CPU). Its own retries are off: `retry` has the one deadline.
+obstore transfers bytes without the GIL (*measured* against aioboto3 on 4 MiB objects: 2.1 times the
+throughput at 0.56 of the CPU). Its own retries are off, because `retry` sets the deadline.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store as _Client
 
-from wrkfs.data import ending
-from wrkfs.data.flow import Flow
+from wrkfs.data import exit_wait
+from wrkfs.data.congestion import CongestionWindow
 from wrkfs.data.refusals import Meaning, meaning
 from wrkfs.data.retry import DEADLINE, retrying
 from wrkfs.errors import (
@@ -28,7 +28,7 @@ from wrkfs.errors import (
     Unavailable,
     WrkfsError,
 )
-from wrkfs.pulse import SUSPECT, Pulse
+from wrkfs.outage_probe import SUSPECT, OutageProbe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,42 +40,42 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 ATTEMPT = 20.0
-"""Seconds of one request, so that a stalled connection leaves time for another attempt; twice as
-many while the line to the store is slow (see `flow`): 4 MiB at 105 KB/s."""
-LATE_TRIES = 6
-"""So often one call may send a request that takes too long, while others succeed."""
+"""Maximum number of seconds of one request, so that a stalled connection leaves time for a retry.
+On a slow line (`CongestionWindow.slow`) it is doubled: enough for 4 MiB at 105 KB/s."""
+TIMEOUT_TRIES = 6
+"""Maximum number of timeouts of one call while other calls succeed."""
 LOOPBACK = ("http://127.0.0.1:", "http://[::1]:", "http://localhost:")
 CONNECT_TIMEOUT = timedelta(seconds=3)
 
-LOOK = 0.5
-"""Seconds between two looks at requests that wait."""
-TRIES = 4
-"""Attempts to get an object that is not there yet, or came torn: a store may lag behind itself."""
-CLEARED = 1000
-"""Objects that are listed and removed at a time."""
-LAG = 0.05
-"""Seconds until the second of them; each further pause is twice as long."""
+CHECK_INTERVAL = 0.5
+"""Seconds between two checks for requests that wait suspiciously long."""
+GET_TRIES = 4
+"""Attempts to get an object that is missing or incomplete: a store may be eventually consistent."""
+CLEAR_BATCH = 1000
+"""Number of objects that `clear` lists and deletes at once."""
+GET_PAUSE = 0.05
+"""Seconds before the second attempt of a GET; each further pause is twice as long."""
 
 
 class S3Blocks:
     """One volume's objects; any calls may interleave.
 
-    Critical section: none across an await; `_attempts` holds the bound of each request under way
-    and when it began. See `pulse` for what a store that was away means for them.
+    Critical section: none across an await. `_attempts` maps the timeout of each request in progress
+    to its start. After an outage, `wrkfs.outage_probe` makes `_resend` end these requests.
     """
 
     def __init__(
         self, config: StoreConfig, *, deadline: float = DEADLINE, attempt: float = ATTEMPT
     ) -> None:
-        """`deadline`: seconds without success after which a call ends; `attempt`: see ATTEMPT."""
-        ending.wait_at_end()
+        """`deadline`: seconds without success after which a call fails. `attempt`: see ATTEMPT."""
+        exit_wait.wait_at_exit()
         self._prefix = config.prefix + "/"
-        self._bound = attempt
-        self._one_try = min(deadline, CONNECT_TIMEOUT.total_seconds())
-        self._flow = Flow(deadline)
+        self._attempt_seconds = attempt
+        self._min_seconds = min(deadline, CONNECT_TIMEOUT.total_seconds())
+        self._window = CongestionWindow(deadline)
         self._attempts: dict[asyncio.Timeout, float] = {}
-        self._watch: asyncio.TimerHandle | None = None
-        self._pulse = Pulse(self._probe, lambda: bool(self._attempts), self._cut)
+        self._check_timer: asyncio.TimerHandle | None = None
+        self._outage_probe = OutageProbe(self._probe, lambda: bool(self._attempts), self._resend)
         self._store: _Client | None = _Client(
             config.bucket,
             endpoint=config.endpoint,
@@ -83,51 +83,51 @@ class S3Blocks:
             access_key_id=config.access_key,
             secret_access_key=config.secret_key,
             virtual_hosted_style_request=False,
-            # On loopback nobody stands between: a SHA-256 on both sides only to sign the payload
-            # costs a third of the throughput of PUT (*measured*), and blocks carry a crc32c.
+            # A signature of the payload needs a SHA-256 on both sides, which costs a third of the
+            # throughput of PUT (*measured*). On loopback the crc32c of the blocks is enough.
             unsigned_payload=config.endpoint.startswith(LOOPBACK),
             client_options={
                 "allow_http": config.endpoint.startswith("http://"),
                 "connect_timeout": CONNECT_TIMEOUT,
-                # `_attempt` ends each request before.
+                # `_attempt` ends each request earlier.
                 "timeout": timedelta(seconds=3 * attempt),
             },
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=3 * attempt)},
         )
 
     async def put(self, key: str, data: BytesLike) -> None:
-        """Stores an object in one request; `data` must not change until this returns."""
+        """Store an object with one request. `data` must not change until the call returns."""
         store = self._client(key)
         await self._run(
             lambda: obstore.put_async(store, key, data, use_multipart=False), f"PUT {key}"
         )
 
     async def get(self, key: str, start: int, length: int) -> memoryview:
-        """Bytes of an object, in the buffer that the network filled."""
+        """Return bytes of an object, in the buffer that the network filled."""
         store = self._client(key)
-        pause = LAG
-        for left in range(TRIES - 1, -1, -1):
+        pause = GET_PAUSE
+        for retries in range(GET_TRIES - 1, -1, -1):
             try:
-                found = memoryview(
+                data = memoryview(
                     await self._run(
                         lambda: obstore.get_range_async(store, key, start=start, length=length),
                         f"GET {key}",
                     )
                 )
             except Missing:
-                if not left:
+                if not retries:
                     raise
             else:
-                if len(found) == length:
-                    return found
-                if not left:
-                    raise Corrupt(f"{key} gave {len(found)} of {length} bytes at {start}")
+                if len(data) == length:
+                    return data
+                if not retries:
+                    raise Corrupt(f"{key} has {len(data)} of {length} bytes at offset {start}")
             await asyncio.sleep(pause)
             pause *= 2
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Removes objects with as few requests as the server allows."""
+        """Delete objects with as few requests as the server permits."""
         if not keys:
             return
         for key in keys:
@@ -138,25 +138,25 @@ class S3Blocks:
         )
 
     async def clear(self) -> None:
-        """Removes every object of the volume, whatever it is. Nobody may write meanwhile."""
+        """Delete every object of the volume. No session may write during the call."""
         store = self._client(self._prefix)
 
-        async def some() -> list[str]:
-            pages = obstore.list(store, self._prefix, chunk_size=CLEARED)
+        async def list_batch() -> list[str]:
+            pages = obstore.list(store, self._prefix, chunk_size=CLEAR_BATCH)
             async for page in pages:
-                return [one["path"] for one in page]
+                return [item["path"] for item in page]
             return []
 
-        while keys := await self._run(some, f"LIST {self._prefix}"):
+        while keys := await self._run(list_batch, f"LIST {self._prefix}"):
             await self.delete(keys)
 
     async def close(self) -> None:
-        """Drops the connection pool."""
+        """Close the connection pool."""
         self._store = None
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-        await self._pulse.close()
+        if self._check_timer is not None:
+            self._check_timer.cancel()
+            self._check_timer = None
+        await self._outage_probe.close()
 
     def _client(self, key: str) -> _Client:
         if not key.startswith(self._prefix):
@@ -165,59 +165,60 @@ class S3Blocks:
             raise Unavailable("the block store is closed")
         return self._store
 
-    async def _run(self, call: Callable[[], Awaitable[T]], what: str) -> T:
-        began = asyncio.get_running_loop().time()
+    async def _run(self, call: Callable[[], Awaitable[T]], action: str) -> T:
+        start = asyncio.get_running_loop().time()
         try:
-            for _ in range(LATE_TRIES):
-                async with self._flow.turn(began, what):
-                    # Also who had to wait tries once, and is told what the store says.
-                    left = max(self._flow.left(began), self._one_try)
-                    with suppress(_Late):
+            for _ in range(TIMEOUT_TRIES):
+                async with self._window.slot(start, action):
+                    # A call that waited long for its slot still makes one attempt, so that its
+                    # error says what the store answers.
+                    deadline = max(self._window.time_left(start), self._min_seconds)
+                    with suppress(_TimedOut):
                         return await retrying(
-                            lambda: self._attempt(call), _transient, what, deadline=left
+                            lambda: self._attempt(call), _transient, action, deadline=deadline
                         )
-                if self._flow.left(began) <= 0:
+                if self._window.time_left(start) <= 0:
                     break
-            raise Unavailable(f"{what}: the store takes too long")
+            raise Unavailable(f"{action}: every attempt timed out")
         except (exceptions.BaseError, OSError) as error:
-            # The message of obstore names the endpoint and the key, and no credential.
-            text = f"{what}: {type(error).__name__}"
+            # The text of obstore contains the endpoint and the key, and no credentials.
+            text = f"{action}: {type(error).__name__}"
             raise _ERRORS.get(meaning(error), StorageError)(text) from error
 
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Sends a request once; _Late after its time, ConnectionError when the pulse gave it up."""
+        """Send a request once. _TimedOut; ConnectionError if it began during an outage."""
         loop = asyncio.get_running_loop()
-        began = loop.time()
-        until = began + self._bound * (2 if self._flow.slow else 1)
+        start = loop.time()
+        end = start + self._attempt_seconds * (2 if self._window.slow else 1)
         try:
-            async with asyncio.timeout_at(until) as bound:
-                self._attempts[bound] = began
-                if self._watch is None:
-                    self._watch = loop.call_later(LOOK, self._look)
+            async with asyncio.timeout_at(end) as timeout:
+                self._attempts[timeout] = start
+                if self._check_timer is None:
+                    self._check_timer = loop.call_later(CHECK_INTERVAL, self._check_attempts)
                 try:
-                    done = await call()
+                    answer = await call()
                 finally:
-                    del self._attempts[bound]
-            self._flow.moved()
-            return done
+                    del self._attempts[timeout]
+            self._window.note_success()
+            return answer
         except TimeoutError as error:
-            if loop.time() >= until:
-                self._flow.late(began)
-                raise _Late from error
-            raise ConnectionError("the store was away while the request was under way") from error
+            if loop.time() >= end:
+                self._window.note_timeout(start)
+                raise _TimedOut from error
+            raise ConnectionError("the store was unreachable during the request") from error
 
-    def _look(self) -> None:
-        """Sees whether requests wait for suspiciously long."""
+    def _check_attempts(self) -> None:
+        """Start the outage probe if the oldest request waits suspiciously long."""
         loop = asyncio.get_running_loop()
-        self._watch = None
+        self._check_timer = None
         if not self._attempts:
             return
         if loop.time() - next(iter(self._attempts.values())) > SUSPECT:
-            self._pulse.look()
-        self._watch = loop.call_later(LOOK, self._look)
+            self._outage_probe.check()
+        self._check_timer = loop.call_later(CHECK_INTERVAL, self._check_attempts)
 
     async def _probe(self) -> None:
-        """Asks for an object that is not there: any answer will do but a failure of the server."""
+        """Request an object that does not exist: any answer except a server error is good."""
         store = self._client(self._prefix)
         try:
             await obstore.head_async(store, f"{self._prefix}pulse")
@@ -225,16 +226,16 @@ class S3Blocks:
             if meaning(error) is Meaning.TRANSIENT:
                 raise
 
-    def _cut(self, before: float) -> None:
-        """The store was away and is back: what was sent into the void is sent again now."""
+    def _resend(self, before: float) -> None:
+        """End the requests that began before the store was back; `retrying` sends them again."""
         now = asyncio.get_running_loop().time()
-        for bound, since in self._attempts.items():
-            if since < before and not bound.expired():
-                bound.reschedule(now)
+        for timeout, start in self._attempts.items():
+            if start < before and not timeout.expired():
+                timeout.reschedule(now)
 
 
-class _Late(Exception):
-    """A request took too long; the store may be slow, or the request lost."""
+class _TimedOut(Exception):
+    """A request timed out: the store is slow, or the request was lost."""
 
 
 _ERRORS: dict[Meaning, type[WrkfsError]] = {
@@ -245,6 +246,6 @@ _ERRORS: dict[Meaning, type[WrkfsError]] = {
 
 
 def _transient(error: Exception) -> bool:
-    """Whether another attempt may succeed: connection errors, timeouts, 429 and 5xx."""
-    known = isinstance(error, exceptions.BaseError | OSError)
-    return known and meaning(error) is Meaning.TRANSIENT
+    """Return True if another attempt may succeed: connection errors, timeouts, 429 and 5xx."""
+    is_store_error = isinstance(error, exceptions.BaseError | OSError)
+    return is_store_error and meaning(error) is Meaning.TRANSIENT

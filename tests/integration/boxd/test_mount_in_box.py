@@ -35,7 +35,7 @@ MOUNT_PID = "grep -l fuse-f[d] /proc/[0-9]*/cmdline | tr -dc '0-9\\n' | head -n 
 
 INTRUDER = """
 import asyncio, asyncpg, datetime, json, obstore
-from wrkfs.data import ending
+from wrkfs.data import exit_wait
 from obstore.store import S3Store
 
 DATABASE = "boxd"
@@ -96,7 +96,7 @@ async def work(mine, other):
     return told
 
 def main(mine, other):
-    ending.wait_at_end()
+    exit_wait.wait_at_exit()
     print(json.dumps(asyncio.run(work(json.loads(mine), json.loads(other)))))
 """
 """Somebody in the box, on the runtime's own interpreter."""

@@ -18,7 +18,7 @@ from boxd.workspaces.pool import DrivePool
 from tests.doubles.backend import FakeBackend
 from tests.harness.leaks import listed
 from tests.integration.workspaces.test_volumes import World, world
-from wrkfs.data.s3 import CLEARED, S3Blocks
+from wrkfs.data.s3 import CLEAR_BATCH, S3Blocks
 from wrkfs.types import ROOT_INO, Caller
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ async def test_more_objects_than_are_listed_at_a_time_are_cleared(parts: Parts) 
     config = await parts.volumes.ensure(OWNER, "many")
     blocks = S3Blocks(config.store)
     try:
-        keys = [f"{config.store.prefix}/{number}/0" for number in range(CLEARED + 5)]
+        keys = [f"{config.store.prefix}/{number}/0" for number in range(CLEAR_BATCH + 5)]
         for start in range(0, len(keys), 50):
             await asyncio.gather(*(blocks.put(key, b"x") for key in keys[start : start + 50]))
         store = await parts.store("many")

@@ -18,7 +18,7 @@ from asyncpg.connect_utils import SessionAttribute
 from wrkfs.errors import InvalidArgument, NoSpace, StorageError, Unavailable, WrkfsError
 from wrkfs.meta.postgres.addresses import addresses, knock
 from wrkfs.meta.postgres.statements import SERVER_SETTINGS, STATEMENTS
-from wrkfs.pulse import SUSPECT, Pulse
+from wrkfs.outage_probe import SUSPECT, OutageProbe
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,7 +144,7 @@ class Links:
         self._idle: list[Link] = []
         self._busy: set[Link] = set()
         self._connecting: dict[asyncio.Timeout, float] = {}
-        self._pulse = Pulse(self._probe, self._waiting, self._cut)
+        self._outage_probe = OutageProbe(self._probe, self._waiting, self._cut)
         self._room = size
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._watch: asyncio.TimerHandle | None = None
@@ -199,7 +199,7 @@ class Links:
         self._closed = True
         if self._watch is not None:
             self._watch.cancel()
-        await self._pulse.close()
+        await self._outage_probe.close()
         while self._idle:
             connection = self._idle.pop().connection
             try:
@@ -282,9 +282,9 @@ class Links:
             if link.until < now:
                 link.connection.terminate()
             elif link.since < suspicious:
-                self._pulse.look()
+                self._outage_probe.check()
         if any(since < suspicious for since in self._connecting.values()):
-            self._pulse.look()
+            self._outage_probe.check()
         self._watch = loop.call_later(_WATCH, self._end_lost_calls)
 
     def _waiting(self) -> bool:
@@ -304,7 +304,7 @@ class Links:
         """Raise if the address in use does not answer; later attempts begin with the next one."""
         try:
             await knock(self._addresses[self._preferred])
-        except BaseException:  # includes the timeout of the pulse
+        except BaseException:  # includes the timeout of the outage probe
             self._preferred = (self._preferred + 1) % len(self._addresses)
             raise
 

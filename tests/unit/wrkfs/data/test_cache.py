@@ -41,7 +41,7 @@ def test_what_was_fetched_ahead_counts_until_its_end_is_read() -> None:
     cache = BlockCache(1000)
     cache.add(block(1), 0, data(400), until=400)
     cache.add(block(2), 0, data(400), until=400)
-    assert cache.holds(block(1), 0, 400)
+    assert cache.contains(block(1), 0, 400)
     assert cache.unread == 800
     cache.find(block(1), 0, 399)
     assert cache.unread == 800
@@ -50,8 +50,8 @@ def test_what_was_fetched_ahead_counts_until_its_end_is_read() -> None:
         assert cache.unread == 400
     cache.find(block(2), 0, 400)
     cache.add(block(3), 0, data(400))
-    assert cache.holds(block(1), 0, 400), "it was read again"
-    assert not cache.holds(block(2), 0, 400), "its one reader has gone on"
+    assert cache.contains(block(1), 0, 400), "it was read again"
+    assert not cache.contains(block(2), 0, 400), "its one reader has gone on"
     cache.add(block(4), 0, data(1000))
     assert (cache.unread, cache.size) == (0, 1000)
 
@@ -73,8 +73,8 @@ def test_what_nobody_reads_is_given_up_when_others_read_much() -> None:
     cache.note_read(1)
     assert cache.unread == 400, "the second one was touched later"
     cache.add(block(3), 0, data(400))
-    assert not cache.holds(block(1), 0, 400)
-    assert cache.holds(block(2), 0, 400)
+    assert not cache.contains(block(1), 0, 400)
+    assert cache.contains(block(2), 0, 400)
     cache.note_read(2000)
     assert cache.unread == 0
     cache.note_read(10_000)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wrkfs.data import ending
+from wrkfs.data import exit_wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,9 +76,9 @@ def test_a_thread_that_works_is_waited_for() -> None:
     began, done, ends = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(ending.THREADS)
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(exit_wait.THREAD_NAME)
         began.set()
-        until = time.monotonic() + 20 * ending.LOOK
+        until = time.monotonic() + 20 * exit_wait.PAUSE
         while time.monotonic() < until:
             pass
         done.set()
@@ -88,8 +88,8 @@ def test_a_thread_that_works_is_waited_for() -> None:
     thread.start()
     try:
         began.wait()
-        assert ending.threads()
-        ending.rest()
+        assert exit_wait.threads()
+        exit_wait.wait_until_idle()
         assert done.is_set()
     finally:
         ends.set()
@@ -100,7 +100,7 @@ def test_one_that_never_sleeps_is_not_waited_for_for_ever() -> None:
     ends, began = threading.Event(), threading.Event()
 
     def work() -> None:
-        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(ending.THREADS)
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(exit_wait.THREAD_NAME)
         began.set()
         while not ends.is_set():
             pass
@@ -109,7 +109,7 @@ def test_one_that_never_sleeps_is_not_waited_for_for_ever() -> None:
     thread.start()
     try:
         began.wait()
-        ending.rest()
+        exit_wait.wait_until_idle()
     finally:
         ends.set()
         thread.join()
