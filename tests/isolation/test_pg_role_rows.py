@@ -26,7 +26,7 @@ from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.paths import resolve
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, SliceId
 from wrkfs.upkeep import compact, fsck, gc, repair, scrub, trash
-from wrkfs.upkeep.background import Pace, look_after
+from wrkfs.upkeep.background import Pace, run_round
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -278,7 +278,7 @@ class Client:
     async def upkeep(self, config: VolumeConfig) -> None:
         """What mounts do in the background, then the tools."""
         fs = self._fs
-        await self.call(look_after, fs, Pace(grace=timedelta(0)))
+        await self.call(run_round, fs, Pace(grace=timedelta(0)))
         for ino in self.seen:
             await self.call(compact.compact_file, fs, ino, refs=1)
         removed = await self.call(self._trash)
@@ -291,7 +291,7 @@ class Client:
         await self.call(scrub.scrub, config, progress=lambda _done, _all: None)
         await self.call(repair.repair, config)
 
-    async def _trash(self) -> list[trash.Removed]:
+    async def _trash(self) -> list[trash.RemovedEntry]:
         return [removed async for removed in trash.entries(self._fs)][:20]
 
     async def _append(self, ino: Ino) -> None:

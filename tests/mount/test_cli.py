@@ -218,7 +218,7 @@ def test_a_dump_is_loaded_into_another_volume(
         assert shown["size"] == 700_000
         again = wrkfs("load", "--credentials", tmp_path / "other", archive)
         assert (again.returncode, again.stdout) == (1, "")
-        assert "empty volumes" in again.stderr
+        assert "an empty volume" in again.stderr
         assert wrkfs("fsck", "--data", "--credentials", tmp_path / "other").stdout == "clean\n"
 
 
@@ -439,7 +439,7 @@ def test_what_stands_in_the_way_of_a_tree_is_listed(
     (path / "d/one").write_text("new")
     back = wrkfs("trash", "--credentials", credentials, "restore", "/d")
     assert back.returncode == 1
-    assert "something stands there: 'd/one'" in back.stdout
+    assert "the path exists already: 'd/one'" in back.stdout
     assert [(path / name).read_text() for name in ("d/one", "d/two")] == ["new", "old"]
 
 

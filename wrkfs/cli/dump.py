@@ -42,7 +42,9 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
                     Progress("copying rows") as copying,
                     Progress("dumping", in_bytes=True) as writing,
                 ):
-                    summary = await dump.dump(config, fs, out, copying=copying, writing=writing)
+                    summary = await dump.dump(
+                        config, fs, out, copy_progress=copying, write_progress=writing
+                    )
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from wrkfs.config import VolumeConfig
     from wrkfs.fs import Filesystem
-    from wrkfs.upkeep.trash import Removed
+    from wrkfs.upkeep.trash import RemovedEntry
 
 HELP = "list, restore or purge removed files (ls, restore, empty)"
 
@@ -121,7 +121,7 @@ async def _empty(fs: Filesystem, _arguments: argparse.Namespace) -> Answer:
     return Answer({"entries": count}, [f"{counted(count, 'entry', 'entries')} purged"])
 
 
-def _path(removed: Removed) -> str:
+def _path(removed: RemovedEntry) -> str:
     """Returns the old path, or parent and name when the parent directory is gone."""
     if removed.path is None:
         return f"(directory {removed.entry.parent})/{os.fsdecode(removed.entry.name)}"
@@ -134,7 +134,7 @@ def _size(row: dict[str, Any]) -> str:
     return human(row["bytes"])
 
 
-def _row(removed: Removed) -> dict[str, Any]:
+def _row(removed: RemovedEntry) -> dict[str, Any]:
     return {
         "number": removed.entry.ino,
         "path": _path(removed),

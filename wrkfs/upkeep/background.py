@@ -1,8 +1,8 @@
-"""Background upkeep of a volume: trash that is too old, garbage, files in many small pieces.
+"""Background upkeep of a volume: trash that is too old, garbage, fragmented files.
 
-Every long-lived Filesystem (mounts, the daemon's) runs one; `claim_upkeep` lets one of them work
-for all. Compaction is each session's own work: it knows which files it met in many pieces. What
-fails is left for the next round.
+Every long-lived Filesystem (of mounts and of the daemon) runs it. `claim_upkeep` selects one of
+them for trash and garbage. Each session compacts the fragmented files that it has read. After an
+error, the next round continues.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
 
 CLAIM = 3
-"""Rounds for which a session claims the work of all."""
+"""Number of rounds for which a session claims the upkeep of trash and garbage."""
 BATCHES = 100
-"""Batches of garbage that one round collects at most: other files wait for their compaction."""
+"""Maximum number of garbage batches in one round, because compaction waits for their end."""
 FILES = 8
-"""Files that one round compacts at most."""
+"""Maximum number of files that one round compacts."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a session looks after its volume, and how long it leaves garbage alone.
+    """Interval of the rounds, and grace period of garbage.
 
-    `interval`: seconds between two rounds; the first comes at a random moment of them, so that
-    sessions that were started together do not work together. `grace`: see `gc.GRACE`.
+    `interval`: seconds between two rounds. The first round begins at a random moment of the first
+    interval, so that sessions which start together spread their load. `grace`: see `gc.GRACE`.
     """
 
     interval: float = 30.0
@@ -46,42 +46,42 @@ PACE = Pace()
 
 
 def start(fs: Filesystem, pace: Pace = PACE) -> None:
-    """Looks after the volume from now on until `fs` closes."""
-    fs.stores.add_task(asyncio.create_task(_keep(fs, pace), name="wrkfs upkeep"))
+    """Start upkeep of the volume; it runs until `fs` closes."""
+    fs.stores.add_task(asyncio.create_task(_run(fs, pace), name="wrkfs upkeep"))
 
 
-async def look_after(fs: Filesystem, pace: Pace = PACE) -> None:
-    """One round. Raises what the stores raise; the next round goes on."""
+async def run_round(fs: Filesystem, pace: Pace = PACE) -> None:
+    """Run one round. Raises the errors of the stores; the next round continues the work."""
     if await fs.stores.upkeep.claim_upkeep(timedelta(seconds=CLAIM * pace.interval)):
         await trash.tidy(fs)
         await gc.collect(fs, grace=pace.grace, batches=BATCHES)
-    damaged: Corrupt | None = None
+    corruption: Corrupt | None = None
     for ino in fs.stores.take_fragmented(FILES):
         try:
             await compact.compact_file(fs, ino)
         except Corrupt as error:
-            # A file that has lost bytes keeps nobody else waiting.
-            damaged = error
-    if damaged is not None:
-        raise damaged
+            # A damaged file must not stop the compaction of the others.
+            corruption = error
+    if corruption is not None:
+        raise corruption
 
 
-async def _keep(fs: Filesystem, pace: Pace) -> None:
-    ailing = False
+async def _run(fs: Filesystem, pace: Pace) -> None:
+    failing = False
     await asyncio.sleep(random.uniform(0, pace.interval))  # noqa: S311 no secret: spreads the load
     while True:
         try:
-            await look_after(fs, pace)
-            ailing = False
+            await run_round(fs, pace)
+            failing = False
         except (Unavailable, Fenced):
-            # An outage, or a session that is about to rejoin: whoever uses the drive tells it.
+            # An outage, or a session that rejoins soon. Calls of programs report it.
             log.debug("upkeep waits for the stores")
         except WrkfsError as error:
-            if not ailing:
-                log.warning("upkeep of the volume failed, it goes on later: %s", error)
-            ailing = True
+            if not failing:
+                log.warning("upkeep of the volume failed, and continues later: %s", error)
+            failing = True
         except Exception:
-            if not ailing:
-                log.exception("upkeep of the volume met a bug, it goes on later")
-            ailing = True
+            if not failing:
+                log.exception("upkeep of the volume failed because of a bug, and continues later")
+            failing = True
         await asyncio.sleep(pace.interval)

@@ -1,9 +1,9 @@
-"""Compaction: many small refs of a file become few, so that maps stay short.
+"""Compaction: replaces many small refs of a file by few, so that maps stay short.
 
-A file that is written in small pieces (a database, a slowly growing log) gathers refs: each open
-and each read after a change fetches them all. Where they are dense, what they show is copied to one
-new slice, which takes their place in one transaction if they are still as they were. Bytes, size,
-times and version of the file stay as they are; what was replaced becomes garbage.
+A file that is written in small pieces (a database, a slowly growing log) collects refs, and each
+open and each read after a change fetches them all. Compaction copies dense ranges to one new slice.
+One transaction then replaces the refs, if they are unchanged. Bytes, size, times and version of the
+file stay the same. The replaced slices become garbage.
 """
 
 from __future__ import annotations
@@ -22,33 +22,36 @@ if TYPE_CHECKING:
     from wrkfs.types import BytesLike, SliceId, SliceRef
 
 CELL = BLOCK_SIZE
-"""Grain in which density is looked at, bytes."""
+"""Number of bytes for which density is measured."""
 PIECES = 16
-"""Visible pieces in a cell from which on it is copied: 4 MiB are written for 16 refs less."""
+"""Minimum number of visible pieces in a cell that is copied: 4 MiB are written to save 16 refs."""
 JOINED = 4 * CELL
-"""Longest stretch copied at once, bytes, unless a ref of its own is longer."""
+"""Maximum size of a stretch in bytes, unless one ref is longer."""
 BATCH_FILES = 1000
 
 
 async def compact_all(
     fs: Filesystem, *, refs: int = FRAGMENTED, progress: Callable[[int], None] = lambda _: None
 ) -> int:
-    """Compacts every file that needs it; the number of stretches. Reads the index of all refs."""
-    done, files, after = 0, 0, Ino(0)
-    while found := await fs.stores.upkeep.fragmented(after, refs, BATCH_FILES):
-        for ino in found:
-            done += await compact_file(fs, ino, refs=refs)
+    """Compact every fragmented file; return the number of copied stretches.
+
+    The search reads the index of all refs. Calls `progress(number of files)` after each file.
+    """
+    count, files, after = 0, 0, Ino(0)
+    while inodes := await fs.stores.upkeep.fragmented(after, refs, BATCH_FILES):
+        for ino in inodes:
+            count += await compact_file(fs, ino, refs=refs)
             files += 1
             progress(files)
-        after = found[-1]
-    return done
+        after = inodes[-1]
+    return count
 
 
 async def compact_file(fs: Filesystem, ino: Ino, *, refs: int = FRAGMENTED) -> int:
-    """Compacts the chunks of a file that have so many refs; the number of stretches it copied.
+    """Compact the chunks of a file with `refs` refs or more; return the number of stretches.
 
-    Nothing happens to a file that is gone, or where others change what is being copied: the next
-    round will do. Raises Corrupt for bytes that the store has lost, Unavailable.
+    A removed file is not an error. A stretch that changes during the copy stays for the next round.
+    Raises Corrupt for bytes that the store has lost, Unavailable.
     """
     with fs.hold():
         try:
@@ -59,36 +62,36 @@ async def compact_file(fs: Filesystem, ino: Ino, *, refs: int = FRAGMENTED) -> i
         chunks: dict[int, list[SliceRef]] = {}
         for ref in file_map.refs:
             chunks.setdefault(ref.pos // CHUNK_SIZE, []).append(ref)
-        done = 0
-        for chunk, inside in chunks.items():
-            if len(inside) >= refs:
-                done += await _compact_chunk(fs, ino, layout, chunk, inside)
-        return done
+        count = 0
+        for chunk, chunk_refs in chunks.items():
+            if len(chunk_refs) >= refs:
+                count += await _compact_chunk(fs, ino, layout, chunk, chunk_refs)
+        return count
 
 
 async def _compact_chunk(
     fs: Filesystem, ino: Ino, layout: FileLayout, chunk: int, refs: list[SliceRef]
 ) -> int:
-    copied: list[tuple[int, int]] = []
+    copies: list[tuple[int, int]] = []
     for start, end in stretches(layout, chunk, refs):
         data = await fs.stores.reader.read(layout, start, end, 0)
-        over = tuple(ref for ref in refs if ref.pos < end and start < ref.pos + ref.length)
-        hidden = tuple(_hidden(layout, chunk, refs, [*copied, (start, end)]))
-        if await _put(fs, ino, start, data, over, hidden):
-            copied.append((start, end))
+        overlaps = tuple(ref for ref in refs if ref.pos < end and start < ref.pos + ref.length)
+        hidden = tuple(_hidden(layout, chunk, refs, [*copies, (start, end)]))
+        if await _put(fs, ino, start, data, overlaps, hidden):
+            copies.append((start, end))
         else:
-            # Who writes no more would never be met again.
+            # Without this, a file that is neither read nor written again stays fragmented.
             fs.stores.note_fragmented(ino)
-    return len(copied)
+    return len(copies)
 
 
 def stretches(
     layout: FileLayout, chunk: int, refs: Sequence[SliceRef]
 ) -> Iterator[tuple[int, int]]:
-    """Where a chunk is worth copying: stretches without holes that do not overlap, in file order.
+    """Yield the dense stretches of a chunk in file order. They have no holes and no overlaps.
 
-    The newest ref in a stretch lies wholly inside, so that the copy can take its place in the
-    order. `refs` are those of the chunk, oldest first.
+    The newest ref of a stretch is completely inside it, so the copy can replace it in the order of
+    refs. `refs` are the refs of the chunk, oldest first.
     """
     last = chunk * CHUNK_SIZE
     for start, end in _dense(layout, chunk):
@@ -101,7 +104,7 @@ def stretches(
 
 
 def _dense(layout: FileLayout, chunk: int) -> Iterator[tuple[int, int]]:
-    """Cells, cut at holes, with many visible pieces; neighbours are joined."""
+    """Yield the cells with many visible pieces, cut at holes. Adjacent cells are joined."""
     joined: tuple[int, int] | None = None
     for low in range(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE, CELL):
         for start, end in _runs(layout, low, low + CELL):
@@ -116,7 +119,7 @@ def _dense(layout: FileLayout, chunk: int) -> Iterator[tuple[int, int]]:
 
 
 def _runs(layout: FileLayout, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Stretches without holes in [low, high) that show `PIECES` pieces or more."""
+    """Yield the stretches without holes in [low, high) that have `PIECES` pieces or more."""
     start = end = low
     pieces = 0
     for segment in layout.between(low, high):
@@ -131,7 +134,7 @@ def _runs(layout: FileLayout, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 
 def _grow(start: int, end: int, refs: Sequence[SliceRef]) -> tuple[int, int]:
-    """The stretch, larger until its newest ref lies wholly inside."""
+    """Grow a stretch until its newest ref is completely inside."""
     for ref in reversed(refs):
         if ref.pos < end and start < ref.pos + ref.length:
             if start <= ref.pos and ref.pos + ref.length <= end:
@@ -141,7 +144,7 @@ def _grow(start: int, end: int, refs: Sequence[SliceRef]) -> tuple[int, int]:
 
 
 def _grow_to(start: int, end: int, refs: Sequence[SliceRef]) -> tuple[int, int]:
-    """A newer ref may have come in with the growth; once the whole chunk is in, none can."""
+    """Grow a stretch further: each growth may include a newer ref. The chunk's size limits it."""
     for _ in refs:
         newest = next(
             ref for ref in reversed(refs) if ref.pos < end and start < ref.pos + ref.length
@@ -154,16 +157,16 @@ def _grow_to(start: int, end: int, refs: Sequence[SliceRef]) -> tuple[int, int]:
 
 
 def _hidden(
-    layout: FileLayout, chunk: int, refs: Sequence[SliceRef], copied: list[tuple[int, int]]
+    layout: FileLayout, chunk: int, refs: Sequence[SliceRef], copies: list[tuple[int, int]]
 ) -> Iterator[SliceId]:
-    """Slices that show nothing in the chunk outside of what has been copied."""
-    shown = {
+    """Yield the slices of the chunk that have no visible bytes outside the copies."""
+    visible = {
         segment.ref.slice_id
         for segment in layout.between(chunk * CHUNK_SIZE, (chunk + 1) * CHUNK_SIZE)
-        if not any(start <= segment.start and segment.end <= end for start, end in copied)
+        if not any(start <= segment.start and segment.end <= end for start, end in copies)
     }
     for ref in refs:
-        if ref.slice_id not in shown:
+        if ref.slice_id not in visible:
             yield ref.slice_id
 
 
@@ -175,7 +178,7 @@ async def _put(
     refs: tuple[SliceRef, ...],
     hidden: tuple[SliceId, ...],
 ) -> bool:
-    """Stores a copy and puts it in the place of the refs; False when these have changed."""
+    """Store a copy and replace the refs by it; return False if the refs have changed."""
     stores = fs.stores
     epoch = stores.meta.epoch
     slice_id = await stores.meta.reserve_slices(1)
@@ -183,7 +186,7 @@ async def _put(
     if size <= INLINE_MAX:
         extent = Extent(start, slice_id, size, b"", bytes(data))
         return await _replace(fs, epoch, Stretch(ino, extent, refs, hidden))
-    done = False
+    replaced = False
     try:
         checksums = []
         with memoryview(data) as view:
@@ -194,18 +197,19 @@ async def _put(
                 await stores.blocks.put(block_key(stores.prefix, slice_id, index), block)
                 checksums.append(sums(block))
         extent = Extent(start, slice_id, size, b"".join(checksums), None)
-        done = await _replace(fs, epoch, Stretch(ino, extent, refs, hidden))
+        replaced = await _replace(fs, epoch, Stretch(ino, extent, refs, hidden))
     finally:
-        if not done:
+        if not replaced:
             await stores.give_up({slice_id: size})
-    return done
+    return replaced
 
 
 async def _replace(fs: Filesystem, epoch: int, stretch: Stretch) -> bool:
-    """Puts the copy in; Fenced when the epoch that reserved its id has ended.
+    """Replace the refs by the copy. Fenced if the epoch that reserved its id has ended.
 
-    Others may have collected its objects then, and a new epoch is none the wiser.
+    Then another session may have deleted the objects of the copy, and the database would not notice
+    that in a new epoch.
     """
     if fs.stores.meta.epoch != epoch:
-        raise Fenced("the session was cut off while a file was being compacted")
+        raise Fenced("the session expired during the compaction of a file")
     return await fs.stores.meta.compact(stretch)

@@ -1,9 +1,9 @@
-"""A volume as a tar archive: one moment of it, in the pax format that every `tar` reads.
+"""Writes a snapshot of a volume as a tar archive, in the pax format that every `tar` reads.
 
-Contents with their holes (GNU's sparse format 1.0), hard and symbolic links, fifos and devices,
-modes, owners, times to the nanosecond, extended attributes. Tar has no sockets: each is an empty
-file with a record that `load` reads. The first and the last entry are the root; a comment in the
-last one says that the archive is whole.
+The archive contains file contents with holes (GNU's sparse format 1.0), hard and symbolic links,
+fifos and devices, modes, owners, times to the nanosecond, and extended attributes. Tar has no
+sockets: each socket is an empty file with a record that `load` reads. The first and the last entry
+are the root. A comment in the last one shows that the archive is complete.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 BEGINS, COMPLETE = "wrkfs dump begins", "wrkfs dump complete"
 """Comments of the first and the last entry."""
 PIECE = 4 * MIB
-"""Bytes of a file read, and of the archive written, at once."""
+"""Number of bytes in one read of a file, and in one write of the archive."""
 AHEAD = 16 * MIB
 CACHE = 64 * MIB
-"""Bytes of blocks kept between their fetching and their reading."""
+"""Maximum number of cached bytes of blocks."""
 BLOCK = 512
-"""Tar's unit."""
+"""Block size of tar."""
 XATTR = "SCHILY.xattr."
-"""Prefix of extended attributes in pax headers: what GNU tar and libarchive write."""
+"""Prefix of extended attributes in pax headers, as in GNU tar and libarchive."""
 ESCAPED = "WRKFS.escaped"
-"""Record of a dump's first entry: its names of attributes are escaped. Older dumps lack it."""
+"""Record of the first entry: names of extended attributes are escaped. Older dumps lack it."""
 SPARSE_NAME = "GNU.sparse.name"
-"""Record of a sparse file's own name; the name of its entry is another."""
+"""Record with a sparse file's own name; its entry has another name."""
 SOCKET = "WRKFS.socket"
-"""Record of a socket, which other programs take for an empty file."""
+"""Record of a socket, which other programs read as an empty file."""
 MTIME_MAX = 8**11 - 1
-"""Seconds that the header of an entry can hold; the pax header has the true time."""
+"""Maximum mtime, in seconds, in the header of an entry. The pax header has the exact time."""
 TYPES = {
     stat.S_IFREG: tarfile.REGTYPE,
     stat.S_IFDIR: tarfile.DIRTYPE,
@@ -60,8 +60,8 @@ TYPES = {
 
 
 @dataclass(slots=True)
-class Dumped:
-    """What an archive holds."""
+class DumpResult:
+    """Number of entries and of file bytes in an archive."""
 
     entries: int = 0
     bytes: int = 0
@@ -72,24 +72,24 @@ async def dump(
     fs: Filesystem,
     out: IO[bytes],
     *,
-    copying: Callable[[int, int], None],
-    writing: Callable[[int, int], None],
-) -> Dumped:
-    """Writes the archive to `out`. Corrupt, Unavailable, OSError of `out`.
+    copy_progress: Callable[[int, int], None],
+    write_progress: Callable[[int, int], None],
+) -> DumpResult:
+    """Write the archive to `out`. Corrupt, Unavailable, OSError of `out`.
 
-    `copying(rows, 0)` and `writing(bytes, of all bytes)` are told how far it is.
+    Calls `copy_progress(rows, 0)`, and then `write_progress(bytes, total bytes)`.
     """
     with fs.hold(), Spool() as spool:
         async with open_snapshot(config) as snapshot:
-            await spool.fill(snapshot, copying)
+            await spool.fill(snapshot, copy_progress)
         spool.index()
-        return await archive(config, spool, out, writing)
+        return await archive(config, spool, out, write_progress)
 
 
 async def archive(
     config: VolumeConfig, spool: Spool, out: IO[bytes], progress: Callable[[int, int], None]
-) -> Dumped:
-    """Writes the archive of rows that were copied. Somebody holds back garbage collection."""
+) -> DumpResult:
+    """Write the archive of copied rows. The caller holds the snapshot (`Filesystem.hold`)."""
     blocks = S3Blocks(config.store)
     reader = BlockReader(blocks, config.store.prefix, CACHE)
     try:
@@ -117,10 +117,10 @@ class _Archive:
         self._linked: dict[Ino, str] = {}
         self._buffer: list[BytesLike] = []
         self._buffered = 0
-        self._done = Dumped()
+        self._result = DumpResult()
 
-    async def write(self) -> Dumped:
-        """The whole archive."""
+    async def write(self) -> DumpResult:
+        """Write the whole archive."""
         root = None
         for path, attr in self._spool.walk():
             if root is None:
@@ -130,11 +130,11 @@ class _Archive:
             await self._put(encoded(self._header(b"", root, COMPLETE)))
         await self._put(bytes(2 * BLOCK))
         await self._flush()
-        return self._done
+        return self._result
 
     async def _entry(self, path: bytes, attr: Attr) -> None:
         header = self._header(path, attr, "" if path else BEGINS)
-        self._done.entries += 1
+        self._result.entries += 1
         first = self._linked.get(attr.ino)
         if first is not None:
             header.type, header.linkname = tarfile.LNKTYPE, first
@@ -172,7 +172,7 @@ class _Archive:
 
     async def _file(self, header: tarfile.TarInfo, attr: Attr) -> None:
         layout = FileLayout(self._spool.file_map(attr))
-        parts = _parts(layout)
+        parts = _data_ranges(layout)
         size = sum(end - start for start, end in parts)
         header.size = size
         if size < attr.size:
@@ -200,8 +200,8 @@ class _Archive:
                 piece = min(at + PIECE, end)
                 await self._put(await self._reader.read(layout, at, piece, AHEAD))
         await self._put(bytes(-size % BLOCK))
-        self._done.bytes += attr.size
-        self._progress(self._done.bytes, self._total)
+        self._result.bytes += attr.size
+        self._progress(self._result.bytes, self._total)
 
     async def _put(self, data: BytesLike) -> None:
         self._buffer.append(data)
@@ -210,27 +210,27 @@ class _Archive:
             await self._flush()
 
     async def _flush(self) -> None:
-        """In a thread: who reads the other end of a pipe may be slow, the heartbeat may not."""
+        """Write the buffer in a thread: a slow reader of a pipe must not delay the heartbeat."""
         pieces, self._buffer, self._buffered = self._buffer, [], 0
         await asyncio.to_thread(self._out.write, b"".join(pieces))
 
 
 def encoded(header: tarfile.TarInfo) -> bytes:
-    """A ustar header, and before it a pax header with all that does not fit in.
+    """Return a ustar header, preceded by a pax header for everything that does not fit into it.
 
-    tarfile's own pax headers cannot hold attributes whose names are not UTF-8.
+    tarfile's own pax headers do not support extended attributes whose names are not UTF-8.
     """
     records = {os.fsencode(key): os.fsencode(value) for key, value in header.pax_headers.items()}
     plain = copy.copy(header)
     for field, key, longest in (("name", b"path", 100), ("linkname", b"linkpath", 100)):
         value = os.fsencode(getattr(header, field))
         if len(value) > longest:
-            # In front: Python's tarfile takes the last of `path` and `GNU.sparse.name`.
+            # First in the header: Python's tarfile uses the last of `path` and `GNU.sparse.name`.
             records = {key: value, **records}
             setattr(plain, field, os.fsdecode(value[:longest]))
     form: Literal[0, 1] = tarfile.USTAR_FORMAT
     if header.size >= 8**11 and b"GNU.sparse.major" in records:
-        # Python's tarfile confuses a pax header's size with the size that holes make.
+        # Python's tarfile mistakes a pax header's size for the size with holes.
         form = tarfile.GNU_FORMAT
     for field, digits in (("uid", 7), ("gid", 7), ("size", 11)):
         number = getattr(header, field)
@@ -251,7 +251,7 @@ def _block(header: tarfile.TarInfo, form: Literal[0, 1]) -> bytes:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """A line of a pax header; it begins with its own length."""
+    """Return a line of a pax header; it begins with its own length."""
     rest = b" %s=%s\n" % (key, value)
     length = len(rest)
     while length != len(rest) + len(str(length)):
@@ -267,8 +267,8 @@ def _is_utf8(value: bytes) -> bool:
     return True
 
 
-def _parts(layout: FileLayout) -> list[tuple[int, int]]:
-    """What is no hole, in whole blocks: GNU tar takes the parts of a sparse file block by block."""
+def _data_ranges(layout: FileLayout) -> list[tuple[int, int]]:
+    """Return the ranges between holes, in whole blocks, as GNU tar reads sparse files."""
     parts: list[tuple[int, int]] = []
     for segment in layout.between(0, layout.size):
         start = segment.start - segment.start % BLOCK
@@ -281,26 +281,26 @@ def _parts(layout: FileLayout) -> list[tuple[int, int]]:
 
 
 def escaped(name: str) -> str:
-    """The name of an extended attribute in a key of a pax header, which ends at its first `=`.
+    """Escape the name of an extended attribute for a pax header, as GNU tar does since 1.29.
 
-    As GNU tar does it since 1.29.
+    A key of a pax header ends at its first `=`.
     """
     return name.replace("%", "%25").replace("=", "%3D")
 
 
 def unescaped(key: str) -> str:
-    """The name that `escaped` was given; other signs after a `%` stay as they are."""
+    """Return the name that `escaped` received. Other characters after a `%` stay unchanged."""
     return key.replace("%3D", "=").replace("%25", "%")
 
 
 def decimal(value_ns: int) -> str:
-    """Nanoseconds as seconds, in the decimal form of pax headers."""
+    """Return nanoseconds as seconds, in the decimal form of pax headers."""
     seconds, rest = divmod(abs(value_ns), 10**9)
     return f"{'-' if value_ns < 0 else ''}{seconds}.{rest:09}"
 
 
 def nanoseconds(text: str) -> int:
-    """What `decimal` wrote, or another program. ValueError."""
+    """Parse a decimal number of seconds; return nanoseconds. ValueError."""
     whole, _, rest = text.partition(".")
     value = abs(int(whole)) * 10**9 + int((rest + "0" * 9)[:9])
     return -value if whole.startswith("-") else value

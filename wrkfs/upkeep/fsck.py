@@ -1,7 +1,8 @@
-"""Checks of a volume: its rows against the invariants of `meta/sql/schema.sql`.
+"""Checks the rows of a volume against the invariants of `meta/sql/schema.sql`.
 
-Each check looks at one moment, also while mounts write; they are no one transaction together,
-because a volume's role may not hold one for long. `scrub` verifies blocks, `repair` mends.
+Each check reads one snapshot, even while mounts write. The checks do not share one transaction,
+because a volume's role must not keep a transaction open for long. `scrub` verifies blocks, `repair`
+repairs rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from wrkfs.meta.postgres.snapshot import Finding
 
 LIMIT = 100
-"""Breaches told of one invariant: a broken volume may have millions."""
+"""Maximum number of reported breaches of one invariant: a damaged volume may have millions."""
 
 
 async def check(
@@ -26,16 +27,17 @@ async def check(
     limit: int = LIMIT,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Finding]:
-    """Breaches of all invariants, by number; [] for a clean volume.
+    """Return breaches of all invariants, sorted by invariant; [] for a clean volume.
 
-    `progress(done, all)` is told after each invariant. Unavailable, StorageError.
+    Calls `progress(number of checks done, number of checks)` after each check. Unavailable,
+    StorageError.
     """
     findings: list[Finding] = []
     async with connected(config) as connection:
         numbers = await Snapshot(connection).invariants()
-        for done, number in enumerate(numbers, 1):
+        for count, number in enumerate(numbers, 1):
             async with moment(connection) as snapshot:
                 findings += await snapshot.check(number, limit)
             if progress is not None:
-                progress(done, len(numbers))
+                progress(count, len(numbers))
     return findings

@@ -1,8 +1,8 @@
-"""Garbage collection: objects that no file shows any more leave the store.
+"""Garbage collection: deletes the objects of slices that no file uses.
 
-What is garbage is known from rows, never from a listing of the bucket: slices that lost their last
-ref (`deleted`), and ids that ended sessions took and never committed (`slice_range`). Any error
-ends the round; the rows stay and the next round goes on. Two rounds at once do no harm.
+Rows identify garbage; collection does not list the bucket. Garbage are slices without a ref
+(`deleted`), and ids that ended sessions reserved and did not commit (`slice_range`). An error ends
+the round. The rows stay, so the next round continues. Two rounds may run at the same time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
 
 GRACE = timedelta(seconds=120)
-"""So long objects stay after their last ref went: for reads under way, whose layout is that old at
-most. Above the longest call (90 s). Snapshots hold back collection by themselves."""
+"""Time for which objects stay after the removal of their last ref, for reads in progress: a layout
+is at most as old as the longest call (90 s). Snapshots protect their objects by a hold."""
 BATCH_SLICES = 500
 BATCH_KEYS = 1000
-"""Objects that one request deletes (S3's limit)."""
+"""Maximum number of objects that one request deletes (S3's limit)."""
 BATCH_RANGES = 16
 
 
 @dataclass(slots=True)
-class Collected:
-    """What a round did.
+class CollectionResult:
+    """The result of a round.
 
-    `slices`: their objects are gone; `size`: bytes that these had, as far as it is known;
-    `orphans`: ids of ended sessions that were found uncommitted.
+    `slices`: number of slices whose objects were deleted. `size`: bytes of these objects, as far as
+    known. `orphans`: number of uncommitted ids of ended sessions that became garbage.
     """
 
     slices: int = 0
@@ -47,25 +47,25 @@ async def collect(
     grace: timedelta = GRACE,
     batches: int | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> Collected:
-    """Deletes the objects of all present garbage. Safe beside any use of the volume.
+) -> CollectionResult:
+    """Delete the objects of all current garbage. Safe while the volume is in use.
 
-    `batches` bounds what it takes on: who does other work as well goes on in the next round.
-    `progress` is told the number of slices after each batch. Raises StorageError, Unavailable: the
-    round has ended early, with nothing lost.
+    `batches` is the maximum number of batches, for callers that have other work. Calls
+    `progress(number of slices)` after each batch. StorageError and Unavailable end the round early;
+    the next round continues.
     """
     stores = fs.stores
-    done = Collected()
+    result = CollectionResult()
     for _ in _rounds(batches):
         ranges, ids = await stores.upkeep.adopt_orphans(grace, BATCH_RANGES, SLICE_MAX)
-        done.orphans += ids
-        if not ranges or (batches is not None and done.orphans >= batches * BATCH_SLICES):
+        result.orphans += ids
+        if not ranges or (batches is not None and result.orphans >= batches * BATCH_SLICES):
             break
     for _ in _rounds(batches):
         garbage = await stores.upkeep.garbage(grace, BATCH_SLICES)
         if not garbage:
             break
-        # A crash of the database must not bring back what shows them.
+        # A crash of the database must not restore the refs of these slices.
         await stores.meta.sync()
         keys = [
             block_key(stores.prefix, slice_id, index)
@@ -75,10 +75,10 @@ async def collect(
         for start in range(0, len(keys), BATCH_KEYS):
             await stores.blocks.delete(keys[start : start + BATCH_KEYS])
         await stores.upkeep.forget_slices([slice_id for slice_id, _ in garbage])
-        done.slices += len(garbage)
-        done.size += sum(size for _, size in garbage if size < SLICE_MAX)
-        progress(done.slices)
-    return done
+        result.slices += len(garbage)
+        result.size += sum(size for _, size in garbage if size < SLICE_MAX)
+        progress(result.slices)
+    return result
 
 
 def _rounds(batches: int | None) -> Iterable[int]:

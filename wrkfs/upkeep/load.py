@@ -1,8 +1,8 @@
 """Fills an empty volume from a tar archive: a dump, or any other.
 
-Everything is made in a directory of the root first, and moved to its place when the archive has
-been read to its end. A load that was interrupted is begun anew by the next one, or finished when
-only the moving was left.
+The load creates everything in a staging directory of the root, reads the archive to its end, and
+then moves everything into place. After an interruption the next load starts again, or finishes the
+move if the archive was complete.
 """
 
 from __future__ import annotations
@@ -39,65 +39,65 @@ if TYPE_CHECKING:
     from wrkfs.types import Attr, Ino
 
 STAGING = b".wrkfs-load"
-"""Where a load puts what it has read."""
+"""Name of the staging directory."""
 READ_WHOLE = b"trusted.wrkfs.loaded"
-"""Attribute of the staging directory once the archive has been read; the root's own attributes."""
+"""Attribute of the staging directory after the end of the archive: the root's own attributes."""
 PIECE = 4 * MIB
 SMALL = MIB
-"""Files up to this size are written beside one another."""
+"""Maximum size of files that are written concurrently."""
 WRITERS = 16
 SCAN = 1000
-"""Entries of a directory asked for at once."""
+"""Number of directory entries in one request."""
 DEVICES = {tarfile.CHRTYPE: stat.S_IFCHR, tarfile.BLKTYPE: stat.S_IFBLK}
 
 
 @dataclass(slots=True)
-class Loaded:
-    """What was made. `skipped`: attributes of namespaces that the drive does not keep."""
+class LoadResult:
+    """The result of a load. `skipped`: number of extended attributes in unsupported namespaces."""
 
     entries: int = 0
     bytes: int = 0
     skipped: int = 0
     finished: bool = False
-    """Only the end of an earlier load was left to do; the archive was not read."""
+    """True if the call only finished an earlier load, and did not read the archive."""
 
 
 async def load(
     fs: Filesystem, source: IO[bytes], *, progress: Callable[[int, int], None]
-) -> Loaded:
-    """Loads the archive. NotEmpty, InvalidArgument for what is no archive, QuotaExceeded.
+) -> LoadResult:
+    """Load the archive. NotEmpty, InvalidArgument for an invalid archive, QuotaExceeded.
 
-    `progress(bytes, 0)` is told how far it is.
+    Calls `progress(bytes, 0)`.
     """
     names = await _names(fs, ROOT_INO)
-    done = Loaded()
+    result = LoadResult()
     if STAGING in names:
         staging = (await fs.lookup(ROOT_INO, STAGING)).ino
         with contextlib.suppress(NoData):
             await fs.getxattr(staging, READ_WHOLE)
-            done.finished = True
-    if not done.finished:
+            result.finished = True
+    if not result.finished:
         if names - {STAGING}:
-            raise NotEmpty("load fills empty volumes only")
+            raise NotEmpty("the volume contains files, and load fills only an empty volume")
         if names:
             await fs.remove_tree(ROOT_INO, STAGING)
         staging = (await fs.mkdir(ROOT_INO, STAGING, 0o700, Caller(0, 0))).ino
-        await _Archive(fs, staging, source, done, progress).read()
+        await _Archive(fs, staging, source, result, progress).read()
     await _finish(fs, (await fs.lookup(ROOT_INO, STAGING)).ino)
-    return done
+    return result
 
 
 async def _names(fs: Filesystem, ino: Ino) -> set[bytes]:
-    found: set[bytes] = set()
+    names: set[bytes] = set()
     after = 0
     while page := await fs.readdir(ino, after, SCAN):
-        found |= {entry.name for entry in page}
+        names |= {entry.name for entry in page}
         after = page[-1].cookie
-    return found
+    return names
 
 
 async def _finish(fs: Filesystem, staging: Ino) -> None:
-    """Moves everything to its place. May be repeated from any point."""
+    """Move everything into place. May be repeated after an interruption at any point."""
     root = json.loads(await fs.getxattr(staging, READ_WHOLE))
     for name in sorted(await _names(fs, staging)):
         await fs.rename(staging, name, ROOT_INO, name, RenameFlags.NOREPLACE)
@@ -113,8 +113,8 @@ async def _finish(fs: Filesystem, staging: Ino) -> None:
 class _Archive:
     """Reads one archive into the staging directory.
 
-    Critical sections: entries are taken one after the other; small files are written beside the
-    reading (`_writing`), and what needs them to stand (links, the end) waits for all of them.
+    Critical sections: entries are read one after the other. Tasks in `_writers` write small files
+    at the same time. Hard links and the end of the archive wait for all of these tasks.
     """
 
     def __init__(
@@ -122,44 +122,45 @@ class _Archive:
         fs: Filesystem,
         staging: Ino,
         source: IO[bytes],
-        done: Loaded,
+        result: LoadResult,
         progress: Callable[[int, int], None],
     ) -> None:
         self._fs = fs
         self._source = source
-        self._done = done
+        self._result = result
         self._progress = progress
         self._directories: dict[bytes, Ino] = {b"": staging}
-        self._later: dict[bytes, SetAttr] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._directory_changes: dict[bytes, SetAttr] = {}
+        """Attributes of directories, which are set after their contents exist."""
+        self._writers: set[asyncio.Task[None]] = set()
         self._escaped = True
-        """Whether names of attributes are escaped: by GNU tar, and by dumps but the oldest."""
+        """True if names of attributes are escaped: GNU tar and all but the oldest dumps do so."""
 
     async def read(self) -> None:
-        """Everything, durably."""
-        begun = complete = False
+        """Read the whole archive and make its contents durable."""
+        is_dump = complete = False
         try:
             with await asyncio.to_thread(self._open) as archive:
                 while (member := await asyncio.to_thread(archive.next)) is not None:
-                    vars(archive)["members"] = []  # what has been read is not kept
+                    vars(archive)["members"] = []  # the list would grow with the archive
                     comment = member.pax_headers.get("comment")
                     if comment == BEGINS:
-                        begun = True
+                        is_dump = True
                         self._escaped = ESCAPED in member.pax_headers
                     complete |= comment == COMPLETE
                     await self._member(archive, member)
             await self._drain()
         except (tarfile.TarError, EOFError) as error:
-            raise InvalidArgument(f"not a whole tar archive: {error}") from None
+            raise InvalidArgument(f"the input is not a complete tar archive: {error}") from None
         finally:
-            await self._abandon()
-        if begun and not complete:
-            raise InvalidArgument("the archive ends before its end; load it again when it is whole")
-        for path, changes in reversed(self._later.items()):
+            await self._cancel_writers()
+        if is_dump and not complete:
+            raise InvalidArgument("the dump is incomplete: its last entry is missing")
+        for path, changes in reversed(self._directory_changes.items()):
             if path:
                 await self._fs.setattr(self._directories[path], changes)
-        root = self._later.get(b"")
-        values = {} if root is None else {k: getattr(root, k) for k in _KEPT}
+        root = self._directory_changes.get(b"")
+        values = {} if root is None else {name: getattr(root, name) for name in _ROOT_ATTRIBUTES}
         await self._fs.sync()
         await self._fs.setxattr(self._directories[b""], READ_WHOLE, json.dumps(values).encode())
 
@@ -169,18 +170,18 @@ class _Archive:
         )
 
     async def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        # tarfile prefers the other name when it has a record of its own, as in older dumps.
+        # In older dumps, tarfile prefers the record `path` to the sparse file's own name.
         path = _path(member.pax_headers.get(SPARSE_NAME, member.name))
         changes = _changes(member)
         if member.isdir():
-            self._later[path] = changes
+            self._directory_changes[path] = changes
             await self._xattrs(await self._directory(path), member)
             return
         if not path:
             raise InvalidArgument("an entry of the archive has no name")
         parent, name = await self._place(path)
         caller = Caller(member.uid, member.gid)
-        self._done.entries += 1
+        self._result.entries += 1
         if member.isreg() and SOCKET not in member.pax_headers:
             await self._file(archive, member, parent, name, changes)
             return
@@ -190,18 +191,18 @@ class _Archive:
                 await self._link(_path(member.linkname), parent, name)
             return
         if member.issym():
-            made = await self._make(
+            attr = await self._create_name(
                 self._fs.symlink, parent, name, os.fsencode(member.linkname), caller
             )
         else:
             kind, device = _node(member)
-            made = await self._make(
+            attr = await self._create_name(
                 self._fs.mknod, parent, name, kind | member.mode, device, caller
             )
-        await self._xattrs(made.ino, member)
+        await self._xattrs(attr.ino, member)
         if member.issym():
             changes = SetAttr(atime_ns=changes.atime_ns, mtime_ns=changes.mtime_ns)
-        await self._fs.setattr(made.ino, changes)
+        await self._fs.setattr(attr.ino, changes)
 
     async def _file(
         self,
@@ -211,7 +212,7 @@ class _Archive:
         name: bytes,
         changes: SetAttr,
     ) -> None:
-        # The stream itself: tarfile would read holes as zeros.
+        # This reads the stream itself, because tarfile would read holes as zeros.
         source = archive.fileobj
         if source is None:
             raise InvalidArgument("the archive is closed")
@@ -219,9 +220,10 @@ class _Archive:
         await asyncio.to_thread(source.seek, member.offset_data)
         if sparse is None and member.size <= SMALL:
             data = await asyncio.to_thread(source.read, member.size)
-            while len(self._writing) >= WRITERS:
-                await self._ended(asyncio.FIRST_COMPLETED)
-            self._start(self._small(member, parent, name, data, changes))
+            while len(self._writers) >= WRITERS:
+                await self._wait_for_writers(asyncio.FIRST_COMPLETED)
+            writer = self._small_file(member, parent, name, data, changes)
+            self._writers.add(asyncio.create_task(writer))
             return
         handle = await self._create(member, parent, name)
         try:
@@ -230,9 +232,9 @@ class _Archive:
                     size = min(PIECE, start + length - at)
                     data = await asyncio.to_thread(source.read, size)
                     if len(data) != size:
-                        raise InvalidArgument(f"entry {member.name!r} is cut short")
+                        raise InvalidArgument(f"entry {member.name!r} is incomplete")
                     await handle.write(at, data)
-                    self._told(size)
+                    self._count_bytes(size)
         finally:
             await handle.close()
         if sparse is not None:
@@ -240,11 +242,11 @@ class _Archive:
         await self._xattrs(handle.ino, member)
         await self._fs.setattr(handle.ino, changes)
 
-    async def _small(
+    async def _small_file(
         self, member: tarfile.TarInfo, parent: Ino, name: bytes, data: bytes, changes: SetAttr
     ) -> None:
         if len(data) != member.size:
-            raise InvalidArgument(f"entry {member.name!r} is cut short")
+            raise InvalidArgument(f"entry {member.name!r} is incomplete")
         handle = await self._create(member, parent, name)
         try:
             if data:
@@ -253,7 +255,7 @@ class _Archive:
             await handle.close()
         await self._xattrs(handle.ino, member)
         await self._fs.setattr(handle.ino, changes)
-        self._told(len(data))
+        self._count_bytes(len(data))
 
     async def _create(self, member: tarfile.TarInfo, parent: Ino, name: bytes) -> FileHandle:
         flags, caller = os.O_WRONLY | os.O_EXCL, Caller(member.uid, member.gid)
@@ -269,11 +271,12 @@ class _Archive:
             ino = (await self._fs.lookup(self._directories[directory], last)).ino
         except (KeyError, NotFound):
             raise InvalidArgument(
-                f"a hard link to {os.fsdecode(target)!r}, which the archive has not"
+                f"{os.fsdecode(name)!r} is a hard link to {os.fsdecode(target)!r}, "
+                "which is not in the archive"
             ) from None
-        await self._make(lambda parent, name: self._fs.link(ino, parent, name), parent, name)
+        await self._create_name(lambda parent, name: self._fs.link(ino, parent, name), parent, name)
 
-    async def _make(
+    async def _create_name(
         self,
         call: Callable[..., Coroutine[Any, Any, Attr]],
         parent: Ino,
@@ -283,7 +286,7 @@ class _Archive:
         try:
             return await call(parent, name, *rest)
         except Exists:
-            # A later entry of the same name counts.
+            # The last entry of a name replaces earlier ones.
             await self._fs.unlink(parent, name)
         return await call(parent, name, *rest)
 
@@ -295,69 +298,66 @@ class _Archive:
                 try:
                     await self._fs.setxattr(ino, os.fsencode(name), os.fsencode(value))
                 except NotSupported:
-                    self._done.skipped += 1
+                    self._result.skipped += 1
 
     async def _place(self, path: bytes) -> tuple[Ino, bytes]:
-        """Directory and name of a path; directories that the archive left out are made."""
+        """Return directory and name of a path; creates directories that the archive omits."""
         above, _, name = path.rpartition(b"/")
         return await self._directory(above), name
 
     async def _directory(self, path: bytes) -> Ino:
-        known = self._directories.get(path)
-        if known is not None:
-            return known
-        # From the top: a path may have 10^3 names.
+        existing = self._directories.get(path)
+        if existing is not None:
+            return existing
+        # A loop, because a path may have 1,000 names.
         names = path.split(b"/")
         for count in range(1, len(names) + 1):
             prefix = b"/".join(names[:count])
             if prefix not in self._directories:
                 above = self._directories[b"/".join(names[: count - 1])]
                 try:
-                    made = await self._fs.mkdir(above, names[count - 1], 0o755, Caller(0, 0))
+                    attr = await self._fs.mkdir(above, names[count - 1], 0o755, Caller(0, 0))
                 except Exists:
                     raise InvalidArgument(
-                        f"{os.fsdecode(prefix)!r} is a directory and something else"
+                        f"the archive has {os.fsdecode(prefix)!r} as a directory and as a file"
                     ) from None
-                self._directories[prefix] = made.ino
-                self._done.entries += 1
+                self._directories[prefix] = attr.ino
+                self._result.entries += 1
         return self._directories[path]
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._writing.add(asyncio.create_task(work))
-
-    async def _ended(self, until: str) -> None:
-        """Waits for writers; raises what one of them raised."""
-        done, self._writing = await asyncio.wait(self._writing, return_when=until)
-        for task in done:
+    async def _wait_for_writers(self, until: str) -> None:
+        """Wait for writers. Raises the error of a writer."""
+        ended, self._writers = await asyncio.wait(self._writers, return_when=until)
+        for task in ended:
             task.result()
 
     async def _drain(self) -> None:
-        while self._writing:
-            await self._ended(asyncio.ALL_COMPLETED)
+        while self._writers:
+            await self._wait_for_writers(asyncio.ALL_COMPLETED)
 
-    async def _abandon(self) -> None:
-        """Ends the writers that are left: the load has failed already."""
-        left, self._writing = self._writing, set()
-        for task in left:
+    async def _cancel_writers(self) -> None:
+        """Cancel the remaining writers. There are none unless the load has failed."""
+        tasks, self._writers = self._writers, set()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _told(self, size: int) -> None:
-        self._done.bytes += size
-        self._progress(self._done.bytes, 0)
+    def _count_bytes(self, size: int) -> None:
+        self._result.bytes += size
+        self._progress(self._result.bytes, 0)
 
 
-_KEPT = ("mode", "uid", "gid", "atime_ns", "mtime_ns")
+_ROOT_ATTRIBUTES = ("mode", "uid", "gid", "atime_ns", "mtime_ns")
 
 
 def _node(member: tarfile.TarInfo) -> tuple[int, int]:
-    """Type and device number of what `mknod` makes. InvalidArgument."""
+    """Return type and device number for `mknod`. InvalidArgument."""
     if member.isreg():
         return stat.S_IFSOCK, 0
     if member.isfifo():
         return stat.S_IFIFO, 0
     if member.type not in DEVICES:
-        raise InvalidArgument(f"entry {member.name!r} is of a kind that is not known")
+        raise InvalidArgument(f"entry {member.name!r} has an unknown type")
     return DEVICES[member.type], os.makedev(member.devmajor, member.devminor)
 
 
@@ -368,7 +368,7 @@ def _changes(member: tarfile.TarInfo) -> SetAttr:
         try:
             times[field] = int(default) * 10**9 if text is None else nanoseconds(text)
         except ValueError:
-            raise InvalidArgument(f"entry {member.name!r} has no sensible {field}") from None
+            raise InvalidArgument(f"entry {member.name!r} has an invalid {field}") from None
     return SetAttr(
         mode=member.mode & 0o7777,
         uid=member.uid,
@@ -379,15 +379,16 @@ def _changes(member: tarfile.TarInfo) -> SetAttr:
 
 
 def _path(name: str) -> bytes:
-    """A path of the archive, below the root whatever it says.
+    """Return a path of the archive relative to the root.
 
-    InvalidArgument for `..`, and for what cannot be moved to the root while a load works there.
+    InvalidArgument for `..`, and for the name of the staging directory.
     """
     names = [part for part in os.fsencode(name).split(b"/") if part not in (b"", b".")]
     if b".." in names:
         raise InvalidArgument(f"entry {name!r} leads out of the archive")
     if names[:1] == [STAGING]:
         raise InvalidArgument(
-            f"entry {name!r} has the name of the directory that a load works in; leave it out"
+            f"entry {name!r} has the name of the directory that a load uses; "
+            "remove it from the archive"
         )
     return b"/".join(names)

@@ -1,6 +1,7 @@
-"""Mends what `fsck` found, where that gives up no byte that some name shows.
+"""Repairs breaches that `fsck` reports, if that loses no byte of a file with a name.
 
-The order matters: numbers first, then sessions and leftovers, names, links, bytes, use at the end.
+The order of the steps matters: counters first, then sessions and leftovers, names, links, bytes;
+usage last.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ STEPS = (
 async def repair(
     config: VolumeConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, int]:
-    """How many rows each step mended; steps that mended none are left out.
+    """Return the number of rows that each step repaired, without steps that repaired none.
 
-    Mounts may be at work: they wait for locks at most, and give back what they keep from before.
-    Unavailable, also when one does not; StorageError.
+    The volume may be in use. Mounts wait for locks, and a recall drops all that they have cached.
+    Raises Unavailable, also if a mount does not answer the recall, and StorageError.
     """
-    mended: dict[str, int] = {}
+    repaired: dict[str, int] = {}
     async with connected(config) as connection:
-        for done, step in enumerate(STEPS, 1):
+        for number, step in enumerate(STEPS, 1):
             count = await connection.fetchval(f"SELECT wrkfs.repair_{step}()")
             if count:
-                mended[step] = count
+                repaired[step] = count
             if progress is not None:
-                progress(done, len(STEPS))
+                progress(number, len(STEPS))
         await recall(connection)
-    return mended
+    return repaired

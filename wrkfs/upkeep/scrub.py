@@ -1,4 +1,4 @@
-"""Reads every block that a file shows, and compares it with its checksums."""
+"""Reads every block that a file uses, and compares it with its checksums."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from wrkfs.meta.postgres.snapshot import Connection
 
 READERS = 8
-"""Blocks read at once."""
+"""Maximum number of blocks that are read at the same time."""
 PAGE = 500
-"""Slices asked for at once: no transaction stays open while blocks are read."""
+"""Number of slices in one query, because no transaction may stay open during the reads."""
 DATA = 0
-"""`Finding.invariant` of what is wrong with a block."""
+"""`Finding.invariant` of a damaged block."""
 
 _TOTAL = """
     SELECT coalesce(sum(b.size), 0)::bigint, coalesce(max(b.slice_id), 0)
@@ -36,16 +36,16 @@ _PAGE = """
         AND s.size BETWEEN 1 AND 1099511627776
         AND octet_length(s.checksums) = 4 * ((s.size + 131071) / 131072)
     ORDER BY s.slice_id LIMIT $3"""
-_SHOWN = "SELECT min(s.inode) FROM slice s WHERE s.slice_id = $1 AND NOT s.is_inline"
+_USER = "SELECT min(s.inode) FROM slice s WHERE s.slice_id = $1 AND NOT s.is_inline"
 
 
 async def scrub(
     config: VolumeConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> list[Finding]:
-    """A finding for each block that is missing or has other bytes than were written.
+    """Return a finding for each block that is missing or has other bytes than were written.
 
-    Blocks of files that were removed meanwhile are not told. `progress(bytes done, bytes in all)`.
-    Unavailable, StorageError: the store could not be asked.
+    Does not report blocks whose files were removed during the scrub. Calls `progress(bytes read,
+    total bytes)`. Unavailable, StorageError.
     """
     blocks = S3Blocks(config.store)
     try:
@@ -56,7 +56,7 @@ async def scrub(
 
 
 class _Scrub:
-    """Critical section: the connection is used by `run` alone; blocks are read beside it."""
+    """One scrub. Critical section: only `run` uses the connection; tasks read blocks."""
 
     def __init__(
         self,
@@ -69,13 +69,14 @@ class _Scrub:
         self._blocks = blocks
         self._prefix = prefix
         self._progress = progress
-        self._done = 0
+        self._bytes_read = 0
         self._total = 0
-        self._at_work: set[asyncio.Task[None]] = set()
-        self._broken: list[tuple[int, str]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._damage: list[tuple[int, str]] = []
+        """Slices with a damaged block, and a text."""
 
     async def run(self) -> list[Finding]:
-        """See `scrub`."""
+        """Return the findings."""
         ((self._total, last),) = await self._connection.fetch(_TOTAL)
         at = 0
         try:
@@ -83,29 +84,29 @@ class _Scrub:
                 at = page[-1][0]
                 for number, size, sums, _ in page:
                     for index in range(block_count(size)):
-                        await self._room(READERS - 1)
-                        block = self._block(number, size, sums, index)
-                        self._at_work.add(asyncio.create_task(block))
-            await self._room(0)
+                        await self._wait_for_tasks(READERS - 1)
+                        block = self._check_block(number, size, sums, index)
+                        self._tasks.add(asyncio.create_task(block))
+            await self._wait_for_tasks(0)
         finally:
-            for task in self._at_work:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*self._at_work, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         findings = []
-        for number, text in self._broken:
-            findings += await self._still_shown(number, text)
+        for number, text in self._damage:
+            findings += await self._finding(number, text)
         return findings
 
-    async def _room(self, limit: int) -> None:
-        """Waits until at most `limit` blocks are being read. Raises what one of them raised."""
-        while len(self._at_work) > limit:
-            done, self._at_work = await asyncio.wait(
-                self._at_work, return_when=asyncio.FIRST_COMPLETED
+    async def _wait_for_tasks(self, limit: int) -> None:
+        """Wait until at most `limit` tasks run. Raises the error of a task."""
+        while len(self._tasks) > limit:
+            ended, self._tasks = await asyncio.wait(
+                self._tasks, return_when=asyncio.FIRST_COMPLETED
             )
-            for task in done:
+            for task in ended:
                 task.result()
 
-    async def _block(self, number: int, size: int, sums: bytes, index: int) -> None:
+    async def _check_block(self, number: int, size: int, sums: bytes, index: int) -> None:
         key = block_key(self._prefix, SliceId(number), index)
         length = min(BLOCK_SIZE, size - index * BLOCK_SIZE)
         unit = SUM_SIZE * (BLOCK_SIZE // CHECKSUM_UNIT)
@@ -113,13 +114,14 @@ class _Scrub:
             data = await self._blocks.get(key, 0, length)
             check(data, sums[index * unit : (index + 1) * unit], f"block {index}")
         except Missing:
-            self._broken.append((number, f"slice {number}: block {index} is missing"))
+            self._damage.append((number, f"slice {number}: block {index} is missing"))
         except Corrupt as error:
-            self._broken.append((number, f"slice {number}: {error}"))
-        self._done += length
+            self._damage.append((number, f"slice {number}: {error}"))
+        self._bytes_read += length
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            self._progress(self._bytes_read, self._total)
 
-    async def _still_shown(self, number: int, text: str) -> list[Finding]:
-        ino = await self._connection.fetchval(_SHOWN, number)
+    async def _finding(self, number: int, text: str) -> list[Finding]:
+        """Return a finding if a file still uses the slice."""
+        ino = await self._connection.fetchval(_USER, number)
         return [] if ino is None else [Finding(DATA, ino, None, text)]

@@ -1,7 +1,7 @@
-"""A local copy of a volume's rows at one moment, in a temporary file that vanishes with it.
+"""A local copy of a volume's rows at one moment, in a temporary file.
 
-Reading blocks takes as long as it takes; the database's transaction must not. So `dump` copies the
-rows first and lets the transaction go.
+Reads of blocks may take long, and the transaction of the database must be short. So `dump` copies
+the rows first and ends the transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ INDEXES = {
     "slice": "inode, ord",
     "inline": "slice_id",
 }
-"""Made when all rows are there: the database is not kept waiting for them."""
+"""Indexes to create after the copy, because the transaction must not wait for them."""
 _ATTR = (
     "ino",
     "mode",
@@ -54,14 +54,14 @@ _ATTR = (
 """Fields of Attr, in the order of the columns."""
 _ID_MAX = (1 << 32) - 1
 _KINDS = frozenset({0o01, 0o02, 0o04, 0o06, 0o10, 0o12, 0o14})
-"""Kinds of inodes that there are."""
+"""Type bits of `mode` that are valid."""
 
 
 class Spool:
     """The rows. Use it as a context."""
 
     def __init__(self) -> None:
-        # No name: a temporary file that SQLite deletes.
+        # Without a name, SQLite uses a temporary file and deletes it.
         self._base = sqlite3.connect("")
         self._base.execute("PRAGMA journal_mode = OFF")
         self._base.execute("PRAGMA synchronous = OFF")
@@ -75,33 +75,33 @@ class Spool:
         self._base.close()
 
     async def fill(self, snapshot: Snapshot, progress: Callable[[int, int], None]) -> None:
-        """Copies all rows; `progress(rows, 0)`. Call `index` when the snapshot is closed."""
-        done = 0
+        """Copy all rows; calls `progress(rows, 0)`. Close the snapshot, then call `index`."""
+        count = 0
         for table, columns in TABLES.items():
             places = ", ".join("?" for _ in columns.split(", "))
             statement = INSERT.replace("TABLE", table).replace("PLACES", places)
             query = SELECT.replace("TABLE", table).replace("COLUMNS", columns)
             async for batch in snapshot.batches(query):
                 self._base.executemany(statement, map(tuple, batch))
-                done += len(batch)
-                progress(done, 0)
+                count += len(batch)
+                progress(count, 0)
         self._base.commit()
 
     def index(self) -> None:
-        """Makes the rows ready to be looked up."""
+        """Create the indexes for the other methods."""
         for table, columns in INDEXES.items():
             self._base.execute(f"CREATE INDEX {table}_key ON {table} ({columns})")
 
     @property
     def size(self) -> int:
-        """Bytes of all regular files, holes included."""
-        found: int = self._base.execute(
+        """Size of all regular files in bytes, holes included."""
+        size: int = self._base.execute(
             "SELECT coalesce(sum(size), 0) FROM inode WHERE mode >> 12 = 8 AND nlink > 0"
         ).fetchone()[0]
-        return found
+        return size
 
     def attr(self, ino: int) -> Attr:
-        """Attributes of an inode. Corrupt when it is missing."""
+        """Return the attributes of an inode. Corrupt if it is missing or invalid."""
         row = self._base.execute("SELECT * FROM inode WHERE ino = ?", (ino,)).fetchone()
         if row is None:
             raise Corrupt(f"inode {ino} is missing; run: wrkfs fsck")
@@ -114,54 +114,54 @@ class Spool:
             or attr.size < 0
             or attr.rdev < 0
         ):
-            raise Corrupt(f"impossible attributes of inode {ino}; run: wrkfs fsck")
+            raise Corrupt(f"inode {ino} has invalid attributes; run: wrkfs fsck")
         return attr
 
     def entries(self, parent: Ino) -> list[tuple[bytes, Ino]]:
-        """Names in a directory, sorted. Corrupt for one that cannot be."""
-        found = self._base.execute(
+        """Return the names in a directory, sorted. Corrupt for an invalid name."""
+        entries = self._base.execute(
             "SELECT name, ino FROM dentry WHERE parent = ? ORDER BY name", (parent,)
         ).fetchall()
-        for name, _ in found:
+        for name, _ in entries:
             try:
                 rules.check_name(name)
             except WrkfsError:
-                raise Corrupt(f"impossible name in inode {parent}; run: wrkfs fsck") from None
-        return found
+                raise Corrupt(f"directory {parent} has an invalid name; run: wrkfs fsck") from None
+        return entries
 
     def walk(self) -> Iterator[tuple[bytes, Attr]]:
-        """Path (without a leading slash; b"" for the root) and attributes, parents first.
+        """Yield path and attributes of each name, parents first.
 
-        Corrupt for a directory that is reached twice.
+        Paths have no leading slash; the root has b"". Corrupt if a directory has two names.
         """
-        seen: set[int] = set()
-        ahead: list[tuple[bytes, Ino]] = [(b"", ROOT_INO)]
-        while ahead:
-            path, ino = ahead.pop()
+        visited: set[int] = set()
+        pending: list[tuple[bytes, Ino]] = [(b"", ROOT_INO)]
+        while pending:
+            path, ino = pending.pop()
             attr = self.attr(ino)
             yield path, attr
             if attr.is_dir:
-                if ino in seen:
-                    raise Corrupt(f"directory {ino} stands in two places; run: wrkfs fsck")
-                seen.add(ino)
+                if ino in visited:
+                    raise Corrupt(f"directory {ino} has two names; run: wrkfs fsck")
+                visited.add(ino)
                 below = path + b"/" if path else b""
-                ahead += [(below + name, child) for name, child in reversed(self.entries(ino))]
+                pending += [(below + name, child) for name, child in reversed(self.entries(ino))]
 
     def target(self, ino: Ino) -> bytes:
-        """Target of a symbolic link. Corrupt when it is missing."""
+        """Return the target of a symbolic link. Corrupt if it is missing."""
         row = self._base.execute("SELECT target FROM symlink WHERE ino = ?", (ino,)).fetchone()
         if row is None:
             raise Corrupt(f"symbolic link {ino} has no target; run: wrkfs fsck")
         return bytes(row[0])
 
     def xattrs(self, ino: Ino) -> list[tuple[bytes, bytes]]:
-        """Extended attributes, sorted by name."""
+        """Return the extended attributes, sorted by name."""
         return self._base.execute(
             "SELECT name, value FROM xattr WHERE ino = ? ORDER BY name", (ino,)
         ).fetchall()
 
     def file_map(self, attr: Attr) -> FileMap:
-        """What a file consists of."""
+        """Return the attributes and slices of a file."""
         rows = self._base.execute(
             "SELECT s.pos, s.slice_id, s.size, s.off, s.length, s.checksums, "
             "CASE WHEN s.is_inline THEN coalesce(n.data, x'') END "

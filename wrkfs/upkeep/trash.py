@@ -1,15 +1,15 @@
-"""The trash of a volume: what was removed, for a while, and how it comes back.
+"""The trash of a volume: it keeps removed files for a while and can restore them.
 
-The trash has each directory and each file by itself. So to restore a directory is to give it its
-name again and to restore what was removed from it; to restore a file is to restore the directories
-that led to it as well. Nothing is ever replaced.
+The trash has a separate entry for each removed directory and file. To restore a directory means to
+restore its name, and then the entries that were removed from it. To restore a file also means to
+restore the directories above it. Nothing is ever replaced.
 
-A file with several names has an entry for each name that was removed; all entries lead to the one
-inode. The names come back after everything else, as links to it.
+A file with several names has an entry for each removed name. All these entries refer to one inode.
+They are restored after everything else, as links to it.
 
-A removal moves the mtime of its directory, and the entry tells the mtime before. The removals that
-followed one another without another change in between are the last run of a directory: it comes
-back with the mtime from before them.
+A removal changes the mtime of its directory, and the entry stores the mtime before the removal. So
+a series of removals without another change in between can be traced back: the directory is restored
+with the mtime before the series.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from wrkfs.types import TrashEntry
 
 SHARE = 4
-"""The trash keeps at most this part (a quarter) of the quota; the oldest goes first."""
+"""The trash uses at most 1/SHARE of the quota; the oldest entry is deleted first."""
 ROWS = 250_000
-"""Most entries, with or without quota; linked entries are counted by themselves."""
+"""Maximum number of entries, with or without quota, and of linked entries."""
 VERSIONS = 32
-"""Most files of the same name and directory: one that is replaced every second (the journal of a
-database) does not push out what people removed."""
+"""Maximum number of files of the same name and directory. A file that a program replaces every
+second (the journal of a database) must not evict files that users removed."""
 PAGE = 1000
 DEPTH = PATH_MAX // 2
-"""Most directories above an entry; more are a cycle in the rows."""
+"""Maximum number of directories above an entry. More means a cycle in the rows."""
 
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """An entry with the path it had, from the root, without a slash in front.
+class RemovedEntry:
+    """An entry with its former path from the root, without a leading slash.
 
-    `path` is None when a directory above it is not even in the trash any more.
+    `path` is None if a directory above it was deleted from the trash.
     """
 
     entry: TrashEntry
@@ -59,17 +59,17 @@ class Removed:
 
     @property
     def is_dir(self) -> bool:
-        """True for a directory: it was removed with what was in it, or after it."""
+        """True for a directory. Its contents were removed with it, or before it."""
         return stat.S_ISDIR(self.entry.mode)
 
 
 @dataclass(slots=True)
-class Restored:
-    """What `restore` brought back: how many files and directories, and where the first stands.
+class RestoreResult:
+    """The result of `restore`: path of the entry, and the number of files and directories.
 
-    A file counts once for each of its names. `missing` are paths below it that stay in the trash,
-    each with the reason. `earlier` are paths of linked entries that stay there too: the names had
-    been removed before the tree was, and their files came back under others.
+    A file counts once for each of its names. `missing` maps paths below the entry that stay in the
+    trash to the reason. `earlier` are paths of linked entries that stay there too, because their
+    names were removed earlier than the tree, and their files were restored under other names.
     """
 
     path: bytes
@@ -79,45 +79,45 @@ class Restored:
     earlier: list[bytes] = field(default_factory=list)
 
 
-def _silent(_done: int) -> None:
-    """No progress is shown."""
+def _no_progress(_count: int) -> None:
+    """Do nothing."""
 
 
 class _Paths:
-    """Paths of directories, alive or in the trash, asked for once each."""
+    """Paths of directories, including those in the trash. Each lookup is cached."""
 
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
-        self._known: dict[Ino, bytes | None] = {ROOT_INO: b""}
+        self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
 
     async def of(self, ino: Ino) -> bytes | None:
-        """The path of a directory, None when nobody knows it. Corrupt for a cycle."""
+        """Return the path of a directory, None if unknown. Corrupt for a cycle."""
         steps: list[tuple[Ino, bytes]] = []
-        while ino not in self._known:
+        while ino not in self._paths:
             place = await self._fs.stores.upkeep.place(ino)
             if place is None:
-                self._known[ino] = None
+                self._paths[ino] = None
                 break
             if len(steps) > DEPTH:
-                raise Corrupt("the directories above an entry of the trash")
+                raise Corrupt("the directories above a trash entry are a cycle; run: wrkfs fsck")
             steps.append((ino, place.name))
             ino = place.parent
-        path = self._known[ino]
+        path = self._paths[ino]
         for below, name in reversed(steps):
             path = None if path is None else (path + b"/" + name if path else name)
-            self._known[below] = path
+            self._paths[below] = path
         return path
 
 
-async def entries(fs: Filesystem) -> AsyncIterator[Removed]:
-    """Everything in the trash, the oldest first."""
+async def entries(fs: Filesystem) -> AsyncIterator[RemovedEntry]:
+    """Yield all entries of the trash, the oldest first."""
     paths = _Paths(fs)
     after: TrashEntry | None = None
     while page := await fs.stores.upkeep.list_trash(after, PAGE):
         for entry in page:
             above = await paths.of(entry.parent)
             path = entry.name if above == b"" else above and above + b"/" + entry.name
-            yield Removed(entry, path)
+            yield RemovedEntry(entry, path)
         after = page[-1]
 
 
@@ -126,27 +126,27 @@ async def restore(
     what: bytes | Ino,
     *,
     to: bytes | None = None,
-    progress: Callable[[int], None] = _silent,
-) -> Restored:
-    """Brings back an entry: the one of that number, or the newest that had that path.
+    progress: Callable[[int], None] = _no_progress,
+) -> RestoreResult:
+    """Restore an entry: the one of an inode number, or the newest one that had a path.
 
-    It comes back where it was, missing directories made again, or at the path `to`, whose directory
-    must exist. A directory brings with it what was removed from it, of each name the newest; what
-    stands in the way of these stays, and they stay in the trash. `progress` is told the number of
-    entries that were looked at.
+    Restores it at its former path, with missing directories, or at the path `to`, whose directory
+    must exist. A directory is restored with the entries that were removed from it, the newest of
+    each name. If something exists at such a path, the entry stays in the trash. Calls
+    `progress(number of examined entries)`.
 
-    Raises NotFound (nothing like that in the trash), Exists (something stands there), NotDirectory,
-    QuotaExceeded, TooManyLinks: what was restored before stays restored.
+    Raises NotFound (no such entry), Exists (something exists at the path), NotDirectory,
+    QuotaExceeded, TooManyLinks. After an error, the entries restored so far stay restored.
     """
-    everything = [removed async for removed in entries(fs)]
-    chosen = _choose(everything, what)
-    path = chosen.path if to is None else to.strip(b"/")
+    all_entries = [removed async for removed in entries(fs)]
+    top = _choose(all_entries, what)
+    path = top.path if to is None else to.strip(b"/")
     if path is None:
-        raise NotFound("the directory it was in is not known any more; say where to restore it to")
-    tree = _Tree(fs, everything, progress)
+        raise NotFound("its former directory is unknown; give a path to restore it to")
+    tree = _Tree(fs, all_entries, progress)
     try:
-        directory = await tree.directory(path.split(b"/")[:-1], make=to is None)
-        return await tree.restore(chosen, directory, path)
+        directory = await tree.directory(path.split(b"/")[:-1], create=to is None)
+        return await tree.restore(top, directory, path)
     finally:
         await tree.set_times()
 
@@ -155,177 +155,185 @@ class _Tree:
     """One call of `restore`. One task; nothing interleaves."""
 
     def __init__(
-        self, fs: Filesystem, everything: list[Removed], progress: Callable[[int], None]
+        self, fs: Filesystem, all_entries: list[RemovedEntry], progress: Callable[[int], None]
     ) -> None:
         self._fs = fs
-        self._everything = everything
+        self._all_entries = all_entries
         self._progress = progress
-        self._looked_at = 0
-        newest = {(one.entry.parent, one.entry.name): one for one in everything}
-        self._below: dict[Ino, list[Removed]] = defaultdict(list)
+        self._examined = 0
+        newest = {(removed.entry.parent, removed.entry.name): removed for removed in all_entries}
+        self._below: dict[Ino, list[RemovedEntry]] = defaultdict(list)
         for removed in newest.values():
             self._below[removed.entry.parent].append(removed)
         self._removals: dict[Ino, dict[int, int]] = defaultdict(dict)
-        """Of each directory: its mtime after a removal, and the one before."""
-        for removed in everything:
-            before = removed.entry.dir_mtime_ns
-            if before is not None:
-                self._removals[removed.entry.parent][_nanoseconds(removed.entry)] = before
-        self._times: dict[Ino, int] = {}
-        """Directories that came back, and their mtimes before their last runs of removals."""
-        self._ends: dict[Ino, int] = {}
-        """Directories of the tree, and when they were removed."""
+        """For each directory: its mtime after a removal, and the mtime before it."""
+        for removed in all_entries:
+            mtime_before = removed.entry.dir_mtime_ns
+            if mtime_before is not None:
+                self._removals[removed.entry.parent][_nanoseconds(removed.entry)] = mtime_before
+        self._mtimes: dict[Ino, int] = {}
+        """Restored directories, and their mtimes before their last series of removals."""
+        self._removal_times: dict[Ino, int] = {}
+        """Restored directories of the tree, and the times of their removals."""
 
-    async def restore(self, chosen: Removed, directory: Ino, path: bytes) -> Restored:
-        """The entry at that path, and what was removed from it."""
-        done = Restored(path)
-        waiting = [(chosen, directory, path)]
-        links: list[tuple[Removed, Ino, bytes]] = []
-        back: set[Ino] = set()
-        while waiting:
-            removed, directory, path = waiting.pop()
-            if removed.entry.linked and removed is not chosen:
+    async def restore(self, top: RemovedEntry, directory: Ino, path: bytes) -> RestoreResult:
+        """Restore an entry at a path, and the entries that were removed from it."""
+        result = RestoreResult(path)
+        pending = [(top, directory, path)]
+        links: list[tuple[RemovedEntry, Ino, bytes]] = []
+        restored: set[Ino] = set()
+        while pending:
+            removed, directory, path = pending.pop()
+            if removed.entry.linked and removed is not top:
                 links.append((removed, directory, path))
                 continue
-            ino = await self._bring(removed, directory, path, done, must=removed is chosen)
+            ino = await self._restore_name(removed, directory, path, result, must=removed is top)
             if ino is None:
                 continue
-            back.add(ino)
-            inside = self._below.pop(removed.entry.ino, ())
-            waiting.extend((one, ino, path + b"/" + one.entry.name) for one in inside)
-        changes = sorted(self._times[ino] for ino in self._ends)
+            restored.add(ino)
+            children = self._below.pop(removed.entry.ino, ())
+            pending.extend((child, ino, path + b"/" + child.entry.name) for child in children)
+        changes = sorted(self._mtimes[ino] for ino in self._removal_times)
         for removed, directory, path in links:
             entry = removed.entry
-            if (entry.nlink > 0 or entry.ino in back) and self._is_earlier(entry, changes):
-                done.earlier.append(path)
+            if (entry.nlink > 0 or entry.ino in restored) and self._is_earlier(entry, changes):
+                result.earlier.append(path)
                 continue
-            ino = await self._bring(removed, directory, path, done, must=False)
+            ino = await self._restore_name(removed, directory, path, result, must=False)
             if ino is not None:
-                back.add(ino)
-        return done
+                restored.add(ino)
+        return result
 
-    async def directory(self, steps: list[bytes], *, make: bool) -> Ino:
-        """The directory of a path; with `make` those that are missing come back from the trash."""
-        at, path = ROOT_INO, b""
+    async def directory(self, steps: list[bytes], *, create: bool) -> Ino:
+        """Return the directory of a path; with `create`, restore missing ones from the trash."""
+        parent, path = ROOT_INO, b""
         for step in steps:
             path = path + b"/" + step if path else step
             try:
-                attr = await self._fs.lookup(at, step)
+                attr = await self._fs.lookup(parent, step)
             except NotFound:
-                gone = [one for one in self._everything if one.path == path and one.is_dir]
-                if not make or not gone:
+                matches = [one for one in self._all_entries if one.path == path and one.is_dir]
+                if not create or not matches:
                     raise
-                attr = await self._fs.restore(gone[-1].entry.ino, at, step)
-                self._note_time(gone[-1])
+                attr = await self._fs.restore(matches[-1].entry.ino, parent, step)
+                self._note_mtime(matches[-1])
             if not attr.is_dir:
-                raise NotDirectory(f"{path!r} is in the way")
-            at = attr.ino
-        return at
+                raise NotDirectory(f"{path!r} is not a directory; give another path")
+            parent = attr.ino
+        return parent
 
     async def set_times(self) -> None:
-        """Gives the directories that came back their mtimes again: their entries moved them."""
-        times, self._times = self._times, {}
-        for ino, mtime in times.items():
-            # Somebody may have removed it again.
+        """Set the mtimes of the restored directories, which the restored entries have changed."""
+        mtimes, self._mtimes = self._mtimes, {}
+        for ino, mtime in mtimes.items():
+            # Another session may have removed it again.
             with contextlib.suppress(NotFound):
                 await self._fs.setattr(ino, SetAttr(mtime_ns=mtime))
 
-    async def _bring(
-        self, removed: Removed, directory: Ino, path: bytes, done: Restored, *, must: bool
+    async def _restore_name(
+        self,
+        removed: RemovedEntry,
+        directory: Ino,
+        path: bytes,
+        result: RestoreResult,
+        *,
+        must: bool,
     ) -> Ino | None:
-        """Gives one entry its name; the inode, also of a directory that stands there already.
+        """Give one entry its name; return its inode, or that of an existing directory.
 
-        None: it is missing, and `done` says so. With `must` the error is raised instead.
+        After an error, records the path as missing and returns None. With `must`, raises the error.
         """
-        self._looked_at += 1
-        self._progress(self._looked_at)
+        self._examined += 1
+        self._progress(self._examined)
         entry, name = removed.entry, path.rpartition(b"/")[2]
         link = (entry.parent, entry.name) if entry.linked else None
         try:
             attr = await self._fs.restore(entry.ino, directory, name, link)
         except Exists:
-            there = await self._fs.lookup(directory, name)
-            if removed.is_dir and there.is_dir:
-                return there.ino
+            existing = await self._fs.lookup(directory, name)
+            if removed.is_dir and existing.is_dir:
+                return existing.ino
             if must:
                 raise
-            done.missing[path] = "something stands there"
+            result.missing[path] = "the path exists already"
             return None
         except (NotFound, TooManyLinks) as error:
             if must:
                 raise
-            gone = isinstance(error, NotFound)
-            done.missing[path] = "it has left the trash" if gone else "its file has too many names"
+            absent = isinstance(error, NotFound)
+            result.missing[path] = (
+                "it is no longer in the trash" if absent else "its file has too many names"
+            )
             return None
         if removed.is_dir:
-            done.directories += 1
-            self._note_time(removed)
-            self._ends[entry.ino] = _nanoseconds(entry)
+            result.directories += 1
+            self._note_mtime(removed)
+            self._removal_times[entry.ino] = _nanoseconds(entry)
         else:
-            done.files += 1
+            result.files += 1
         return attr.ino
 
     def _is_earlier(self, entry: TrashEntry, changes: list[int]) -> bool:
-        """Whether the tree was still in use when this name was removed.
+        """Return True if the tree was still in use when this name was removed.
 
-        Then something in the tree changed between that and the end of the name's directory.
-        Programs that link a file to its place and unlink the old name leave such entries: git does
-        so for each object.
+        Then something in the tree changed between that moment and the removal of the name's
+        directory. Programs that link a file to its place and unlink the old name leave such
+        entries: git does this for each object.
         """
         later = bisect_right(changes, _nanoseconds(entry))
-        end = self._ends.get(entry.parent)
+        end = self._removal_times.get(entry.parent)
         return later < len(changes) and (end is None or changes[later] < end)
 
-    def _note_time(self, removed: Removed) -> None:
+    def _note_mtime(self, removed: RemovedEntry) -> None:
         entry = removed.entry
         removals, mtime = self._removals[entry.ino], entry.mtime_ns
         while mtime in removals:
             mtime = removals.pop(mtime)
-        self._times[entry.ino] = mtime
+        self._mtimes[entry.ino] = mtime
 
 
-async def empty(fs: Filesystem, *, progress: Callable[[int], None] = _silent) -> int:
-    """Frees everything that is in the trash now; the number of entries.
+async def empty(fs: Filesystem, *, progress: Callable[[int], None] = _no_progress) -> int:
+    """Free all current entries of the trash; return their number.
 
-    `progress` is told it after each step.
+    Calls `progress(number of entries)` after each step.
     """
     return await _purge(fs, datetime.now(UTC), progress)
 
 
-async def tidy(fs: Filesystem, *, progress: Callable[[int], None] = _silent) -> int:
-    """Frees what has been kept long enough, or is too much; the number of entries.
+async def tidy(fs: Filesystem, *, progress: Callable[[int], None] = _no_progress) -> int:
+    """Free entries that are too old or exceed a limit; return their number.
 
-    `progress` is told it after each step.
+    Calls `progress(number of entries)` after each step.
     """
     upkeep = fs.stores.upkeep
-    done = await _purge(fs, None, progress)
+    total = await _purge(fs, None, progress)
     while count := await upkeep.thin_trash(VERSIONS, PAGE):
-        done += count
-        progress(done)
+        total += count
+        progress(total)
     while count := await upkeep.thin_links(SHARE, ROWS, PAGE):
-        done += count
-        progress(done)
+        total += count
+        progress(total)
     until = await upkeep.trash_excess(SHARE, ROWS)
-    return done if until is None else await _purge(fs, until, progress, done)
+    return total if until is None else await _purge(fs, until, progress, total)
 
 
 async def _purge(
-    fs: Filesystem, until: datetime | None, progress: Callable[[int], None], done: int = 0
+    fs: Filesystem, until: datetime | None, progress: Callable[[int], None], total: int = 0
 ) -> int:
     while count := await fs.stores.upkeep.purge_trash(until, PAGE):
-        done += count
-        progress(done)
-    return done
+        total += count
+        progress(total)
+    return total
 
 
-def _choose(everything: list[Removed], what: bytes | Ino) -> Removed:
+def _choose(all_entries: list[RemovedEntry], what: bytes | Ino) -> RemovedEntry:
     path = what.strip(b"/") if isinstance(what, bytes) else None
-    for removed in reversed(everything):
+    for removed in reversed(all_entries):
         if removed.path == path if path is not None else removed.entry.ino == what:
             return removed
-    raise NotFound("nothing like that is in the trash")
+    raise NotFound("the trash has no such entry")
 
 
 def _nanoseconds(entry: TrashEntry) -> int:
-    """When it was removed, as the mtime of its directory tells it."""
+    """Return the time of the removal, in the form of the directory's mtime."""
     return (entry.deleted_at - EPOCH) // timedelta(microseconds=1) * 1000

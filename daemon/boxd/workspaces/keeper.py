@@ -85,7 +85,7 @@ class Keeper:
     async def _look_after(self, config: VolumeConfig) -> None:
         fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
         try:
-            await background.look_after(fs, self._pace)
+            await background.run_round(fs, self._pace)
         finally:
             await fs.close()
 

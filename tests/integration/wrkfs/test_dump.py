@@ -141,7 +141,7 @@ async def test_a_volume_comes_back_as_it_was(volume: VolumeConfig, empty: Volume
     try:
         await fill(fs)
         before = await picture(fs)
-        done = await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+        done = await dump.dump(volume, fs, archive, copy_progress=silent, write_progress=silent)
         assert done.entries == len(before)
     finally:
         await fs.close()
@@ -184,7 +184,7 @@ async def test_attributes_of_any_name_come_back(
         for name, value in ODD_ATTRIBUTES.items():
             await fs.setxattr(file.ino, name, value)
         with (tmp_path / "archive").open("wb") as out:
-            await dump.dump(volume, fs, out, copying=silent, writing=silent)
+            await dump.dump(volume, fs, out, copy_progress=silent, write_progress=silent)
     finally:
         await fs.close()
     target = tmp_path / "target"
@@ -219,7 +219,7 @@ async def test_names_in_a_dump_of_an_older_release_are_not_unescaped(
         # As older releases wrote them.
         monkeypatch.setattr(dump, "escaped", lambda name: name)
         monkeypatch.setattr(dump, "ESCAPED", "WRKFS.unknown")
-        await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+        await dump.dump(volume, fs, archive, copy_progress=silent, write_progress=silent)
     finally:
         await fs.close()
     archive.seek(0)
@@ -260,7 +260,7 @@ async def test_the_systems_tar_reads_it(volume: VolumeConfig, tmp_path: Path) ->
     try:
         await fill(fs)
         with (tmp_path / "archive").open("wb") as out:
-            await dump.dump(volume, fs, out, copying=silent, writing=silent)
+            await dump.dump(volume, fs, out, copy_progress=silent, write_progress=silent)
     finally:
         await fs.close()
     target = tmp_path / "target"
@@ -301,7 +301,7 @@ async def test_a_dump_shows_one_moment(volume: VolumeConfig) -> None:
         try:
             for _ in range(8):
                 archive = io.BytesIO()
-                await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+                await dump.dump(volume, fs, archive, copy_progress=silent, write_progress=silent)
                 archive.seek(0)
                 with tarfile.open(fileobj=archive) as read:
                     names = [name for name in read.getnames() if name.endswith("/file")]
@@ -366,7 +366,7 @@ async def test_an_interrupted_load_can_be_run_again(
     try:
         await put(fs, ROOT_INO, b"one", [(0, b"1")])
         await put(fs, ROOT_INO, b"two", [(0, b"2" * 100_000)])
-        await dump.dump(volume, fs, archive, copying=silent, writing=silent)
+        await dump.dump(volume, fs, archive, copy_progress=silent, write_progress=silent)
     finally:
         await fs.close()
     whole = archive.getvalue()

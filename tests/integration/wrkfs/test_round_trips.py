@@ -70,7 +70,7 @@ async def dump_trip(
         await make(fs, ROOT_INO, tree, links)
         before = await state(fs, ROOT_INO)
         done = await dump.dump(
-            source, fs, archive, copying=lambda *_: None, writing=lambda *_: None
+            source, fs, archive, copy_progress=lambda *_: None, write_progress=lambda *_: None
         )
     assert done.entries == len(before)
     archive.seek(0)

@@ -47,7 +47,9 @@ async def test_a_store_that_refuses_is_named(drive: Drive) -> None:
     blocks = drive.blocks.attach()
     blocks.before_get = refuse
     fs = await drive.mount(blocks)
-    assert (await health(fs)).health == "the object store reports an error: Permission denied: credentials"
+    assert (
+        await health(fs)
+    ).health == "the object store reports an error: Permission denied: credentials"
 
 
 async def test_silent_stores_are_named_in_time(drive: Drive) -> None:

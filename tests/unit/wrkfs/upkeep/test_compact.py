@@ -209,7 +209,7 @@ async def test_upkeep_finds_files_that_were_read_in_many_pieces(drive: Drive) ->
     random.Random(2).shuffle(pages)
     ino = await scattered(fs, pages)
     expected = await content(fs)
-    await background.look_after(fs)
+    await background.run_round(fs)
     assert len((await fs.file_map(ino)).refs) == 1
     assert await content(fs) == expected
 
@@ -222,7 +222,7 @@ async def test_upkeep_finds_files_that_were_only_written_in_many_pieces(drive: D
     for page in pages:
         await handle.write(page * PAGE, bytes([page % 251 + 1]) * PAGE)
         await handle.fsync()
-    await background.look_after(fs)
+    await background.run_round(fs)
     assert len((await fs.file_map(handle.ino)).refs) < FRAGMENTED
     await handle.close()
 
@@ -245,7 +245,7 @@ async def test_a_damaged_file_keeps_no_upkeep_waiting(drive: Drive) -> None:
     fs.stores.note_fragmented(whole)
     fs.stores.note_fragmented(ino)
     with pytest.raises(Corrupt):
-        await background.look_after(fs, background.Pace(grace=NOW))
+        await background.run_round(fs, background.Pace(grace=NOW))
     assert len((await fs.file_map(whole)).refs) == 1
     assert len(drive.blocks.objects) == 1
 
@@ -269,9 +269,9 @@ async def test_a_refused_copy_is_made_in_the_next_round(
 
     monkeypatch.setattr(fs.stores.meta, "compact", late)
     fs.stores.note_fragmented(ino)
-    await background.look_after(fs)
+    await background.run_round(fs)
     assert len((await fs.file_map(ino)).refs) > FRAGMENTED
-    await background.look_after(fs)
+    await background.run_round(fs)
     assert len((await fs.file_map(ino)).refs) < FRAGMENTED
 
 

@@ -125,7 +125,7 @@ async def test_a_file_in_the_way_of_a_directory_is_kept(fs: Filesystem) -> None:
     await write(fs, b"a/f", b"1")
     await remove(fs, b"a")
     await write(fs, b"a", b"2")
-    with pytest.raises(errors.NotDirectory, match="in the way"):
+    with pytest.raises(errors.NotDirectory, match="is not a directory"):
         await trash.restore(fs, b"a/f")
     with pytest.raises(errors.Exists):
         await trash.restore(fs, b"a")
