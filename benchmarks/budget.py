@@ -26,15 +26,15 @@ from benchmarks.stores import stores
 from wrkfs.bench.client import answer
 from wrkfs.bench.material import CACHE, prepare
 from wrkfs.bench.measure import Plan, places
-from wrkfs.bench.place import Size, WorkFailed, place_values
-from wrkfs.bench.works import ALL, Caches
+from wrkfs.bench.place import Size, WorkloadFailed, place_values
+from wrkfs.bench.workloads import ALL, Caches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.stores import Stores
     from wrkfs.bench.place import Place
-    from wrkfs.bench.works import Work
+    from wrkfs.bench.workloads import Workload
 
 LARGE = {"seq_write_fsync", "seq_read_cold", "seq_read_warm"}
 """Works whose unit is a MiB: what they cost is bandwidth."""
@@ -71,7 +71,7 @@ class Counted(Ours):
         deadline = time.monotonic() + HAND_OVER
         while not self._counts.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise WorkFailed(f"{self.name} does not tell what it counted")
+                raise WorkloadFailed(f"{self.name} does not tell what it counted")
             time.sleep(POLL)
         found: dict[str, Any] = json.loads(self._counts.read_text())
         return found
@@ -87,8 +87,10 @@ def main() -> None:
     quick = arguments.quick
     size, repeat = (QUICK, QUICK_REPEAT) if quick else (SIZE, REPEAT)
     repeat = arguments.repeat or repeat
-    works = tuple(work for work in WORKS if not arguments.work or work.name in arguments.work)
-    plan = Plan(size, prepare(CACHE.expanduser(), size, works), repeat, works, label="budget")
+    workloads = tuple(work for work in WORKS if not arguments.work or work.name in arguments.work)
+    plan = Plan(
+        size, prepare(CACHE.expanduser(), size, workloads), repeat, workloads, label="budget"
+    )
     about = {"machine": machine(), **revision(), "quick": quick, "repeat": repeat}
     about |= {"size": asdict(size), "options": list(OPTIONS)}
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
@@ -114,29 +116,29 @@ def measure(
     where: Stores, directory: Path, plan: Plan, tell: Callable[[str], None]
 ) -> dict[str, Cost]:
     """What each work costs in a mount of its own volume; what fails stops nothing."""
-    costs = {work.name: Cost(work.unit) for work in plan.works}
+    costs = {work.name: Cost(work.unit) for work in plan.workloads}
     mount = Counted(where.volume(), directory)
     mount.mount()
     try:
         for turn in range(plan.repeat):
-            for work in plan.works:
+            for work in plan.workloads:
                 tell(f"{turn + 1}/{plan.repeat} {work.name}")
                 place = places(mount.path, plan, turn)[0]
                 try:
                     _once(where, mount, work, place, costs[work.name])
-                except (WorkFailed, OSError) as error:
+                except (WorkloadFailed, OSError) as error:
                     costs[work.name].errors.append(str(error))
-                    mount.cool()
+                    mount.drop_caches()
     finally:
         mount.unmount()
     return costs
 
 
-def _once(where: Stores, mount: Counted, work: Work, place: Place, cost: Cost) -> None:
+def _once(where: Stores, mount: Counted, work: Workload, place: Place, cost: Cost) -> None:
     """One repetition of one work."""
     _step("have", work, place)
     if work.caches is Caches.COLD:
-        mount.cool()
+        mount.drop_caches()
     elif work.caches is Caches.WARM:
         _step("do", work, place)
     mount.take()
@@ -149,10 +151,10 @@ def _once(where: Stores, mount: Counted, work: Work, place: Place, cost: Cost) -
     cost.add(done["count"], done["end"] - done["start"], served / 1e9, found)
 
 
-def _step(step: str, work: Work, place: Place) -> dict[str, Any]:
+def _step(step: str, work: Workload, place: Place) -> dict[str, Any]:
     done = answer({"step": step, "work": work.name, "place": place_values(place)})
     if "error" in done:
-        raise WorkFailed(done["error"])
+        raise WorkloadFailed(done["error"])
     return done
 
 

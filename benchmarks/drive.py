@@ -22,11 +22,11 @@ from benchmarks.peers.choose import BUCKETS, FULL_SIZE, NAMES, Peers
 from benchmarks.pingpong import ping_pong
 from benchmarks.report import RESULTS, machine, markdown, revision, write
 from benchmarks.stores import stores
-from wrkfs.bench.figures import shown, summary, table
+from wrkfs.bench.figures import format_figure, summary, table
 from wrkfs.bench.material import CACHE, prepare
 from wrkfs.bench.measure import Plan, measure
 from wrkfs.bench.place import FULL, QUICK
-from wrkfs.bench.works import ALL, BY_NAME
+from wrkfs.bench.workloads import ALL, BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +77,11 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     quick = arguments.quick
     size, repeat = (QUICK, QUICK_REPEAT) if quick else (FULL, REPEAT)
     repeat = arguments.repeat or repeat
-    works = tuple(work for work in ALL if not arguments.work or work.name in arguments.work)
+    workloads = tuple(work for work in ALL if not arguments.work or work.name in arguments.work)
     wanted = set(arguments.peer or NAMES) | {US}
     cache = CACHE.expanduser()
     limit = QUICK_LIMIT if quick else LIMIT
-    one = Plan(size, prepare(cache, size, works), repeat, works, limit=limit)
+    one = Plan(size, prepare(cache, size, workloads), repeat, workloads, limit=limit)
     whole = peers.mounted([name for name in FULL_SIZE if name in wanted])
     found = measure(whole, one, _tell)
     buckets = peers.mounted([name for name in BUCKETS if name in wanted])
@@ -96,7 +96,7 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     }
     if not arguments.no_parallel:
         each = size.shared_by(CLIENTS)
-        plan = replace(one, size=each, material=prepare(cache, each, works), clients=CLIENTS)
+        plan = replace(one, size=each, material=prepare(cache, each, workloads), clients=CLIENTS)
         plan = replace(plan, label="four", repeat=1 if quick else repeat)
         pair = [peer for peer in whole if peer.name in {US, THEM}]
         result["parallel"] = {
@@ -181,16 +181,16 @@ def _ping_pong_rows(found: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     keys = ("create_p50_ms", "stat_p50_ms", "hand_off_p50_ms", "hand_off_p95_ms", "stale", "rounds")
     rows: list[tuple[str, ...]] = [("mounts", *keys)]
     rows += [
-        (name, *(shown(figures.get(key, "fails")) for key in keys))
+        (name, *(format_figure(figures.get(key, "fails")) for key in keys))
         for name, figures in found.items()
     ]
     return rows
 
 
-def _failures(works: dict[str, dict[str, Any]]) -> Sequence[str]:
+def _failures(workloads: dict[str, dict[str, Any]]) -> Sequence[str]:
     found = [
         f"- {work} on {peer}: {text}"
-        for work, figures in works.items()
+        for work, figures in workloads.items()
         for peer, text in figures.get("errors", {}).items()
     ]
     return ["", "## What failed", "", *found] if found else []

@@ -24,8 +24,8 @@ from benchmarks.report import RESULTS, machine, markdown, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.figures import summary, table
 from wrkfs.bench.measure import Plan, measure
-from wrkfs.bench.place import THOUSAND, Material, Size
-from wrkfs.bench.works import BY_NAME
+from wrkfs.bench.place import LISTED, Material, Size
+from wrkfs.bench.workloads import BY_NAME
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO, Caller
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from benchmarks.stores import Stores
-    from wrkfs.bench.measure import Found
+    from wrkfs.bench.measure import Measurements
     from wrkfs.config import VolumeConfig
 
 WORKS = (
@@ -102,18 +102,20 @@ def run(where: Stores, directory: Path, *, quick: bool) -> dict[str, Any]:
         here.mkdir()
         with ExitStack() as stack:
             series = case(where, here, scale, stack)
-        works = summary(series, SMALL, LARGE)
-        for figures in works.values():
+        workloads = summary(series, SMALL, LARGE)
+        for figures in workloads.values():
             figures["cost"] = figures.pop("ratio")
-        found[name] = works
+        found[name] = workloads
     return found
 
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The report for people."""
     text = ["# Growth", "", f"Cost of one operation in the large case; goal: {GROWTH:g} or less."]
-    for name, works in found.items():
-        as_ratio = {work: figures | {"ratio": figures["cost"]} for work, figures in works.items()}
+    for name, workloads in found.items():
+        as_ratio = {
+            work: figures | {"ratio": figures["cost"]} for work, figures in workloads.items()
+        }
         rows = table(as_ratio, [SMALL, LARGE], ratio=True)
         head = ["cost" if cell == "ratio" else cell for cell in rows[0]]
         text += ["", f"## {name}", "", *markdown([head, *rows[1:]], left=2)]
@@ -134,12 +136,12 @@ class Part:
         """See Target."""
         self._mount.check()
 
-    def cool(self) -> None:
+    def drop_caches(self) -> None:
         """See Target."""
-        self._mount.cool()
+        self._mount.drop_caches()
 
 
-def many_files(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Found:
+def many_files(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
     """Two volumes: one with few files, one with many, in directories of equal size."""
     targets = []
     for name, files in ((SMALL, scale.few), (LARGE, scale.files)):
@@ -150,17 +152,17 @@ def many_files(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -
     return measure(targets, _plan(scale), _tell)
 
 
-def many_entries(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Found:
+def many_entries(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
     """Two directories of one volume; the works are done between the entries."""
     volume = where.volume()
     for name, entries in ((SMALL, scale.few), (LARGE, scale.entries)):
-        where.run(fill(volume, name.encode(), entries, entries, THOUSAND))
+        where.run(fill(volume, name.encode(), entries, entries, LISTED))
     mount = _mounted(stack, volume, directory, "entries")
     targets = [Part(mount, name, mount.path / name) for name in (SMALL, LARGE)]
     return measure(targets, replace(_plan(scale), inside=True), _tell)
 
 
-def many_mounts(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Found:
+def many_mounts(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
     """A mount alone, and with others that look at the same tree and have written there."""
     volume = where.volume()
     mount = _mounted(stack, volume, directory, "mount0")
@@ -181,7 +183,7 @@ def many_mounts(where: Stores, directory: Path, scale: Scale, stack: ExitStack) 
     return _together(rounds)
 
 
-def many_volumes(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Found:
+def many_volumes(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
     """The same volume before and after many others were made, each with some files."""
     mount = _mounted(stack, where.volume(), directory, "volume")
     before = replace(_plan(scale), label="before")
@@ -227,13 +229,13 @@ def _mounted(stack: ExitStack, volume: VolumeConfig, directory: Path, name: str)
 
 def _plan(scale: Scale) -> Plan:
     size = Size(scale.operations, scale.few, mib=1, fsyncs=1, tree=1, clone=1, wheels=1)
-    works = tuple(BY_NAME[name] for name in WORKS)
-    return Plan(size, Material("", "", 0, 0, (), 0), scale.repeat, works, label="growth")
+    workloads = tuple(BY_NAME[name] for name in WORKS)
+    return Plan(size, Material("", "", 0, 0, (), 0), scale.repeat, workloads, label="growth")
 
 
-def _together(rounds: list[Found]) -> Found:
+def _together(rounds: list[Measurements]) -> Measurements:
     """The series of several measurements as those of one."""
-    found: Found = {}
+    found: Measurements = {}
     for one in rounds:
         for work, by_target in one.items():
             for target, series in by_target.items():

@@ -11,7 +11,7 @@ from benchmarks.peers.juicefs import MEND, JuiceFS, format_volume
 from benchmarks.peers.limits import Disk, Passthrough
 from benchmarks.peers.mounted import NotHere
 from benchmarks.peers.ours import Ours
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import WorkloadFailed
 from wrkfs.bench.target import Target
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Peers:
             peer = make()
             self._stack.callback(peer.unmount)
             peer.mount()
-        except (NotHere, WorkFailed, OSError) as error:
+        except (NotHere, WorkloadFailed, OSError) as error:
             self.missing[name] = str(error)
             return None
         return peer

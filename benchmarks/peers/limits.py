@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.mounted import LAST_WORDS, Mounted, NotHere
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import WorkloadFailed
 from wrkfs.bench.target import Directory
 
 if TYPE_CHECKING:
@@ -66,6 +66,6 @@ class Disk(Directory):
     def unmount(self) -> None:
         """It stays."""
 
-    def cool(self) -> None:
+    def drop_caches(self) -> None:
         """See `skips`."""
-        raise WorkFailed("the caches of the disk are those of the stores")
+        raise WorkloadFailed("the caches of the disk are those of the stores")

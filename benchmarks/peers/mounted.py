@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import WorkloadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class NotHere(Exception):
 
 
 class Mounted:
-    """Mounts at `path`; `cool` is a remount: neither the kernel nor the program keeps a cache.
+    """Mounts at `path`; `drop_caches` remounts: neither the kernel nor the program keeps a cache.
 
     What a program keeps on disk from one mount to the next is removed by `before_mount`.
     """
@@ -68,7 +68,7 @@ class Mounted:
         while not self.path.is_mount():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 words = self._log.read_text(errors="replace")[-LAST_WORDS:]
-                raise WorkFailed(f"{self.name} does not mount: {words}")
+                raise WorkloadFailed(f"{self.name} does not mount: {words}")
             time.sleep(POLL)
 
     def end(self, _process: subprocess.Popen[bytes]) -> None:
@@ -103,9 +103,9 @@ class Mounted:
     def check(self) -> None:
         """See Target."""
         if self._process is None or self._process.poll() is not None or not self.is_there():
-            raise WorkFailed(f"{self.name} is not mounted")
+            raise WorkloadFailed(f"{self.name} is not mounted")
 
-    def cool(self) -> None:
+    def drop_caches(self) -> None:
         """See Target."""
         self.unmount()
         self.mount()

@@ -213,11 +213,11 @@ async def test_an_outage_longer_than_the_deadline_is_an_error_that_no_success_hi
     bystander = await fs.open(handle.ino, os.O_RDWR)
     store.down()
     # Only now: what is asked of a store that is there may take its time.
-    blocks._flow._patience = 1.0
+    blocks._window._patience = 1.0
     await handle.write(0, data)
     with pytest.raises(Unavailable):
         await handle.fsync()
-    blocks._flow._patience = DEADLINE
+    blocks._window._patience = DEADLINE
     store.up()
     await handle.write(SIZE, data)
     await handle.fsync()

@@ -44,7 +44,7 @@ def test_a_real_mount_is_counted(counted: Counted) -> None:
     assert found["used"]["switches"] > 0
     (counted.path / "large").write_bytes(bytes(1 << 20))
     assert counted.take()["calls"]["objects"]["PUT"]
-    counted.cool()
+    counted.drop_caches()
     assert (counted.path / "large").read_bytes() == bytes(1 << 20)
     assert counted.take()["calls"]["objects"]["GET"]
 

@@ -1,1 +1,1 @@
-"""The works that a drive is measured by, in any directories; uses nothing else of the drive."""
+"""Benchmark workloads for any directory. The package uses nothing else of the drive."""

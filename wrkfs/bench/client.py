@@ -1,7 +1,8 @@
-"""A process that does works when told to: `python -m wrkfs.bench.client`, JSON lines in and out.
+"""A client process that runs workloads: `python -m wrkfs.bench.client`, JSON lines in and out.
 
-`{"step": "have" | "do", "work": NAME, "place": {...}}` is answered by `{"count", "start", "end"}`
-in units and seconds of the monotonic clock, which all processes share, or by `{"error": TEXT}`.
+A request is `{"step": "have" | "do", "work": NAME, "place": {...}}`: "have" prepares the workload,
+"do" runs it. The answer is `{"count", "start", "end"}` or `{"error": TEXT}`. `count` is in units of
+the workload. The times are seconds of the monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ import sys
 import time
 from typing import Any
 
-from wrkfs.bench.place import WorkFailed, place_from
-from wrkfs.bench.works import BY_NAME
+from wrkfs.bench.place import WorkloadFailed, place_from
+from wrkfs.bench.workloads import BY_NAME
 
 
 def main() -> None:
-    """Works until its input ends."""
+    """Answer requests until the input ends."""
     for line in sys.stdin:
         sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
         sys.stdout.flush()
 
 
-def answer(order: dict[str, Any]) -> dict[str, Any]:
-    """Does one step."""
-    work, place = BY_NAME[order["work"]], place_from(order["place"])
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do one step; return the answer."""
+    workload, place = BY_NAME[request["work"]], place_from(request["place"])
     start = time.perf_counter()
     try:
-        if order["step"] == "do":
-            count = work.do(place)
+        if request["step"] == "do":
+            count = workload.run(place)
         else:
             place.directory.mkdir(parents=True, exist_ok=True)
             place.lasting.mkdir(parents=True, exist_ok=True)
-            if work.have is not None:
-                work.have(place)
+            if workload.prepare is not None:
+                workload.prepare(place)
             count = 0
-    except (OSError, WorkFailed) as error:
+    except (OSError, WorkloadFailed) as error:
         return {"error": str(error)}
     return {"count": count, "start": start, "end": time.perf_counter()}
 

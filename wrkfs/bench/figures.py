@@ -1,30 +1,34 @@
-"""From repetitions to figures: medians, ratios with their spread, and a table."""
+"""Computes figures from repetitions: medians, ratios with their spread, and a table."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from wrkfs.bench.works import BY_NAME
+from wrkfs.bench.workloads import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wrkfs.bench.measure import Found, Series
+    from wrkfs.bench.measure import Measurements, Series
 
 FAILS = "fails"
 
 
 def summary(
-    found: Found, subject: str, reference: str | None, goals: Mapping[str, float] | None = None
+    measurements: Measurements,
+    subject: str,
+    reference: str | None,
+    goals: Mapping[str, float] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """By work: each target's median or "fails", and the subject's ratio to the reference.
+    """Return for each workload the targets' medians, and the subject's ratio to the reference.
 
-    The ratio is the median of the ratios of the repetitions, because those of one repetition
-    were taken beside one another; None where there is none.
+    A median is "fails" if a repetition failed. The ratio is the median of the ratios of the
+    repetitions, because measurements of one repetition are close in time. It is None if a target
+    failed.
     """
-    works = {}
-    for name, by_target in found.items():
+    workloads = {}
+    for name, by_target in measurements.items():
         figures: dict[str, Any] = {"unit": BY_NAME[name].unit}
         figures |= {target: _figure(series) for target, series in by_target.items()}
         figures["spread"] = {
@@ -42,39 +46,45 @@ def summary(
                 figures |= {"ratio_min": min(ratios), "ratio_max": max(ratios)}
             if goals is not None and name in goals:
                 figures["goal"] = goals[name]
-        works[name] = figures
-    return works
+        workloads[name] = figures
+    return workloads
 
 
 def table(
-    works: Mapping[str, Mapping[str, Any]], targets: Sequence[str], *, ratio: bool
+    workloads: Mapping[str, Mapping[str, Any]], targets: Sequence[str], *, ratio: bool
 ) -> list[tuple[str, ...]]:
-    """A head and a row for each work, as text."""
-    goals = any("goal" in figures for figures in works.values())
+    """Return a header row and one row for each workload, as text."""
+    goals = any("goal" in figures for figures in workloads.values())
     head = ["work", "unit", *targets]
     head += ["ratio", "from - to"] if ratio else []
     rows = [(*head, "goal") if goals else tuple(head)]
-    for name, figures in works.items():
-        row = [name, str(figures["unit"]), *(shown(figures.get(target)) for target in targets)]
+    for name, figures in workloads.items():
+        row = [
+            name,
+            str(figures["unit"]),
+            *(format_figure(figures.get(target)) for target in targets),
+        ]
         if ratio:
-            row.append(shown(figures["ratio"]))
-            known = "ratio_min" in figures
-            row.append(f"{figures['ratio_min']:.2f} - {figures['ratio_max']:.2f}" if known else "-")
+            row.append(format_figure(figures["ratio"]))
+            has_ratio = "ratio_min" in figures
+            row.append(
+                f"{figures['ratio_min']:.2f} - {figures['ratio_max']:.2f}" if has_ratio else "-"
+            )
         if goals:
             row.append(f"{figures['goal']:g}" if "goal" in figures else "-")
         rows.append(tuple(row))
     return rows
 
 
-def shown(figure: object) -> str:
-    """One figure as people read it."""
+def format_figure(figure: object) -> str:
+    """Format one figure for a table."""
     if isinstance(figure, float):
         return f"{figure:,.0f}" if figure >= 100 else f"{figure:.2f}"
     return "-" if figure is None else str(figure)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The table as lines for a terminal."""
+    """Return the table as lines for a terminal."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

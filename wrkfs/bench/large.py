@@ -1,11 +1,11 @@
-"""Works on one large file."""
+"""Workloads on one large file."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import WorkloadFailed
 
 if TYPE_CHECKING:
     from wrkfs.bench.place import Place
@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 PAGE = 4096
 STRIDE = 2654435761
-"""Odd and large: its multiples jump about in the file, the same way in every run."""
+"""A large odd number: its multiples are scattered over the file, in the same way in every run."""
 
 
 def seq_write_fsync(place: Place) -> int:
-    """MiB written one by one, then fsync."""
+    """Write the file in blocks of a MiB, then fsync; return the number of MiB."""
     block = os.urandom(MIB)
     with place.path("large").open("wb", buffering=0) as file:
         for _ in range(place.size.mib):
             if file.write(block) != MIB:
-                raise WorkFailed("a write was cut short")
+                raise WorkloadFailed("a write was incomplete")
         os.fsync(file.fileno())
     return place.size.mib
 
 
 def seq_read(place: Place) -> int:
-    """The same file, a MiB at a time."""
-    read = 0
+    """Read the file in blocks of a MiB; return the number of MiB."""
+    size = 0
     buffer = bytearray(MIB)
     with place.path("large").open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            read += count
-    if read != place.size.mib * MIB:
-        raise WorkFailed(f"{read} bytes of {place.size.mib} MiB")
+            size += count
+    if size != place.size.mib * MIB:
+        raise WorkloadFailed(f"the file has {size} bytes instead of {place.size.mib} MiB")
     return place.size.mib
 
 
 def rand_write_fsync_4k(place: Place) -> int:
-    """4 KiB at scattered places of that file, each followed by fsync, as a database does."""
+    """Write 4 KiB at scattered offsets, each with fsync, as a database does; return the count."""
     block = os.urandom(PAGE)
     pages = place.size.mib * MIB // PAGE
     descriptor = os.open(place.path("large"), os.O_RDWR)
@@ -53,8 +53,8 @@ def rand_write_fsync_4k(place: Place) -> int:
     return place.size.fsyncs
 
 
-def have_large(place: Place) -> None:
-    """Writes the file unless it is there."""
+def prepare_large(place: Place) -> None:
+    """Write the file unless it exists."""
     path = place.path("large")
     if not path.exists() or path.stat().st_size != place.size.mib * MIB:
         seq_write_fsync(place)

@@ -1,4 +1,4 @@
-"""What is unpacked, cloned and installed: made once, kept in a cache beside what is measured."""
+"""Archives, repositories and wheels for the workloads. A cache outside the targets stores them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import Material, Size, WorkFailed
-from wrkfs.bench.tools import LINES, git, run
+from wrkfs.bench.place import Material, Size, WorkloadFailed
+from wrkfs.bench.tools import ERROR_LINES, git, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from wrkfs.bench.works import Work
+    from wrkfs.bench.workloads import Workload
 
 CACHE = Path("~/.cache/wrkfs-bench")
 LARGEST = 256 * 1024
-"""Source files above this size are left out."""
+"""Maximum size of source files in the archive, in bytes."""
 FROM_TREE = {"untar", "rm_rf"}
 FROM_REPOSITORY = {"git_clone_status"}
 FROM_WHEELS = {"pip_install"}
@@ -48,25 +48,25 @@ WHEELS = (
     "certifi==2026.10.18",
     "six==1.17.0",
 )
-"""Pure Python, so that the same set serves every machine; the first ones are taken first."""
+"""Pure Python wheels, which install on every machine. A smaller set uses the first ones."""
 
 
-def prepare(cache: Path, size: Size, works: Sequence[Work]) -> Material:
-    """What the works need; what the cache already has costs nothing. WorkFailed, OSError."""
+def prepare(cache: Path, size: Size, workloads: Sequence[Workload]) -> Material:
+    """Create the missing material for the workloads, and return it. WorkloadFailed, OSError."""
     cache.mkdir(parents=True, exist_ok=True)
-    names = {work.name for work in works}
+    names = {workload.name for workload in workloads}
     archive, repository = cache / f"tree-{size.tree}.tar", cache / f"tree-{size.clone}.git"
-    files = _archived(archive, size.tree) if names & FROM_TREE else 0
+    files = _prepare_archive(archive, size.tree) if names & FROM_TREE else 0
     cloned = 0
     if names & FROM_REPOSITORY:
         source = cache / f"tree-{size.clone}.tar"
-        cloned = _archived(source, size.clone)
+        cloned = _prepare_archive(source, size.clone)
         if not repository.exists():
-            _whole(repository, lambda path: _make_repository(path, source))
+            _create_atomically(repository, lambda path: _create_repository(path, source))
     wheels: list[Path] = []
-    problem = "not asked for"
+    problem = "no selected workload uses them"
     if names & FROM_WHEELS:
-        wheels, problem = _wheels(cache / "wheels", WHEELS[: size.wheels])
+        wheels, problem = _prepare_wheels(cache / "wheels", WHEELS[: size.wheels])
     return Material(
         archive=str(archive),
         repository=str(repository),
@@ -78,25 +78,25 @@ def prepare(cache: Path, size: Size, works: Sequence[Work]) -> Material:
     )
 
 
-def _archived(archive: Path, files: int) -> int:
-    """Makes an archive of at most so many files unless it is there; how many it has."""
+def _prepare_archive(archive: Path, files: int) -> int:
+    """Create an archive of at most `files` files unless it exists; return their number."""
     if not archive.exists():
-        _whole(archive, lambda path: _make_archive(path, files))
+        _create_atomically(archive, lambda path: _create_archive(path, files))
     with tarfile.open(archive) as tar:
         return sum(1 for _ in tar)
 
 
-def _whole(path: Path, make: Callable[[Path], None]) -> None:
-    """Makes a file or directory that is there only when it is complete."""
+def _create_atomically(path: Path, create: Callable[[Path], None]) -> None:
+    """Create a file or directory under another name, and rename it when it is complete."""
     part = path.with_name(path.name + ".part")
     if part.is_dir():
         shutil.rmtree(part)
-    make(part)
+    create(part)
     part.rename(path)
 
 
-def _make_archive(path: Path, files: int) -> None:
-    """Sources of the interpreter's own library and of what is installed beside it."""
+def _create_archive(path: Path, files: int) -> None:
+    """Archive sources of the interpreter's library and of the installed packages."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
         for source, name in islice(_sources(), files):
             member = tarfile.TarInfo(name)
@@ -107,7 +107,7 @@ def _make_archive(path: Path, files: int) -> None:
 
 
 def _sources() -> Iterator[tuple[Path, str]]:
-    """Source files in a fixed order, with their names in the archive."""
+    """Yield source files in a fixed order, with their names in the archive."""
     paths = sysconfig.get_paths()
     library, packages = Path(paths["stdlib"]), Path(paths["purelib"])
     for root in (library, packages):
@@ -121,8 +121,8 @@ def _sources() -> Iterator[tuple[Path, str]]:
                 yield path, f"{root.name}/{inner}"
 
 
-def _make_repository(path: Path, archive: Path) -> None:
-    """A bare repository with one commit that holds the archive's files."""
+def _create_repository(path: Path, archive: Path) -> None:
+    """Create a bare repository with one commit of the archive's files."""
     tree = path.with_name("checkout.part")
     shutil.rmtree(tree, ignore_errors=True)
     tree.mkdir()
@@ -134,29 +134,29 @@ def _make_repository(path: Path, archive: Path) -> None:
     shutil.rmtree(tree)
 
 
-def _wheels(directory: Path, pins: tuple[str, ...]) -> tuple[list[Path], str]:
-    """The wheels, downloaded where they are missing; or why there are none."""
+def _prepare_wheels(directory: Path, pins: tuple[str, ...]) -> tuple[list[Path], str]:
+    """Download missing wheels. Return all wheels and "", or no wheels and an error text."""
     directory.mkdir(exist_ok=True)
     missing = [pin for pin in pins if not list(directory.glob(_pattern(pin)))]
     if missing:
-        words = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", *words, "--dest", str(directory), *missing],
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"]
+        result = subprocess.run(
+            [sys.executable, "-m", "pip", "download", *options, "--dest", str(directory), *missing],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
         )
-        if done.returncode != 0:
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-LINES:]
-            return [], f"pip download: {' | '.join(said)}"
-    found = [next(iter(directory.glob(_pattern(pin))), None) for pin in pins]
-    if None in found:
-        raise WorkFailed("pip downloaded other wheels than were asked for")
-    return [path for path in found if path is not None], ""
+        if result.returncode != 0:
+            errors = result.stderr.decode(errors="replace").strip().splitlines()[-ERROR_LINES:]
+            return [], f"pip download: {' | '.join(errors)}"
+    paths = [next(iter(directory.glob(_pattern(pin))), None) for pin in pins]
+    if None in paths:
+        raise WorkloadFailed("pip downloaded wheels of other versions than requested")
+    return [path for path in paths if path is not None], ""
 
 
 def _pattern(pin: str) -> str:
-    """The wheel's file name; upper and lower case and underscores vary."""
+    """Return a pattern for a wheel's file name, in upper or lower case, with `-` or `_`."""
     name, version = pin.split("==")
     letters = "".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in name)
     return f"{letters.replace('-', '[-_]')}-{version}-*.whl"

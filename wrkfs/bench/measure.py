@@ -1,13 +1,13 @@
-"""The same works on several targets, interleaved: A B, B A, so that a drift hits all alike."""
+"""Runs the same workloads on several targets, in turns (A B, B A): a drift affects all equally."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.crew import Crew, TooSlow
-from wrkfs.bench.place import THOUSAND, Material, Place, Size, WorkFailed
-from wrkfs.bench.works import ALL, Work
+from wrkfs.bench.clients import ClientPool, TooSlow
+from wrkfs.bench.place import LISTED, Material, Place, Size, WorkloadFailed
+from wrkfs.bench.workloads import ALL, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,84 +18,88 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Series:
-    """The repetitions of one work on one target."""
+    """The repetitions of one workload on one target."""
 
     rates: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    given_up: bool = False
+    timed_out: bool = False
 
 
-Found = dict[str, dict[str, Series]]
+Measurements = dict[str, dict[str, Series]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is done, how much and how often."""
+    """Workloads, their size, and the number of repetitions."""
 
     size: Size
     material: Material
     repeat: int
-    works: tuple[Work, ...] = ALL
+    workloads: tuple[Workload, ...] = ALL
     clients: int = 1
     limit: float = 1800.0
-    """Seconds after which a step is given up."""
+    """Maximum number of seconds of one step."""
     label: str = "one"
-    """Names the directories of this plan's clients."""
+    """Prefix for the directories of this plan's clients."""
     inside: bool = False
-    """Work among the entries that are listed, not in directories that are empty at first."""
+    """Run in the listed directory among its entries, and not in empty directories."""
 
 
-def measure(targets: Sequence[Target], plan: Plan, tell: Callable[[str], None]) -> Found:
-    """Series by work and target. What fails is noted and stops nothing."""
-    found: Found = {
-        work.name: {target.name: Series() for target in targets if work.name not in target.skips}
-        for work in plan.works
+def measure(targets: Sequence[Target], plan: Plan, progress: Callable[[str], None]) -> Measurements:
+    """Return a series for each workload and target. A failure does not end the run."""
+    measurements: Measurements = {
+        workload.name: {
+            target.name: Series() for target in targets if workload.name not in target.skips
+        }
+        for workload in plan.workloads
     }
-    with Crew(plan.clients, plan.limit) as crew:
+    with ClientPool(plan.clients, plan.limit) as pool:
         for turn in range(plan.repeat):
-            for number, work in enumerate(plan.works):
-                tell(f"{plan.label} {turn + 1}/{plan.repeat} {work.name}")
+            for number, workload in enumerate(plan.workloads):
+                progress(f"{plan.label} {turn + 1}/{plan.repeat} {workload.name}")
                 order = targets if (turn + number) % 2 == 0 else targets[::-1]
                 for target in order:
-                    series = found[work.name].get(target.name)
-                    if series is not None and not series.given_up:
-                        _attempt(crew, work, target, plan, turn, series)
+                    series = measurements[workload.name].get(target.name)
+                    if series is not None and not series.timed_out:
+                        _attempt(pool, workload, target, plan, turn, series)
             for target in targets:
-                _forget_large(places(target.path, plan, turn))
-    return found
+                _remove_large(places(target.path, plan, turn))
+    return measurements
 
 
 def places(root: Path, plan: Plan, turn: int) -> list[Place]:
-    """Where each client works."""
+    """Return the place of each client."""
     if plan.inside:
         stem = f"{plan.label}{turn}-"
         return [
-            Place(root / THOUSAND, root, plan.size, plan.material, f"{stem}{number}-")
+            Place(root / LISTED, root, plan.size, plan.material, f"{stem}{number}-")
             for number in range(plan.clients)
         ]
-    mine = [root / f"{plan.label}-client{number}" for number in range(plan.clients)]
+    paths = [root / f"{plan.label}-client{number}" for number in range(plan.clients)]
     return [
-        Place(path / f"turn{turn}", path / "lasting", plan.size, plan.material) for path in mine
+        Place(path / f"turn{turn}", path / "lasting", plan.size, plan.material) for path in paths
     ]
 
 
-def _attempt(crew: Crew, work: Work, target: Target, plan: Plan, turn: int, series: Series) -> None:
+def _attempt(
+    pool: ClientPool, workload: Workload, target: Target, plan: Plan, turn: int, series: Series
+) -> None:
     try:
         try:
             target.check()
-        except WorkFailed:
-            # An earlier work may have cost it its mount.
-            target.cool()
-        series.rates.append(crew.rate(work, target, places(target.path, plan, turn)))
-    except (WorkFailed, OSError) as error:
+        except WorkloadFailed:
+            # An earlier workload may have ended the target's mount process.
+            target.drop_caches()
+        series.rates.append(pool.rate(workload, target, places(target.path, plan, turn)))
+    except (WorkloadFailed, OSError) as error:
         series.errors.append(str(error))
-        series.given_up = isinstance(error, TooSlow)
+        series.timed_out = isinstance(error, TooSlow)
 
 
-def _forget_large(here: Sequence[Place]) -> None:
-    """The large files would fill the disk, one by one."""
+def _remove_large(here: Sequence[Place]) -> None:
+    """Remove the large files of one repetition: those of all repetitions would fill the disk."""
     for place in here:
         try:
             place.path("large").unlink(missing_ok=True)
-        except OSError:  # the target is out of order, which its attempts have told
+        except OSError:  # the target is broken; its series has the errors
             return

@@ -1,4 +1,4 @@
-"""Where one client works: its directory, how much it does there, and what it unpacks."""
+"""The place of one client: its directory, the size of its workloads, and their material."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-THOUSAND = "thousand"
-"""The directory that is listed, below `Place.lasting`."""
+LISTED = "thousand"
+"""Name of the directory that `readdir` lists, below `Place.lasting`."""
 
 
-class WorkFailed(Exception):
-    """A work could not be done in a directory."""
+class WorkloadFailed(Exception):
+    """A workload failed in a directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of each work one client does."""
+    """Size of the workloads of one client."""
 
     files: int
-    """Files or directories of the metadata works."""
+    """Number of files or directories of the metadata workloads."""
     entries: int
-    """Entries of the directory that is listed."""
+    """Number of entries of the listed directory."""
     mib: int
-    """MiB of the large file."""
+    """Size of the large file in MiB."""
     fsyncs: int
-    """Small writes, each followed by fsync."""
+    """Number of small writes, each with fsync."""
     tree: int
-    """Files of the source tree that is unpacked."""
+    """Number of files of the source tree that tar unpacks."""
     clone: int
-    """Files of the repository that is cloned."""
+    """Number of files of the repository that git clones."""
     wheels: int
-    """Wheels that pip installs."""
+    """Number of wheels that pip installs."""
 
     def shared_by(self, clients: int) -> Size:
-        """The part of one client where so many do the same amount together."""
+        """Return the share of each client, if `clients` of them do the same amount together."""
         return Size(
             files=max(1, self.files // clients),
             entries=max(1, self.entries // clients),
@@ -52,18 +52,18 @@ QUICK = Size(files=40, entries=250, mib=16, fsyncs=10, tree=80, clone=80, wheels
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the works that unpack something take it from; lies outside of what is measured."""
+    """Paths of archive, repository and wheels, outside the measured directories."""
 
     archive: str
     repository: str
     files: int
-    """Files of the archive."""
+    """Number of files in the archive."""
     cloned: int
-    """Files of the repository."""
+    """Number of files in the repository."""
     wheels: tuple[str, ...]
     wheel_files: int
     no_wheels: str = ""
-    """Why there are none."""
+    """The reason if there are no wheels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,25 +71,25 @@ class Place:
     """One client in one repetition."""
 
     directory: Path
-    """Empty at first."""
+    """Directory of this repetition, empty at its start."""
     lasting: Path
-    """Kept from one repetition to the next, for what is only read."""
+    """Directory for all repetitions, with files that workloads only read."""
     size: Size
     material: Material
     stem: str = ""
-    """Begins the names in `directory`, where it is not empty."""
+    """Prefix of the names in `directory`, if it is not empty at the start."""
 
     def names(self, kind: str) -> list[str]:
-        """The paths of the files of one kind."""
+        """Return the paths of the files of one kind."""
         return [str(self.directory / f"{self.stem}{kind}{n}") for n in range(self.size.files)]
 
     def path(self, name: str) -> Path:
-        """One path."""
+        """Return the path of a name in `directory`."""
         return self.directory / f"{self.stem}{name}"
 
 
 def place_from(values: dict[str, Any]) -> Place:
-    """A place that came through JSON."""
+    """Return a place from its JSON values."""
     material = values["material"]
     return Place(
         directory=Path(values["directory"]),
@@ -101,7 +101,7 @@ def place_from(values: dict[str, Any]) -> Place:
 
 
 def place_values(place: Place) -> dict[str, Any]:
-    """The same for JSON."""
+    """Return the JSON values of a place."""
     size, material = place.size, place.material
     return {
         "directory": str(place.directory),

@@ -1,4 +1,4 @@
-"""Works on many small files: each does its part and tells how many units that were."""
+"""Workloads on many small files. Each function returns the number of its units."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import THOUSAND, WorkFailed
+from wrkfs.bench.place import LISTED, WorkloadFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
 
 SMALL = 4096
 LONG_ENOUGH = 0.25
-"""Seconds for which warm works go on, because one pass may take less than can be measured."""
+"""Seconds for which warm workloads repeat, because one pass may be too short to measure."""
 MAX_PASSES = 50
 
 
 def create(place: Place) -> int:
-    """Empty files."""
+    """Create empty files."""
     return _each(place.names("empty"), _create)
 
 
 def create_write_4k(place: Place) -> int:
-    """Create, write 4 KiB, close."""
+    """Create each small file, write 4 KiB, and close it."""
     return _each(place.names("small"), _write)
 
 
 def stat(place: Place) -> int:
-    """Stat of each small file."""
+    """Call stat on each small file."""
     return _each(place.names("small"), os.stat)
 
 
 def stat_again(place: Place) -> int:
-    """The same, pass after pass."""
+    """Repeat `stat` for a while."""
     return _passes(lambda: stat(place))
 
 
@@ -45,59 +45,59 @@ def open_read(place: Place) -> int:
 
 
 def open_read_again(place: Place) -> int:
-    """The same, pass after pass."""
+    """Repeat `open_read` for a while."""
     return _passes(lambda: open_read(place))
 
 
 def readdir(place: Place) -> int:
-    """The entries of a directory with their attributes."""
-    with os.scandir(place.lasting / THOUSAND) as entries:
-        found = len([entry.stat() for entry in entries])
-    if found < place.size.entries:
-        raise WorkFailed(f"{found} entries of {place.size.entries}")
-    return found
+    """List the entries of a directory with their attributes."""
+    with os.scandir(place.lasting / LISTED) as entries:
+        count = len([entry.stat() for entry in entries])
+    if count < place.size.entries:
+        raise WorkloadFailed(f"the listing has {count} of {place.size.entries} entries")
+    return count
 
 
 def rename(place: Place) -> int:
-    """Within one directory, to names that do not exist."""
+    """Rename the empty files within their directory, to names that do not exist."""
     return _each(place.names("empty"), lambda path: os.rename(path, path + ".new"))
 
 
 def unlink(place: Place) -> int:
-    """The small files."""
+    """Unlink the small files."""
     return _each(place.names("small"), os.unlink)
 
 
 def mkdir(place: Place) -> int:
-    """Directories."""
+    """Create directories."""
     return _each(place.names("folder"), os.mkdir)
 
 
 def rmdir(place: Place) -> int:
-    """The same directories."""
+    """Remove these directories."""
     return _each(place.names("folder"), os.rmdir)
 
 
-def have_small(place: Place) -> None:
-    """Makes the small files that are not there."""
-    _missing(place.names("small"), _write)
+def prepare_small(place: Place) -> None:
+    """Create the missing small files."""
+    _create_missing(place.names("small"), _write)
 
 
-def have_empty(place: Place) -> None:
-    """Makes the empty files that are not there."""
-    _missing(place.names("empty"), _create)
+def prepare_empty(place: Place) -> None:
+    """Create the missing empty files."""
+    _create_missing(place.names("empty"), _create)
 
 
-def have_folders(place: Place) -> None:
-    """Makes the directories that are not there."""
-    _missing(place.names("folder"), os.mkdir)
+def prepare_folders(place: Place) -> None:
+    """Create the missing directories."""
+    _create_missing(place.names("folder"), os.mkdir)
 
 
-def have_thousand(place: Place) -> None:
-    """Fills the directory that is listed."""
-    folder = place.lasting / THOUSAND
+def prepare_listed(place: Place) -> None:
+    """Fill the directory that `readdir` lists."""
+    folder = place.lasting / LISTED
     folder.mkdir(exist_ok=True)
-    _missing([str(folder / f"entry{n}") for n in range(place.size.entries)], _create)
+    _create_missing([str(folder / f"entry{n}") for n in range(place.size.entries)], _create)
 
 
 def _create(path: str) -> None:
@@ -116,7 +116,7 @@ def _read(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if len(os.read(descriptor, 2 * SMALL)) != SMALL:
-            raise WorkFailed(f"{path} is not {SMALL} bytes long")
+            raise WorkloadFailed(f"{path} does not have {SMALL} bytes")
     finally:
         os.close(descriptor)
 
@@ -127,20 +127,20 @@ def _each(paths: Sequence[str], act: Callable[[str], object]) -> int:
     return len(paths)
 
 
-def _missing(paths: Sequence[str], make: Callable[[str], object]) -> None:
-    there = _listing({os.path.dirname(path) for path in paths})
-    _each([path for path in paths if path not in there], make)
+def _create_missing(paths: Sequence[str], create: Callable[[str], object]) -> None:
+    existing = _listing({os.path.dirname(path) for path in paths})
+    _each([path for path in paths if path not in existing], create)
 
 
 def _listing(folders: Iterable[str]) -> set[str]:
     return {os.path.join(folder, name) for folder in folders for name in os.listdir(folder)}
 
 
-def _passes(work: Callable[[], int]) -> int:
+def _passes(workload: Callable[[], int]) -> int:
     end = time.perf_counter() + LONG_ENOUGH
-    done = 0
+    count = 0
     for _ in range(MAX_PASSES):
-        done += work()
+        count += workload()
         if time.perf_counter() >= end:
             break
-    return done
+    return count

@@ -1,4 +1,4 @@
-"""What is measured: something with a path whose caches can be dropped."""
+"""Targets of benchmarks: filesystems with a path whose caches can be dropped."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import WorkloadFailed
 
 DROP = Path("/proc/sys/vm/drop_caches")
 
 
 class Target(Protocol):
-    """A filesystem under measurement."""
+    """A filesystem to measure."""
 
     name: str
     path: Path
     skips: frozenset[str]
-    """Works that make no sense for it."""
+    """Names of workloads that do not apply to it."""
 
     def check(self) -> None:
-        """WorkFailed unless it is there; else another filesystem below would be measured."""
+        """Raise WorkloadFailed if the target is gone: another filesystem may be at its path."""
         ...
 
-    def cool(self) -> None:
-        """Drops every cache that it can reach. WorkFailed, OSError."""
+    def drop_caches(self) -> None:
+        """Drop as many caches as possible. WorkloadFailed, OSError."""
         ...
 
 
 class Directory:
-    """Somebody's directory. Of its caches only the kernel's can be dropped, and only by root."""
+    """Any directory. Only the kernel's caches can be dropped, and only by root."""
 
     skips: frozenset[str] = frozenset()
 
@@ -39,14 +39,14 @@ class Directory:
         self._device = path.stat().st_dev
 
     def check(self) -> None:
-        """It is still on the same filesystem."""
+        """Raise WorkloadFailed if the directory is now on another filesystem."""
         if self.path.stat().st_dev != self._device:
-            raise WorkFailed(f"something else was mounted at {self.path}, or unmounted")
+            raise WorkloadFailed(f"the filesystem at {self.path} was unmounted or replaced")
 
-    def cool(self) -> None:
-        """Pages, names and inodes of the whole machine; what a mount process keeps stays."""
+    def drop_caches(self) -> None:
+        """Drop pages, names and inodes of the whole machine, but no cache of a mount process."""
         os.sync()
         try:
             DROP.write_text("3")
         except OSError as error:
-            raise WorkFailed(f"caches cannot be dropped: {error.strerror}") from error
+            raise WorkloadFailed(f"cannot drop caches: {error.strerror}; run as root") from error

@@ -1,4 +1,4 @@
-"""Works by the programs that people use: tar, git, pip, rm."""
+"""Workloads with common programs: tar, git, pip, rm."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from wrkfs.bench.place import WorkFailed
+from wrkfs.bench.place import WorkloadFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from wrkfs.bench.place import Place
 
-LINES = 3
-"""Last lines of a program's complaints that are told."""
+ERROR_LINES = 3
+"""Number of last lines of a program's stderr that an error text contains."""
 
 
 def untar(place: Place) -> int:
-    """The files of a source tree."""
+    """Unpack a source tree; return the number of files."""
     folder = place.path("tree")
     folder.mkdir()
     run(["tar", "xf", place.material.archive, "-C", str(folder)])
@@ -27,39 +27,39 @@ def untar(place: Place) -> int:
 
 
 def rm_rf(place: Place) -> int:
-    """The same tree."""
+    """Remove the source tree; return the number of files."""
     run(["rm", "-rf", str(place.path("tree"))])
     return place.material.files
 
 
 def git_clone_status(place: Place) -> int:
-    """A tree out of a repository, then `git status`."""
+    """Clone a repository and run `git status`; return the number of files."""
     clone = place.path("clone")
     git(["clone", "--quiet", "--no-hardlinks", place.material.repository, str(clone)], clone.parent)
     if git(["status", "--porcelain"], clone):
-        raise WorkFailed("git status finds changes in a fresh clone")
+        raise WorkloadFailed("git status reports changes in a new clone")
     return place.material.cloned
 
 
 def pip_install(place: Place) -> int:
-    """The files of a set of wheels. Without compiling: it is the drive that is measured."""
+    """Install wheels without compiling, to measure the drive; return the number of files."""
     if not place.material.wheels:
-        raise WorkFailed(f"there are no wheels: {place.material.no_wheels}")
-    words = ["--isolated", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
-    words += ["--disable-pip-version-check", "--root-user-action=ignore"]
+        raise WorkloadFailed(f"there are no wheels: {place.material.no_wheels}")
+    options = ["--isolated", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+    options += ["--disable-pip-version-check", "--root-user-action=ignore"]
     target = ["--target", str(place.path("packages"))]
-    run([sys.executable, "-m", "pip", *words, *target, *place.material.wheels])
+    run([sys.executable, "-m", "pip", *options, *target, *place.material.wheels])
     return place.material.wheel_files
 
 
-def have_tree(place: Place) -> None:
-    """Unpacks the tree unless it is there."""
+def prepare_tree(place: Place) -> None:
+    """Unpack the tree unless it exists."""
     if not place.path("tree").exists():
         untar(place)
 
 
-def git(words: list[str], directory: Path) -> bytes:
-    """What git prints; it reads nobody's settings."""
+def git(arguments: list[str], directory: Path) -> bytes:
+    """Run git without the user's configuration; return its output."""
     environment = {
         "PATH": os.defpath,
         "HOME": "/nonexistent",
@@ -68,19 +68,21 @@ def git(words: list[str], directory: Path) -> bytes:
         "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
         "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
     }
-    who = ["-c", "user.name=bench", "-c", "user.email=bench@example.org"]
-    return run(["git", *who, "-C", str(directory), *words], environment)
+    author = ["-c", "user.name=bench", "-c", "user.email=bench@example.org"]
+    return run(["git", *author, "-C", str(directory), *arguments], environment)
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> bytes:
-    """The program's output. WorkFailed with its last words."""
+    """Run a program; return its output. WorkloadFailed with the last lines of its stderr."""
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
         )
     except FileNotFoundError as error:
-        raise WorkFailed(f"{command[0]} is not installed") from error
-    if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-LINES:]
-        raise WorkFailed(f"{command[0]} ended with {done.returncode}: {' | '.join(last)}")
-    return done.stdout
+        raise WorkloadFailed(f"{command[0]} is not installed") from error
+    if result.returncode != 0:
+        errors = result.stderr.decode(errors="replace").strip().splitlines()[-ERROR_LINES:]
+        raise WorkloadFailed(
+            f"{command[0]} ended with status {result.returncode}: {' | '.join(errors)}"
+        )
+    return result.stdout

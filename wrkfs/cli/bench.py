@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from wrkfs.bench.figures import aligned, summary, table
 from wrkfs.bench.material import CACHE, prepare
 from wrkfs.bench.measure import Plan, measure
-from wrkfs.bench.place import FULL, QUICK, WorkFailed
+from wrkfs.bench.place import FULL, QUICK, WorkloadFailed
 from wrkfs.bench.target import Directory
-from wrkfs.bench.works import ALL, BY_NAME
+from wrkfs.bench.workloads import ALL, BY_NAME
 
 if TYPE_CHECKING:
     import argparse
@@ -79,11 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
                 _Corner(stack, path)
                 for path in dict.fromkeys([arguments.directory, *arguments.peer])
             ]
-            works = tuple(w for w in ALL if not arguments.work or w.name in arguments.work)
-            material = prepare(arguments.cache.expanduser(), size, works)
-            plan = Plan(size, material, repeat, works, arguments.clients)
+            workloads = tuple(w for w in ALL if not arguments.work or w.name in arguments.work)
+            material = prepare(arguments.cache.expanduser(), size, workloads)
+            plan = Plan(size, material, repeat, workloads, arguments.clients)
             measurements = measure(targets, plan, _tell)
-    except (OSError, WorkFailed) as error:
+    except (OSError, WorkloadFailed) as error:
         sys.stderr.write(f"wrkfs bench: {error}\n")
         return 1
     names = [target.name for target in targets]

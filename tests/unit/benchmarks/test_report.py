@@ -11,7 +11,7 @@ from benchmarks.goals import GOALS
 from benchmarks.report import machine, revision, write
 from wrkfs.bench.figures import summary
 from wrkfs.bench.measure import Series
-from wrkfs.bench.works import ALL, BY_NAME
+from wrkfs.bench.workloads import ALL, BY_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def result() -> dict[str, Any]:
         "create": {"ours": Series([3.0]), "juicefs": Series([1.0]), "disk": Series([9.0])},
         "rename": {"ours": Series([3.0]), "juicefs": Series([], ["no | such"])},
     }
-    works = summary(found, "ours", "juicefs", GOALS)
+    workloads = summary(found, "ours", "juicefs", GOALS)
     hand_off = {"create_p50_ms": 1.0, "stat_p50_ms": 1.0, "hand_off_p50_ms": 2.0}
     return {
         "machine": machine(),
@@ -31,15 +31,15 @@ def result() -> dict[str, Any]:
         "quick": True,
         "repeat": 1,
         "size": {"files": 1, "tree": 1, "clone": 1, "mib": 1},
-        "works": works,
-        "parallel": {"clients": 4, "repeat": 3, "works": works},
+        "works": workloads,
+        "parallel": {"clients": 4, "repeat": 3, "works": workloads},
         "ping_pong": {
             "ours": {**hand_off, "hand_off_p95_ms": 3.0, "stale": 0, "rounds": 10},
             "juicefs": {"fails": "no mount"},
         },
         "peers": ["ours", "juicefs", "disk"],
         "missing": {"s3fs": "not installed"},
-        "growth": {"10 mounts": {"create": works["create"] | {"cost": 1.2}}},
+        "growth": {"10 mounts": {"create": workloads["create"] | {"cost": 1.2}}},
     }
 
 

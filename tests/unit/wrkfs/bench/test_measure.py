@@ -9,9 +9,9 @@ import pytest
 
 from wrkfs.bench.material import FROM_WHEELS, prepare
 from wrkfs.bench.measure import Plan, measure
-from wrkfs.bench.place import Size, WorkFailed
+from wrkfs.bench.place import Size, WorkloadFailed
 from wrkfs.bench.target import Directory
-from wrkfs.bench.works import ALL, BY_NAME
+from wrkfs.bench.workloads import ALL, BY_NAME
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ class Here(Directory):
 
     cooled = 0
 
-    def cool(self) -> None:
+    def drop_caches(self) -> None:
         """Counts."""
         self.cooled += 1
 
@@ -75,22 +75,22 @@ def test_what_fails_is_told_and_stops_nothing(tmp_path: Path, plan: Plan) -> Non
     class Broken(Here):
         """Loses its mount when it is cooled."""
 
-        def cool(self) -> None:
+        def drop_caches(self) -> None:
             """Fails."""
-            raise WorkFailed("no mount")
+            raise WorkloadFailed("no mount")
 
     (tmp_path / "broken").mkdir()
     broken = Broken(tmp_path / "broken")
-    works = tuple(BY_NAME[name] for name in ("stat_cold", "stat_warm"))
-    found = measure([broken], Plan(TINY, plan.material, 2, works), ignore)
+    workloads = tuple(BY_NAME[name] for name in ("stat_cold", "stat_warm"))
+    found = measure([broken], Plan(TINY, plan.material, 2, workloads), ignore)
     assert found["stat_cold"][broken.name].errors == ["no mount", "no mount"]
     assert len(found["stat_warm"][broken.name].rates) == 2
 
 
 def test_a_step_that_takes_too_long_is_given_up(tmp_path: Path, plan: Plan) -> None:
-    works = (BY_NAME["git_clone_status"], BY_NAME["create"])
+    workloads = (BY_NAME["git_clone_status"], BY_NAME["create"])
     here = target(tmp_path, "a")
-    found = measure([here], Plan(TINY, plan.material, 2, works, limit=0.0), ignore)
+    found = measure([here], Plan(TINY, plan.material, 2, workloads, limit=0.0), ignore)
     assert found["git_clone_status"]["a"].errors == ["took more than 0 s"]
 
 

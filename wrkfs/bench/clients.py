@@ -1,4 +1,4 @@
-"""Client processes that do one work at the same time."""
+"""Client processes that run one workload at the same time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
-from wrkfs.bench.place import WorkFailed, place_values
-from wrkfs.bench.works import Caches
+from wrkfs.bench.place import WorkloadFailed, place_values
+from wrkfs.bench.workloads import Caches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from wrkfs.bench.place import Place
     from wrkfs.bench.target import Target
-    from wrkfs.bench.works import Work
+    from wrkfs.bench.workloads import Workload
 
 
-class TooSlow(WorkFailed):
-    """It was given up."""
+class TooSlow(WorkloadFailed):
+    """A step exceeded its time limit."""
 
 
-class Crew:
-    """So many clients. Use it as a context: they end with it."""
+class ClientPool:
+    """Client processes. Use it as a context: the processes end with it."""
 
     def __init__(self, clients: int, limit: float) -> None:
-        """`limit`: seconds that one step may take."""
+        """`clients` is their number, `limit` the maximum number of seconds of one step."""
         self._limit = limit
         self._clients = [_start() for _ in range(clients)]
 
@@ -40,38 +40,41 @@ class Crew:
         for client in self._clients:
             _end(client)
 
-    def rate(self, work: Work, target: Target, places: Sequence[Place]) -> float:
-        """Units a second of all together. WorkFailed; OSError of the target's."""
+    def rate(self, workload: Workload, target: Target, places: Sequence[Place]) -> float:
+        """Return the units per second of all clients together. WorkloadFailed, OSError."""
         target.check()
-        self._all("have", work, places)
-        if work.caches is Caches.COLD:
-            target.cool()
-        elif work.caches is Caches.WARM:
-            self._all("do", work, places)
-        answers = self._all("do", work, places)
+        self._run_step("have", workload, places)
+        if workload.caches is Caches.COLD:
+            target.drop_caches()
+        elif workload.caches is Caches.WARM:
+            self._run_step("do", workload, places)
+        answers = self._run_step("do", workload, places)
         target.check()
-        start, end = (pick(a[key] for a in answers) for pick, key in ((min, "start"), (max, "end")))
+        start = min(answer["start"] for answer in answers)
+        end = max(answer["end"] for answer in answers)
         return float(sum(answer["count"] for answer in answers) / (end - start))
 
-    def _all(self, step: str, work: Work, places: Sequence[Place]) -> list[dict[str, Any]]:
+    def _run_step(
+        self, step: str, workload: Workload, places: Sequence[Place]
+    ) -> list[dict[str, Any]]:
         deadline = time.monotonic() + self._limit
         try:
             for client, place in zip(self._clients, places, strict=True):
-                order = {"step": step, "work": work.name, "place": place_values(place)}
-                _stream(client.stdin).write(json.dumps(order).encode() + b"\n")
+                request = {"step": step, "work": workload.name, "place": place_values(place)}
+                _stream(client.stdin).write(json.dumps(request).encode() + b"\n")
                 _stream(client.stdin).flush()
             answers = [_answer(client, deadline) for client in self._clients]
-        except (OSError, WorkFailed) as error:
-            # Nobody knows what they are at: the next work gets new ones.
+        except (OSError, WorkloadFailed) as error:
+            # The clients may still be busy with this step, so new ones replace them.
             for number, client in enumerate(self._clients):
                 _end(client)
                 self._clients[number] = _start()
             if isinstance(error, TooSlow):
                 raise TooSlow(f"took more than {self._limit:.0f} s") from None
-            raise WorkFailed(f"a client died: {error}") from error
+            raise WorkloadFailed(f"a client process failed: {error}") from error
         for answer in answers:
             if "error" in answer:
-                raise WorkFailed(answer["error"])
+                raise WorkloadFailed(answer["error"])
         return answers
 
 
@@ -81,14 +84,14 @@ def _answer(client: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
         raise TooSlow
     line = stream.readline()
     if not line:
-        raise WorkFailed("it said nothing")
-    found: dict[str, Any] = json.loads(line)
-    return found
+        raise WorkloadFailed("it ended without an answer")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
 
 
 def _stream(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None:
-        raise WorkFailed("a client has no pipe")
+        raise WorkloadFailed("it has no pipe")
     return stream
 
 
