@@ -101,7 +101,7 @@ class SplitWrite:
         """True if the rest has arrived and is not recorded yet."""
         self._waiting = 0
         """Number of tasks in `wait`."""
-        self._nobody_waits: asyncio.Future[None] | None = None
+        self._wait_over: asyncio.Future[None] | None = None
         """Resolved when no task is in `wait`; writers wait for it."""
 
     @property
@@ -121,9 +121,9 @@ class SplitWrite:
         """Call before a request that is not the rest. Tasks in `wait` continue before it."""
         self.end()
         if self._waiting:
-            if self._nobody_waits is None:
-                self._nobody_waits = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._nobody_waits)
+            if self._wait_over is None:
+                self._wait_over = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._wait_over)
 
     def record(self, offset: int, size: int) -> None:
         """Record a write request whose bytes are in the buffer."""
@@ -151,9 +151,9 @@ class SplitWrite:
             await self._wait(self._rest, patience / CHECKS)
         finally:
             self._waiting -= 1
-            if not self._waiting and self._nobody_waits is not None:
-                self._nobody_waits.set_result(None)
-                self._nobody_waits = None
+            if not self._waiting and self._wait_over is not None:
+                self._wait_over.set_result(None)
+                self._wait_over = None
 
     async def _wait(self, rest: asyncio.Future[None], pause: float) -> None:
         loop = asyncio.get_running_loop()

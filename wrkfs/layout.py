@@ -130,9 +130,9 @@ def _overlay(segments: list[Segment], new: Segment) -> None:
     last = bisect_left(segments, new.end, key=lambda segment: segment.start)
     pieces = [new]
     if first < last:
-        left, right = segments[first], segments[last - 1]
-        if left.start < new.start:
-            pieces.insert(0, Segment(left.start, new.start, left.ref))
-        if right.end > new.end:
-            pieces.append(Segment(new.end, right.end, right.ref))
+        first_old, last_old = segments[first], segments[last - 1]
+        if first_old.start < new.start:
+            pieces.insert(0, Segment(first_old.start, new.start, first_old.ref))
+        if last_old.end > new.end:
+            pieces.append(Segment(new.end, last_old.end, last_old.ref))
     segments[first:last] = pieces

@@ -129,10 +129,10 @@ class Progress:
             return f"{self._what}  {self._show(done)}"
         share = min(1.0, done / total)
         bar = "#" * round(WIDTH * share)
-        left = f", {_clock(seconds / share - seconds)} left" if share and seconds > 1 else ""
+        remaining = f", {_clock(seconds / share - seconds)} left" if share and seconds > 1 else ""
         return (
             f"{self._what}  [{bar:.<{WIDTH}}] {share:4.0%}  "
-            f"{self._show(done)} of {self._show(total)}{left}"
+            f"{self._show(done)} of {self._show(total)}{remaining}"
         )
 
 

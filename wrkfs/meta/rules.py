@@ -147,11 +147,11 @@ def pieces(extent: Extent, base: int) -> Iterator[tuple[int, int, int]]:
 
     `base` is added to the offset of the extent; an appending commit passes the end of the file.
     """
-    pos, off, left = base + extent.pos, 0, extent.length
-    while left:
-        length = min(left, CHUNK_SIZE - pos % CHUNK_SIZE)
+    pos, off, remaining = base + extent.pos, 0, extent.length
+    while remaining:
+        length = min(remaining, CHUNK_SIZE - pos % CHUNK_SIZE)
         yield pos, off, length
-        pos, off, left = pos + length, off + length, left - length
+        pos, off, remaining = pos + length, off + length, remaining - length
 
 
 def check_rename(flags: RenameFlags) -> None:

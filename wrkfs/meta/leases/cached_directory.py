@@ -240,9 +240,9 @@ class Changes:
             if not others:
                 del self._flying[key]
             if isinstance(key, tuple):
-                left = self._directories[key[0]] - 1
-                if left:
-                    self._directories[key[0]] = left
+                remaining = self._directories[key[0]] - 1
+                if remaining:
+                    self._directories[key[0]] = remaining
                 else:
                     del self._directories[key[0]]
 

@@ -89,7 +89,7 @@ class LeaseTable:
         entry = cached.names.get(name)
         if entry is None and name not in cached.names and not cached.complete:
             return 0.0
-        return self._left() if (entry and entry.ino) == ino else 0.0
+        return self._validity() if (entry and entry.ino) == ino else 0.0
 
     def attr_validity(self, attr: Attr) -> float:
         """Return for how many seconds the kernel may rely on attributes; records that it may."""
@@ -102,31 +102,31 @@ class LeaseTable:
         if attr.ino not in cached.kernel_inodes:
             self.grow(1)
             cached.kernel_inodes.add(attr.ino)
-        return self._left() if self.holds(home) else 0.0
+        return self._validity() if self.holds(home) else 0.0
 
     def listing_validity(self, parent: Ino, entries: Sequence[Dentry]) -> list[tuple[float, float]]:
         """Return `entry_validity` and `attr_validity` of each entry, in one pass."""
         cached = self.usable(parent)
-        left = self._left()
-        if cached is None or not left or self.changes.touches_names(parent):
+        validity = self._validity()
+        if cached is None or not validity or self.changes.touches_names(parent):
             return [(0.0, self.attr_validity(entry.attr)) for entry in entries]
         inodes, names, attrs = cached.kernel_inodes, cached.names, cached.attrs
         self.grow(sum(entry.attr.ino not in inodes for entry in entries))
         validities = []
         for entry in entries:
             attr, name = entry.attr, names.get(entry.name)
-            name_left = left if name is not None and name.ino == attr.ino else 0.0
+            name_validity = validity if name is not None and name.ino == attr.ino else 0.0
             if attrs.get(attr.ino) != attr or self.changes.touches(attr.ino):
-                validities.append((name_left, self.attr_validity(attr)))
+                validities.append((name_validity, self.attr_validity(attr)))
             else:
                 inodes.add(attr.ino)
-                validities.append((name_left, left))
+                validities.append((name_validity, validity))
         # `grow` may have evicted this very directory.
         return validities if self.holds(parent) else [(0.0, 0.0)] * len(validities)
 
-    def _left(self) -> float:
-        left = min(self._inner.trusted_until - boottime(), LONGEST)
-        return left if left > SHORTEST else 0.0
+    def _validity(self) -> float:
+        validity = min(self._inner.trusted_until - boottime(), LONGEST)
+        return validity if validity > SHORTEST else 0.0
 
     # -- reading the cache --
 

@@ -91,8 +91,8 @@ class LeaseLifecycle:
         try:
             voids = self.voids
             with self.listening() as recalled:
-                taken = await self._inner.take_lease(directory)
-            if not taken:
+                granted = await self._inner.take_lease(directory)
+            if not granted:
                 self._postpone(directory)
             elif voids == self.voids and directory not in recalled:
                 self._table.adopt(directory)
@@ -264,7 +264,7 @@ class LeaseLifecycle:
         await self._table.on_drop((), inos)
 
     async def uncover_inode(self, ino: Ino) -> None:
-        """Make the kernel drop the attributes of an inode that no lease will cover any more."""
+        """Make the kernel drop the attributes of an inode that will lose its lease."""
         homes = [
             directory
             for directory, cached in self._table.directories.items()
@@ -295,13 +295,13 @@ class LeaseLifecycle:
         has been closed.
         """
         while self._doubts:
-            seen = self._doubts
+            doubts = self._doubts
             try:
                 await self._inner.give_up({})
             except WrkfsError:
                 await asyncio.sleep(RETAKE)
                 continue
-            if seen == self._doubts:
+            if doubts == self._doubts:
                 self._doubts = 0
 
     # -- the end of all leases --
@@ -319,7 +319,7 @@ class LeaseLifecycle:
         await self.wait_dropped()
 
     async def _record_opens(self) -> None:
-        """Record every open file in the database: no lease protects it any more."""
+        """Record every open file in the database: leases no longer protect them."""
         await self.opens.sustain(self.opens.all)
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:

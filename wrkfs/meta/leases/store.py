@@ -313,7 +313,7 @@ class LeasedMeta:
                     leases.give_back_unplaced()
                     await leases.wait_dropped()
             else:
-                # No lease covers the inode any more, nor the contents of a removed directory.
+                # Leases no longer cover the inode, nor the contents of a removed directory.
                 inos = leases.remove(ino)
                 await table.on_drop((), {ino, *inos})
                 table.drop_file(ino)
@@ -349,7 +349,7 @@ class LeasedMeta:
                     await leases.uncover(parent, new_parent)
                 moved = await self._inner.rename(parent, name, new_parent, new_name, flags)
             if target is not None:
-                # The replaced file may be open, and no lease covers it any more.
+                # The replaced file may be open, and leases no longer cover it.
                 await table.on_drop((), {target})
             elif parent == new_parent and not table.knows(parent, new_name):
                 await leases.uncover(parent)

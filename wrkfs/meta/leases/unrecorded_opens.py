@@ -105,11 +105,11 @@ class UnrecordedOpens:
 
         Raises the errors of `FileStore.release`.
         """
-        left = self._counts.get(ino, 0) - 1
-        if left < 0:
+        remaining = self._counts.get(ino, 0) - 1
+        if remaining < 0:
             return False
-        if left:
-            self._counts[ino] = left
+        if remaining:
+            self._counts[ino] = remaining
             return True
         del self._counts[ino]
         self._since.pop(ino, None)
@@ -132,13 +132,13 @@ class UnrecordedOpens:
 
         After Unavailable it is unknown which of them the database has recorded.
         """
-        wanted = [ino for ino in inos if ino in self._counts and ino not in self._recorded]
-        fresh = [ino for ino in dict.fromkeys(wanted) if ino not in self._recording]
-        for first in range(0, len(fresh), BATCH):
-            batch = fresh[first : first + BATCH]
+        missing = [ino for ino in inos if ino in self._counts and ino not in self._recorded]
+        unsent = [ino for ino in dict.fromkeys(missing) if ino not in self._recording]
+        for first in range(0, len(unsent), BATCH):
+            batch = unsent[first : first + BATCH]
             task = self._spawn(self._record(batch, self._generation))
             self._recording.update(dict.fromkeys(batch, task))
-        under_way = {self._recording[ino]: None for ino in wanted}
+        under_way = {self._recording[ino]: None for ino in missing}
         for task in under_way:
             await asyncio.shield(task)
 

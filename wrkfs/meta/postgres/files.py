@@ -253,13 +253,13 @@ class PostgresFiles(PostgresUpkeep):
         if not files.doubted:
             return
         with self._doubting(files):
-            (held,) = await self._links.call("held", (self._session.id,))
-            for number in held["inos"] or ():
+            (row,) = await self._links.call("held", (self._session.id,))
+            for number in row["inos"] or ():
                 # `survey` may have recorded a light handle after a crash.
                 light = number in self._unrecorded()
                 if files is self._files and files.stray(Ino(number)) and not light:
                     await self._send_release(files, [Ino(number)])
-            more = held["doomed"]
+            more = row["doomed"]
             while more and files is self._files:
                 more = (
                     await self._session.mutate("purge", self._session.id, PURGE_LIMIT, minded=False)

@@ -67,9 +67,9 @@ class OpenFiles:
 
     def drop(self, ino: Ino) -> bool:
         """Remove a handle; returns True if it was the last one."""
-        left = self._counts.get(ino, 0) - 1
-        if left > 0:
-            self._counts[ino] = left
+        remaining = self._counts.get(ino, 0) - 1
+        if remaining > 0:
+            self._counts[ino] = remaining
             return False
         self._registered.discard(ino)
         return self._counts.pop(ino, None) is not None

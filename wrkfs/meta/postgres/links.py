@@ -177,8 +177,8 @@ class Links:
             try:
                 return await self._attempt(name, args, until), broken
             except _REPEAT as error:
-                left = until - asyncio.get_running_loop().time()
-                if left <= pause or self._closed:
+                time_left = until - asyncio.get_running_loop().time()
+                if time_left <= pause or self._closed:
                     raise Unavailable(_cause(error)) from error
                 broken = True
             except asyncpg.PostgresError as error:

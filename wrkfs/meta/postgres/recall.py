@@ -26,16 +26,16 @@ async def recall(connection: asyncpg.Connection, *, patience: float = PATIENCE) 
     least, until = None, 0.0
     while True:
         (row,) = await connection.fetch("SELECT * FROM wrkfs.recall_before($1)", before)
-        left, holders = row
-        if not left:
+        remaining, holders = row
+        if not remaining:
             return
         now = time.monotonic()
-        if least is None or left < least:
-            least, until = left, now + patience
+        if least is None or remaining < least:
+            least, until = remaining, now + patience
         elif now > until:
             raise Unavailable(
                 f"the repair is done, but sessions {', '.join(map(str, holders))} do not give back"
-                f" leases on {left} directories, so they may show names and attributes from before"
+                f" leases on {remaining} directories, so they may show names and attributes from before"
                 " the repair. Unmount these drives, and repair again"
             )
         await asyncio.sleep(PAUSE)

@@ -332,25 +332,25 @@ class MountSession:
     async def _survey(self, link: Link) -> None:
         """Find out on a new connection whether the database has crashed, and what it has lost."""
         async with self._survey_lock:
-            answered, minded, known = self._answered, self._minded, self._run
+            answered, minded, known_run = self._answered, self._minded, self._run
             # Copied before the query, because calls that are answered meanwhile are not lost.
             expected, noticed = dict(answered), dict(minded)
-            args = (self._id, self._epoch, known, self._held())
+            args = (self._id, self._epoch, known_run, self._held())
             row = (await link.fetch("survey", args))[0]
             # For a fenced session it is unknown what an earlier crash has undone.
             there = dict(zip(row["slots"] or (), row["seqs"] or (), strict=True))
             undone = [slot for slot, seq in expected.items() if there.get(slot, 0) < seq]
-            if known in (None, row["run"]):
+            if known_run in (None, row["run"]):
                 undone = []
             # Commits in one slot become durable in order.
-            lost = any(there.get(slot, 0) < noticed.get(slot, 0) for slot in undone)
+            has_loss = any(there.get(slot, 0) < noticed.get(slot, 0) for slot in undone)
             for slot in undone:
                 answered[slot] = there.get(slot, 0)
                 minded[slot] = min(minded.get(slot, 0), there.get(slot, 0))
-            if lost:
+            if has_loss:
                 log.error("the database crashed and has lost changes that no fsync had covered")
-            if known not in (None, row["run"]):
-                self._on_crash(lost)
+            if known_run not in (None, row["run"]):
+                self._on_crash(has_loss)
                 if self.forget is not None:
                     await self.forget()
                     # So other sessions need not wait until this one finds out.

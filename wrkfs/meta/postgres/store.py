@@ -173,8 +173,8 @@ class PostgresMeta(PostgresFiles):
         if not self.can_lease:
             return False
         args = (self._session.id, self._session.epoch, ino, self._session.next_sequence())
-        taken: bool = (await self._links.call("take_lease", args))[0][0]
-        return taken and self.can_lease
+        granted: bool = (await self._links.call("take_lease", args))[0][0]
+        return granted and self.can_lease
 
     async def give_back(self, inos: Sequence[Ino]) -> None:
         args = (self._session.id, list(inos), self._session.sequence)

@@ -151,20 +151,20 @@ async def migrate_volume(conn: asyncpg.Connection, schema: str) -> int:
     Raises MigrationError if a newer release wrote the volume.
     """
     quoted = _quote(schema)
-    wanted = _migrations()
+    migrations = _migrations()
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await conn.execute(f"SET LOCAL search_path = {quoted}")
         version = 0
         if await conn.fetchval("SELECT to_regclass('volume')") is not None:
             version = await conn.fetchval("SELECT schema_version FROM volume")
-        if version > max(wanted):
-            raise MigrationError(f"schema version {version} is newer than {max(wanted)}")
-        for number in range(version + 1, max(wanted) + 1):
-            await conn.execute(wanted[number].read_text(encoding="utf-8"))
+        if version > max(migrations):
+            raise MigrationError(f"schema version {version} is newer than {max(migrations)}")
+        for number in range(version + 1, max(migrations) + 1):
+            await conn.execute(migrations[number].read_text(encoding="utf-8"))
             await conn.execute("UPDATE volume SET schema_version = $1", number)
         await conn.execute("SET LOCAL search_path = DEFAULT")
-    return max(wanted)
+    return max(migrations)
 
 
 def _functions() -> str:
