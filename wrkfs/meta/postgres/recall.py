@@ -35,7 +35,7 @@ async def recall(connection: asyncpg.Connection, *, patience: float = PATIENCE) 
         elif now > until:
             raise Unavailable(
                 f"the repair is done, but sessions {', '.join(map(str, holders))} do not give back"
-                f" leases on {remaining} directories, so they may show names and attributes from before"
-                " the repair. Unmount these drives, and repair again"
+                f" leases on {remaining} directories, so they may show names and attributes from"
+                " before the repair. Unmount these drives, and repair again"
             )
         await asyncio.sleep(PAUSE)
