@@ -1,19 +1,19 @@
 -- The metadata of one volume: canonical reference of every table, column and invariant.
 --
--- One volume is one schema of the metadata database. The tables belong to the daemon's role; the
--- volume's own role has exactly the rights that `migrate.py` grants and works through the functions
--- of schema `wrkfs`. A new volume is made by `migrations/`; a test compares the outcome with this
--- file, so both change together.
+-- One volume is one schema of the metadata database. The tables belong to the daemon's role. The
+-- volume's own role has exactly the rights that `migrate.py` grants, and uses the functions of schema
+-- `wrkfs`. `migrations/` creates a new volume; a test compares the result with this file, so both
+-- change together.
 --
 -- Units: sizes and offsets are bytes, times are nanoseconds since the epoch (bigint) where a
 -- program sees them through stat(2), timestamptz where only the drive itself uses them.
--- Numbers: an inode number, a cookie and a slice id are never given twice. They come from durable
--- ranges (`counter`), because a sequence may step back when PostgreSQL crashes after an
--- asynchronous commit, and a client may then still hold the number of a file that is gone.
--- Hostile rows: the volume's role can write any row. The functions give an error or a refusal then,
--- every loop is bounded, and the client checks what it reads (`rows.py`) before it believes it. The
--- tables that each operation writes carry no CHECK: PostgreSQL parses and plans constraints anew in
--- every statement; measured, they were 120 us of a create's 250.
+-- Numbers: an inode number, a cookie or a slice id is never used twice. They come from durable ranges
+-- (`counter`), because a sequence may step back when PostgreSQL crashes after an asynchronous commit,
+-- and a client may then still have the number of a removed file.
+-- Hostile rows: the volume's role can write any row. The functions then return an error, every loop
+-- is bounded, and the client checks the rows that it reads (`rows.py`). The tables that each operation
+-- writes have no CHECK, because PostgreSQL parses and plans constraints again in every statement;
+-- measured, they were 120 us of a create's 250.
 --
 -- INVARIANTS (fsck has one check for each)
 --  I1  Every dentry's `ino` has an inode; every dentry's `parent` is a directory.
@@ -30,15 +30,15 @@
 --      is referenced; inline slices have no objects.
 --  I8  A slice in `deleted` is referenced by no ref (refs of inodes in the trash count as refs).
 --  I9  A symbolic link has a row in `symlink` of exactly inode.size bytes; nothing else has one.
---  I10 Counted are the inodes that have nlink > 0 or a sustained row, but for the root: what only
---      the trash keeps is not. Use in bytes (sum over counted regular files of size - holes) = sum of
---      bytes over `usage` and `op_result`; use in inodes = sum of inodes over both.
+--  I10 Inodes with nlink > 0 or a sustained row count, except the root; inodes that only the trash
+--      keeps do not. Usage in bytes (sum over counted regular files of size - holes) = sum of bytes
+--      over `usage` and `op_result`; usage in inodes = sum of inodes over both.
 --  I11 Each live session has its slots in `op_result`; a fenced one has none.
---  I12 Every value is in the range that the comment of its column tells.
+--  I12 Every value is in the range that the comment of its column states.
 --  I13 Every row of xattr, sustained, trash and removed_link names an inode that exists; every row
 --      of op_result and sustained a session. A directory has no row of removed_link.
---  I14 An inode in `trash` has nlink = 0, and its inode.parent is the `parent` of its trash row: so
---      it has one row there. Of inodes with nlink = 0 only those have inode.parent <> 0.
+--  I14 An inode in `trash` has nlink = 0 and one row there, and its inode.parent is the `parent` of
+--      that row. No other inode with nlink = 0 has inode.parent <> 0.
 --  I15 trash.bytes of a regular file without sustained row is size - holes; of others it is 0.
 --  I16 Every slice id in use (ref, `inline`, `deleted`) is below the counter's `next`; no slice id
 --      lies in two ranges of `slice_range`.
@@ -46,29 +46,29 @@
 -- SESSIONS, EXPIRY AND FENCING
 --  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
 --  `expires_at` 6 s ahead by the database's clock.
---  * Expired means only that others need not wait for the session: what it holds by lease is void
---    (the holder stops serving from caches 5 s after its last heartbeat). Its files stay
---    sustained and its changes are accepted; the next heartbeat extends it. So an outage of the
---    database costs a session nothing: while nobody can reach it, nobody can fence.
---  * Fenced is final. It is done only by `fence` (asked for; refused before expiry unless forced
---    by who knows that the process is dead) or by `reap`, in two steps: a session without heartbeat
---    for 90 s becomes suspected; still silent 6 s later it is fenced. A heartbeat clears the
---    suspicion. So after an outage of any length, or a step of the clock, everybody has 6 s to show
---    that it lives before the first reaper can harm it, and a mount cut off alone for less than
---    90 s loses nothing (a call gives up after 60 s).
---  * Fencing removes the session's slots (`op_result`), waiting for calls in flight; a mutating
---    function that finds no slot of its (session, epoch) changes nothing. So after `fence`
---    returned no change of the fenced session ever appears.
---  * A fenced session is never revived: the mount registers a new one with a higher epoch. What was
---    written under the old one and not committed is refused: others may have changed the files
---    since, so it counts as lost and every handle open then reports it (EIO). What the old one
---    sustained is reclaimed by `reap`.
+--  * Expired means only that other sessions do not wait for the session: its leases are void (the
+--    holder stops using its cache 5 s after its last heartbeat). Its files stay sustained, its
+--    changes are accepted, and the next heartbeat extends it. So an outage of the database costs a
+--    session nothing: during the outage no session can fence another one.
+--  * Fenced is final. `fence` does it on request; before expiry it needs force, and a caller that
+--    knows that the process is dead. `reap` does it in two steps: after 90 s without a heartbeat a
+--    session becomes suspected, and after 6 more seconds it is fenced. A heartbeat clears the
+--    suspicion. So after an outage of any length, or a step of the clock, every session has 6 s for
+--    a heartbeat before `reap` can fence it. A mount that loses its connection for less than 90 s
+--    loses nothing (a call fails after 60 s).
+--  * Fencing deletes the session's slots (`op_result`) and waits for running calls. A mutating
+--    function that finds no slot of its (session, epoch) changes nothing. So after the return of
+--    `fence`, no change of the fenced session appears.
+--  * The mount of a fenced session registers a new one with a higher epoch. Bytes that were written
+--    under the old epoch and not committed are discarded, because other sessions may have changed
+--    the files since. Every handle that was open then reports the loss (EIO). `reap` reclaims the
+--    files that the old session sustained.
 --
 -- LOCKS
 --  A mutating function locks, in this order: its own slot row, the row `rename` of `counter` (only
 --  when a directory moves to another directory), inode rows FOR NO KEY UPDATE in the order of ino.
---  What it read before locking is checked again afterwards; if it changed, the function changes
---  nothing and answers EAGAIN, and the client calls again.
+--  After locking, it checks again what it read before. If that has changed, the function changes
+--  nothing and returns EAGAIN, and the client calls again.
 
 -- Settings of the volume. One row; the volume's role may only read it.
 CREATE TABLE volume (
@@ -192,7 +192,7 @@ CREATE UNLOGGED TABLE lease (
     PRIMARY KEY (ino, session_id)
 );
 
--- Directories that a session is about to change: until then nobody else takes a lease there.
+-- Directories that a session is about to change: until then no other session takes a lease there.
 CREATE UNLOGGED TABLE recall (
     ino             bigint NOT NULL,
     session_id      bigint NOT NULL,
@@ -200,7 +200,7 @@ CREATE UNLOGGED TABLE recall (
     PRIMARY KEY (ino, session_id)
 );
 
--- What sessions hold although it may have no name any more.
+-- Inodes that sessions hold open, even without a name.
 CREATE TABLE sustained (
     ino             bigint NOT NULL,
     session_id      bigint NOT NULL,
@@ -218,11 +218,11 @@ CREATE TABLE usage (
     inodes          bigint NOT NULL
 ) WITH (fillfactor = 50);
 
--- Slices in the object store that no ref uses any more. Their objects are deleted once nobody can
--- read them: when `deleted_at` is older than a grace (for reads under way), and older than the last
--- heartbeat and `snapshot_at` of every live session (what it reads from a snapshot). Collection
--- checks I8 again before it deletes objects, and removes the row after it. Who only asked for ids and
--- gave them up (an upload whose commit failed) puts them here too.
+-- Slices in the object store that no ref uses. Collection deletes their objects when no session can
+-- read them: when `deleted_at` is older than a grace period (for reads in progress), and older than
+-- the last heartbeat and `snapshot_at` of every live session. Collection checks I8 again before it
+-- deletes objects, and deletes the row afterwards. Sessions also insert ids that they gave up (after
+-- an upload whose commit failed).
 CREATE TABLE deleted (
     slice_id        bigint PRIMARY KEY,
     size            bigint NOT NULL,    -- bytes of the slice, or what it may have at most
@@ -230,8 +230,8 @@ CREATE TABLE deleted (
 );
 
 -- Slice ids given to sessions. A live session puts ids that it gives up into `deleted`; an id in a
--- range of an ended session that is neither in use nor in `deleted` was never committed, so its
--- objects are garbage. Known without listing the bucket.
+-- range of an ended session that is neither in use nor in `deleted` was not committed, so its objects
+-- are garbage. This needs no listing of the bucket.
 CREATE TABLE slice_range (
     first           bigint PRIMARY KEY,
     count           bigint NOT NULL CHECK (count BETWEEN 1 AND 1048576),
@@ -240,10 +240,9 @@ CREATE TABLE slice_range (
                                         -- goes, with what is garbage in it, a grace later
 );
 
--- What has been removed and can be restored: the last name of an inode. The inode keeps its slices
--- and attributes, has nlink 0 and is not counted (I10) unless it is still open somewhere. Nothing is
--- kept while volume.trash_seconds is 0. A name that was removed while its inode had others is in
--- removed_link.
+-- Removed names that can be restored: the last name of each inode. The inode keeps its slices and
+-- attributes, has nlink 0 and does not count (I10) unless a session has it open. The trash is off if
+-- volume.trash_seconds is 0. A name that was removed while its inode had others is in removed_link.
 CREATE TABLE trash (
     parent          bigint NOT NULL,    -- directory it was removed from; may be in the trash or gone
     name            bytea NOT NULL,     -- as dentry.name; several may have the same
@@ -256,8 +255,8 @@ CREATE TABLE trash (
 );
 CREATE INDEX trash_age ON trash (deleted_at, ino);
 
--- Names that were removed while their inode had others. They keep nothing: the row goes when it is
--- too old or when its inode is freed. The inode may have names, or be in the trash itself.
+-- Names that were removed while their inode had others. They keep no bytes. The row is deleted when
+-- it is too old, or when its inode is freed. The inode may have names, or be in the trash itself.
 CREATE TABLE removed_link (
     ino             bigint NOT NULL,    -- not a directory
     parent          bigint NOT NULL,    -- as in trash
@@ -268,17 +267,17 @@ CREATE TABLE removed_link (
 );
 CREATE INDEX removed_link_age ON removed_link (deleted_at, ino);
 
--- Which session looks after trash and garbage in the background, until when. Only to save the others
--- the work: two at once do no harm.
+-- The session that does the upkeep of trash and garbage, and until when. It saves the work of the
+-- other sessions; two at the same time do no harm.
 CREATE TABLE upkeep (
     one             boolean PRIMARY KEY DEFAULT true CHECK (one),
     session_id      bigint NOT NULL,
     until           timestamptz NOT NULL
 );
 
--- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call
--- with its first sending; the row says whether that one was applied and what it answered; its
--- absence fences. A failed call changes nothing and is not remembered.
+-- Slots of live sessions: each mutating call uses one. The row lock serialises a repeated call with
+-- its first copy. The row shows whether that copy was applied, and its answer. Without the row the
+-- session is fenced. A failed call changes nothing and is not stored.
 CREATE TABLE op_result (
     session_id      bigint NOT NULL,
     slot            integer NOT NULL,

@@ -1,17 +1,17 @@
 -- Functions of schema `wrkfs`: one per operation, shared by all volumes of the metadata database.
 --
--- They are SECURITY INVOKER and name tables without a schema: each caller's search_path leads them
--- to its own volume's tables, with its own rights and no others. They return an errno (0: done)
--- instead of raising, because exception blocks are subtransactions. Values: Linux errno numbers;
--- 11 (EAGAIN) means that something changed between reading and locking: nothing was done, call
--- again; -1 means that the session is fenced; -2 that leases of others must be given back first
--- (1_leases.sql): nothing was done, call again soon.
+-- They are SECURITY INVOKER and name tables without a schema: the caller's search_path selects the
+-- tables of its own volume, with its own rights. They return an errno (0: success) and raise nothing,
+-- because exception blocks are subtransactions. Values are Linux errno numbers. 11 (EAGAIN) means that
+-- a row changed between reading and locking: nothing was done, call again. -1 means that the session
+-- is fenced. -2 means that a recall of leases is in progress (1_leases.sql): nothing was done, call
+-- again soon.
 --
 -- Every mutating function begins with (session, epoch, slot, seq): see op_begin. It either does
--- everything or changes nothing but times; all refusals come before the first change.
--- Asynchronous commit is the connection's setting; functions that must be durable when they return
--- turn synchronous_commit on for their own transaction (a function's SET clause would be undone
--- before the commit). A durable commit flushes everything committed before it.
+-- everything, or changes nothing but times. It detects all errors before the first change.
+-- Asynchronous commit is the connection's setting. Functions that must be durable when they return
+-- set synchronous_commit to on for their own transaction, because a function's SET clause ends before
+-- the commit. A durable commit flushes everything committed before it.
 --
 -- Round trips measured through PostgresMeta over a Unix socket, one client, microseconds, tenth
 -- percentile on two cores that others use too (SELECT 1: 17; a WAL flush there: 200 to 300):
@@ -24,10 +24,10 @@ CREATE SCHEMA wrkfs;
 REVOKE ALL ON SCHEMA wrkfs FROM PUBLIC;
 GRANT USAGE ON SCHEMA wrkfs TO PUBLIC;
 
--- Digest of the installed functions; for installers only.
+-- Digest of the installed functions; only installers use it.
 CREATE TABLE wrkfs.release (digest text NOT NULL);
 
--- What most functions answer: errno, a yes or no, attributes of one inode (NULL with an errno).
+-- The answer of most functions: errno, a flag, attributes of one inode (NULL with an errno).
 CREATE TYPE wrkfs.reply AS (
     errno integer, flag boolean,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
@@ -43,7 +43,7 @@ CREATE TYPE wrkfs.map_reply AS (
     ref_checksums bytea[], ref_inline bytea[]
 );
 
--- One entry of a directory; with an errno it stands alone. settled: see 1_leases.sql.
+-- One entry of a directory, or one row with an errno. settled: see 1_leases.sql.
 CREATE TYPE wrkfs.entry_reply AS (
     errno integer, cookie bigint, name bytea,
     ino bigint, mode integer, nlink integer, uid bigint, gid bigint, rdev bigint, size bigint,
@@ -51,22 +51,22 @@ CREATE TYPE wrkfs.entry_reply AS (
     settled boolean
 );
 
--- Bytes and inodes that a change gave back to the volume.
+-- Bytes and inodes that a change returned to the volume.
 CREATE TYPE wrkfs.freed AS (bytes bigint, inodes bigint);
 
--- The database's clock, nanoseconds since the epoch.
+-- Returns the database's clock in nanoseconds since the Unix epoch.
 CREATE FUNCTION wrkfs.now_ns() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000
 $$;
 
--- A time of `now_ns` as the trash stores it: both count whole microseconds. (STABLE, as the sum is:
--- only so is it inlined.)
+-- Converts a time of `now_ns` to the type of the trash; both have whole microseconds. (STABLE like
+-- the sum: otherwise PostgreSQL does not inline it.)
 CREATE FUNCTION wrkfs.moment(a_ns bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT timestamptz 'epoch' + a_ns / 1000 * interval '1 microsecond'
 $$;
 
--- Begins a mutating call: locks the session's slot and so waits for an earlier sending of the same
--- call. 0: go on; 1: this call has been applied before, answer from the slot; -1: fenced.
+-- Begins a mutating call. Locks the session's slot, and so waits for an earlier copy of the same call.
+-- Returns 0: continue; 1: an earlier copy was applied, return the answer of the slot; -1: fenced.
 CREATE FUNCTION wrkfs.op_begin(a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint)
 RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -77,13 +77,13 @@ BEGIN
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN RETURN -1; END IF;
     IF v_seq = a_seq THEN RETURN 1; END IF;
-    -- An older number is a late copy of a call whose answer the client already has.
+    -- A lower number is a late copy of a call whose answer the client has received.
     IF v_seq > a_seq THEN RETURN -1; END IF;
     RETURN 0;
 END $$;
 
--- Ends a mutating call that was applied: remembers it and books its change of use. Answers 0, so that
--- an assignment can call it: PERFORM is a statement of its own.
+-- Ends a mutating call that was applied: stores its answer and books its change of usage. Returns 0,
+-- so that an assignment can call it: PERFORM would be a statement of its own.
 CREATE FUNCTION wrkfs.op_end(
     a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
     a_bytes bigint, a_inodes bigint
@@ -95,10 +95,10 @@ BEGIN
     RETURN 0;
 END $$;
 
--- The same for a call that knows its growth before it changes anything, with the last two refusals:
--- the quota, and leases of others on directory a_home (0: none); the caller has locked what it
--- changes. 0: go on, nothing may refuse any more; 122 or -2: nothing was done. One statement does what
--- over_quota, recalls and op_end do in four.
+-- Does the same for a call that knows its growth before it changes anything. It also makes the last
+-- two checks: the quota, and leases of other sessions on directory a_home (0: none). The caller has
+-- locked the rows that it changes. Returns 0: continue, no check follows; 122 or -2: nothing was done.
+-- One statement replaces the four of over_quota, recalls and op_end.
 CREATE FUNCTION wrkfs.op_pass(
     a_session bigint, a_slot integer, a_seq bigint, a_ino bigint, a_flag boolean,
     a_bytes bigint, a_inodes bigint, a_home bigint
@@ -119,8 +119,8 @@ BEGIN
     RETURN wrkfs.op_end(a_session, a_slot, a_seq, a_ino, a_flag, a_bytes, a_inodes);
 END $$;
 
--- Answer of a call that op_begin did not let pass: the remembered one, with attributes as they are
--- now, or the refusal. ESTALE when the inode has been removed since.
+-- The answer of a call that op_begin did not admit: the stored answer with current attributes, or the
+-- errno. ESTALE if the inode has been removed since.
 CREATE FUNCTION wrkfs.op_repeat(a_state integer, a_session bigint, a_slot integer)
 RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
@@ -139,7 +139,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- The same for calls that answer a map.
+-- Does the same for calls that return a map.
 CREATE FUNCTION wrkfs.op_repeat_map(a_state integer, a_session bigint, a_slot integer)
 RETURNS wrkfs.map_reply LANGUAGE plpgsql AS $$
 DECLARE
@@ -153,7 +153,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Use of the volume at this moment, and its limits.
+-- Returns the current usage of the volume, and its limits.
 CREATE FUNCTION wrkfs.statfs(
     OUT bytes_used bigint, OUT bytes_limit bigint, OUT inodes_used bigint, OUT inodes_limit bigint
 ) LANGUAGE plpgsql STABLE AS $$
@@ -164,13 +164,13 @@ BEGIN
     INTO bytes_used, inodes_used FROM op_result o;
 END $$;
 
--- Would this growth exceed a quota? Exact but for calls that are in flight at the same time.
+-- Returns true if this growth would exceed a quota. Exact, except for concurrent calls.
 CREATE FUNCTION wrkfs.over_quota(a_bytes bigint, a_inodes bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_use record;
 BEGIN
-    -- A volume without quota does not pay for the sums.
+    -- A volume without a quota does not compute the sums.
     PERFORM 1 FROM volume v WHERE v.bytes_limit IS NOT NULL OR v.inodes_limit IS NOT NULL;
     IF NOT FOUND THEN RETURN false; END IF;
     SELECT * INTO v_use FROM wrkfs.statfs();
@@ -178,27 +178,27 @@ BEGIN
         OR (a_inodes > 0 AND v_use.inodes_used + a_inodes > v_use.inodes_limit) IS TRUE;
 END $$;
 
--- Why an operation in a directory found nothing: ENOTDIR or ENOENT.
+-- Returns the reason why an operation in a directory found nothing: ENOTDIR or ENOENT.
 CREATE FUNCTION wrkfs.why_not(a_parent bigint) RETURNS integer LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 <> 4;
     RETURN CASE WHEN FOUND THEN 20 ELSE 2 END;
 END $$;
 
--- Locks inode rows in the order that all functions keep.
+-- Locks inode rows in the order that all functions use.
 CREATE FUNCTION wrkfs.lock_inodes(a_inos bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM inode i WHERE i.ino = ANY (a_inos) ORDER BY i.ino FOR NO KEY UPDATE;
 END $$;
 
--- Mode of a file whose set-id bits a change takes away, as Linux does.
+-- Returns the mode of a file after a change that removes set-id bits, as in Linux.
 CREATE FUNCTION wrkfs.without_set_ids(a_mode integer) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$
     SELECT a_mode & ~(CASE WHEN a_mode & 8 <> 0 THEN 3072 ELSE 2048 END)
 $$;
 
--- Lets go of slices that lost refs of one inode. A slice that reaches over a chunk boundary may
--- still have a ref in a neighbouring chunk; any other had only the one. Inline bytes go at once,
+-- Releases slices that lost refs of one inode. A slice that crosses a chunk boundary may still have a
+-- ref in a neighbouring chunk; any other slice had only one ref. Inline bytes are deleted at once,
 -- objects wait in `deleted`.
 CREATE FUNCTION wrkfs.drop_slices(
     a_ino bigint, a_ids bigint[], a_sizes bigint[], a_starts bigint[], a_inline boolean[]
@@ -206,7 +206,7 @@ CREATE FUNCTION wrkfs.drop_slices(
 DECLARE
     v_ids bigint[];
 BEGIN
-    -- The usual case, a page written again: one slice in one chunk.
+    -- The usual case, a rewritten page: one slice in one chunk.
     IF cardinality(a_ids) = 1
         AND a_starts[1] >> 26 = (a_starts[1] + a_sizes[1] - 1) >> 26 THEN
         IF a_inline[1] THEN
@@ -238,7 +238,7 @@ BEGIN
     END IF;
 END $$;
 
--- Frees inodes with all that hangs on them; the caller holds their locks.
+-- Frees inodes with all their rows; the caller holds their locks.
 CREATE FUNCTION wrkfs.free_inodes(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.freed;
@@ -249,7 +249,7 @@ BEGIN
     SELECT coalesce(sum(g.size) FILTER (WHERE g.mode >> 12 = 8), 0), count(*),
         count(*) FILTER (WHERE g.mode >> 12 = 10)
     INTO r.bytes, r.inodes, v_links FROM gone g;
-    -- Files that hold no bytes have no refs.
+    -- Files without bytes have no refs.
     IF r.bytes > 0 THEN
         WITH gone AS (
             DELETE FROM slice s WHERE s.inode = ANY (a_inos)
@@ -272,7 +272,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Is an inode without name dead for everybody? What only the trash keeps is as good as gone.
+-- Returns true if no session can reach an inode without a name. The trash does not count.
 CREATE FUNCTION wrkfs.is_gone(a_ino bigint, a_nlink integer) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -281,9 +281,9 @@ BEGIN
     RETURN NOT FOUND;
 END $$;
 
--- Whether the last name of a regular file that is gone was taken only just. Between the look-up of a name and the
--- call that names the inode somebody else may replace the name; who was first to look still finds
--- the file, as it would in one kernel, instead of a name that is missing although it never was.
+-- Returns true if a removed regular file lost its last name just now. Between the lookup of a name
+-- and the call on its inode another session may replace the name. The caller then still finds the
+-- file, as it would in one kernel. Otherwise a name that always existed would seem to be missing.
 CREATE FUNCTION wrkfs.is_just_gone(a_ino bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM 1 FROM inode i JOIN trash t ON t.parent = i.parent AND t.ino = i.ino
@@ -292,17 +292,17 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Does this volume keep what is removed? Everything then, also what is empty or young, so that a
--- tree comes back whole.
+-- Returns true if the volume has a trash. Then it contains everything, also empty and new files, so
+-- that a tree can be restored completely.
 CREATE FUNCTION wrkfs.has_trash() RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     PERFORM 1 FROM volume v WHERE v.trash_seconds > 0;
     RETURN FOUND;
 END $$;
 
--- Takes a name, whose entry has been removed or given to another at a_now, from a locked
--- non-directory. With its last one the inode goes to the trash, or, unless it is open, is freed.
--- a_before: the directory's mtime before its entry was removed; NULL when another took the name.
+-- Removes one link of a locked non-directory whose entry was deleted or replaced at a_now. With its
+-- last link the inode moves to the trash; without a trash it is freed, unless it is open. a_before:
+-- the directory's mtime before the removal of its entry; NULL if another inode took the name.
 CREATE FUNCTION wrkfs.drop_link(
     a_ino bigint, a_parent bigint, a_name bytea, a_now bigint, a_before bigint
 ) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
@@ -314,7 +314,7 @@ BEGIN
     SELECT i.nlink, i.mode, i.size, i.size - i.holes AS held, i.ctime INTO v
     FROM inode i WHERE i.ino = a_ino;
     IF v.nlink > 1 THEN
-        -- Which of its names remains is not looked up: nobody caches it from here on.
+        -- The remaining name is not looked up: from here on no session caches the inode.
         UPDATE inode i SET nlink = i.nlink - 1, ctime = a_now, parent = 0 WHERE i.ino = a_ino;
         INSERT INTO removed_link AS l (ino, parent, name, deleted_at, dir_mtime)
         SELECT a_ino, a_parent, a_name, wrkfs.moment(a_now), a_before FROM volume one
@@ -339,8 +339,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Ends an empty locked directory whose entry has been removed or given to another. With its last name
--- it goes to the trash, or is freed. a_now and a_before are those of `drop_link`.
+-- Ends an empty locked directory whose entry was deleted or replaced. With its last name it moves to
+-- the trash, or is freed. a_now and a_before are those of `drop_link`.
 CREATE FUNCTION wrkfs.drop_directory(
     a_ino bigint, a_parent bigint, a_name bytea, a_now bigint, a_before bigint
 ) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
@@ -352,8 +352,8 @@ BEGIN
     RETURN (0::bigint, 1::bigint);
 END $$;
 
--- Lets go of locked non-directories that have no name and that nobody holds any more: what the trash
--- has a row of stays there, the rest is freed. Neither is counted from now on.
+-- Ends locked non-directories that have no name and no holder. Those with a row in the trash stay
+-- there, the others are freed. None of them counts in the usage from now on.
 CREATE FUNCTION wrkfs.let_go(a_inos bigint[]) RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.freed;

@@ -1,35 +1,35 @@
--- Leases: what a session may keep of what it was answered, and how others get it back.
+-- Leases: which answers a session may cache, and how other sessions recall them.
 --
--- A lease (row of `lease`) is a session's on a directory. It covers the directory's attributes and
--- entries, and the attributes and refs of the non-directories in it that have one link (inode.parent
--- names their directory); what has several links is covered by none.
+-- A lease (row of `lease`) belongs to a session and a directory. It covers the directory's attributes
+-- and entries. It also covers attributes and refs of the non-directories in it that have one link
+-- (inode.parent is their directory). No lease covers an inode with several links.
 --
---  * Taking: `take_lease` inserts the row and commits. What is read by a call that begins afterwards
---    and is *settled* may be kept.
---  * Settled means that no other transaction under way had locked or changed the inode's row when
---    the snapshot was taken. Who changes entries of a directory locks the directory's inode row.
---    The row's xmax is 0 then, or a transaction that the snapshot takes for ended: a lock that has
---    ended leaves its number there. So nothing may lock these rows FOR SHARE or in a subtransaction:
---    of several lockers xmax is another kind of number.
+--  * Taking: `take_lease` inserts the row and commits. The session may cache *settled* answers of
+--    calls that begin afterwards.
+--  * Settled means: when the snapshot was taken, no other running transaction had locked or changed
+--    the inode's row. A change of entries locks the directory's inode row. The xmax of a settled row
+--    is 0, or a transaction that had ended in the snapshot: a released lock leaves its number there.
+--    So these rows must not be locked FOR SHARE or in a subtransaction, because several lockers
+--    store another kind of number in xmax.
 --  * Changing: a function first locks the rows of all inodes that it changes, and then looks for
---    leases of others (`recalls`). If it finds one it changes nothing, tells the holders, and
---    answers -2; the client calls again.
---  So no answer is kept that a change makes untrue: if the row of the lease was committed before the
---  change looked, the change waits for it. If not, the change held its locks when the reading call
---  began: either it had committed, and was read, or what was read is not settled.
+--    leases of other sessions (`recalls`). If there is one, it changes nothing, notifies the holders
+--    and returns -2. The client calls again.
+--  So no cached answer becomes wrong. If the row of the lease was committed before the change looked
+--  for it, the change waits for the lease. Otherwise the change held its locks when the reading call
+--  began. Then the call either read the committed change, or its answer is not settled.
 --
---  * Giving back: the holder forgets what it keeps, then calls `give_back`. Leases are numbered in the
---    order in which the session asked for them, and `give_back` names the last one that is meant: so a
---    copy of it that the network delivers late ends no newer lease. A holder whose session has
---    expired is not waited for: its leases go, its tenure (session.tenure) ends, and its next heartbeat
---    tells it so. By then it has stopped serving what it keeps, 5 s after its last heartbeat.
---  * Who recalls a lease is not overtaken by its next taker: for a second nobody else takes one
---    there (`recall`).
+--  * Giving back: the holder drops its cache, then calls `give_back`. The session numbers its leases
+--    in the order of its requests, and `give_back` passes the last number that it ends. So a late
+--    copy of the call ends no newer lease. If the session of a holder has expired, nothing waits for
+--    it: its leases are deleted, its tenure (session.tenure) ends, and its next heartbeat reports
+--    that. By then it no longer uses its cache, because it stops 5 s after its last heartbeat.
+--  * A session that recalls a lease has priority: for a second no other session takes a lease there
+--    (`recall`).
 
--- Had a transaction ended when the snapshot of the calling query was taken? Of the numbers with
--- these 32 bits the one next to the snapshot is meant. The only function with rights of its owner:
--- snapshots are closed to volumes because they tell of others; this tells no more than
--- pg_xact_status, which asks of this moment and not of the snapshot.
+-- Returns true if a transaction had ended when the snapshot of the calling query was taken. The
+-- argument has 32 bits; the function takes the number next to the snapshot. It is the only function
+-- with the rights of its owner. Volumes must not read snapshots, because these reveal other volumes.
+-- The function reveals no more than pg_xact_status, which cannot answer for a snapshot.
 CREATE FUNCTION wrkfs.has_ended(a_xid xid) RETURNS boolean LANGUAGE plpgsql STABLE
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -42,13 +42,13 @@ BEGIN
         AND pg_visible_in_snapshot((v_next + v_ahead)::text::xid8, v_snapshot);
 END $$;
 
--- Is a row with this xmax settled, in the snapshot of the calling query?
+-- Returns true if a row with this xmax is settled in the snapshot of the calling query.
 CREATE FUNCTION wrkfs.settled(a_xmax xid) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT a_xmax = '0'::xid OR wrkfs.has_ended(a_xmax)
 $$;
 
--- Takes a lease on a directory, before what it covers is read. False: not now. a_number: grows with
--- each call of the session, mutating ones included.
+-- Takes a lease on a directory. The session calls it before it reads what it will cache. Returns
+-- false if the lease is not available now. a_number grows with each call of the session.
 CREATE FUNCTION wrkfs.take_lease(
     a_session bigint, a_epoch bigint, a_ino bigint, a_number bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -61,14 +61,14 @@ BEGIN
     IF FOUND THEN RETURN false; END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 4 AND i.nlink > 0;
     IF NOT FOUND THEN RETURN false; END IF;
-    -- A row may be left of a call whose answer came late, or never.
+    -- A call whose answer was late or lost may have left a row.
     INSERT INTO lease AS l (ino, session_id, taken_at, number)
     VALUES (a_ino, a_session, clock_timestamp(), a_number)
     ON CONFLICT (ino, session_id) DO UPDATE SET number = greatest(l.number, excluded.number);
     RETURN true;
 END $$;
 
--- Ends leases of a session, as far as they were taken by calls up to number a_last.
+-- Ends leases of a session that calls up to number a_last took.
 CREATE FUNCTION wrkfs.give_back(a_session bigint, a_inos bigint[], a_last bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -76,8 +76,8 @@ BEGIN
     WHERE l.session_id = a_session AND l.ino = ANY (a_inos) AND l.number <= a_last;
 END $$;
 
--- Must a_session wait for leases of others on these directories before it changes them? The caller
--- has locked the rows of what it changes. True: the holders have been told, as of the commit.
+-- Returns true if a_session must wait for leases of other sessions on these directories. The caller
+-- has locked the rows that it changes. The holders are notified when the transaction commits.
 CREATE FUNCTION wrkfs.recalls(a_session bigint, a_inos bigint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -86,13 +86,13 @@ BEGIN
     RETURN wrkfs.recall_leases(a_session, a_inos);
 END $$;
 
--- The directory whose lease covers the attributes of an inode; 0: none.
+-- Returns the directory whose lease covers the attributes of an inode; 0: none.
 CREATE FUNCTION wrkfs.home(a_ino bigint, a_mode integer, a_nlink integer, a_parent bigint)
 RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN a_nlink = 0 THEN 0 WHEN a_mode >> 12 = 4 THEN a_ino ELSE a_parent END
 $$;
 
--- `recalls` for a change of one inode: who may keep its attributes?
+-- Does what `recalls` does for a change of one inode.
 CREATE FUNCTION wrkfs.recalls_of(a_session bigint, a_ino bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -104,8 +104,8 @@ BEGIN
     RETURN wrkfs.recalls(a_session, ARRAY[v_home]);
 END $$;
 
--- The part of `recalls` where somebody holds a lease. Sessions are locked last, and only if that
--- needs no waiting: so no order with heartbeats and fences has to be kept.
+-- The part of `recalls` for directories with leases. It locks sessions last, and skips locked ones.
+-- So it needs no lock order with heartbeats and fences.
 CREATE FUNCTION wrkfs.recall_leases(a_session bigint, a_inos bigint[]) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -123,7 +123,7 @@ BEGIN
         WHERE s.session_id = e.session_id AND s.expires_at < v_now RETURNING s.session_id
     )
     SELECT array_agg(e.session_id) INTO v_ended FROM ended e;
-    -- Also those of sessions that are gone, which only a hostile row can be.
+    -- Includes leases of missing sessions, which only a hostile row can have.
     DELETE FROM lease l WHERE l.session_id = ANY (v_ended)
         OR l.ino = ANY (a_inos) AND l.ino > 0
             AND NOT EXISTS (SELECT 1 FROM session s WHERE s.session_id = l.session_id);

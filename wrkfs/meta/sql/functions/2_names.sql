@@ -1,6 +1,6 @@
--- Names: finding, making and removing entries. Renaming stands in 3_rename.sql.
+-- Names: lookup, creation and removal of entries. 3_rename.sql renames.
 
--- Attributes of a name.
+-- Returns the attributes of a name.
 CREATE FUNCTION wrkfs.lookup(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -12,13 +12,13 @@ BEGIN
     RETURN r;
 END $$;
 
--- The same for who has a lease on the directory. flag: settled, also that a name is not there.
+-- Does the same for a session with a lease on the directory. flag: settled, also for a missing name.
 CREATE FUNCTION wrkfs.find(a_parent bigint, a_name bytea) RETURNS wrkfs.reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
 BEGIN
-    -- One statement, so that one snapshot tells what is there and whether that is settled.
+    -- One statement, so that one snapshot has the entry and shows whether it is settled.
     SELECT CASE WHEN i.ino IS NULL THEN 2 ELSE 0 END,
         p.nlink > 0 AND wrkfs.settled(p.xmax) AND (i.ino IS NULL OR wrkfs.settled(i.xmax)),
         i.* INTO r
@@ -29,7 +29,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Entries with a cookie beyond a_after, in the order of cookies.
+-- Returns entries with a cookie beyond a_after, in the order of cookies.
 CREATE FUNCTION wrkfs.readdir(a_ino bigint, a_after bigint, a_limit integer)
 RETURNS SETOF wrkfs.entry_reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -49,9 +49,9 @@ BEGIN
         WHERE d.parent = a_ino AND d.cookie > a_after ORDER BY d.cookie LIMIT a_limit;
 END $$;
 
--- Makes an inode and its name for a call that op_begin let pass, held open if asked to; the part that
--- create, mknod, mkdir and symlink share. A setgid directory passes on its group, and the bit to
--- directories. The answer's flag is true; with errno 17, ino is what has the name.
+-- Creates an inode and its name for a call that op_begin admitted, and holds it open on request: the
+-- common part of create, mknod, mkdir and symlink. A setgid directory passes on its group, and the
+-- bit to directories. flag is true. With errno 17, ino is the inode that has the name.
 CREATE FUNCTION wrkfs.add_node(
     a_session bigint, a_slot integer, a_seq bigint, a_parent bigint, a_name bytea, a_ino bigint,
     a_mode integer, a_uid bigint, a_gid bigint, a_rdev bigint, a_size bigint, a_open boolean
@@ -63,8 +63,8 @@ DECLARE
     v_mode integer;
     v_gid bigint;
 BEGIN
-    -- From here on concurrent makers in this directory wait for each other. Who finds the name there
-    -- locks nothing: `create` may want to lock what it names, in the order of ino.
+    -- From here on concurrent creations in this directory wait for each other. If the name exists, the
+    -- call locks nothing: `create` may lock the inode of the name, in the order of ino.
     SELECT i.mode, i.gid INTO v_mode, v_gid FROM inode i
     WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0
         AND NOT EXISTS (SELECT 1 FROM dentry d WHERE d.parent = a_parent AND d.name = a_name)
@@ -74,8 +74,8 @@ BEGIN
         r.errno := CASE WHEN FOUND THEN 17 ELSE wrkfs.why_not_add(a_parent) END;
         RETURN r;
     END IF;
-    -- The name is the first change, and what may still refuse refuses it: a look at the quota, one at
-    -- the leases and a PERFORM of op_end less, 40 us of a create's 410.
+    -- The insertion of the name makes all checks. That saves queries of quota and leases and a PERFORM
+    -- of op_end: 40 us of a create's 410.
     INSERT INTO dentry (parent, name, ino, cookie)
     SELECT a_parent, a_name, a_ino, a_ino
     WHERE NOT EXISTS (SELECT 1 FROM lease l
@@ -85,7 +85,7 @@ BEGIN
             OR NOT wrkfs.over_quota(0, 1))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        -- With neither, the name was taken while this call waited for the directory.
+        -- With neither error, another call created the name while this call waited for the directory.
         r.errno := CASE WHEN wrkfs.over_quota(0, 1) THEN 122
             WHEN wrkfs.recalls(a_session, ARRAY[a_parent]) THEN -2 ELSE 11 END;
         RETURN r;
@@ -104,17 +104,17 @@ BEGIN
     RETURN r;
 END $$;
 
--- Why `add_node` found no directory, nor the name in it. The quota speaks first.
+-- Returns the reason why `add_node` found neither the directory nor the name. The quota comes first.
 CREATE FUNCTION wrkfs.why_not_add(a_parent bigint) RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
     IF wrkfs.over_quota(0, 1) THEN RETURN 122; END IF;
-    -- A directory: the name was there at the first look, and no more at the second.
+    -- A directory. The name existed at the first query, and was removed before the second.
     PERFORM 1 FROM inode i WHERE i.ino = a_parent AND i.mode >> 12 = 4 AND i.nlink > 0;
     RETURN CASE WHEN FOUND THEN 11 ELSE wrkfs.why_not(a_parent) END;
 END $$;
 
--- Creates a regular file, or opens an existing one, and sustains it; durably, if asked to. flag:
--- made just now.
+-- Creates a regular file, or opens an existing one, and sustains it; durably on request. flag: the
+-- file is new.
 CREATE FUNCTION wrkfs.create(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
@@ -135,14 +135,14 @@ BEGIN
     v_ino := r.ino;
     r.ino := NULL;
     r.errno := wrkfs.sustain(a_session, v_ino);
-    -- A file that is gone by now was replaced or removed after its name was read.
+    -- If the file has gone, it was replaced or removed after its name was read.
     IF r.errno = 2 THEN r.errno := 11; END IF;
     IF r.errno <> 0 THEN RETURN r; END IF;
     v_state := wrkfs.op_end(a_session, a_slot, a_seq, v_ino, false, 0, 0);
     RETURN wrkfs.file_map(v_ino);
 END $$;
 
--- Makes a directory, symbolic link (a_target), fifo, socket or regular file under a free name.
+-- Creates a directory, symbolic link (a_target), fifo, socket or regular file under a free name.
 CREATE FUNCTION wrkfs.make(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint,
@@ -159,7 +159,7 @@ BEGIN
     IF a_target IS NOT NULL THEN
         INSERT INTO symlink (ino, target) VALUES (a_ino, a_target);
     ELSIF a_mode >> 12 = 4 THEN
-        -- Who makes a directory knows that it is empty.
+        -- The session that creates a directory knows that it is empty.
         INSERT INTO lease (ino, session_id, taken_at, number)
         SELECT a_ino, a_session, clock_timestamp(), a_seq FROM session s
         WHERE s.session_id = a_session AND s.channel IS NOT NULL
@@ -168,7 +168,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Another name for a non-directory.
+-- Creates another name for a non-directory.
 CREATE FUNCTION wrkfs.link(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_ino bigint, a_parent bigint, a_name bytea, a_cookie bigint
@@ -202,9 +202,9 @@ BEGIN
     RETURN r;
 END $$;
 
--- Removes a name. a_kind: 'file' (unlink), 'empty' (rmdir) or 'tree' (remove_tree: a directory is
--- only detached and sustained as doomed, and flag is true; `purge` removes it). a_if_ino,
--- a_if_version: what must stand there, else ECANCELED.
+-- Removes a name. a_kind: 'file' (unlink), 'empty' (rmdir) or 'tree' (remove_tree: a directory is only
+-- detached and sustained as doomed, and flag is true; `purge` removes it). a_if_ino, a_if_version:
+-- the required inode and version, else ECANCELED.
 CREATE FUNCTION wrkfs.remove(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_kind text, a_if_ino bigint, a_if_version bigint
@@ -219,7 +219,7 @@ DECLARE
     v_before bigint;
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    -- What a detached directory (nlink 0) still holds is not reachable by name any more.
+    -- The contents of a detached directory (nlink 0) are no longer reachable by name.
     SELECT d.ino, i.mode >> 12 = 4 INTO v_ino, v_is_dir
     FROM dentry d JOIN inode i ON i.ino = d.ino JOIN inode p ON p.ino = d.parent AND p.nlink > 0
     WHERE d.parent = a_parent AND d.name = a_name;
@@ -228,13 +228,13 @@ BEGIN
     IF a_kind = 'empty' AND NOT v_is_dir THEN r.errno := 20; RETURN r; END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, v_ino]);
     IF a_if_ino IS NOT NULL THEN
-        -- Committers lock the inode too: what is compared is what is removed.
+        -- Commits lock the inode too, so the compared version is the removed one.
         PERFORM 1 FROM inode i WHERE i.ino = v_ino AND i.ino = a_if_ino
             AND i.version = a_if_version;
         IF NOT FOUND THEN r.errno := 125; RETURN r; END IF;
     END IF;
     IF a_kind = 'empty' THEN
-        -- Makers of entries lock the directory too, so none can appear after this check.
+        -- Creations of entries lock the directory too, so no entry can appear after this check.
         PERFORM 1 FROM dentry d WHERE d.parent = v_ino LIMIT 1;
         IF FOUND THEN r.errno := 39; RETURN r; END IF;
     END IF;
@@ -251,8 +251,8 @@ BEGIN
     FROM (SELECT o.mtime FROM inode o WHERE o.ino = a_parent) o
     WHERE i.ino = a_parent RETURNING o.mtime INTO v_before;
     IF v_is_dir THEN
-        -- The caller forgets what it keeps of it. Somebody else may have taken a lease just now, and
-        -- is asked for it when the tree is purged.
+        -- The caller drops its cache of the directory. If another session has just taken a lease,
+        -- the purge of the tree recalls it.
         DELETE FROM lease l WHERE l.ino = v_ino AND l.session_id = a_session;
     END IF;
     IF a_kind = 'tree' AND v_is_dir THEN
@@ -271,16 +271,16 @@ BEGIN
     END IF;
     r.errno := 0;
     r.ino := v_ino;
-    r.ctime := v_now;           -- of the directory, and its mtime
+    r.ctime := v_now;           -- ctime and mtime of the directory
     r.flag := a_kind = 'tree' AND v_is_dir;
     PERFORM wrkfs.op_end(
         a_session, a_slot, a_seq, 0, r.flag, -v_freed.bytes, -v_freed.inodes);
     RETURN r;
 END $$;
 
--- Takes the names up to cookie a_last in doomed directory a_dir from their locked inodes:
--- directories become doomed, files lose links and go the way of `drop_link`. The caller removes the
--- entries afterwards.
+-- Processes the names up to cookie a_last in doomed directory a_dir, whose inodes are locked.
+-- Directories become doomed. Files lose links, as in `drop_link`. The caller deletes the entries
+-- afterwards.
 CREATE FUNCTION wrkfs.purge_children(a_owner bigint, a_dir bigint, a_last bigint)
 RETURNS wrkfs.freed LANGUAGE plpgsql AS $$
 DECLARE
@@ -303,7 +303,7 @@ BEGIN
     WHERE i.mode >> 12 <> 4;
     r := wrkfs.free_inodes(coalesce(v_free, '{}'));
     IF v_linked IS NOT NULL THEN
-        -- All names of an inode that has others elsewhere, all but the first of another.
+        -- All names of an inode that has names elsewhere; of another inode, all names but the first.
         INSERT INTO removed_link AS l (ino, parent, name, deleted_at)
         SELECT n.ino, a_dir, n.name, wrkfs.moment(v_now)
         FROM (SELECT d.ino, d.name, row_number() OVER ordered AS number,
@@ -338,7 +338,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- The directories among the entries up to cookie a_last of doomed directory a_dir become doomed.
+-- Dooms the directories among the entries up to cookie a_last of doomed directory a_dir.
 CREATE FUNCTION wrkfs.doom_children(a_owner bigint, a_dir bigint, a_last bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -357,8 +357,8 @@ BEGIN
     ON CONFLICT (ino, session_id) DO UPDATE SET doomed = true;
 END $$;
 
--- Ends a locked doomed directory that has no entries any more. In the trash it counts as removed
--- after all that was in it.
+-- Ends a locked doomed directory that has no entries left. In the trash, its time of removal is later
+-- than that of its contents.
 CREATE FUNCTION wrkfs.end_doomed(a_owner bigint, a_dir bigint) RETURNS wrkfs.freed
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -372,9 +372,9 @@ BEGIN
     RETURN wrkfs.free_inodes(ARRAY[a_dir]);
 END $$;
 
--- Removes up to about a_limit entries of the trees that session a_owner has doomed. Flat and
--- bounded: a subdirectory becomes doomed itself, so neither depth nor a cycle matters. flag: more
--- is left.
+-- Removes up to about a_limit entries of the trees that session a_owner has doomed. A subdirectory
+-- becomes doomed itself, so each step is bounded, and neither depth nor a cycle matters. flag: more
+-- entries remain.
 CREATE FUNCTION wrkfs.purge(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_owner bigint, a_limit integer
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
@@ -395,17 +395,17 @@ BEGIN
         SELECT s.ino INTO v_dir FROM sustained s
         WHERE s.session_id = a_owner AND s.doomed LIMIT 1;
         IF NOT FOUND THEN r.flag := false; EXIT; END IF;
-        -- Two calls that purge the same tree take turns.
+        -- Two calls that purge the same tree run one after the other.
         PERFORM wrkfs.lock_inodes(ARRAY[v_dir]);
         PERFORM 1 FROM sustained s
         WHERE s.ino = v_dir AND s.session_id = a_owner AND s.doomed;
-        CONTINUE WHEN NOT FOUND;    -- the other one has ended and booked it
+        CONTINUE WHEN NOT FOUND;    -- the other call has ended and booked it
         SELECT array_agg(e.ino), max(e.cookie) INTO v_inos, v_last
         FROM (SELECT d.ino, d.cookie FROM dentry d WHERE d.parent = v_dir
               ORDER BY d.cookie LIMIT v_left) e;
         PERFORM wrkfs.lock_inodes(v_inos);
-        -- Only who stands in the tree has it leased, which may be this session. What was done so
-        -- far is kept.
+        -- Only a session that works inside the tree has a lease on it, and that may be this session. The
+        -- work so far stays.
         IF wrkfs.recalls(0, ARRAY[v_dir]) THEN
             EXIT WHEN v_left < a_limit;
             r.errno := -2;
@@ -427,7 +427,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- The parent of a directory (in `ino` of the answer).
+-- Returns the parent of a directory (in `ino` of the answer).
 CREATE FUNCTION wrkfs.parent(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;

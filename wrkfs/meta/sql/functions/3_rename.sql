@@ -1,8 +1,8 @@
--- Rename, and giving a name to a file that has none.
+-- Rename, and the naming of a file without a name.
 
--- May directory a_ino go into directory a_goal? 0, EINVAL when a_goal is the directory itself or
--- below it, ENOENT when a_goal is part of a detached tree, EIO when the rows are a cycle or deeper
--- than 100,000. The caller holds the lock of directory moves, so the chain stands still.
+-- Checks a move of directory a_ino into directory a_goal. Returns 0; EINVAL if a_goal is the directory
+-- itself or below it; ENOENT if a_goal is in a detached tree; EIO if the rows are a cycle or deeper
+-- than 100,000. The caller holds the lock of directory moves, so the parents do not change.
 CREATE FUNCTION wrkfs.check_loop(a_ino bigint, a_goal bigint) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -18,7 +18,7 @@ BEGIN
     RETURN 5;
 END $$;
 
--- May a_ino (of kind a_is_dir) replace the locked inode a_target? Then 0.
+-- Returns 0 if a_ino (of kind a_is_dir) may replace the locked inode a_target.
 CREATE FUNCTION wrkfs.check_replace(a_is_dir boolean, a_target bigint, a_target_is_dir boolean)
 RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
@@ -29,8 +29,8 @@ BEGIN
     RETURN CASE WHEN FOUND THEN 39 ELSE 0 END;
 END $$;
 
--- renameat2(2). a_flags: 0, 1 (NOREPLACE) or 2 (EXCHANGE); a_cookie: for a name that is new, which
--- flag tells.
+-- renameat2(2). a_flags: 0, 1 (NOREPLACE) or 2 (EXCHANGE). a_cookie is the cookie of a new name; flag
+-- is true if the name is new.
 CREATE FUNCTION wrkfs.rename(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_parent bigint, a_name bytea, a_new_parent bigint, a_new_name bytea, a_flags integer,
@@ -41,8 +41,8 @@ DECLARE
     v_state integer := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     v_freed wrkfs.freed := (0, 0);
     v_ino bigint;
-    v_dir boolean;          -- what is moved is a directory
-    v_target bigint;        -- what stands under the new name, or NULL
+    v_dir boolean;          -- the moved inode is a directory
+    v_target bigint;        -- the inode under the new name, or NULL
     v_target_dir boolean;
     v_across boolean := a_parent <> a_new_parent;
     v_now bigint;
@@ -59,7 +59,7 @@ BEGIN
         PERFORM 1 FROM counter c WHERE c.kind = 'rename' FOR NO KEY UPDATE;
     END IF;
     PERFORM wrkfs.lock_inodes(ARRAY[a_parent, a_new_parent, v_ino, v_target]);
-    -- Nothing can change under these names any more; did something since they were read?
+    -- These names can no longer change. Check whether they changed since they were read.
     PERFORM 1 FROM dentry d JOIN inode p ON p.ino = d.parent AND p.nlink > 0
     WHERE d.parent = a_parent AND d.name = a_name AND d.ino = v_ino;
     IF NOT FOUND THEN r.errno := 11; RETURN r; END IF;
@@ -74,7 +74,7 @@ BEGIN
     r.errno := CASE WHEN v_target IS NULL AND a_flags = 2 THEN 2
         WHEN v_target IS NOT NULL AND a_flags = 1 THEN 17 ELSE 0 END;
     IF r.errno <> 0 THEN RETURN r; END IF;
-    IF v_target = v_ino THEN    -- two names of one inode: nothing happens
+    IF v_target = v_ino THEN    -- two names of one inode: no effect
         PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
         RETURN r;
     END IF;
@@ -114,13 +114,13 @@ BEGIN
             v_freed := wrkfs.drop_link(v_target, a_new_parent, a_new_name, v_now, NULL);
         END IF;
     END IF;
-    r.ctime := v_now;           -- of both directories, and their mtime
+    r.ctime := v_now;           -- ctime and mtime of both directories
     r.flag := v_target IS NULL;
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, -v_freed.bytes, -v_freed.inodes);
     RETURN r;
 END $$;
 
--- The inode side of a rename: times, link counts of the parents, parent pointers.
+-- The inode part of a rename: times, link counts of the parents, parent pointers.
 CREATE FUNCTION wrkfs.rename_inodes(
     a_parent bigint, a_new_parent bigint, a_ino bigint, a_dir boolean, a_target bigint,
     a_target_dir boolean, a_exchange boolean, a_now bigint
@@ -129,8 +129,8 @@ DECLARE
     v_in integer := a_dir::integer;
     v_out integer := coalesce(a_target_dir, false)::integer;
 BEGIN
-    -- A subdirectory leaves the old parent and enters the new one; a replaced one is gone, an
-    -- exchanged one goes the other way.
+    -- A moved subdirectory leaves the old parent and enters the new one. A replaced one leaves the
+    -- new parent. An exchanged one moves in the other direction.
     UPDATE inode i SET mtime = a_now, ctime = a_now, nlink = i.nlink
         + CASE WHEN i.ino = a_new_parent THEN v_in - v_out ELSE 0 END
         - CASE WHEN i.ino = a_parent THEN v_in ELSE 0 END
@@ -146,9 +146,9 @@ BEGIN
     END IF;
 END $$;
 
--- Gives a file without a name its name, durably, replacing a regular file (whose mode and owner
--- stay, but for set-id bits). a_if_ino, a_if_version: what must stand there, else ECANCELED;
--- a_if_absent: nothing may. flag: nothing was replaced.
+-- Gives a file without a name its name, durably. It may replace a regular file, whose mode (without
+-- set-id bits) and owner stay. a_if_ino, a_if_version: the required inode and version, else ECANCELED.
+-- a_if_absent: the name must not exist. flag: nothing was replaced.
 CREATE FUNCTION wrkfs.publish(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_ino bigint, a_parent bigint, a_name bytea, a_cookie bigint,
@@ -201,7 +201,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- The conditions of publish; a_old is the locked inode under the name (all NULL: none).
+-- Checks the conditions of publish; a_old is the locked inode of the name (all NULL: none).
 CREATE FUNCTION wrkfs.check_publish(
     a_ino bigint, a_old wrkfs.reply, a_if_ino bigint, a_if_version bigint, a_if_absent boolean
 ) RETURNS integer LANGUAGE plpgsql AS $$

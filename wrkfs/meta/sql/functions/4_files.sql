@@ -1,6 +1,6 @@
 -- Regular files: open handles, maps, commits, sizes.
 
--- A file's attributes and refs. STABLE: both statements read the snapshot of the calling query.
+-- Returns a file's attributes and refs. STABLE: both statements use the snapshot of the calling query.
 CREATE FUNCTION wrkfs.file_map(a_ino bigint) RETURNS wrkfs.map_reply
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -20,7 +20,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Lets a session hold a regular file open. 0, ENOENT, EISDIR or EINVAL.
+-- Sustains a regular file for a session. Returns 0, ENOENT, EISDIR or EINVAL.
 CREATE FUNCTION wrkfs.sustain(a_session bigint, a_ino bigint) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -35,8 +35,8 @@ BEGIN
     RETURN 0;
 END $$;
 
--- Lets a session hold a locked regular file that only the trash has, but only just; answers
--- the bytes it holds, which count as use again (I10), or NULL.
+-- Sustains a locked regular file that was moved to the trash just now. Returns the bytes of the file,
+-- which count in the usage again (I10), or NULL.
 CREATE FUNCTION wrkfs.take_up(a_session bigint, a_ino bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -52,7 +52,7 @@ BEGIN
     RETURN v_size;
 END $$;
 
--- Opens a file: sustains it, cuts it to nothing if asked to, and gives its map.
+-- Opens a file: sustains it, truncates it on request, and returns its map.
 CREATE FUNCTION wrkfs.open(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_truncate boolean
@@ -72,10 +72,10 @@ BEGIN
     END IF;
     IF r.errno <> 0 THEN RETURN r; END IF;
     IF a_truncate THEN
-        -- The file may stay sustained: the call comes again.
+        -- The file may stay sustained, because the client calls again.
         IF wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
         v_growth := v_growth + wrkfs.resize(a_ino, 0);
-        -- Unlike truncate(2), O_TRUNC moves the times also when there is nothing to cut.
+        -- Unlike truncate(2), O_TRUNC changes the times even if there is nothing to cut.
         v_now := wrkfs.now_ns();
         UPDATE inode i SET mtime = v_now, ctime = v_now WHERE i.ino = a_ino;
     END IF;
@@ -83,8 +83,7 @@ BEGIN
     RETURN wrkfs.file_map(a_ino);
 END $$;
 
--- Opens many files, as `open` does without cutting: those that are gone, or no regular files, are
--- passed over.
+-- Opens many files, as `open` does, without truncation. Skips files that are gone or not regular.
 CREATE FUNCTION wrkfs.sustain_all(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_inos bigint[]
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
@@ -112,7 +111,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Drops a session's hold on files; frees those that have no name and no other holder.
+-- Releases a session's files; frees those that have no name and no other holder.
 CREATE FUNCTION wrkfs.release(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_inos bigint[]
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
@@ -123,9 +122,9 @@ DECLARE
     v_free bigint[];
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
-    -- The locks keep an unlink from looking for holders while this one leaves.
+    -- The locks keep an unlink from searching for holders during this call.
     PERFORM wrkfs.lock_inodes(a_inos);
-    -- Who holds nothing lets nothing go: it may be booked as freed already.
+    -- A session without a hold releases nothing: the file may be booked as freed already.
     WITH held AS (
         DELETE FROM sustained s
         WHERE s.ino = ANY (a_inos) AND s.session_id = a_session AND NOT s.doomed
@@ -141,7 +140,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- A regular file with no name, sustained by the session.
+-- Creates a regular file without a name, sustained by the session.
 CREATE FUNCTION wrkfs.create_unlinked(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_ino bigint, a_mode integer, a_uid bigint, a_gid bigint
@@ -161,7 +160,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Bytes of [a_start, a_end) of a file that refs cover.
+-- Returns the number of bytes in [a_start, a_end) of a file that refs cover.
 CREATE FUNCTION wrkfs.covered(a_ino bigint, a_start bigint, a_end bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -177,9 +176,9 @@ BEGIN
     RETURN v_bytes;
 END $$;
 
--- Sets the size of a locked regular file. mtime and ctime move, unless it is the size that the file
--- has and the file holds no bytes (as tmpfs does it). Answers the growth in bytes. Cut bytes never
--- come back: refs beyond the end go, the one across it is clipped.
+-- Sets the size of a locked regular file. mtime and ctime change, unless the size stays the same and
+-- the file has no bytes (as in tmpfs). Returns the growth in bytes. Cut bytes never reappear: refs
+-- beyond the end are deleted, and the ref across the end is clipped.
 CREATE FUNCTION wrkfs.resize(a_ino bigint, a_size bigint) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := wrkfs.now_ns();
@@ -220,9 +219,9 @@ BEGIN
     RETURN a_size - v_holes - v_held;
 END $$;
 
--- Range of slice ids (a_kind 'slice') or of numbers for inodes and cookies ('id'), never given
--- before: first of the range, or -1 (fenced). Durable, for a range given twice would be corruption;
--- not repeatable, a range lost with a connection is only wasted.
+-- Reserves a range of slice ids (a_kind 'slice') or of numbers for inodes and cookies ('id'). Returns
+-- the first number of the range, or -1 (fenced). Durable, because a range that is given twice would
+-- corrupt data. Not repeatable: a range that is lost with a connection is only wasted.
 CREATE FUNCTION wrkfs.reserve(a_session bigint, a_epoch bigint, a_kind text, a_count bigint)
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -240,10 +239,11 @@ BEGIN
     RETURN v_first;
 END $$;
 
--- Makes extents visible, in order. The arrays have one element per extent; a_inline is NULL for
--- objects, which must not be garbage (EINVAL): they may be gone. a_append: offsets count from the end of file found here. a_durable: survives a crash of
--- the database when it returns. With no extents it changes nothing, but a durable one still makes
--- everything before it durable (the slot's row is written, so there is a commit to flush).
+-- Makes extents visible, in order. The arrays have one element per extent. a_inline is NULL for
+-- objects, which must not be garbage (EINVAL), because they may be deleted. a_append: offsets count
+-- from the current end of the file. a_durable: the commit survives a crash of the database. A call
+-- without extents changes nothing; with a_durable it makes everything before it durable. (It writes
+-- the slot's row, so that there is a commit to flush.)
 CREATE FUNCTION wrkfs.commit(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_pos bigint[], a_slice bigint[], a_length bigint[], a_checksums bytea[], a_inline bytea[],
@@ -251,7 +251,7 @@ CREATE FUNCTION wrkfs.commit(
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
 DECLARE
     r wrkfs.reply;
-    f wrkfs.reply;          -- the file as it was
+    f wrkfs.reply;          -- the file before the commit
     v_setting text;
     v_state integer;
     v_version bigint;
@@ -296,7 +296,7 @@ BEGIN
         v_end := greatest(v_end, v_base + a_pos[k] + a_length[k]);
         v_growth := v_growth + a_length[k];
     END LOOP;
-    -- The sum of lengths is never less than the growth and costs nothing.
+    -- The sum of lengths is an upper bound of the growth, and needs no query.
     IF wrkfs.over_quota(v_growth, 0)
         AND wrkfs.over_quota(wrkfs.growth(a_ino, v_base, a_pos, a_length), 0) THEN
         r.errno := 122;
@@ -325,13 +325,13 @@ BEGIN
     RETURN r;
 END $$;
 
--- Where an inline slice starts in its file, its size and bytes.
+-- Start of an inline slice in its file, its size and bytes.
 CREATE TYPE wrkfs.inline_slice AS (start bigint, size bigint, data bytea);
 
--- The rest of `commit` for one extent of inline bytes within a chunk, the usual call; f: the locked
--- file. What it adds is known before anything changes, so one statement refuses or remembers the
--- call. The last one writes three rows of three tables, in any order. For an empty file four
--- statements in all, op_begin included, for eleven before: 45 us of the backend's 430 a commit.
+-- The rest of `commit` for one extent of inline bytes within a chunk, the usual call. f is the locked
+-- file. The growth is known before anything changes, so one statement makes the checks and stores the
+-- answer. The last statement writes three rows of three tables, in any order. For an empty file this
+-- makes four statements with op_begin instead of eleven: 45 us of the backend's 430 a commit.
 CREATE FUNCTION wrkfs.commit_page(
     a_session bigint, a_slot integer, a_seq bigint, f wrkfs.reply, a_pos bigint, a_slice bigint,
     a_length bigint, a_checksums bytea, a_inline bytea, a_mtime bigint
@@ -369,7 +369,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- Bytes that extents add to what a file holds: those that no ref covers yet.
+-- Returns the number of bytes that extents add to a file: those that no ref covers yet.
 CREATE FUNCTION wrkfs.growth(a_ino bigint, a_base bigint, a_pos bigint[], a_length bigint[])
 RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -383,8 +383,8 @@ BEGIN
     RETURN v_bytes;
 END $$;
 
--- Bytes in holes of a file of a_size bytes after an extent is put there; before, they are a_holes. A
--- file without holes, the usual one, costs no look at its refs.
+-- Returns the number of bytes in holes of a file of a_size bytes after an extent is added; before, it
+-- is a_holes. For a file without holes, the usual case, it does not read refs.
 CREATE FUNCTION wrkfs.holes_after(
     a_ino bigint, a_size bigint, a_holes bigint, a_pos bigint, a_length bigint
 ) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -396,7 +396,7 @@ BEGIN
     RETURN a_holes - (v_end - a_pos - wrkfs.covered(a_ino, a_pos, v_end));
 END $$;
 
--- Makes everything committed before it durable: the slot's row is written, so there is a commit
+-- Makes everything committed before it durable. It writes the slot's row, so that there is a commit
 -- to flush.
 CREATE FUNCTION wrkfs.sync(a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint)
 RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
@@ -412,8 +412,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- The slice that an extent of inline bytes within a chunk becomes: behind the last ref of its chunk,
--- both inline, both small, one slice of both.
+-- Returns the slice for an extent of inline bytes within a chunk. Behind the last ref of its chunk,
+-- if both are inline and small, it is one slice with both.
 CREATE FUNCTION wrkfs.join_inline(
     a_ino bigint, a_pos bigint, a_length bigint, a_inline bytea
 ) RETURNS wrkfs.inline_slice LANGUAGE plpgsql AS $$
@@ -433,17 +433,17 @@ BEGIN
     RETURN (v_last.pos, octet_length(v_data)::bigint, v_data);
 END $$;
 
--- Puts one extent on top of a locked file of a_size bytes, cut at chunk boundaries; each ref takes
--- the next version as its ord. Answers the last version taken.
+-- Adds one extent on top of a locked file of a_size bytes, cut at chunk boundaries. Each ref gets the
+-- next version as its ord. Returns the last version used.
 CREATE FUNCTION wrkfs.put_extent(
     a_ino bigint, a_size bigint, a_version bigint, a_pos bigint, a_slice bigint, a_length bigint,
     a_checksums bytea, a_inline bytea
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-    v_pos bigint := a_pos;          -- of the piece at hand, in the file
+    v_pos bigint := a_pos;          -- file offset of the current piece
     v_end bigint := a_pos + a_length;
     v_length bigint;
-    v_size bigint := a_length;      -- of the slice
+    v_size bigint := a_length;      -- size of the slice
     v_data bytea := a_inline;
     v_ord bigint := a_version;
     v_slice wrkfs.inline_slice;
@@ -455,11 +455,11 @@ BEGIN
         v_size := v_slice.size;
         v_data := v_slice.data;
     END IF;
-    -- Slices are immutable: an id that is in use is an error of its primary key.
+    -- Slices are immutable: the primary key rejects an id that is in use.
     IF v_data IS NOT NULL THEN
         INSERT INTO inline (slice_id, data) VALUES (a_slice, v_data);
     END IF;
-    a_pos := v_pos;                 -- where the slice starts in the file
+    a_pos := v_pos;                 -- start of the slice in the file
     WHILE v_pos < v_end LOOP
         v_length := least(v_end - v_pos, 67108864 - (v_pos & 67108863));
         v_ord := v_ord + 1;
@@ -476,8 +476,8 @@ BEGIN
     RETURN v_ord;
 END $$;
 
--- Removes the refs of a chunk that [a_pos, a_pos + a_length) covers wholly, but for those of a_slice
--- itself, and lets go of their slices.
+-- Deletes the refs of a chunk that [a_pos, a_pos + a_length) covers completely, except those of
+-- a_slice, and releases their slices.
 CREATE FUNCTION wrkfs.drop_covered(a_ino bigint, a_pos bigint, a_length bigint, a_slice bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,6 +1,6 @@
 -- Attributes, symbolic links, extended attributes.
 
--- Attributes of an inode.
+-- Returns the attributes of an inode.
 CREATE FUNCTION wrkfs.getattr(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
@@ -13,7 +13,7 @@ BEGIN
     RETURN r;
 END $$;
 
--- The same for who has a lease that may cover it. flag: settled.
+-- Does the same for a session with a lease that may cover the inode. flag: settled.
 CREATE FUNCTION wrkfs.stat(a_ino bigint) RETURNS wrkfs.reply LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r wrkfs.reply;
@@ -23,10 +23,10 @@ BEGIN
     RETURN r;
 END $$;
 
--- Changes attributes; NULL leaves one as it is, times also come from the database's clock. ctime
--- moves, unless all that was asked for is the size of a file that holds no bytes (`resize`). A new
--- owner takes the set-id bits of a file unless the mode comes with it; whether a new size does
--- depends on who asks, so the adapter sends the mode then.
+-- Changes attributes; NULL leaves one unchanged, and the database's clock can set times. ctime changes,
+-- unless the call only sets the size of a file without bytes (`resize`). A new owner clears the set-id
+-- bits of a file unless the call also sets the mode. Whether a new size clears them depends on the
+-- caller's rights, so the adapter then sends the mode.
 CREATE FUNCTION wrkfs.setattr(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_mode integer, a_uid bigint, a_gid bigint, a_size bigint, a_atime bigint, a_mtime bigint,
@@ -51,7 +51,7 @@ BEGIN
         r.errno := wrkfs.op_pass(a_session, a_slot, a_seq, a_ino, false, 0, 0, v_home);
         IF r.errno <> 0 THEN RETURN r; END IF;
     ELSE
-        -- A longer file has a hole at its end: it takes nothing of the quota.
+        -- A longer file has a hole at its end, which uses nothing of the quota.
         r.errno := CASE WHEN v_mode >> 12 = 4 THEN 21 WHEN v_mode >> 12 <> 8 THEN 22 ELSE 0 END;
         IF r.errno <> 0 THEN RETURN r; END IF;
         IF wrkfs.recalls(a_session, ARRAY[v_home]) THEN r.errno := -2; RETURN r; END IF;
@@ -75,9 +75,9 @@ BEGIN
     RETURN r;
 END $$;
 
--- Moves access times forward (relatime), and nothing else; false when the session is fenced. The
--- arrays are in the order of ino. Not remembered in a slot: twice is the same as once; the lock on
--- one of the slots keeps `fence` waiting for it as for every change.
+-- Moves access times forward (relatime), and changes nothing else. Returns false if the session is
+-- fenced. The arrays are sorted by ino. The call is idempotent and stores no answer in a slot. Its
+-- lock on one of the slots makes `fence` wait for it, as for every change.
 CREATE FUNCTION wrkfs.touch(
     a_session bigint, a_epoch bigint, a_inos bigint[], a_atimes bigint[]
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -88,8 +88,8 @@ BEGIN
     FOR k IN 1..cardinality(a_inos) LOOP
         UPDATE inode i SET atime = a_atimes[k] WHERE i.ino = a_inos[k] AND i.atime < a_atimes[k];
     END LOOP;
-    -- Nobody waits for an access time: who keeps the attributes by lease is only told, by negative
-    -- numbers, reads them again, and keeps its lease. As many as one message holds.
+    -- Access times need no recall. Sessions with a lease are only notified, by negative numbers: they
+    -- read the attributes again and keep the lease. One message has room for a limited number.
     PERFORM pg_notify(n.channel, n.inos) FROM (
         SELECT s.channel, string_agg((-e.ino)::text, ',') AS inos
         FROM (
@@ -103,7 +103,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Target of a symbolic link.
+-- Returns the target of a symbolic link.
 CREATE FUNCTION wrkfs.readlink(a_ino bigint, OUT errno integer, OUT target bytea)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -116,7 +116,7 @@ BEGIN
         WHEN target IS NULL THEN 5 ELSE 0 END;
 END $$;
 
--- Value of an extended attribute.
+-- Returns the value of an extended attribute.
 CREATE FUNCTION wrkfs.getxattr(a_ino bigint, a_name bytea, OUT errno integer, OUT value bytea)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -127,7 +127,7 @@ BEGIN
     errno := CASE WHEN NOT FOUND OR wrkfs.is_gone(a_ino, v_nlink) THEN 2 WHEN value IS NULL THEN 61 ELSE 0 END;
 END $$;
 
--- Names of an inode's extended attributes, sorted.
+-- Returns the names of an inode's extended attributes, sorted.
 CREATE FUNCTION wrkfs.listxattr(a_ino bigint, OUT errno integer, OUT names bytea[])
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -139,8 +139,8 @@ BEGIN
     SELECT array_agg(x.name ORDER BY x.name) INTO names FROM xattr x WHERE x.ino = a_ino;
 END $$;
 
--- Sets (a_value) or removes (a_value NULL) an extended attribute. a_flags: 0, 1 (CREATE: must be
--- new), 2 (REPLACE: must exist).
+-- Sets (a_value) or removes (a_value NULL) an extended attribute. a_flags: 0, 1 (CREATE: it must not
+-- exist), 2 (REPLACE: it must exist).
 CREATE FUNCTION wrkfs.setxattr(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_ino bigint,
     a_name bytea, a_value bytea, a_flags integer
@@ -162,7 +162,7 @@ BEGIN
     IF a_value IS NULL THEN
         DELETE FROM xattr x WHERE x.ino = a_ino AND x.name = a_name;
     ELSE
-        -- listxattr(2) has room for 64 KiB of names.
+        -- listxattr(2) returns at most 64 KiB of names.
         SELECT coalesce(sum(octet_length(x.name) + 1), 0) INTO v_list FROM xattr x
         WHERE x.ino = a_ino AND x.name <> a_name;
         IF v_list + octet_length(a_name) + 1 > 65536 THEN r.errno := 28; RETURN r; END IF;

@@ -1,9 +1,9 @@
--- Sessions: registration, heartbeat, fencing, reclaiming. The rules stand in schema.sql, SESSIONS.
+-- Sessions: registration, heartbeat, fencing, reclaiming. See SESSIONS in schema.sql for the rules.
 
--- Registers a session with a_slots slots for mutating calls and answers its number. Durable: after
--- a crash nobody else may get the number. a_channel: where it hears that leases are recalled;
--- NULL: it takes none. a_run: the run of the database that it knows; NULL: it keeps nothing yet, so
--- that it has nothing to forget of an older one than the present. a_process: whose session it is.
+-- Registers a session with a_slots slots for mutating calls, and returns its number. Durable: after a
+-- crash no other session may get the number. a_channel: the channel for recalls of its leases; NULL:
+-- it takes no leases. a_run: the run of the database that it knows; NULL: it has cached nothing yet,
+-- and so has nothing to drop from an older run. a_process: the process of the session.
 CREATE FUNCTION wrkfs.register(
     a_kind text, a_epoch bigint, a_slots integer, a_channel text, a_run timestamptz,
     a_process text
@@ -27,13 +27,13 @@ BEGIN
     RETURN v_session;
 END $$;
 
--- What a session asks first on every new connection. run names the present run of the database: it
--- stands in the unlogged table `lease`, on inode 0, which no inode has; so a crash or a fail-over
--- takes it away, and a clean restart does not. Another run than a_run, which the session knew, means that
--- asynchronous changes may be undone: seqs tells the last call applied through each of slots, and a
--- lower number than the session has an answer for is a change that is lost. Its opens may be among
--- them, so the files that it holds (a_held) are sustained again. A fenced session has no slots.
--- cached: sessions may rely on leases of another run for some seconds more; ask again until not.
+-- The first call of a session on every new connection. run is the current run of the database. The
+-- unlogged table `lease` stores it, on inode 0, which no inode has. So a crash or a fail-over deletes
+-- it, and a clean restart does not. If it differs from a_run, asynchronous changes may be undone. seqs
+-- are the last calls applied through each of slots: a lower number than that of an answered call is a
+-- lost change. The session's opens may be lost too, so its files (a_held) are sustained again. A
+-- fenced session has no slots. cached: sessions may still rely on leases of another run for some
+-- seconds; call again until it is false.
 CREATE FUNCTION wrkfs.survey(
     a_session bigint, a_epoch bigint, a_run timestamptz, a_held bigint[],
     OUT run timestamptz, OUT slots integer[], OUT seqs bigint[], OUT cached boolean
@@ -47,13 +47,13 @@ BEGIN
     END IF;
     SELECT array_agg(o.slot), array_agg(o.op_seq) INTO slots, seqs
     FROM op_result o WHERE o.session_id = a_session AND o.epoch = a_epoch;
-    -- The leases of the run before are forgotten, not those who may still rely on them. Which run was
-    -- before is not asked of the clock, which may have been set back.
+    -- Leases of the run before are gone, but sessions may still rely on them. The clock does not tell
+    -- the order of runs, because it may be set back.
     PERFORM 1 FROM session s WHERE s.session_id <> a_session AND s.channel IS NOT NULL
         AND s.run IS DISTINCT FROM survey.run AND s.expires_at > clock_timestamp();
     cached := FOUND;
     IF run = a_run OR slots IS NULL OR cardinality(a_held) = 0 THEN RETURN; END IF;
-    -- A fence waits for this, or this finds it done.
+    -- A fence waits for this insertion, or this statement finds the session fenced.
     PERFORM 1 FROM session s WHERE s.session_id = a_session AND s.epoch = a_epoch
         AND s.fenced_at IS NULL FOR SHARE;
     IF NOT FOUND THEN RETURN; END IF;
@@ -64,7 +64,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- What a session holds by the database: its open files, and whether trees wait for their removal.
+-- Returns what the database holds for a session: open files, and whether trees wait for removal.
 CREATE FUNCTION wrkfs.held(a_session bigint, OUT inos bigint[], OUT doomed boolean)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -72,8 +72,8 @@ BEGIN
     INTO inos, doomed FROM sustained s WHERE s.session_id = a_session;
 END $$;
 
--- Keeps a session alive and clears a suspicion; its tenure, NULL: it is fenced. a_snapshot: age of
--- the oldest snapshot that the session still reads, NULL for none.
+-- Keeps a session alive and clears a suspicion. Returns its tenure; NULL: it is fenced. a_snapshot: age
+-- of the oldest snapshot that the session still reads; NULL: none.
 CREATE FUNCTION wrkfs.heartbeat(
     a_session bigint, a_epoch bigint, a_snapshot interval, a_run timestamptz
 ) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -88,9 +88,9 @@ BEGIN
     RETURN v_tenure;
 END $$;
 
--- Fences a session for good: after this returned, none of its calls changes anything. Answers
--- false, and does nothing, while the session has not expired, unless a_force says that its process
--- is known to be dead. A session that is gone or fenced counts as fenced.
+-- Fences a session for good: after the return, no call of it changes anything. If the session has not
+-- expired, it does nothing and returns false, unless a_force states that its process is dead. A
+-- session that does not exist counts as fenced.
 CREATE FUNCTION wrkfs.fence(a_session bigint, a_force boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -107,7 +107,7 @@ BEGIN
     UPDATE session s SET fenced_at = clock_timestamp() WHERE s.session_id = a_session;
     DELETE FROM lease l WHERE l.session_id = a_session;
     DELETE FROM recall c WHERE c.session_id = a_session;
-    -- Waits for the calls in flight; those to come find no slot.
+    -- Waits for calls in progress; later calls find no slot.
     WITH gone AS (DELETE FROM op_result o WHERE o.session_id = a_session RETURNING o.*)
     SELECT coalesce(sum(g.bytes), 0), coalesce(sum(g.inodes), 0) INTO v_bytes, v_inodes
     FROM gone g;
@@ -117,7 +117,7 @@ BEGIN
     RETURN true;
 END $$;
 
--- Sessions that tell whose they are, but for a_session.
+-- Returns the sessions that have stated their process, except a_session.
 CREATE FUNCTION wrkfs.processes(a_session bigint) RETURNS TABLE (session bigint, process text)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -126,8 +126,8 @@ BEGIN
         ORDER BY s.session_id DESC LIMIT 1000;
 END $$;
 
--- Lets go of up to about a_limit inodes that session a_owner holds. flag: more is left; when
--- nothing is left and the session is fenced, its row goes.
+-- Releases up to about a_limit inodes that session a_owner holds. flag: more remain. If none remains
+-- and the session is fenced, its row is deleted.
 CREATE FUNCTION wrkfs.reclaim(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint, a_owner bigint, a_limit integer
 ) RETURNS wrkfs.reply LANGUAGE plpgsql AS $$
@@ -138,7 +138,7 @@ DECLARE
     v_inos bigint[];
     v_free bigint[];
 BEGIN
-    -- First what has no entries, then trees, each call by the rules of its own.
+    -- First inodes without entries, then trees; each call has its own rules.
     SELECT array_agg(e.ino) INTO v_inos
     FROM (SELECT s.ino FROM sustained s WHERE s.session_id = a_owner AND NOT s.doomed
           LIMIT a_limit) e;
@@ -152,7 +152,7 @@ BEGIN
     v_state := wrkfs.op_begin(a_session, a_epoch, a_slot, a_seq);
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     PERFORM wrkfs.lock_inodes(v_inos);
-    -- Others may have let go of some of them meanwhile, and have booked it.
+    -- Other calls may have released some of them in the meantime, and booked it.
     WITH held AS (
         DELETE FROM sustained s
         WHERE s.session_id = a_owner AND s.ino = ANY (v_inos) AND NOT s.doomed
@@ -169,8 +169,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Looks after sessions that went away: suspects the silent, fences those that stayed silent, and
--- answers the fenced ones whose holdings wait for `reclaim` (at most 100).
+-- Ends dead sessions: suspects silent ones, fences those that stay silent, and returns fenced ones
+-- that `reclaim` must clean up (at most 100).
 CREATE FUNCTION wrkfs.reap(a_silence interval, a_patience interval) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE

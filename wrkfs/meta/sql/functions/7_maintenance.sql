@@ -1,8 +1,8 @@
--- Upkeep: trash, garbage collection, compaction. What a row of `trash` and `deleted` means stands in
--- schema.sql. Functions that only remove what nobody can reach any more need no session.
+-- Upkeep: trash, garbage collection, compaction. schema.sql describes the rows of `trash` and
+-- `deleted`. Functions that only remove unreachable data need no session.
 
--- May this session do the upkeep of the volume for the next a_for? It keeps it as long as it asks
--- again in time.
+-- Returns true if this session may do the upkeep of the volume for the next a_for. It keeps the right
+-- if it calls again in time.
 CREATE FUNCTION wrkfs.claim_upkeep(a_session bigint, a_epoch bigint, a_for interval)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -11,7 +11,7 @@ BEGIN
     PERFORM 1 FROM session s
     WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL;
     IF NOT FOUND THEN RETURN false; END IF;
-    -- A holder that has ended does not keep the others waiting; nor does an odd time.
+    -- A holder that has ended, or an impossible time, does not block other sessions.
     UPDATE upkeep u SET session_id = a_session, until = v_now + a_for
     WHERE u.session_id = a_session OR u.until < v_now OR u.until > v_now + interval '1 hour'
         OR NOT EXISTS (SELECT 1 FROM session s
@@ -19,8 +19,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- What was deleted before this moment can be read by nobody any more: not by a read that takes less
--- than a_grace, nor from a snapshot of a live session, as far as its last heartbeat told.
+-- Returns the time before which deleted slices are unreachable: for reads of less than a_grace, and
+-- for snapshots of live sessions as of their last heartbeats.
 CREATE FUNCTION wrkfs.horizon(a_grace interval) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_first timestamptz;
@@ -30,8 +30,8 @@ BEGIN
     RETURN least(v_first, clock_timestamp()) - a_grace;
 END $$;
 
--- At most a_limit slices whose objects can be deleted; rows that name a slice in use (a commit that
--- its session took for failed) are removed instead. The caller deletes the objects, then calls
+-- Returns up to a_limit slices whose objects can be deleted. Rows of slices in use (of a commit that
+-- its session took for failed) are deleted instead. The caller deletes the objects, then calls
 -- `forget_slices`.
 CREATE FUNCTION wrkfs.garbage(
     a_grace interval, a_limit integer, OUT slices bigint[], OUT sizes bigint[]
@@ -52,16 +52,15 @@ BEGIN
     FROM old o WHERE NOT EXISTS (SELECT 1 FROM used u WHERE u.slice_id = o.slice_id);
 END $$;
 
--- Ends `garbage`: the objects of these slices are gone.
+-- Ends `garbage`: the objects of these slices are deleted.
 CREATE FUNCTION wrkfs.forget_slices(a_slices bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM deleted d WHERE d.slice_id = ANY (a_slices);
 END $$;
 
--- A session gives up slice ids: what it stored under them was, as far as it knows, not committed.
--- a_slots, a_seqs: its calls that failed, which may have been sent more often than they were
--- answered. One that is being made is waited for; a copy that is still on its way is refused from
--- now on. So what is not in use here will never be.
+-- Gives up slice ids of a session that, as far as it knows, were not committed. a_slots, a_seqs: its
+-- failed calls, of which copies may exist. The function waits for a copy that is running, and later
+-- copies are rejected. So an id that is not in use here will never be used.
 CREATE FUNCTION wrkfs.give_up(
     a_session bigint, a_epoch bigint, a_slots integer[], a_seqs bigint[],
     a_slices bigint[], a_sizes bigint[]
@@ -80,8 +79,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Removes the ranges of a session that closes and has told of every id that it gave up. One that has
--- been fenced may have lost more than it knows.
+-- Deletes the ranges of a session that closes and has reported every id that it gave up. A fenced
+-- session may have lost more ids than it knows.
 CREATE FUNCTION wrkfs.drop_ranges(a_session bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM slice_range g WHERE g.session_id = a_session
@@ -89,10 +88,10 @@ BEGIN
                     WHERE s.session_id = a_session AND s.fenced_at IS NULL);
 END $$;
 
--- Looks after at most a_limit ranges of slice ids whose session has ended: a grace later what nobody
--- uses of them is put into `deleted` and the range is removed. a_size: the most that a slice can
--- have. At most 65,536 ids at once: of the last range the rest stays. Answers how many ranges and ids
--- that were; no range: nothing is left.
+-- Processes up to a_limit ranges of slice ids whose session has ended. After a grace period, unused
+-- ids move to `deleted`, and the range is deleted. a_size: the maximum size of a slice. A call
+-- processes 65,536 ids at most; the rest of the last range stays. Returns the numbers of ranges and
+-- ids; 0 ranges: none remains.
 CREATE FUNCTION wrkfs.adopt_orphans(
     a_grace interval, a_limit integer, a_size bigint, OUT ranges integer, OUT ids bigint
 ) LANGUAGE plpgsql AS $$
@@ -136,11 +135,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Puts one slice in the place of what is visible in [a_pos, a_pos + a_length) of a chunk, which its
--- bytes are a copy of. a_ref_slice ...: the refs that overlapped this stretch when it was copied;
--- a_hidden: slices whose refs in this chunk showed nothing then. flag: done; not when one of the
--- refs has changed since and is not wholly covered by a newer one: then another copy is needed.
--- Neither bytes nor version of the file change.
+-- Replaces the visible bytes in [a_pos, a_pos + a_length) of a chunk by one slice, which is a copy of
+-- them. a_ref_slice ...: the refs that overlapped this range when it was copied. a_hidden: slices whose
+-- refs in this chunk were then completely covered. flag: done. It is false if one of the refs has
+-- changed since, and no newer ref covers it completely: then another copy is necessary. Bytes and
+-- version of the file do not change.
 CREATE FUNCTION wrkfs.compact(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_ino bigint, a_pos bigint, a_length bigint, a_slice bigint, a_checksums bytea, a_inline bytea,
@@ -160,7 +159,7 @@ DECLARE
 BEGIN
     IF v_state <> 0 THEN RETURN wrkfs.op_repeat(v_state, a_session, a_slot); END IF;
     IF a_inline IS NULL THEN
-        -- The objects of an id that is garbage, or that was another session's, may be gone.
+        -- The objects of an id that is garbage, or belonged to another session, may be deleted.
         PERFORM 1 FROM deleted d WHERE d.slice_id = a_slice;
         IF FOUND THEN r.errno := 22; RETURN r; END IF;
         PERFORM 1 FROM (
@@ -170,16 +169,16 @@ BEGIN
         IF NOT FOUND THEN r.errno := 22; RETURN r; END IF;
     END IF;
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8 FOR NO KEY UPDATE;
-    -- Who knows the refs by lease finds their objects only for as long as garbage waits.
+    -- A session that cached the refs under a lease finds their objects only while garbage waits.
     IF FOUND AND wrkfs.recalls_of(a_session, a_ino) THEN r.errno := -2; RETURN r; END IF;
     r.errno := 0;
     r.flag := false;
-    -- No is an answer too: a crash of the database that undoes it must not look like a loss.
+    -- False is an answer too: a crash of the database that undoes it must not look like a lost change.
     PERFORM wrkfs.op_end(a_session, a_slot, a_seq, 0, false, 0, 0);
     PERFORM 1 FROM inode i WHERE i.ino = a_ino AND i.mode >> 12 = 8;
     IF NOT FOUND THEN RETURN r; END IF;
-    -- The new ref takes the place in the order of the newest of the refs: above those that remain,
-    -- below what came later. A slice has one ref in a chunk at most.
+    -- The new ref takes the position of the newest replaced ref: above the remaining refs, and below
+    -- later ones. A slice has at most one ref in a chunk.
     SELECT s.ord, s.pos, s.length INTO v_top FROM slice s
     WHERE s.inode = a_ino AND s.chunk = v_chunk AND s.slice_id = ANY (a_ref_slice)
     ORDER BY s.ord DESC LIMIT 1;
@@ -217,8 +216,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- At most a_limit files, beyond inode a_after, with a chunk of a_refs refs or more. (Reads the whole
--- index of refs: for who asks for it, not for every round.)
+-- Returns up to a_limit files beyond inode a_after that have a chunk of a_refs refs or more. It reads
+-- the whole index of refs, so upkeep does not call it in every round.
 CREATE FUNCTION wrkfs.ragged(a_after bigint, a_refs integer, a_limit integer) RETURNS bigint[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -230,9 +229,9 @@ BEGIN
         ORDER BY g.inode);
 END $$;
 
--- Frees at most a_limit entries of the trash, the oldest first, and answers how many: those that were
--- removed up to a_until (NULL: longer ago than volume.trash_seconds). What is still open is only
--- forgotten, and freed by its last close. Names of `removed_link` go when no inode is left to free.
+-- Frees up to a_limit entries of the trash, the oldest first, and returns their number: those removed
+-- up to a_until (NULL: longer ago than volume.trash_seconds). An open file only loses its entry, and
+-- its last close frees it. Names of `removed_link` are deleted when no inode is left to free.
 CREATE FUNCTION wrkfs.purge_trash(a_until timestamptz, a_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -257,8 +256,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Frees those of these inodes that the trash has since a_until or longer; answers how many rows of
--- `trash` are gone.
+-- Frees those of these inodes that were removed up to a_until; returns the number of deleted rows of
+-- `trash`.
 CREATE FUNCTION wrkfs.free_trash(a_inos bigint[], a_until timestamptz) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -268,7 +267,7 @@ DECLARE
 BEGIN
     IF a_inos IS NULL THEN RETURN 0; END IF;
     PERFORM wrkfs.lock_inodes(a_inos);
-    -- What has been restored meanwhile has no row any more, or a newer one.
+    -- An inode that was restored in the meantime has no row, or a newer one.
     WITH gone AS (
         DELETE FROM trash t WHERE t.deleted_at <= a_until AND t.ino = ANY (a_inos)
         RETURNING t.ino, t.parent
@@ -283,8 +282,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Up to which time must the trash be purged so that it keeps at most a_share of the quota (a part:
--- 1 / a_share) and a_rows rows? NULL: it is small enough.
+-- Returns the time up to which to purge the trash, so that it keeps at most 1/a_share of the quota and
+-- a_rows rows. NULL: it is small enough.
 CREATE FUNCTION wrkfs.trash_excess(a_share bigint, a_rows bigint) RETURNS timestamptz
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -303,9 +302,9 @@ BEGIN
         WHERE k.bytes > v_bytes OR k.rows > v_rows);
 END $$;
 
--- Frees at most a_limit files and empty directories of the trash, and names of `removed_link`, that
--- have a_keep newer ones of the same name: a file that is replaced every second must not push out
--- everything else. Answers how many.
+-- Frees up to a_limit files and empty directories of the trash, and names of `removed_link`, that have
+-- a_keep newer ones of the same name: a file that is replaced every second must not evict everything
+-- else. Returns their number.
 CREATE FUNCTION wrkfs.thin_trash(a_keep integer, a_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -333,10 +332,9 @@ BEGIN
     RETURN v_count + wrkfs.free_trash(v_inos, v_until);
 END $$;
 
--- Forgets at most a_limit names of `removed_link`, the oldest first, as long as there are more than
--- a_rows, or than the part 1 / a_share of the inodes that the quota allows. Answers how many. They
--- keep no bytes and have a bound of their own: programs that link and unlink for each file they
--- write do not push out what people removed.
+-- Deletes up to a_limit names of `removed_link`, the oldest first, while there are more than a_rows, or
+-- more than 1/a_share of the inode quota. Returns their number. They keep no bytes and have a limit of
+-- their own, so that programs that link and unlink for each file do not evict what users removed.
 CREATE FUNCTION wrkfs.thin_links(a_share bigint, a_rows bigint, a_limit integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -354,8 +352,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- At most a_limit entries of the trash, and names of `removed_link` (linked), that were removed after
--- (a_at, a_ino, a_parent, a_name), in that order.
+-- Returns up to a_limit entries of the trash and names of `removed_link` (linked) that were removed
+-- after (a_at, a_ino, a_parent, a_name), in that order.
 CREATE FUNCTION wrkfs.list_trash(
     a_at timestamptz, a_ino bigint, a_parent bigint, a_name bytea, a_limit integer,
     OUT ino bigint, OUT parent bigint, OUT name bytea, OUT deleted_at timestamptz,
@@ -378,7 +376,7 @@ BEGIN
     ORDER BY 4, 1, 2, 3 LIMIT a_limit;
 END $$;
 
--- Where a directory is or was: its parent and name, and whether it is alive. name NULL: unknown.
+-- Returns parent and name of a directory, current or last, and whether it is alive. NULL: unknown.
 CREATE FUNCTION wrkfs.place(
     a_ino bigint, OUT parent bigint, OUT name bytea, OUT alive boolean
 ) LANGUAGE plpgsql STABLE AS $$
@@ -394,9 +392,9 @@ BEGIN
     END IF;
 END $$;
 
--- Gives an inode of the trash a name again; a directory comes back empty. With a_from and a_from_name
--- it uses up that row of `removed_link`: the inode gets a further name, or its first one again, and
--- then its row of `trash` becomes one of `removed_link`. Never replaces anything.
+-- Gives an inode of the trash a name again; a directory is restored empty. With a_from and a_from_name
+-- the call uses that row of `removed_link`: the inode gets a further name, or its first one again, and
+-- then its row of `trash` becomes one of `removed_link`. The call never replaces anything.
 CREATE FUNCTION wrkfs.restore(
     a_session bigint, a_epoch bigint, a_slot integer, a_seq bigint,
     a_ino bigint, a_parent bigint, a_name bytea, a_cookie bigint, a_from bigint, a_from_name bytea
@@ -421,14 +419,14 @@ BEGIN
     IF r.errno <> 0 THEN RETURN r; END IF;
     v_is_dir := v.mode >> 12 = 4;
     PERFORM 1 FROM sustained s WHERE s.ino = a_ino;
-    -- A directory that is held is still being emptied.
+    -- A directory with a holder is still being purged.
     IF FOUND AND v_is_dir THEN r.errno := 16; RETURN r; END IF;
     IF NOT FOUND AND v.nlink = 0 THEN
         v_bytes := CASE WHEN v.mode >> 12 = 8 THEN v.size - v.holes ELSE 0 END;
         v_inodes := 1;
         IF wrkfs.over_quota(v_bytes, 1) THEN r.errno := 122; RETURN r; END IF;
     END IF;
-    -- Of an inode with a name the directory of that name may be leased with its attributes.
+    -- If an inode has a name, a lease on that name's directory may cover its attributes.
     IF wrkfs.recalls(a_session, ARRAY[a_parent]
         || CASE WHEN v_is_dir THEN ARRAY[a_ino] WHEN v.nlink > 0 THEN ARRAY[v.parent]
            ELSE '{}' END) THEN
@@ -459,8 +457,8 @@ BEGIN
     RETURN r;
 END $$;
 
--- Can the locked inode a_inode come back, under the row of `removed_link` that a_from and a_from_name
--- tell, or under its own of `trash`? Then 0; else ENOENT, or EMLINK.
+-- Checks whether the locked inode a_inode can be restored, from the row of `removed_link` that a_from
+-- and a_from_name identify, or from its row of `trash`. Returns 0, ENOENT or EMLINK.
 CREATE FUNCTION wrkfs.check_restore(a_inode wrkfs.reply, a_from bigint, a_from_name bytea)
 RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN

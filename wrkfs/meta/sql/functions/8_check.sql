@@ -1,14 +1,13 @@
--- Checks: one function for each invariant of schema.sql, by number. Each answers up to a_limit
--- breaches, as (inode or 0, raw name or NULL, what is wrong), and changes nothing. Each is called
--- in a REPEATABLE READ transaction, so that its statements see one moment.
+-- Checks: one function for each invariant of schema.sql, by number. Each returns up to a_limit
+-- breaches, as (inode or 0, raw name or NULL, text), and changes nothing. Each runs in a REPEATABLE
+-- READ transaction, so that its statements see one snapshot.
 --
--- The rows may be hostile: sums are made in numeric, walks go through a UNION that drops what it
--- has seen. These functions read whole tables: they need the planner's usual settings, not those
--- of `statements.py`.
+-- Rows may be hostile. So sums use numeric, and walks use a UNION that drops rows seen before. These
+-- functions read whole tables: they need the planner's usual settings, not those of `statements.py`.
 
 CREATE TYPE wrkfs.finding AS (ino bigint, name bytea, detail text);
 
--- I1: entries lead to inodes and stand in directories.
+-- I1: entries refer to inodes and are in directories.
 CREATE FUNCTION wrkfs.check_1(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -48,7 +47,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I3: links of everything else; what has no name is held.
+-- I3: links of other inodes; an inode without a name has a holder.
 CREATE FUNCTION wrkfs.check_3(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -63,7 +62,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I4: the way from each directory up to the root, or to a detached directory.
+-- I4: the path from each directory to the root, or to a detached directory.
 CREATE FUNCTION wrkfs.check_4(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -139,7 +138,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I8: what waits for deletion is shown nowhere.
+-- I8: slices that wait for deletion are not visible in any file.
 CREATE FUNCTION wrkfs.check_8(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -165,7 +164,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I10: booked use and true use.
+-- I10: booked usage and actual usage.
 CREATE FUNCTION wrkfs.check_10(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -194,7 +193,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I12: values in the ranges that schema.sql tells.
+-- I12: values in the ranges that schema.sql defines.
 CREATE FUNCTION wrkfs.check_12(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -234,7 +233,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I13: nothing hangs on an inode or session that is gone.
+-- I13: no row refers to an inode or session that does not exist.
 CREATE FUNCTION wrkfs.check_13(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -259,7 +258,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I14: inodes in the trash have one row there, and know where they stood.
+-- I14: inodes in the trash have one row there, with their last place.
 CREATE FUNCTION wrkfs.check_14(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -277,7 +276,7 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- I15: bytes that the trash is said to keep.
+-- I15: the bytes that the rows of the trash state.
 CREATE FUNCTION wrkfs.check_15(a_limit integer) RETURNS SETOF wrkfs.finding
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -313,14 +312,14 @@ BEGIN
     LIMIT a_limit;
 END $$;
 
--- Is an inode without a name kept for somebody?
+-- Returns true if an inode without a name has a holder or is in the trash.
 CREATE FUNCTION wrkfs.is_held(a_ino bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN EXISTS (SELECT 1 FROM sustained s WHERE s.ino = a_ino)
         OR EXISTS (SELECT 1 FROM trash t WHERE t.ino = a_ino);
 END $$;
 
--- Bytes of each file that refs cover; impossible refs cover nothing (I5 and I6 tell them).
+-- Returns the bytes of each file that refs cover; impossible refs cover nothing (I5, I6 report them).
 CREATE FUNCTION wrkfs.all_covered() RETURNS TABLE (ino bigint, bytes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -333,7 +332,7 @@ BEGIN
     GROUP BY c.inode;
 END $$;
 
--- Use as the inodes tell it. What only the trash keeps is not counted.
+-- Returns the usage according to the inodes. Inodes that only the trash keeps do not count.
 CREATE FUNCTION wrkfs.true_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -343,7 +342,7 @@ BEGIN
         AND (i.nlink > 0 OR EXISTS (SELECT 1 FROM sustained s WHERE s.ino = i.ino));
 END $$;
 
--- Use as it is booked.
+-- Returns the booked usage.
 CREATE FUNCTION wrkfs.booked_use(OUT bytes numeric, OUT inodes numeric)
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

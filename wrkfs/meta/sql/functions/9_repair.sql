@@ -1,10 +1,10 @@
--- Repairs: one function for each kind of damage that can be mended without giving up a byte that
--- some name shows. Each is one transaction, locks inodes in the order that all functions keep, and
--- answers how many rows it mended. Files and directories that lost their name get one in
--- `lost+found`. What is not mended here: entries that stand in no directory, cycles of directories,
--- refs outside of their slice, missing bytes, impossible attributes. `repair.py` tells the order.
+-- Repairs: one function for each kind of damage that can be repaired without the loss of a byte of a
+-- file with a name. Each is one transaction, locks inodes in the order that all functions use, and
+-- returns the number of repaired rows. Files and directories that lost their name get one in
+-- `lost+found`. Not repaired are: entries outside of directories, cycles of directories, refs outside
+-- of their slice, missing bytes, impossible attributes. `repair.py` defines the order.
 
--- Counters that stand behind numbers in use (I12, I16).
+-- Counters that are lower than numbers in use (I12, I16).
 CREATE FUNCTION wrkfs.repair_counters() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -24,7 +24,7 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Sessions without slots, slots without sessions (I11): both change nothing any more.
+-- Sessions without slots, slots without sessions (I11): neither changes anything.
 CREATE FUNCTION wrkfs.repair_sessions() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_session bigint;
@@ -52,7 +52,7 @@ BEGIN
     RETURN v_count + v_gone.n;
 END $$;
 
--- Rows that hang on an inode or a session that is gone, or on one that has a name (I13, I9, I14).
+-- Rows that refer to a missing inode or session, or to one that has a name (I13, I9, I14).
 CREATE FUNCTION wrkfs.repair_leftovers() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -78,7 +78,7 @@ BEGIN
     RETURN v_count + v_more;
 END $$;
 
--- Entries that lead to nothing (I1). Makers of entries lock the directory, as this does.
+-- Entries that refer to no inode (I1). Creations of entries lock the directory, as this does.
 CREATE FUNCTION wrkfs.repair_entries() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -91,7 +91,7 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Directories that name another parent than the one their only entry stands in (I4).
+-- Directories whose parent is not the directory of their only entry (I4).
 CREATE FUNCTION wrkfs.repair_parents() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -104,7 +104,7 @@ BEGIN
     FROM (SELECT e.ino, min(e.parent) AS parent FROM dentry e GROUP BY e.ino HAVING count(*) = 1) d
     WHERE d.ino = i.ino AND i.mode >> 12 = 4 AND i.nlink > 0 AND i.parent <> d.parent;
     GET DIAGNOSTICS v_count = ROW_COUNT;
-    -- Of what has one name it may be unknown (0), but not wrong.
+    -- The parent of an inode with one name may be unknown (0), but not wrong.
     UPDATE inode i SET parent = 0 FROM dentry d
     WHERE d.ino = i.ino AND i.mode >> 12 <> 4 AND i.nlink > 0 AND i.parent <> 0
         AND i.parent <> d.parent;
@@ -112,7 +112,7 @@ BEGIN
     RETURN v_count + v_more;
 END $$;
 
--- The directory `lost+found` of the root, made when it is missing; 0 when the root cannot have one.
+-- The directory `lost+found` of the root, created if missing; 0 if the root cannot have one.
 CREATE FUNCTION wrkfs.lost_and_found() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_ino bigint;
@@ -133,8 +133,8 @@ BEGIN
     RETURN v_ino;
 END $$;
 
--- Inodes with no name that nothing holds (I2, I3): one that was removed (nlink 0, no directory) is
--- freed; any other gets the name `#<inode>` in `lost+found`.
+-- Inodes without a name or a holder (I2, I3). A removed one (nlink 0, no directory) is freed. Any other
+-- gets the name `#<inode>` in `lost+found`.
 CREATE FUNCTION wrkfs.repair_nameless() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_lost bigint[];
@@ -191,8 +191,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Refs beyond the end of their file are clipped, as a truncation does; refs of what is no file any
--- more let go of their slices (I5).
+-- Refs beyond the end of their file are clipped, as in a truncation. Refs of inodes that are not files
+-- release their slices (I5).
 CREATE FUNCTION wrkfs.repair_refs() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -218,7 +218,7 @@ BEGIN
     RETURN v_count + v_more;
 END $$;
 
--- Slices that are shown do not wait for deletion (I8); inline bytes that are not shown go (I7).
+-- Visible slices do not wait for deletion (I8); invisible inline bytes are deleted (I7).
 CREATE FUNCTION wrkfs.repair_slices() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -251,7 +251,7 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- What the trash says about the inodes that it keeps (I14, I15).
+-- The data of trash rows on their inodes (I14, I15).
 CREATE FUNCTION wrkfs.repair_trash() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     v_count bigint;
@@ -287,8 +287,8 @@ BEGIN
     RETURN v_count;
 END $$;
 
--- Booked use (I10): all of it goes into one row. Locking the slots waits for calls in flight and
--- keeps others from booking meanwhile.
+-- Booked usage (I10): all of it moves into one row. The locks of the slots wait for calls in progress
+-- and prevent other bookings in the meantime.
 CREATE FUNCTION wrkfs.repair_use() RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM op_result o ORDER BY o.session_id, o.slot FOR NO KEY UPDATE;
@@ -300,9 +300,9 @@ BEGIN
     RETURN 1;
 END $$;
 
--- Asks for leases back that were taken before a_before, of each holder for a hundred at a time, and
--- answers how many there still are, and who has them: call it until there are none. A lease that was
--- taken later covers nothing that was read before.
+-- Recalls leases that were taken before a_before, up to a hundred of each holder, and returns the
+-- number of remaining ones and their holders. Call it until none remains. A lease that was taken later
+-- covers nothing that was read before.
 CREATE FUNCTION wrkfs.recall_before(
     a_before timestamptz, OUT remaining bigint, OUT holders bigint[]
 ) LANGUAGE plpgsql AS $$
