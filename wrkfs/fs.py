@@ -96,12 +96,12 @@ class Filesystem:
             joined=meta.epoch,
         )
         give_up = self._write_path.give_up_slices
-        self.stores = Stores(meta, store, blocks, self._reader, prefix, give_up)
+        self.stores = Stores(meta, store.upkeep, blocks, self._reader, prefix, give_up)
         self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
         self.hold = self.stores.holds.hold
         """Return a context that keeps all objects of the files as they are when it begins."""
         meta.watch(self._on_crash)
-        store.watch_snapshots(self.stores.holds.oldest)
+        store.upkeep.watch_snapshots(self.stores.holds.oldest)
 
     @classmethod
     async def connect(

@@ -46,7 +46,7 @@ async def file(
 
 async def names(meta: MetaStore) -> list[bytes]:
     """Names in the trash, the oldest first."""
-    return [entry.name for entry in await meta.list_trash(None, 100)]
+    return [entry.name for entry in await meta.upkeep.list_trash(None, 100)]
 
 
 async def use(meta: MetaStore) -> tuple[int, int]:
@@ -62,7 +62,7 @@ async def test_a_removed_file_waits_in_the_trash_and_comes_back(
     await meta.unlink(ROOT_INO, b"f")
     assert await use(meta) == (0, 0)
     assert await meta_volume.freed_slices() == set()
-    (entry,) = await other.list_trash(None, 10)
+    (entry,) = await other.upkeep.list_trash(None, 10)
     assert (entry.ino, entry.parent, entry.name) == (ino, ROOT_INO, b"f")
     assert (entry.mode, entry.uid, entry.gid) == (before.mode, 1000, 1001)
     assert (entry.size, entry.mtime_ns) == (5, before.mtime_ns)
@@ -113,7 +113,7 @@ async def test_an_open_file_is_counted_until_its_last_close(
     assert await use(meta) == (11, 1)
     await let_go(other, ino)
     assert await use(meta) == (0, 0)
-    assert [entry.size for entry in await meta.list_trash(None, 10)] == [11]
+    assert [entry.size for entry in await meta.upkeep.list_trash(None, 10)] == [11]
     assert await meta_volume.freed_slices() == set()
     assert (await meta.restore(ino, ROOT_INO, b"f")).size == 11
     assert await use(meta) == (11, 1)
@@ -128,7 +128,7 @@ async def test_an_open_file_can_be_restored_and_purged(
     await meta.restore(ino, ROOT_INO, b"f")
     assert await use(meta) == (5, 1)
     await meta.unlink(ROOT_INO, b"f")
-    assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
+    assert await meta.upkeep.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
     assert objects.read(await meta.file_map(ino)) == b"hello"
     await let_go(meta, ino)
     assert await use(meta) == (0, 0)
@@ -155,7 +155,7 @@ async def test_what_is_replaced_goes_to_the_trash(meta: MetaStore, objects: Obje
     await meta.publish(unnamed, ROOT_INO, b"f")
     assert await names(meta) == [b"f", b"f"]
     assert await use(meta) == (5, 1)
-    assert (await meta.list_trash(None, 10))[0].ino == first
+    assert (await meta.upkeep.list_trash(None, 10))[0].ino == first
 
 
 async def test_what_is_empty_or_young_is_kept_and_comes_back(
@@ -190,7 +190,7 @@ async def test_what_is_empty_or_young_is_kept_and_comes_back(
 
 async def linked(meta: MetaStore) -> dict[bytes, bool]:
     """Names in the trash, and whether their inodes had others."""
-    return {one.name: one.linked for one in await meta.list_trash(None, 100)}
+    return {one.name: one.linked for one in await meta.upkeep.list_trash(None, 100)}
 
 
 async def test_a_name_beside_others_comes_back_as_a_link(meta: MetaStore, objects: Objects) -> None:
@@ -198,7 +198,7 @@ async def test_a_name_beside_others_comes_back_as_a_link(meta: MetaStore, object
     await meta.link(ino, ROOT_INO, b"g")
     before = (await meta.getattr(ROOT_INO)).mtime_ns
     await meta.unlink(ROOT_INO, b"f")
-    (entry,) = await meta.list_trash(None, 10)
+    (entry,) = await meta.upkeep.list_trash(None, 10)
     assert (entry.ino, entry.parent, entry.name, entry.linked) == (ino, ROOT_INO, b"f", True)
     assert (entry.nlink, entry.size, entry.dir_mtime_ns) == (1, 3, before)
     assert await use(meta) == (3, 1)
@@ -257,8 +257,8 @@ async def test_removed_names_leave_with_their_time_and_with_their_file(
     for name in (b"g", b"h"):
         await meta.link(ino, ROOT_INO, name)
     await meta.unlink(ROOT_INO, b"f")
-    assert await meta.purge_trash(None, 10) == 0
-    assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
+    assert await meta.upkeep.purge_trash(None, 10) == 0
+    assert await meta.upkeep.purge_trash(datetime.now(UTC) + timedelta(hours=1), 10) == 1
     assert await names(meta) == []
     await meta.unlink(ROOT_INO, b"g")
     # The last name of a volume that has no trash any more.
@@ -283,7 +283,7 @@ async def test_a_replaced_name_beside_others_is_kept(meta: MetaStore, objects: O
     await meta.link(ino, ROOT_INO, b"g")
     await file(meta, objects, b"new", b"two")
     await meta.rename(ROOT_INO, b"new", ROOT_INO, b"g")
-    (entry,) = await meta.list_trash(None, 10)
+    (entry,) = await meta.upkeep.list_trash(None, 10)
     assert (entry.name, entry.ino, entry.linked, entry.dir_mtime_ns) == (b"g", ino, True, None)
 
 
@@ -299,13 +299,13 @@ async def test_removed_names_are_bounded(
             await meta.link(ino, ROOT_INO, name)
             await meta.unlink(ROOT_INO, name)
     assert await names(meta) == [b"0", b"1", b"2", b"3", b"4", b"lock", b"5"]
-    assert await meta.thin_trash(2, 10) == 0
-    assert await meta.thin_links(4, 7, 10) == 0
-    assert await meta.thin_links(4, 5, 1) == 1
-    assert await meta.thin_links(4, 5, 10) == 1
+    assert await meta.upkeep.thin_trash(2, 10) == 0
+    assert await meta.upkeep.thin_links(4, 7, 10) == 0
+    assert await meta.upkeep.thin_links(4, 5, 1) == 1
+    assert await meta.upkeep.thin_links(4, 5, 10) == 1
     assert await names(meta) == [b"2", b"3", b"4", b"lock", b"5"]
     await meta_volume.limit(None, 8)
-    assert await meta.thin_links(4, 100, 10) == 3
+    assert await meta.upkeep.thin_links(4, 100, 10) == 3
     assert await names(meta) == [b"lock", b"5"]
 
 
@@ -314,7 +314,7 @@ async def test_removed_names_of_many_files_are_thinned(meta: MetaStore, objects:
         ino = await file(meta, objects, b"%d" % number, b"x")
         await meta.link(ino, ROOT_INO, b"lock")
         await meta.unlink(ROOT_INO, b"lock")
-    assert await meta.thin_trash(2, 10) == 2
+    assert await meta.upkeep.thin_trash(2, 10) == 2
     assert await names(meta) == [b"lock", b"lock"]
 
 
@@ -326,7 +326,7 @@ async def test_entries_tell_the_time_of_their_directory(meta: MetaStore, objects
     await meta.setattr(top, SetAttr(mtime_ns=1_234_567_890_123_456_789))
     await meta.unlink(top, b"f")
     await meta.rmdir(top, b"d")
-    first, second = await meta.list_trash(None, 10)
+    first, second = await meta.upkeep.list_trash(None, 10)
     assert first.dir_mtime_ns == 1_234_567_890_123_456_789
     assert second.dir_mtime_ns == in_ns(first.deleted_at)
     assert (await meta.getattr(top)).mtime_ns == in_ns(second.deleted_at)
@@ -342,7 +342,7 @@ async def test_empty_directories_of_one_name_are_thinned(meta: MetaStore) -> Non
     for _ in range(4):
         await meta.mkdir(ROOT_INO, b"lock", 0o755, ME)
         await meta.rmdir(ROOT_INO, b"lock")
-    assert await meta.thin_trash(2, 10) == 2
+    assert await meta.upkeep.thin_trash(2, 10) == 2
     assert await names(meta) == [b"lock", b"lock"]
 
 
@@ -364,7 +364,7 @@ async def test_a_removed_directory_keeps_the_place_of_what_was_in_it(
     await meta.unlink(directory, b"f")
     await meta.rmdir(ROOT_INO, b"d")
     assert await names(meta) == [b"f", b"d"]
-    place = await meta.place(directory)
+    place = await meta.upkeep.place(directory)
     assert place is not None
     assert (place.parent, place.name, place.alive) == (ROOT_INO, b"d", False)
     for call in (meta.getattr(directory), meta.readdir(directory, 0, 10)):
@@ -378,7 +378,7 @@ async def test_a_removed_directory_keeps_the_place_of_what_was_in_it(
     assert (await meta.getattr(ROOT_INO)).nlink == root.nlink + 1
     await meta.restore(ino, directory, b"f")
     assert [entry.name for entry in await meta.readdir(directory, 0, 10)] == [b"f"]
-    place = await meta.place(directory)
+    place = await meta.upkeep.place(directory)
     assert place is not None
     assert place.alive
     assert await use(meta) == (3, 2)
@@ -396,7 +396,7 @@ async def test_a_removed_tree_goes_to_the_trash(
     held = (await meta.lookup(below, b"0")).ino
     await meta.open(held)
     await meta.remove_tree(ROOT_INO, b"top")
-    found = {entry.name: entry for entry in await meta.list_trash(None, 100)}
+    found = {entry.name: entry for entry in await meta.upkeep.list_trash(None, 100)}
     assert set(found) == {b"top", b"below", b"0", b"1", b"2", b"3", b"4", b"kept"}
     assert found[b"1"].parent == below
     assert found[b"below"].parent == top
@@ -406,7 +406,7 @@ async def test_a_removed_tree_goes_to_the_trash(
     assert await use(meta) == (4, 1)
     assert await meta_volume.freed_slices() == set()
     for count in (7, 1, 0):
-        assert await meta.purge_trash(datetime.now(UTC) + timedelta(hours=1), 100) == count
+        assert await meta.upkeep.purge_trash(datetime.now(UTC) + timedelta(hours=1), 100) == count
     assert len(await meta_volume.freed_slices()) == 5
     assert await use(meta) == (4, 1)
 
@@ -451,14 +451,14 @@ async def test_old_entries_are_purged_in_order(
     for number in range(6):
         await file(meta, objects, b"%d" % number, b"x")
         await meta.unlink(ROOT_INO, b"%d" % number)
-    assert await meta.purge_trash(None, 10) == 0
-    third = (await meta.list_trash(None, 10))[2]
-    assert await meta.purge_trash(third.deleted_at, 2) == 2
+    assert await meta.upkeep.purge_trash(None, 10) == 0
+    third = (await meta.upkeep.list_trash(None, 10))[2]
+    assert await meta.upkeep.purge_trash(third.deleted_at, 2) == 2
     assert await names(meta) == [b"2", b"3", b"4", b"5"]
-    assert await meta.purge_trash(third.deleted_at, 10) == 1
+    assert await meta.upkeep.purge_trash(third.deleted_at, 10) == 1
     assert await names(meta) == [b"3", b"4", b"5"]
     await meta_volume.keep_trash(0)
-    assert await meta.purge_trash(None, 10) == 3
+    assert await meta.upkeep.purge_trash(None, 10) == 3
     assert len(await meta_volume.freed_slices()) == 6
 
 
@@ -467,7 +467,7 @@ async def test_pages_of_the_list_neither_skip_nor_repeat(meta: MetaStore, object
         await file(meta, objects, b"%d" % number, b"x")
         await meta.unlink(ROOT_INO, b"%d" % number)
     seen: list[TrashEntry] = []
-    while page := await meta.list_trash(seen[-1] if seen else None, 3):
+    while page := await meta.upkeep.list_trash(seen[-1] if seen else None, 3):
         seen += page
     assert [entry.name for entry in seen] == [b"%d" % number for number in range(7)]
 
@@ -478,13 +478,13 @@ async def test_the_trash_is_bounded(
     for number in range(8):
         await file(meta, objects, b"%d" % number, b"x" * 10)
         await meta.unlink(ROOT_INO, b"%d" % number)
-    assert await meta.trash_excess(4, 100) is None
-    entries = await meta.list_trash(None, 10)
-    assert await meta.trash_excess(4, 5) == entries[2].deleted_at
+    assert await meta.upkeep.trash_excess(4, 100) is None
+    entries = await meta.upkeep.list_trash(None, 10)
+    assert await meta.upkeep.trash_excess(4, 5) == entries[2].deleted_at
     await meta_volume.limit(120, None)
-    assert await meta.trash_excess(4, 100) == entries[4].deleted_at
+    assert await meta.upkeep.trash_excess(4, 100) == entries[4].deleted_at
     await meta_volume.limit(None, 24)
-    assert await meta.trash_excess(4, 100) == entries[1].deleted_at
+    assert await meta.upkeep.trash_excess(4, 100) == entries[1].deleted_at
 
 
 async def test_many_versions_of_one_name_are_thinned(
@@ -495,10 +495,10 @@ async def test_many_versions_of_one_name_are_thinned(
     for number in range(6):
         await file(meta, objects, b"journal", b"x" * (number + 1))
         await meta.unlink(ROOT_INO, b"journal")
-    assert await meta.thin_trash(2, 3) == 3
-    assert await meta.thin_trash(2, 3) == 1
-    assert await meta.thin_trash(2, 3) == 0
-    assert [(one.name, one.size) for one in await meta.list_trash(None, 10)] == [
+    assert await meta.upkeep.thin_trash(2, 3) == 3
+    assert await meta.upkeep.thin_trash(2, 3) == 1
+    assert await meta.upkeep.thin_trash(2, 3) == 0
+    assert [(one.name, one.size) for one in await meta.upkeep.list_trash(None, 10)] == [
         (b"other", 1),
         (b"journal", 5),
         (b"journal", 6),

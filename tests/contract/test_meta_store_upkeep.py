@@ -65,11 +65,11 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def collectable(meta: MetaStore, count: int) -> list[tuple[SliceId, int]]:
     """Garbage, once there is so much."""
     await until(lambda: _has(meta, count))
-    return await meta.garbage(NOW, 100)
+    return await meta.upkeep.garbage(NOW, 100)
 
 
 async def _has(meta: MetaStore, count: int) -> bool:
-    return len(await meta.garbage(NOW, 10_000)) >= count
+    return len(await meta.upkeep.garbage(NOW, 10_000)) >= count
 
 
 async def test_slices_wait_until_they_are_forgotten(meta: MetaStore, objects: Objects) -> None:
@@ -78,19 +78,19 @@ async def test_slices_wait_until_they_are_forgotten(meta: MetaStore, objects: Ob
     await meta.setattr(ino, SetAttr(size=0))
     found = await collectable(meta, 2)
     assert sorted(found) == sorted((ref.slice_id, ref.size) for ref in refs)
-    assert await meta.garbage(timedelta(hours=1), 100) == []
-    assert len(await meta.garbage(NOW, 1)) == 1
-    await meta.forget_slices([refs[0].slice_id])
-    assert await meta.garbage(NOW, 100) == [(refs[1].slice_id, 5)]
-    await meta.forget_slices([ref.slice_id for ref in refs])
-    assert await meta.garbage(NOW, 100) == []
+    assert await meta.upkeep.garbage(timedelta(hours=1), 100) == []
+    assert len(await meta.upkeep.garbage(NOW, 1)) == 1
+    await meta.upkeep.forget_slices([refs[0].slice_id])
+    assert await meta.upkeep.garbage(NOW, 100) == [(refs[1].slice_id, 5)]
+    await meta.upkeep.forget_slices([ref.slice_id for ref in refs])
+    assert await meta.upkeep.garbage(NOW, 100) == []
 
 
 async def test_a_snapshot_of_any_session_holds_back_collection(
     meta: MetaStore, other: MetaStore, meta_volume: MetaVolume, objects: Objects
 ) -> None:
     taken = [time.monotonic()]
-    other.watch_snapshots(lambda: taken[0] if taken else None)
+    other.upkeep.watch_snapshots(lambda: taken[0] if taken else None)
     ino = await opened(meta)
     await put(meta, ino, objects.stored(0, b"a" * 10))
     await meta.setattr(ino, SetAttr(size=0))
@@ -98,7 +98,7 @@ async def test_a_snapshot_of_any_session_holds_back_collection(
     await put(third, await opened(third, b"g"), objects.stored(0, b"b"))
     await third.unlink(ROOT_INO, b"g")
     await third.close()
-    seen = [await meta.garbage(NOW, 100) for _ in range(30)]
+    seen = [await meta.upkeep.garbage(NOW, 100) for _ in range(30)]
     assert seen == [[]] * 30
     taken.clear()
     assert len(await collectable(meta, 2)) == 2
@@ -143,15 +143,15 @@ async def test_what_an_ended_session_left_uncommitted_is_found(
     inline = Extent(5, SliceId(first + 1), 1, b"", b"!")
     await put(other, ino, committed, inline)
     await other.give_up({SliceId(first + 2): 7})
-    assert await meta.adopt_orphans(NOW, 10, 4096) == (0, 0)
+    assert await meta.upkeep.adopt_orphans(NOW, 10, 4096) == (0, 0)
     await meta_volume.fence(other)
-    assert await meta.adopt_orphans(timedelta(hours=1), 10, 4096) == (0, 0)
-    ranges, count = await meta.adopt_orphans(NOW, 10, 4096)
+    assert await meta.upkeep.adopt_orphans(timedelta(hours=1), 10, 4096) == (0, 0)
+    ranges, count = await meta.upkeep.adopt_orphans(NOW, 10, 4096)
     assert ranges == 1
     assert count >= 1
-    assert await meta.adopt_orphans(NOW, 10, 4096) == (0, 0)
+    assert await meta.upkeep.adopt_orphans(NOW, 10, 4096) == (0, 0)
     await until(lambda: _has(meta, count))
-    found = dict(await meta.garbage(NOW, 10_000))
+    found = dict(await meta.upkeep.garbage(NOW, 10_000))
     assert found[SliceId(first + 3)] == 4096
     assert found[SliceId(first + 2)] == 7
     assert not {first, first + 1, live, live + 1, live + 2} & set(found)
@@ -164,13 +164,13 @@ async def test_many_ids_are_found_in_steps(
     first = await other.reserve_slices(count)
     await meta_volume.fence(other)
     found = []
-    while (step := await meta.adopt_orphans(NOW, 10, 4096))[0]:
+    while (step := await meta.upkeep.adopt_orphans(NOW, 10, 4096))[0]:
         found.append(step[1])
     assert len(found) == 2
     assert max(found) <= 65_536
     assert sum(found) >= count
     await until(lambda: _has(meta, 10_000))
-    assert {first, first + count - 1} <= dict(await meta.garbage(NOW, 2 * count)).keys()
+    assert {first, first + count - 1} <= dict(await meta.upkeep.garbage(NOW, 2 * count)).keys()
 
 
 async def test_a_session_that_told_everything_leaves_no_ranges(
@@ -179,21 +179,21 @@ async def test_a_session_that_told_everything_leaves_no_ranges(
     await other.reserve_slices(3)
     await other.drop_ranges()
     await other.close()
-    assert await meta.adopt_orphans(NOW, 10, 4096) == (0, 0)
+    assert await meta.upkeep.adopt_orphans(NOW, 10, 4096) == (0, 0)
 
 
 async def test_one_session_has_the_upkeep_at_a_time(
     meta: MetaStore, other: MetaStore, meta_volume: MetaVolume
 ) -> None:
     period = timedelta(seconds=60)
-    assert await meta.claim_upkeep(period)
-    assert not await other.claim_upkeep(period)
-    assert await meta.claim_upkeep(NOW)
-    await until(lambda: other.claim_upkeep(period))
-    assert not await meta.claim_upkeep(period)
+    assert await meta.upkeep.claim_upkeep(period)
+    assert not await other.upkeep.claim_upkeep(period)
+    assert await meta.upkeep.claim_upkeep(NOW)
+    await until(lambda: other.upkeep.claim_upkeep(period))
+    assert not await meta.upkeep.claim_upkeep(period)
     await meta_volume.fence(other)
-    assert not await other.claim_upkeep(period)
-    assert await meta.claim_upkeep(period)
+    assert not await other.upkeep.claim_upkeep(period)
+    assert await meta.upkeep.claim_upkeep(period)
 
 
 # -- compaction --
@@ -333,7 +333,7 @@ async def test_chunks_are_compacted_apart(
     after = await meta.file_map(ino)
     assert sorted((ref.pos, ref.length) for ref in after.refs) == [(low, 2), (high, 2)]
     assert await meta_volume.freed_slices() == set()
-    assert (await meta.fragmented(Ino(0), 1, 10)) == [ino]
+    assert (await meta.upkeep.fragmented(Ino(0), 1, 10)) == [ino]
 
 
 async def test_a_file_that_is_gone_is_not_compacted(meta: MetaStore, objects: Objects) -> None:
@@ -352,10 +352,10 @@ async def test_files_with_many_refs_are_found_in_order(meta: MetaStore, objects:
         found.append(await opened(meta, name))
         for number in range(4 if name != b"b" else 3):
             await put(meta, found[-1], objects.stored(number * 10, b"x"))
-    assert await meta.fragmented(Ino(0), 4, 10) == [found[0], found[2]]
-    assert await meta.fragmented(Ino(0), 4, 1) == [found[0]]
-    assert await meta.fragmented(found[0], 4, 10) == [found[2]]
-    assert await meta.fragmented(found[2], 3, 10) == []
+    assert await meta.upkeep.fragmented(Ino(0), 4, 10) == [found[0], found[2]]
+    assert await meta.upkeep.fragmented(Ino(0), 4, 1) == [found[0]]
+    assert await meta.upkeep.fragmented(found[0], 4, 10) == [found[2]]
+    assert await meta.upkeep.fragmented(found[2], 3, 10) == []
 
 
 async def test_a_fenced_session_compacts_nothing_nor_does_its_next_epoch(

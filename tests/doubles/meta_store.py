@@ -61,6 +61,11 @@ class MemoryMeta(MemoryUpkeep):
         self.on_crash: Callable[[bool], None] | None = None
 
     @property
+    def upkeep(self) -> MemoryMeta:
+        """The upkeep of the volume. In this double one object has all methods."""
+        return self
+
+    @property
     def volume(self) -> MemoryVolume:
         """The shared state."""
         return self._volume

@@ -83,7 +83,7 @@ async def test_a_late_copy_of_a_refused_commit_changes_nothing(
         await meta.commit(Commit(ino, (lost,), durable=False))
     await meta.give_up({lost.slice_id: 10})
     # Collected, and room again: only the copy that the network has kept is left.
-    await meta.forget_slices([lost.slice_id])
+    await meta.upkeep.forget_slices([lost.slice_id])
     await pg_volume.limit(None, None)
     before = await meta.file_map(ino)
     await pg_volume.rows(STATEMENTS["commit"], *sent[0])

@@ -11,16 +11,23 @@ has been fenced and the call has changed nothing; `Doubtful` when the outcome is
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from wrkfs.meta.interface.files import FileStore
 from wrkfs.meta.interface.names import NameStore
-from wrkfs.meta.interface.upkeep import UpkeepStore
+
+if TYPE_CHECKING:
+    from wrkfs.meta.interface.upkeep import UpkeepStore
 
 
 class NodeStore(NameStore, FileStore, Protocol):
     """Names and files: everything that a call of a program on the drive needs."""
 
 
-class MetaStore(NodeStore, UpkeepStore, Protocol):
+class MetaStore(NodeStore, Protocol):
     """Names, files and upkeep of one volume, as one mount session sees them."""
+
+    @property
+    def upkeep(self) -> UpkeepStore:
+        """The upkeep of the volume in this session."""
+        ...

@@ -20,15 +20,16 @@ from wrkfs.errors import (
 from wrkfs.meta import rules
 from wrkfs.meta.postgres import rows
 from wrkfs.meta.postgres.handles import OpenFiles
-from wrkfs.meta.postgres.upkeep import PostgresUpkeep
 from wrkfs.types import Ino
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import asyncpg
 
-    from wrkfs.types import Caller, FileMap
+    from wrkfs.meta.postgres.links import Links
+    from wrkfs.meta.postgres.sessions import MountSession
+    from wrkfs.types import Caller, FileMap, SliceId, Stretch
 
 PURGE_LIMIT = 2000
 """Number of entries that one call of `remove_tree` frees: about 50 ms of locks."""
@@ -45,12 +46,15 @@ _UNKNOWN = (Unavailable, Doubtful, StorageError)
 """Errors after which it is unknown whether the call took effect."""
 
 
-class PostgresFiles(PostgresUpkeep):
+class PostgresFiles:
     """Open files of one session.
 
     Releases are collected for a moment and share one call. A file that is opened again meanwhile
     keeps its row. Operations that remove names or report usage send the releases first.
     """
+
+    _links: Links
+    _session: MountSession
 
     def __init__(self) -> None:
         self._files = OpenFiles()
@@ -234,6 +238,31 @@ class PostgresFiles(PostgresUpkeep):
 
     async def file_map(self, ino: Ino) -> FileMap:
         return rows.file_map(await self._read("file_map", ino))
+
+    async def give_up(self, slices: Mapping[SliceId, int]) -> None:
+        await self._session.give_up(list(slices), list(slices.values()))
+
+    async def drop_ranges(self) -> None:
+        await self._links.call("drop_ranges", (self._session.id,))
+
+    async def compact(self, stretch: Stretch) -> bool:
+        extent = stretch.extent
+        row = await self._session.mutate(
+            "compact",
+            stretch.ino,
+            extent.pos,
+            extent.length,
+            extent.slice_id,
+            b"" if extent.inline is not None else extent.checksums,
+            extent.inline,
+            [ref.slice_id for ref in stretch.refs],
+            [ref.pos for ref in stretch.refs],
+            [ref.off for ref in stretch.refs],
+            [ref.length for ref in stretch.refs],
+            list(stretch.hidden),
+        )
+        replaced: bool = row[1]
+        return replaced
 
     async def _end_releases(self) -> None:
         """Stop sending releases; the end of the session releases the rest."""

@@ -33,6 +33,7 @@ from wrkfs.meta.postgres.handles import OpenFiles
 from wrkfs.meta.postgres.links import DEADLINE, Links
 from wrkfs.meta.postgres.listener import Listener
 from wrkfs.meta.postgres.sessions import CLOSE_DEADLINE, MountSession
+from wrkfs.meta.postgres.upkeep import PostgresUpkeep
 from wrkfs.types import Ino, Moved, RenameFlags, SessionId, SliceId, StatFs, XattrFlags
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from wrkfs.config import VolumeConfig
-    from wrkfs.types import Attr, Caller, Commit, Dentry, SetAttr
+    from wrkfs.types import Attr, Caller, Commit, Dentry, SetAttr, Spot
 
 CONNECTIONS = 4
 """Maximum number of concurrent calls to the database."""
@@ -77,6 +78,7 @@ class PostgresMeta(PostgresFiles):
             self.listener.channel if self.listener else None,
         )
         self._session.tidy = self.tidy
+        self.upkeep = PostgresUpkeep(self._links, self._session)
         self._on_crash: Callable[[bool], None] | None = None
         self._slices = range(0)
 
@@ -324,6 +326,12 @@ class PostgresMeta(PostgresFiles):
         )
         at_ns: int | None = row["ctime"]
         return None if at_ns is None else Moved(at_ns, cookie if row["flag"] else 0)
+
+    async def restore(self, ino: Ino, parent: Ino, name: bytes, link: Spot | None = None) -> Attr:
+        rules.check_name(name)
+        cookie = await self._session.fresh_id()
+        row = link or (None, None)
+        return rows.attr(await self._session.mutate("restore", ino, parent, name, cookie, *row))
 
     # -- files --
 

@@ -7,29 +7,27 @@ from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt
 from wrkfs.layout import NAME_MAX
-from wrkfs.meta import rules
-from wrkfs.meta.postgres import rows
 from wrkfs.meta.postgres.sessions import PATIENCE, SILENCE
 from wrkfs.types import Ino, Place, SliceId, TrashEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     import asyncpg
 
     from wrkfs.meta.postgres.links import Links
     from wrkfs.meta.postgres.sessions import MountSession
-    from wrkfs.types import Attr, Spot, Stretch
 
 _DAWN = datetime.min.replace(tzinfo=UTC)
 
 
 class PostgresUpkeep:
-    """Upkeep of a volume: each method is one call of one SQL function."""
+    """Upkeep of a volume (`UpkeepStore`): each method is one call of one SQL function."""
 
-    _links: Links
-    _session: MountSession
+    def __init__(self, links: Links, session: MountSession) -> None:
+        self._links = links
+        self._session = session
 
     def watch_snapshots(self, oldest: Callable[[], float | None]) -> None:
         self._session.oldest_snapshot = oldest
@@ -55,36 +53,11 @@ class PostgresUpkeep:
     async def forget_slices(self, slices: Sequence[SliceId]) -> None:
         await self._links.call("forget_slices", (list(slices),))
 
-    async def give_up(self, slices: Mapping[SliceId, int]) -> None:
-        await self._session.give_up(list(slices), list(slices.values()))
-
-    async def drop_ranges(self) -> None:
-        await self._links.call("drop_ranges", (self._session.id,))
-
     async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:
         ranges, ids = (await self._links.call("adopt_orphans", (grace, limit, size)))[0]
         return ranges, ids
 
     # -- compaction --
-
-    async def compact(self, stretch: Stretch) -> bool:
-        extent = stretch.extent
-        row = await self._session.mutate(
-            "compact",
-            stretch.ino,
-            extent.pos,
-            extent.length,
-            extent.slice_id,
-            b"" if extent.inline is not None else extent.checksums,
-            extent.inline,
-            [ref.slice_id for ref in stretch.refs],
-            [ref.pos for ref in stretch.refs],
-            [ref.off for ref in stretch.refs],
-            [ref.length for ref in stretch.refs],
-            list(stretch.hidden),
-        )
-        replaced: bool = row[1]
-        return replaced
 
     async def fragmented(self, after: Ino, refs: int, limit: int) -> list[Ino]:
         return list((await self._links.call("ragged", (after, refs, limit)))[0][0])
@@ -103,12 +76,6 @@ class PostgresUpkeep:
             return None
         _check_name(name)
         return Place(Ino(parent), name, alive)
-
-    async def restore(self, ino: Ino, parent: Ino, name: bytes, link: Spot | None = None) -> Attr:
-        rules.check_name(name)
-        cookie = await self._session.fresh_id()
-        row = link or (None, None)
-        return rows.attr(await self._session.mutate("restore", ino, parent, name, cookie, *row))
 
     async def purge_trash(self, until: datetime | None, limit: int) -> int:
         count: int = (await self._links.call("purge_trash", (until, limit)))[0][0]
