@@ -127,7 +127,7 @@ class _Archive:
                 root = attr
             await self._entry(path, attr)
         if root is not None:
-            await self._put(encoded(self._header(b"", root, COMPLETE)))
+            await self._put(encode_header(self._header(b"", root, COMPLETE)))
         await self._put(bytes(2 * BLOCK))
         await self._flush()
         return self._result
@@ -143,7 +143,7 @@ class _Archive:
         if attr.is_file and first is None:
             await self._file(header, attr)
         else:
-            await self._put(encoded(header))
+            await self._put(encode_header(header))
 
     def _header(self, path: bytes, attr: Attr, comment: str) -> tarfile.TarInfo:
         header = tarfile.TarInfo("./" + os.fsdecode(path))
@@ -167,7 +167,7 @@ class _Archive:
         if stat.S_ISCHR(attr.mode) or stat.S_ISBLK(attr.mode):
             header.devmajor, header.devminor = os.major(attr.rdev), os.minor(attr.rdev)
         for name, value in self._spool.xattrs(attr.ino):
-            header.pax_headers[XATTR + escaped(os.fsdecode(name))] = os.fsdecode(value)
+            header.pax_headers[XATTR + escape(os.fsdecode(name))] = os.fsdecode(value)
         return header
 
     async def _file(self, header: tarfile.TarInfo, attr: Attr) -> None:
@@ -191,10 +191,10 @@ class _Archive:
             }
             header.name = f"{directory}/GNUSparseFile.0/{name}"
             header.size += len(table)
-            await self._put(encoded(header))
+            await self._put(encode_header(header))
             await self._put(table)
         else:
-            await self._put(encoded(header))
+            await self._put(encode_header(header))
         for start, end in parts:
             for at in range(start, end, PIECE):
                 piece = min(at + PIECE, end)
@@ -215,7 +215,7 @@ class _Archive:
         await asyncio.to_thread(self._out.write, b"".join(pieces))
 
 
-def encoded(header: tarfile.TarInfo) -> bytes:
+def encode_header(header: tarfile.TarInfo) -> bytes:
     """Return a ustar header, preceded by a pax header for everything that does not fit into it.
 
     tarfile's own pax headers do not support extended attributes whose names are not UTF-8.
@@ -280,7 +280,7 @@ def _data_ranges(layout: FileLayout) -> list[tuple[int, int]]:
     return parts
 
 
-def escaped(name: str) -> str:
+def escape(name: str) -> str:
     """Escape the name of an extended attribute for a pax header, as GNU tar does since 1.29.
 
     A key of a pax header ends at its first `=`.
@@ -288,8 +288,8 @@ def escaped(name: str) -> str:
     return name.replace("%", "%25").replace("=", "%3D")
 
 
-def unescaped(key: str) -> str:
-    """Return the name that `escaped` received. Other characters after a `%` stay unchanged."""
+def unescape(key: str) -> str:
+    """Return the name that `escape` received. Other characters after a `%` stay unchanged."""
     return key.replace("%3D", "=").replace("%25", "%")
 
 

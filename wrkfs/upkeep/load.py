@@ -27,7 +27,7 @@ from wrkfs.upkeep.dump import (
     SPARSE_NAME,
     XATTR,
     nanoseconds,
-    unescaped,
+    unescape,
 )
 
 if TYPE_CHECKING:
@@ -294,7 +294,7 @@ class _Archive:
         for key, value in member.pax_headers.items():
             if key.startswith(XATTR):
                 name = key.removeprefix(XATTR)
-                name = unescaped(name) if self._escaped else name
+                name = unescape(name) if self._escaped else name
                 try:
                     await self._fs.setxattr(ino, os.fsencode(name), os.fsencode(value))
                 except NotSupported:

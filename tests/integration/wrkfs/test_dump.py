@@ -217,7 +217,7 @@ async def test_names_in_a_dump_of_an_older_release_are_not_unescaped(
         file = await put(fs, ROOT_INO, b"file", [(0, b"x")])
         await fs.setxattr(file.ino, b"user.%3D%25", b"value")
         # As older releases wrote them.
-        monkeypatch.setattr(dump, "escaped", lambda name: name)
+        monkeypatch.setattr(dump, "escape", lambda name: name)
         monkeypatch.setattr(dump, "ESCAPED", "WRKFS.unknown")
         await dump.dump(volume, fs, archive, copy_progress=silent, write_progress=silent)
     finally:
@@ -244,7 +244,7 @@ async def test_a_sparse_file_of_an_older_dump_has_its_own_name(empty: VolumeConf
         "GNU.sparse.realsize": "1000",
         "path": "./directory/GNUSparseFile.0/sparse",
     }
-    archive = dump.encoded(header) + table + bytes([7]) * dump.BLOCK + bytes(2 * dump.BLOCK)
+    archive = dump.encode_header(header) + table + bytes([7]) * dump.BLOCK + bytes(2 * dump.BLOCK)
     fs = await Filesystem.connect(empty)
     try:
         await load.load(fs, io.BytesIO(archive), progress=silent)

@@ -37,11 +37,11 @@ class Calls:
         """Calls that are not sent before the event."""
         monkeypatch.setattr(meta._session, "mutate", self._told)
 
-    async def _told(self, name: str, *args: object, minded: bool = True) -> asyncpg.Record:
+    async def _told(self, name: str, *args: object, is_change: bool = True) -> asyncpg.Record:
         self.made.append((name, args[0] if args else None))
         if name in self.held:
             await self.held[name].wait()
-        return await self._mutate(name, *args, minded=minded)
+        return await self._mutate(name, *args, is_change=is_change)
 
     def named(self, name: str) -> list[Any]:
         """First arguments of these calls."""
@@ -161,8 +161,8 @@ async def test_a_create_that_is_answered_in_the_step_in_which_they_are_sent_open
     await meta.release(ino)
     mutate = meta._session.mutate
 
-    async def crossed(name: str, *args: object, minded: bool = True) -> asyncpg.Record:
-        answer = await mutate(name, *args, minded=minded)
+    async def crossed(name: str, *args: object, is_change: bool = True) -> asyncpg.Record:
+        answer = await mutate(name, *args, is_change=is_change)
         if name == "create":
             meta._release_now()
         return answer
@@ -279,7 +279,7 @@ async def test_who_opens_what_waits_while_a_crash_is_found_out_has_a_row(
     # What a crash may do: the row was not durable, and the run is another one.
     await pg_volume.rows("DELETE FROM sustained")
     await pg_volume.rows("UPDATE lease SET taken_at = clock_timestamp() WHERE ino = 0")
-    link = Link(await meta._links.apart())
+    link = Link(await meta._links.open_dedicated())
     fetch = link.fetch
 
     async def fetched(name: str, args: tuple[object, ...]) -> Rows:

@@ -137,7 +137,7 @@ class PostgresFiles:
         try:
             await files.settled(ino)
             with self._doubting(files):
-                row = await self._session.mutate("open", ino, truncate, minded=truncate)
+                row = await self._session.mutate("open", ino, truncate, is_change=truncate)
         except BaseException:
             files.drop(ino)
             raise
@@ -154,7 +154,7 @@ class PostgresFiles:
                 added.append(ino)
             unknown = [ino for ino in inos if not files.registered(ino)]
             if unknown:
-                await self._session.mutate("sustain_all", unknown, minded=False)
+                await self._session.mutate("sustain_all", unknown, is_change=False)
         except BaseException:
             for ino in added:
                 files.drop(ino)
@@ -194,7 +194,7 @@ class PostgresFiles:
 
         async def send() -> None:
             with suppress(WrkfsError), self._doubting(files):
-                await self._session.mutate("release", inos, minded=False)
+                await self._session.mutate("release", inos, is_change=False)
 
         def ended(task: asyncio.Task[None]) -> None:
             files.end_release(inos, pending)
@@ -220,7 +220,7 @@ class PostgresFiles:
         pending = files.begin_release(inos)
         try:
             with self._doubting(files):
-                await self._session.mutate("release", inos, minded=False)
+                await self._session.mutate("release", inos, is_change=False)
         finally:
             files.end_release(inos, pending)
 
@@ -291,7 +291,9 @@ class PostgresFiles:
             more = row["doomed"]
             while more and files is self._files:
                 more = (
-                    await self._session.mutate("purge", self._session.id, PURGE_LIMIT, minded=False)
+                    await self._session.mutate(
+                        "purge", self._session.id, PURGE_LIMIT, is_change=False
+                    )
                 )[1]
 
     @contextmanager

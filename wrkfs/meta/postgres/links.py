@@ -186,7 +186,7 @@ class Links:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 jitter only
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def apart(self) -> asyncpg.Connection:
+    async def open_dedicated(self) -> asyncpg.Connection:
         """Open a connection outside the pool, which the caller closes.
 
         Raises OSError and the errors of asyncpg.

@@ -78,7 +78,7 @@ class Listener:
             await asyncio.sleep(PAUSE)
 
     async def _listen(self) -> None:
-        connection = await self._links.apart()
+        connection = await self._links.open_dedicated()
         ended = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: ended.set())

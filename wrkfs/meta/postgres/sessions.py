@@ -95,7 +95,7 @@ class MountSession:
         self._held = held
         self._on_crash = on_crash
         self._answered: dict[int, int] = {}
-        self._minded: dict[int, int] = {}
+        self._last_changes: dict[int, int] = {}
         """The last answered call of each slot whose loss a user would notice."""
         self._failed: dict[int, int] = {}
         self._run: datetime | None = None
@@ -120,9 +120,9 @@ class MountSession:
         self._sequence = 0
         self._next = self._end = 0
         self._refill_lock = asyncio.Lock()
-        self._heart: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._ailing: set[str] = set()
+        self._failing: set[str] = set()
         self.oldest_snapshot: Callable[[], float | None] = lambda: None
         """Returns the time of the oldest snapshot in use (monotonic clock); see `Holds`."""
         self.tidy: Callable[[], Awaitable[None]] | None = None
@@ -160,7 +160,7 @@ class MountSession:
 
     async def register(self) -> None:
         """Register a new session and start its heartbeat. Raises Unavailable."""
-        await self._stop_heart()
+        await self._stop_heartbeat()
         if self._channel is not None and self._witness is None:
             with suppress(OSError):  # without a witness, other sessions wait for the expiry
                 self._witness = Witness()
@@ -174,12 +174,12 @@ class MountSession:
         self._epoch += 1
         # The old session's calls may still run. They return their slots to the old queue, so the
         # slots and numbers of two sessions never mix.
-        self._answered, self._minded, self._failed = {}, {}, {}
+        self._answered, self._last_changes, self._failed = {}, {}, {}
         self._slots = asyncio.Queue()
         for slot in range(1, SLOTS + 1):
             self._slots.put_nowait(slot)
         self._fenced = False
-        self._heart = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
+        self._heartbeat = asyncio.create_task(self._beat(), name="wrkfs heartbeat")
         if self._channel is not None:
             self._watch = asyncio.create_task(self._watch_sleep(), name="wrkfs sleep")
 
@@ -194,7 +194,7 @@ class MountSession:
 
         After `deadline` seconds (an outage), other sessions have to reap this one.
         """
-        await self._stop_heart()
+        await self._stop_heartbeat()
         try:
             if self._epoch == 0 or self._fenced:
                 return
@@ -207,10 +207,10 @@ class MountSession:
             if self._witness is not None:
                 self._witness.close()
 
-    async def mutate(self, name: str, *args: object, minded: bool = True) -> asyncpg.Record:
+    async def mutate(self, name: str, *args: object, is_change: bool = True) -> asyncpg.Record:
         """Call a mutating function, which takes effect exactly once, and return its answer.
 
-        A call that is not `minded` is book-keeping of the session. If a crash of the database
+        Without `is_change` the call is book-keeping of the session. If a crash of the database
         undoes it, the session repeats it (`_survey`), and no user sees a loss.
 
         Raises Fenced if the call had no effect, Doubtful if that is unknown, the WrkfsError of the
@@ -220,7 +220,7 @@ class MountSession:
         until = 0.0
         while True:
             try:
-                return await self._mutate(name, args, minded)
+                return await self._mutate(name, args, is_change)
             except _RecalledError:
                 now = time.monotonic()
                 until = until or now + RECALL_WAIT
@@ -232,19 +232,19 @@ class MountSession:
             await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
             waits += 1
 
-    async def _mutate(self, name: str, args: tuple[object, ...], minded: bool) -> asyncpg.Record:
+    async def _mutate(self, name: str, args: tuple[object, ...], is_change: bool) -> asyncpg.Record:
         self.check()
         # Slots belong to one session. If the session is replaced while this call waits for a slot,
         # the call still belongs to the old session.
         session, epoch, slots, answered = self._id, self._epoch, self._slots, self._answered
-        noticed, failed = self._minded, self._failed
+        changes, failed = self._last_changes, self._failed
         slot = await slots.get() if slots.empty() else slots.get_nowait()
         head = (session, epoch, slot, self.next_sequence())
         try:
             row = await self._apply(name, head, args)
             answered[slot] = head[-1]
-            if minded:
-                noticed[slot] = head[-1]
+            if is_change:
+                changes[slot] = head[-1]
             return row
         except _RecalledError:
             raise  # no copy of the call is on its way
@@ -326,15 +326,15 @@ class MountSession:
 
     async def reclaim(self, owner: SessionId) -> None:
         """Release all files of a session: of this one or of a fenced one."""
-        while (await self.mutate("reclaim", owner, RECLAIM_LIMIT, minded=False))[1]:
+        while (await self.mutate("reclaim", owner, RECLAIM_LIMIT, is_change=False))[1]:
             pass
 
     async def _survey(self, link: Link) -> None:
-        """Find out on a new connection whether the database has crashed, and what it has lost."""
+        """Check on a new connection whether the database has crashed and lost changes."""
         async with self._survey_lock:
-            answered, minded, known_run = self._answered, self._minded, self._run
+            answered, changes, known_run = self._answered, self._last_changes, self._run
             # Copied before the query, because calls that are answered meanwhile are not lost.
-            expected, noticed = dict(answered), dict(minded)
+            expected, expected_changes = dict(answered), dict(changes)
             args = (self._id, self._epoch, known_run, self._held())
             row = (await link.fetch("survey", args))[0]
             # For a fenced session it is unknown what an earlier crash has undone.
@@ -343,12 +343,12 @@ class MountSession:
             if known_run in (None, row["run"]):
                 undone = []
             # Commits in one slot become durable in order.
-            has_loss = any(there.get(slot, 0) < noticed.get(slot, 0) for slot in undone)
+            has_loss = any(there.get(slot, 0) < expected_changes.get(slot, 0) for slot in undone)
             for slot in undone:
                 answered[slot] = there.get(slot, 0)
-                minded[slot] = min(minded.get(slot, 0), there.get(slot, 0))
+                changes[slot] = min(changes.get(slot, 0), there.get(slot, 0))
             if has_loss:
-                log.error("the database crashed and has lost changes that no fsync had covered")
+                log.error("the database crashed and lost changes that no fsync had covered")
             if known_run not in (None, row["run"]):
                 self._on_crash(has_loss)
                 if self.forget is not None:
@@ -378,38 +378,38 @@ class MountSession:
     async def _beat(self) -> None:
         """Send heartbeats until the session is fenced."""
         beats = 0
-        care: asyncio.Task[None] | None = None
+        reaping: asyncio.Task[None] | None = None
         try:
             while not self._fenced:
                 await asyncio.sleep(HEARTBEAT)
                 beats += 1
                 await self._try("heartbeat", self._beat_once)
                 due = beats % REAP_EVERY == 0 and not self._fenced
-                if due and (care is None or care.done()):
+                if due and (reaping is None or reaping.done()):
                     # A task of its own, because it may wait for leases of other sessions, longer
                     # than a session without heartbeats lives.
-                    care = asyncio.create_task(
-                        self._try("care", self._look_after), name="wrkfs care"
+                    reaping = asyncio.create_task(
+                        self._try("cleanup", self._reap_sessions), name="wrkfs cleanup"
                     )
         finally:
-            if care is not None:
-                care.cancel()
-                await asyncio.gather(care, return_exceptions=True)
+            if reaping is not None:
+                reaping.cancel()
+                await asyncio.gather(reaping, return_exceptions=True)
 
-    async def _try(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, part: str, call: Callable[[], Awaitable[None]]) -> None:
         """Run one part of the heartbeat's work; log a failure once, until the part succeeds."""
         try:
-            await work()
-            self._ailing.discard(what)
+            await call()
+            self._failing.discard(part)
         except Fenced:
-            self._ailing.discard(what)
+            self._failing.discard(part)
         except WrkfsError as error:
             # Calls report their own errors, and the session lives on in the database.
-            if what not in self._ailing:
-                log.warning("the %s of session %d fails: %s", what, self._id, error)
-            self._ailing.add(what)
+            if part not in self._failing:
+                log.warning("the %s of session %d fails: %s", part, self._id, error)
+            self._failing.add(part)
 
-    async def _look_after(self) -> None:
+    async def _reap_sessions(self) -> None:
         if self.tidy is not None:
             await self.tidy()
         await self.reap(SILENCE, PATIENCE)
@@ -438,9 +438,9 @@ class MountSession:
         oldest = self.oldest_snapshot()
         return None if oldest is None else timedelta(seconds=time.monotonic() - oldest)
 
-    async def _stop_heart(self) -> None:
-        tasks = [task for task in (self._heart, self._watch) if task is not None]
-        self._heart = self._watch = None
+    async def _stop_heartbeat(self) -> None:
+        tasks = [task for task in (self._heartbeat, self._watch) if task is not None]
+        self._heartbeat = self._watch = None
         for task in tasks:
             task.cancel()
         # The results of the stopped tasks do not matter.

@@ -306,7 +306,9 @@ class PostgresMeta(PostgresFiles):
         with suppress(Fenced, Doubtful), self._doubting(self._files):
             while more:
                 more = (
-                    await self._session.mutate("purge", self._session.id, PURGE_LIMIT, minded=False)
+                    await self._session.mutate(
+                        "purge", self._session.id, PURGE_LIMIT, is_change=False
+                    )
                 )[1]
 
     async def rename(
