@@ -21,9 +21,9 @@ from boxd.errors import Unavailable
 from boxd.images.catalog import Catalog
 from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
-from boxd.workspaces.handout import Row, credentials_text, listing, restored
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
+from boxd.workspaces.volume_admin import Row, credentials_text, listing, restored
 from boxd.workspaces.volumes import Volumes
 from objectserver.config import BUCKET, REGION
 

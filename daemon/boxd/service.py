@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from box_guest import protocol
 from boxd.backends.choose import choose
+from boxd.backup.creation import BackupJob
 from boxd.backup.keyfile import read_key
-from boxd.backup.making import BackupJob
-from boxd.backup.places import open_target
 from boxd.backup.schedule import BackupSchedule
+from boxd.backup.target_url import open_target
 from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
@@ -56,17 +56,17 @@ from boxd.ssh.connection.listener_state import ListenerSettings
 from boxd.store.postgres.store import PostgresStore
 from boxd.tasks import BackgroundTasks
 from boxd.tunnel.registry import TunnelRegistry, new_identity
-from boxd.workspaces.attach import HostDrives
+from boxd.workspaces.box_drives import BoxDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
-from boxd.workspaces.drives import WorkspaceDrives
-from boxd.workspaces.inbox import BoxDrives
-from boxd.workspaces.keeper import Keeper
+from boxd.workspaces.host_drives import HostDrives
+from boxd.workspaces.idle_upkeep import Keeper
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
 from boxd.workspaces.watchdog import DatabaseWatchdog
+from boxd.workspaces.workspace_drives import WorkspaceDrives
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from boxd.backup.sealed import CHUNK, OpeningReader, SealingWriter
+from boxd.backup.encryption import CHUNK, OpeningReader, SealingWriter
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:

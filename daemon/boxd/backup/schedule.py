@@ -16,7 +16,7 @@ from boxd.errors import BoxdError
 from boxd.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
-    from boxd.backup.making import BackupJob
+    from boxd.backup.creation import BackupJob
 
 RETRY = timedelta(minutes=10)
 """After a failure, if backups are not made more often anyway."""

@@ -7,10 +7,10 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from boxd.backup import restoring
+from boxd.backup import restoration
+from boxd.backup.creation import BackupJob
 from boxd.backup.keyfile import make_key, read_key
-from boxd.backup.making import BackupJob
-from boxd.backup.places import open_target
+from boxd.backup.target_url import open_target
 from boxd.clock import SystemClock
 from boxd.embedded.postgres import EmbeddedPostgres
 from boxd.embedded.process import processes_in
@@ -48,7 +48,7 @@ async def restore(
 ) -> list[str]:
     """Restore a state directory; return the lines to print. Raises BoxdError."""
     now = SystemClock().now()
-    return await restoring.restore(
+    return await restoration.restore(
         config, source, _key_file(config), now, progress, keep_database=keep_database
     )
 
@@ -72,7 +72,7 @@ async def _database(config: Config) -> AsyncIterator[str]:
     if config.meta_dsn is not None:
         yield config.meta_dsn
         return
-    postgres = EmbeddedPostgres(config.state_dir / restoring.POSTGRES)
+    postgres = EmbeddedPostgres(config.state_dir / restoration.POSTGRES)
     if not postgres.data.exists():
         raise Unavailable(f"{config.state_dir} has no service yet: run `boxd serve` first")
     if lock_holder(config.state_dir) is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd.errors import Unavailable
-from boxd.images import sources
+from boxd.images import apt_sources
 from boxd.images.progress import Progress, ProgressReader
 from boxd.images.versions import remove_unfinished, unfinished
 
@@ -94,9 +94,9 @@ async def build_root(
 
 
 def _prepare(*directories: Path) -> None:
-    if not Path(sources.KEYRING).exists():
+    if not Path(apt_sources.KEYRING).exists():
         raise Unavailable(
-            f"{sources.KEYRING} is missing; install the package debian-archive-keyring"
+            f"{apt_sources.KEYRING} is missing; install the package debian-archive-keyring"
         )
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
@@ -136,7 +136,7 @@ async def _bootstrap(
     progress: Callable[[Progress], None],
     proxy: str | None,
 ) -> None:
-    lines = sources.build_sources(recipe.suite, sources.find_mirrors(_host_sources()))
+    lines = apt_sources.build_sources(recipe.suite, apt_sources.find_mirrors(_host_sources()))
     reader = ProgressReader()
 
     def feed(line: str) -> None:
@@ -173,7 +173,7 @@ def _furnish(suite: str, root: Path) -> None:
         else:
             path.unlink(missing_ok=True)
     (root / "etc/machine-id").touch()
-    (root / "etc/apt/sources.list.d/debian.sources").write_text(sources.box_sources(suite))
+    (root / "etc/apt/sources.list.d/debian.sources").write_text(apt_sources.box_sources(suite))
     (root / "etc/default/locale").write_text("LANG=C.UTF-8\n")
     options = root / "etc/dpkg/dpkg.cfg.d"
     (options / "99mmdebstrap").rename(options / "box")

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from box_guest import protocol
 from boxd.errors import Unavailable
 from boxd.secret import Secret
-from boxd.workspaces import pgdoor
+from boxd.workspaces import postgres_login
 from wrkfs.config import ConfigError
 from wrkfs.meta.postgres.addresses import addresses, place
 
@@ -149,19 +149,19 @@ class Gateway:
     async def _meta(self, reader: ByteReader, writer: ByteWriter) -> None:
         try:
             async with asyncio.timeout(LOGIN_S):
-                wish = await pgdoor.read_startup(reader, writer)
-                if isinstance(wish, pgdoor.Cancel):
+                wish = await postgres_login.read_startup(reader, writer)
+                if isinstance(wish, postgres_login.Cancel):
                     await self._cancel(wish.key)
                     return
-                await pgdoor.check_token(
+                await postgres_login.check_token(
                     reader, writer, wish, self._role, self._database, self._token
                 )
                 near, said = await self._dial(wish)
-        except pgdoor.Refused as error:
+        except postgres_login.Refused as error:
             writer.write(error.answer)
             await writer.drain()
             return
-        key = pgdoor.cancel_key(said)
+        key = postgres_login.cancel_key(said)
         if key is not None:
             self._keys.add(key)
         try:
@@ -171,7 +171,7 @@ class Gateway:
             self._keys.discard(key or b"")
 
     async def _dial(
-        self, wish: pgdoor.Startup
+        self, wish: postgres_login.Startup
     ) -> tuple[tuple[asyncio.StreamReader, asyncio.StreamWriter], bytes]:
         """A connection to the first address that answers, logged in."""
         failure: OSError = OSError("no address")
@@ -182,7 +182,7 @@ class Gateway:
                 failure = error
                 continue
             try:
-                said = await pgdoor.login(*near, wish, self._role, self._password)
+                said = await postgres_login.login(*near, wish, self._role, self._password)
             except BaseException:
                 near[1].transport.abort()
                 raise
@@ -196,7 +196,7 @@ class Gateway:
         for where in self._places:
             with suppress(OSError):
                 _, writer = await _connected(where)
-                writer.write(pgdoor.cancel_request(key))
+                writer.write(postgres_login.cancel_request(key))
                 await writer.drain()
                 writer.close()
 

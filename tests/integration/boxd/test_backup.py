@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backup import restoring
+from boxd.backup import restoration
 from boxd.backup.keyfile import make_key
 from boxd.boxes.lifecycle.changes import REMADE
 from tests.harness.daemon import STOP_S, Daemon, installation
@@ -116,7 +116,7 @@ def test_service_comes_back_on_another_machine(
             ref: box["id"] for ref, box in before.items()
         }
         assert {(box["state"], box["detail"]) for box in after.values()} == {
-            ("suspended", restoring.DETAIL)
+            ("suspended", restoration.DETAIL)
         }
         status, body = there.get(api_key, "/v1/boxes")
         assert status == 200

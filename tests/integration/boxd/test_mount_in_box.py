@@ -13,7 +13,7 @@ import pytest
 
 from box_guest import protocol
 from boxd.embedded.objectstore import EmbeddedObjectServer
-from boxd.workspaces.inbox import Grant
+from boxd.workspaces.box_drives import Grant
 from boxd.workspaces.seal import Sealer
 from tests.harness.daemon import open_daemon
 from tests.harness.drive import until

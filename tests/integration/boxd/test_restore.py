@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.backup import restoring, status
+from boxd.backup import restoration, status
+from boxd.backup.creation import BackupJob
+from boxd.backup.encryption import FORMAT, MAGIC
 from boxd.backup.keyfile import make_key, read_key
-from boxd.backup.making import BackupJob
-from boxd.backup.restoring import restore
+from boxd.backup.restoration import restore
 from boxd.backup.schedule import BackupSchedule
-from boxd.backup.sealed import FORMAT, MAGIC
 from boxd.backup.target import DirectoryTarget, archive_name
 from boxd.clock import SystemClock
 from boxd.config import Config
@@ -126,13 +126,13 @@ async def check_restored(config: Config, dsn: str) -> None:
     """Keys and rows are those of the plane; its boxes sleep without disk."""
     assert files(config.state_dir) == FILES
     assert config.state_dir.stat().st_mode & 0o777 == 0o700
-    assert not (config.state_dir / restoring.STAGE).exists()
+    assert not (config.state_dir / restoration.STAGE).exists()
     async with opened(dsn) as store:
         assert await store.setting("instance") == INSTANCE
         boxes = await store.all_boxes()
         assert {one.name for one in boxes} == {"run", "slept", "broken"}
         assert {(one.state, one.detail) for one in boxes} == {
-            (BoxState.SUSPENDED, restoring.DETAIL)
+            (BoxState.SUSPENDED, restoration.DETAIL)
         }
         assert await store.workspaces(OWNER) == ["ws1"]
         assert [one.name for one in await store.profiles(OWNER)] == ["mine"]
@@ -147,7 +147,7 @@ async def test_restored_with_servers_of_its_own(plane: Plane, archive: Path) -> 
     told = "\n".join(await plane.restored(config))
     for word in ("3 boxes", "--idle-reap 30d", "1 snapshots", "1 drives", str(config.state_dir)):
         assert word in told
-    postgres = EmbeddedPostgres(config.state_dir / restoring.POSTGRES)
+    postgres = EmbeddedPostgres(config.state_dir / restoration.POSTGRES)
     assert processes_in(postgres.data, "postgres") == []
     dsn = await postgres.start()
     try:
@@ -174,7 +174,7 @@ async def test_restored_into_an_external_database(plane: Plane, archive: Path) -
         config = plane.fresh(dsn)
         await plane.restored(config, archive)
         await check_restored(config, dsn)
-        assert not (config.state_dir / restoring.POSTGRES).exists()
+        assert not (config.state_dir / restoration.POSTGRES).exists()
         other = replace(config, state_dir=plane.folder / "other")
         with pytest.raises(Conflict, match="--keep-database"):
             await plane.restored(other)
@@ -193,7 +193,7 @@ async def test_only_the_keys_come_back_to_a_database_that_was_not_lost(
     assert files(config.state_dir) == FILES
     async with opened(plane.dsn) as store:
         assert await store.workspaces(OWNER) == ["ws1", "younger"]
-        assert {one.detail for one in await store.all_boxes()} == {restoring.DETAIL}
+        assert {one.detail for one in await store.all_boxes()} == {restoration.DETAIL}
 
 
 async def test_another_database_is_not_taken_for_the_old_one(plane: Plane, archive: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_restore_that_was_killed_can_be_repeated(plane: Plane, archive: Path) 
         *(*BOXD, "restore", "--from", str(plane.kept), "--key-file", str(plane.key)),
         *("--state-dir", str(state)),
     ]
-    stage = EmbeddedPostgres(state / restoring.STAGE / restoring.POSTGRES)
+    stage = EmbeddedPostgres(state / restoration.STAGE / restoration.POSTGRES)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until(lambda: (stage.data / "postmaster.pid").exists())
     os.kill(process.pid, signal.SIGKILL)

@@ -11,10 +11,10 @@ import pytest
 
 from boxd.clock import SystemClock
 from boxd.errors import Conflict, Unavailable
-from boxd.workspaces.attach import HostDrives
-from boxd.workspaces.drives import WorkspaceDrives
+from boxd.workspaces.host_drives import HostDrives
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
+from boxd.workspaces.workspace_drives import WorkspaceDrives
 from tests.doubles.backend import FakeBackend
 from tests.harness.leaks import listed
 from tests.integration.workspaces.test_volumes import World, world

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import BadName, Conflict, NotFound
-from boxd.workspaces.handout import credentials_text, listing, restored
-from boxd.workspaces.keeper import Keeper
+from boxd.workspaces.idle_upkeep import Keeper
+from boxd.workspaces.volume_admin import credentials_text, listing, restored
 from boxd.workspaces.volumes import RESTORE_MARGIN, Volumes
 from tests.harness.leaks import listed
 from tests.harness.world import TurnedClock

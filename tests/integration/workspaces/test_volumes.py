@@ -16,7 +16,7 @@ from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.errors import Unavailable
 from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import StoreTarget
-from boxd.workspaces.keeper import Keeper
+from boxd.workspaces.idle_upkeep import Keeper
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes

@@ -47,7 +47,7 @@ class Tunnels(Protocol):
 
 
 class DriveAttacher(Protocol):
-    """Attaches /wrk to boxes; `boxd.workspaces.attach` implements it."""
+    """Attaches /wrk to boxes; `boxd.workspaces.host_drives` implements it."""
 
     async def prepare(self, owner: str, workspace: str | None) -> Path | None:
         """Create and mount the volume on this host, so that `attach` is quick.

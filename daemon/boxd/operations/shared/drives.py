@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Drives(Protocol):
-    """The drives of all workspaces, for use in this process: `boxd.workspaces.drives`."""
+    """The drives of all workspaces, for use in this process: `boxd.workspaces.workspace_drives`."""
 
     def use(
         self, owner: str, workspace: str | None, *, create: bool

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from boxd.backup.archive import CONTENT, ArchiveWriter, Manifest, Row, StateFile, read_archive
+from boxd.backup.encryption import CHUNK, SealingWriter
 from boxd.backup.keyfile import Key
-from boxd.backup.sealed import CHUNK, SealingWriter
 from boxd.errors import Unavailable
 
 KEY = Key(bytes(range(32)), Path("key"))

@@ -11,7 +11,7 @@ import pytest
 
 from boxd import doctor
 from boxd.backup import status
-from boxd.backup.making import BackupJob
+from boxd.backup.creation import BackupJob
 from boxd.backup.schedule import BackupSchedule
 from boxd.backup.status import Status
 from boxd.backup.target import DirectoryTarget

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from boxd.backup import target as targets
-from boxd.backup.places import open_target
 from boxd.backup.s3 import S3Target
 from boxd.backup.target import (
     DirectoryTarget,
@@ -28,6 +27,7 @@ from boxd.backup.target import (
     split_source,
     superfluous,
 )
+from boxd.backup.target_url import open_target
 from boxd.errors import BadRequest, Conflict, NotFound, Unavailable
 from boxd.workspaces.credentials import ExternalStore
 

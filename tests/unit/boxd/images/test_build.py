@@ -9,9 +9,9 @@ import pytest
 
 from boxd.backends.host import mounts
 from boxd.errors import Unavailable
-from boxd.images import build, importer, sources
+from boxd.images import apt_sources, build, importer
+from boxd.images.apt_sources import Mirrors
 from boxd.images.recipes import Recipe
-from boxd.images.sources import Mirrors
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ async def test_a_failed_build_tells_why_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = Mirrors("http://127.0.0.1:1/debian", "http://127.0.0.1:1/debian-security")
-    monkeypatch.setattr(sources, "find_mirrors", lambda _: nowhere)
+    monkeypatch.setattr(apt_sources, "find_mirrors", lambda _: nowhere)
     recipe = Recipe("broken", "", "no-such-suite", ("bash",), ("sh",))
     target = tmp_path / "versions" / "one"
     with pytest.raises(Unavailable, match=r"(?s)failed with status.*no-such-suite"):

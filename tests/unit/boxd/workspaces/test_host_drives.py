@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import Conflict, Unavailable
-from boxd.workspaces import attach
-from boxd.workspaces.attach import HostDrives
+from boxd.workspaces import host_drives
+from boxd.workspaces.host_drives import HostDrives
 from tests.doubles.backend import FakeBackend
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
@@ -92,7 +92,7 @@ async def test_a_box_uses_a_mount_only_after_it_was_attached(box: Box) -> None:
 async def test_a_mount_that_was_prepared_in_vain_lingers_and_ends(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "LINGER", 0)
+    monkeypatch.setattr(host_drives, "LINGER", 0)
     mounts = Mounts()
     drives = HostDrives(Volumes(), mounts, Broken())
     await drives.prepare(box.owner, box.workspace)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from boxd.secret import Secret
-from boxd.workspaces import pgdoor
-from boxd.workspaces.pgdoor import Cancel, Exactly, Refused, ServerRefused, Startup
+from boxd.workspaces import postgres_login
+from boxd.workspaces.postgres_login import Cancel, Exactly, Refused, ServerRefused, Startup
 from boxd.workspaces.provision import scram_verifier
 from tests.harness.loop import run
 
@@ -65,16 +65,17 @@ def message(kind: bytes, body: bytes) -> bytes:
 def began(said: bytes) -> tuple[Startup | Cancel, bytes]:
     """What a client wants, and what it is answered meanwhile."""
     wire = Wire(said)
-    return run(pgdoor.read_startup(wire, wire)), wire.answered
+    return run(postgres_login.read_startup(wire, wire)), wire.answered
 
 
 def test_encryption_is_declined_and_wishes_are_read() -> None:
-    asked = struct.pack("!II", 8, pgdoor.SSL_REQUEST) + struct.pack("!II", 8, pgdoor.GSS_REQUEST)
+    asked = struct.pack("!II", 8, postgres_login.SSL_REQUEST)
+    asked += struct.pack("!II", 8, postgres_login.GSS_REQUEST)
     wish, answered = began(asked + startup(user="role", search_path="x"))
     assert wish == Startup({b"user": b"role", b"search_path": b"x"})
     assert answered == b"NN"
     key = struct.pack("!II", 7, 9)
-    assert began(pgdoor.cancel_request(key))[0] == Cancel(key)
+    assert began(postgres_login.cancel_request(key))[0] == Cancel(key)
 
 
 @given(st.binary(max_size=60))
@@ -98,7 +99,7 @@ def test_malformed_parameters_are_refused_or_read_as_they_are(rest: bytes) -> No
 def logged_in(parameters: dict[bytes, bytes], password: bytes) -> bytes:
     """What a client is answered that says it is these, with a password."""
     wire = Wire(message(b"p", password + b"\0"))
-    run(pgdoor.check_token(wire, wire, Startup(parameters), "role", "boxd", TOKEN))
+    run(postgres_login.check_token(wire, wire, Startup(parameters), "role", "boxd", TOKEN))
     return wire.answered
 
 
@@ -152,7 +153,7 @@ class Server:
         signature = hmac.digest(stored, whole, "sha256")
         client = bytes(a ^ b for a, b in zip(base64.b64decode(shown), signature, strict=True))
         if hashlib.sha256(client).digest() != stored:
-            self._reader.feed_data(pgdoor.error_message("wrong password", "28P01"))
+            self._reader.feed_data(postgres_login.error_message("wrong password", "28P01"))
             return
         final = hmac.digest(server if not self._forged else b"x" * 32, whole, "sha256")
         said = message(b"R", struct.pack("!I", 12) + b"v=" + base64.b64encode(final))
@@ -178,20 +179,20 @@ GREETING = message(b"S", b"a\0b\0") + message(b"K", KEY) + message(b"Z", b"I")
 async def log_in(password: Secret, after: bytes, *, forged: bool = False) -> bytes:
     """What the client hears of a login at the server."""
     server = Server(forged=forged, after=after)
-    return await pgdoor.login(server, server, WISH, "role", password)
+    return await postgres_login.login(server, server, WISH, "role", password)
 
 
 def test_the_role_logs_in_with_its_password() -> None:
     said = run(log_in(PASSWORD, after=GREETING))
     assert said == message(b"R", struct.pack("!I", 0)) + GREETING
-    assert pgdoor.cancel_key(said) == KEY
+    assert postgres_login.cancel_key(said) == KEY
 
 
 def test_words_of_the_server_are_passed_on() -> None:
     with pytest.raises(ServerRefused) as refused:
         run(log_in(TOKEN, after=GREETING))
-    assert refused.value.answer == pgdoor.error_message("wrong password", "28P01")
-    full = pgdoor.error_message("too many connections", "53300")
+    assert refused.value.answer == postgres_login.error_message("wrong password", "28P01")
+    full = postgres_login.error_message("too many connections", "53300")
     with pytest.raises(ServerRefused) as refused:
         run(log_in(PASSWORD, after=full))
     assert refused.value.answer == full
@@ -209,7 +210,7 @@ def test_other_ways_to_log_in_are_refused(code: int, text: str) -> None:
     async def ask() -> bytes:
         reader, wire = asyncio.StreamReader(), Wire()
         reader.feed_data(message(b"R", struct.pack("!I", code) + b"salt") + GREETING)
-        return await pgdoor.login(reader, wire, WISH, "role", PASSWORD)
+        return await postgres_login.login(reader, wire, WISH, "role", PASSWORD)
 
     with pytest.raises(Refused, match=text):
         run(ask())
@@ -221,7 +222,7 @@ def test_a_server_can_say_what_it_likes(said: bytes) -> None:
         reader, wire = asyncio.StreamReader(), Wire()
         reader.feed_data(said)
         reader.feed_eof()
-        return await pgdoor.login(reader, wire, WISH, "role", PASSWORD)
+        return await postgres_login.login(reader, wire, WISH, "role", PASSWORD)
 
     with pytest.raises((Refused, EOFError)):
         run(ask())

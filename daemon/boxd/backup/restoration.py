@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
 from boxd.backup.archive import CATALOGS, Manifest, Row, StateFile, read_archive
+from boxd.backup.creation import INSTANCE, KEYS
 from boxd.backup.keyfile import read_key
-from boxd.backup.making import INSTANCE, KEYS
-from boxd.backup.places import open_target
 from boxd.backup.target import newest, split_source
+from boxd.backup.target_url import open_target
 from boxd.boxes.lifecycle import adoption, templates
 from boxd.embedded.files import sync_directory, write_private
 from boxd.embedded.postgres import EmbeddedPostgres

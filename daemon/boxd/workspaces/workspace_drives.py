@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Attacher(Protocol):
-    """Who brings drives into boxes; see boxd.workspaces.attach."""
+    """Who brings drives into boxes; see boxd.workspaces.host_drives."""
 
     async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
         """Ends the mount of a volume on this host. Conflict while a box uses it."""

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from boxd.backup.encryption import (
+    CHUNK,
+    FORMAT,
+    MAGIC,
+    PROOF,
+    SALT,
+    TAG,
+    OpeningReader,
+    SealingWriter,
+)
 from boxd.backup.keyfile import Key
-from boxd.backup.sealed import CHUNK, FORMAT, MAGIC, PROOF, SALT, TAG, OpeningReader, SealingWriter
 from boxd.errors import Unavailable
 
 KEY = Key(bytes(range(32)), Path("right.key"))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
-    from boxd.workspaces.attach import Workspace
     from boxd.workspaces.credentials import CredentialIssuer
+    from boxd.workspaces.host_drives import Workspace
     from boxd.workspaces.seal import Sealer
     from wrkfs.config import VolumeConfig
 

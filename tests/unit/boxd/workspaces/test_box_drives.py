@@ -10,8 +10,8 @@ import pytest
 from box_guest import protocol
 from boxd.errors import Conflict, Unavailable
 from boxd.secret import Secret
+from boxd.workspaces.box_drives import BoxDrives
 from boxd.workspaces.gateway import Gateway
-from boxd.workspaces.inbox import BoxDrives
 from boxd.workspaces.seal import Sealer
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig, VolumeConfig
