@@ -1,1 +1,1 @@
-"""Backup and restore of the control plane; /wrk and the disks of boxes are not in it."""
+"""Backup and restore of the control plane, without /wrk and the disks of boxes."""

@@ -1,6 +1,6 @@
-"""What is in an archive: a manifest, the files of the state directory, the rows of the database.
+"""The content of an archive: a manifest, files of the state directory, rows of the database.
 
-One JSON object a line, in this order, inside the encrypted stream::
+The encrypted stream contains one JSON object per line, in this order::
 
     {"manifest": {"content": 1, "schema": 2, "instance": "...", "made": "..."}}
     {"file": "keys/master.key", "data": "<base64>"}
@@ -17,7 +17,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from boxd.backup.encryption import CHUNK, OpeningReader, SealingWriter
+from boxd.backup.encryption import CHUNK, DecryptingReader, EncryptingWriter
 from boxd.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -26,20 +26,24 @@ if TYPE_CHECKING:
     from boxd.backup.keyfile import Key
 
 CONTENT = 1
-"""Number of the form above; an archive with a higher one is of a newer release."""
-LONGEST = 64 << 20
-"""Bytes of a line."""
+"""Version of the format above. An archive with a higher number comes from a newer release."""
+MAX_LINE = 64 << 20
+"""Longest line, in bytes."""
 CATALOGS = ("images.toml", "flavors.toml", "tiers.toml")
-"""Files of the state directory that the operator wrote."""
+"""Files of the state directory that the operator writes."""
 FILE = re.compile(
     r"instance|keys/[A-Za-z0-9][A-Za-z0-9._-]{0,127}|" + "|".join(map(re.escape, CATALOGS))
 )
-"""Files of the state directory that an archive may hold; none leads out of it."""
+"""Paths that an archive may contain. None of them leads out of the state directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`schema`: version of the control schema; `instance`: of the service; `made`: ISO time."""
+    """The first line of an archive.
+
+    `content` is the format version, `schema` the version of the control schema, `instance` the id
+    of the service and `made` the ISO time of the backup.
+    """
 
     content: int
     schema: int
@@ -49,7 +53,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """A private file of the state directory; `name` is its path in it."""
+    """A private file of the state directory. `name` is its path relative to that directory."""
 
     name: str
     data: bytes
@@ -64,24 +68,24 @@ class Row:
 
 
 class ArchiveWriter:
-    """Writes one archive into a file: manifest, then files, then rows, then `finish`."""
+    """Writes one archive into a file: the manifest, then files, then rows, then `finish`."""
 
     def __init__(self, file: BinaryIO, key: Key, manifest: Manifest) -> None:
-        self._stream = SealingWriter(file, key)
+        self._stream = EncryptingWriter(file, key)
         self._line({"manifest": asdict(manifest)})
 
     def add_file(self, file: StateFile) -> None:
-        """Raises ValueError for a name that no archive may hold, OSError."""
+        """Add a file. Raises OSError, or ValueError if an archive may not contain its name."""
         if not FILE.fullmatch(file.name):
             raise ValueError(f"not a file for a backup: {file.name}")
         self._line({"file": file.name, "data": base64.b64encode(file.data).decode("ascii")})
 
     def add_row(self, row: Row) -> None:
-        """Raises OSError."""
+        """Add a row. Raises OSError."""
         self._line({"table": row.table, "row": json.loads(row.row)})
 
     def finish(self) -> None:
-        """Makes it whole. Raises OSError."""
+        """Complete the archive. Raises OSError."""
         self._stream.finish()
 
     def _line(self, content: dict[str, object]) -> None:
@@ -89,22 +93,23 @@ class ArchiveWriter:
 
 
 def read_archive(file: BinaryIO, key: Key, name: str) -> tuple[Manifest, Iterator[StateFile | Row]]:
-    """The manifest, and all the rest as it is read. `name` is for error texts.
+    """Return the manifest and an iterator that reads the rest. `name` appears in errors.
 
-    Both raise Unavailable: not a backup, of a newer release, of another key, damaged or cut off.
-    That the archive is whole is known only when the iterator has ended.
+    Both raise Unavailable if the file is not a backup, comes from a newer release, needs another
+    key, or is damaged or truncated. The archive is proven complete only when the iterator ends.
     """
-    lines = _lines(io.BufferedReader(OpeningReader(file, key, name), CHUNK), name)
+    lines = _lines(io.BufferedReader(DecryptingReader(file, key, name), CHUNK), name)
     first = next(lines, None)
     try:
         if first is None or not isinstance(fields := first.get("manifest"), dict):
             raise ValueError("no manifest")
         content = fields["content"]
         if not isinstance(content, int):
-            raise TypeError("the manifest has no number")
+            raise TypeError("the manifest has no version number")
         if content > CONTENT:
             raise Unavailable(
-                f"{name} has content of form {content}, this boxd knows {CONTENT}: use a newer boxd"
+                f"{name} has content version {content}, but this boxd reads up to {CONTENT}: "
+                "use a newer boxd"
             )
         manifest = Manifest(
             content, int(fields["schema"]), str(fields["instance"]), str(fields["made"])
@@ -122,14 +127,14 @@ def _contents(lines: Iterator[dict[str, Any]], name: str) -> Iterator[StateFile 
                 continue
             path = str(line["file"])
             if not FILE.fullmatch(path):
-                raise ValueError(f"a file {path!r}")
+                raise ValueError(f"unexpected file {path!r}")
             yield StateFile(path, base64.b64decode(line["data"], validate=True))
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise _malformed(name, error) from None
 
 
 def _lines(stream: io.BufferedReader, name: str) -> Iterator[dict[str, Any]]:
-    while text := stream.readline(LONGEST):
+    while text := stream.readline(MAX_LINE):
         try:
             line = json.loads(text)
         except ValueError as error:
@@ -140,5 +145,6 @@ def _lines(stream: io.BufferedReader, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _malformed(name: str, error: Exception) -> Unavailable:
-    """The key was right and no byte was changed: who wrote it made something else."""
-    return Unavailable(f"{name} holds what this boxd does not understand ({error})")
+    # The decryption proved that the key is right and that no byte changed since the archive was
+    # written. So another program, or another version, wrote this content.
+    return Unavailable(f"{name} has content that this boxd does not understand ({error})")

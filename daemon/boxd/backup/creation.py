@@ -1,4 +1,4 @@
-"""Makes one backup: one moment of the control database and the keys of the state directory."""
+"""Creates a backup: a snapshot of the control database, and the keys of the state directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from boxd.backup import status
 from boxd.backup.archive import CATALOGS, CONTENT, FILE, ArchiveWriter, Manifest, Row, StateFile
-from boxd.backup.target import archive_name, later, superfluous
+from boxd.backup.target import archive_name, dated_after, expired
 from boxd.errors import BoxdError, Unavailable
 from boxd.store.export import open_snapshot
 
@@ -32,25 +32,26 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What a backup holds: `rows` by table."""
+class Backup:
+    """A new archive: its name, its size in bytes, and the number of files and of rows by table."""
 
     name: str
     size: int
     files: int
     rows: dict[str, int]
 
-    def told(self) -> str:
-        """One line for people."""
+    def summary(self) -> str:
+        """Return one line for users."""
         rows = ", ".join(f"{table} {count}" for table, count in self.rows.items())
         return f"{self.name}, {self.size} bytes: {self.files} files, rows of {rows or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)
 class BackupJob:
-    """Backups of one service to one target. `keep`: so many archives stay; None: all.
+    """Creates backups of one service in one target.
 
-    `every`: how often the service makes one; None: only when somebody asks.
+    `keep` is the number of archives to keep (None: all). `every` is the period of scheduled
+    backups (None: only on request).
     """
 
     state: Path
@@ -61,78 +62,80 @@ class BackupJob:
     keep: int | None = None
     every: timedelta | None = None
 
-    async def run(self) -> Made:
-        """Makes one, then removes what is superfluous. Success and failure are noted.
+    async def run(self) -> Backup:
+        """Create a backup, then remove archives beyond `keep`. Record success or failure.
 
-        Raises Unavailable and what the target raises; then there is no new archive.
+        Raises Unavailable and the errors of the target; then there is no new archive.
         """
-        known = status.load(self.state).get(self.target.url, status.Status())
+        previous = status.load(self.state).get(self.target.url, status.Status())
         now = self.clock.now()
         try:
-            made = await self._make()
+            backup = await self._create()
         except (BoxdError, OSError) as error:
-            failed = replace(known, failed=now, why=str(error), every=self.every)
-            self._note(failed)
+            self._record(replace(previous, failed=now, why=str(error), every=self.every))
             if isinstance(error, OSError):
                 raise Unavailable(f"the backup failed on this host: {error.strerror}") from error
             raise
-        self._note(status.Status(succeeded=now, archive=made.name, every=self.every))
-        await self._retain(made)
-        return made
+        self._record(status.Status(succeeded=now, archive=backup.name, every=self.every))
+        await self._remove_expired(backup)
+        return backup
 
-    async def _make(self) -> Made:
-        # Spooled first, encrypted: a slow target does not hold the database's moment open.
+    async def _create(self) -> Backup:
+        # The encrypted archive goes to a local file first. So a slow target does not keep the
+        # snapshot of the database open.
         with tempfile.TemporaryFile(dir=self.state) as spool:
-            async with open_snapshot(self.dsn) as now:
-                manifest = Manifest(CONTENT, now.schema, now.instance, self.clock.now().isoformat())
+            async with open_snapshot(self.dsn) as snapshot:
+                made_at = self.clock.now().isoformat()
+                manifest = Manifest(CONTENT, snapshot.schema, snapshot.instance, made_at)
                 writer = ArchiveWriter(spool, self.key, manifest)
                 files = await asyncio.to_thread(_state_files, self.state)
                 for file in files:
                     writer.add_file(file)
                 rows: Counter[str] = Counter()
-                async for table, row in now.rows():
+                async for table, row in snapshot.rows():
                     writer.add_row(Row(table, row))
                     rows[table] += 1
             writer.finish()
             name = archive_name(manifest.instance, self.clock.now())
-            size = _rewound(spool)
+            size = _rewind(spool)
             await self.target.put(name, spool)
-            return Made(name, size, len(files), dict(rows))
+            return Backup(name, size, len(files), dict(rows))
 
-    async def _retain(self, made: Made) -> None:
-        """What cannot be removed now is removed after the next backup."""
+    async def _remove_expired(self, backup: Backup) -> None:
+        """Remove archives beyond `keep`. After a failure the next backup tries again."""
         if self.keep is None:
             return
         try:
             names = await self.target.names()
-            ahead = later(names, made.name)
-            if ahead:
+            future = dated_after(names, backup.name)
+            if future:
                 _log.warning(
-                    "%d backups have a time to come, as %s: a clock was ahead when they were made, "
-                    "and they count as the newest; remove them",
-                    *(len(ahead), ahead[-1]),
+                    "%d backups are dated in the future, for example %s: the clock was ahead when "
+                    "they were made, and they count as the newest; remove them",
+                    len(future),
+                    future[-1],
                 )
-            for name in superfluous(names, made.name, self.keep):
+            for name in expired(names, backup.name, self.keep):
                 await self.target.remove(name)
         except BoxdError as error:
             _log.warning("old backups not removed: %s", error)
 
-    def _note(self, found: status.Status) -> None:
+    def _record(self, outcome: status.Status) -> None:
         try:
-            status.note(self.state, self.target.url, found)
+            status.save(self.state, self.target.url, outcome)
         except OSError as error:
-            _log.warning("outcome of the backup not noted: %s", error.strerror)
+            _log.warning("outcome of the backup not recorded: %s", error.strerror)
 
 
-def _rewound(spool: BinaryIO) -> int:
-    """Its length; it is read from the beginning then."""
+def _rewind(spool: BinaryIO) -> int:
+    """Set the position to the beginning; return the length in bytes."""
     spool.flush()
     spool.seek(0)
     return os.fstat(spool.fileno()).st_size
 
 
 def _state_files(state: Path) -> list[StateFile]:
-    """Instance, keys, catalogs. Raises Unavailable when the directory has no service, OSError."""
+    """Return instance, keys and catalogs. Raises OSError, or Unavailable without a service."""
     if not (state / INSTANCE).is_file():
         raise Unavailable(f"{state} has no service yet: run `boxd serve` first")
     catalogs = (state / name for name in CATALOGS)

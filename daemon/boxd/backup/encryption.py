@@ -1,13 +1,13 @@
-"""Encrypted streams: what is written as plain bytes comes out sealed, and only whole and unchanged.
+"""Encrypted streams. A reader returns only bytes that are proven complete and unchanged.
 
 ::
 
     "boxd-backup" | format (1 byte) | salt (32) | proof of the key (16) | chunk | chunk | ...
 
-A chunk is up to 64 KiB, encrypted with AES-256-GCM under a key that HKDF-SHA256 makes of the key
-file and the salt, so that no two archives share one. Its nonce is its number and whether it is the
-last one: a chunk that was changed, moved, repeated or left out does not open, and a file that was
-cut off has no last chunk.
+A chunk holds up to 64 KiB, encrypted with AES-256-GCM. HKDF-SHA256 derives the key from the key
+file and the salt, so every archive has its own. The nonce contains the number of the chunk and
+whether it is the last one. So a changed, moved, repeated or missing chunk does not decrypt, and a
+truncated file has no last chunk.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ FORMAT = 1
 SALT = 32
 PROOF = 16
 CHUNK = 64 * 1024
-"""Bytes of a chunk before it is encrypted; all but the last one are full."""
+"""Plain bytes of a chunk. Every chunk except the last one is full."""
 TAG = 16
 _LAST, _MORE = b"\x01", b"\x00"
 
 
-class SealingWriter:
-    """Encrypts what is written to it into `file`. Without `finish` the stream stays cut off."""
+class EncryptingWriter:
+    """Encrypts a stream into `file`. Without `finish` the stream counts as truncated."""
 
     def __init__(self, file: BinaryIO, key: Key) -> None:
         salt = os.urandom(SALT)
@@ -52,15 +52,15 @@ class SealingWriter:
         file.write(head + salt + proof)
 
     def write(self, data: bytes) -> None:
-        """Takes all of it. Raises OSError."""
+        """Write all of `data`. Raises OSError."""
         self._rest += data
-        # The last chunk is never empty unless the stream is: so a full one waits for more.
+        # A full chunk waits for more data, because only an empty stream has an empty last chunk.
         while len(self._rest) > CHUNK:
             self._seal(self._rest[:CHUNK], _MORE)
             del self._rest[:CHUNK]
 
     def finish(self) -> None:
-        """Writes the last chunk. Call it once, after everything was written. Raises OSError."""
+        """Write the last chunk. Call it once, after all data is written. Raises OSError."""
         self._seal(self._rest, _LAST)
         self._rest.clear()
 
@@ -69,12 +69,19 @@ class SealingWriter:
         self._number += 1
 
 
-class OpeningReader(io.RawIOBase):
-    """Decrypts what `SealingWriter` wrote. Every read raises Unavailable at the first byte that is
-    not what was written, so nothing unproven ever comes out. `name` is for error texts."""
+class DecryptingReader(io.RawIOBase):
+    """Decrypts a stream of `EncryptingWriter`. `name` appears in errors.
+
+    A read raises Unavailable at the first chunk that was changed. So it never returns bytes that
+    are not verified.
+    """
 
     def __init__(self, file: BinaryIO, key: Key, name: str) -> None:
-        """Reads the head. Unavailable: no backup, of a newer release, or of another key."""
+        """Read the header.
+
+        Raises Unavailable if the file is not a backup, comes from a newer release, or needs another
+        key.
+        """
         self._file = file
         self._name = name
         self._number = 0
@@ -84,25 +91,25 @@ class OpeningReader(io.RawIOBase):
             raise Unavailable(f"{name} is not a backup of boxd")
         if head[-1] != FORMAT:
             raise Unavailable(
-                f"{name} has format {head[-1]}, this boxd knows {FORMAT}: use a newer boxd"
+                f"{name} has format {head[-1]}, but this boxd reads only {FORMAT}: use a newer boxd"
             )
         salt, proof = file.read(SALT), file.read(PROOF)
         if len(proof) < PROOF:
-            raise Unavailable(f"{name} is cut off within its head: use another backup")
+            raise Unavailable(f"{name} is cut off within its header: use another backup")
         self._cipher, expected = _keys(key, head, salt)
         if not same(proof, expected):
             raise Unavailable(
-                f"{name} was not encrypted with the key in {key.file}, or its head was changed: "
-                "give the --key-file that it was made with"
+                f"{name} was not encrypted with the key in {key.file}, or its header was changed: "
+                "give the --key-file that the archive was made with"
             )
         self._next: bytes | None = file.read(CHUNK + TAG)
 
     def readable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Some bytes, 0 at the proven end. Raises Unavailable, OSError."""
+        """Read some bytes; return 0 at the verified end. Raises Unavailable, OSError."""
         if not self._plain and self._next is not None:
             self._plain = self._open(self._next)
         view = memoryview(buffer).cast("B")
@@ -112,7 +119,7 @@ class OpeningReader(io.RawIOBase):
         return size
 
     def _open(self, sealed: bytes) -> bytes:
-        """The plain bytes of the next chunk, and reads ahead."""
+        """Decrypt the next chunk, and read the one after it."""
         following = self._file.read(CHUNK + TAG) if len(sealed) == CHUNK + TAG else b""
         last = _MORE if following else _LAST
         try:
@@ -125,16 +132,18 @@ class OpeningReader(io.RawIOBase):
 
     def _damage(self, sealed: bytes, last: bytes) -> Unavailable:
         start = len(MAGIC) + 1 + SALT + PROOF + self._number * (CHUNK + TAG)
-        if last == _LAST and self._goes_on(sealed):
-            what = f"is cut off at byte {start + len(sealed)}"
+        if last == _LAST and self._has_successor(sealed):
+            damage = f"is cut off at byte {start + len(sealed)}"
         elif last == _LAST:
-            what = f"was cut off, or changed behind byte {start}"
+            damage = f"was cut off, or changed after byte {start}"
         else:
-            what = f"was changed between bytes {start} and {start + len(sealed)}"
-        return Unavailable(f"{self._name} {what}: use another backup; nothing was restored from it")
+            damage = f"was changed between bytes {start} and {start + len(sealed)}"
+        return Unavailable(
+            f"{self._name} {damage}: use another backup; nothing was restored from it"
+        )
 
-    def _goes_on(self, sealed: bytes) -> bool:
-        """Whether a chunk that stands at the end was written as one that others follow."""
+    def _has_successor(self, sealed: bytes) -> bool:
+        """Return whether the chunk at the end of the file was written with others after it."""
         try:
             self._cipher.decrypt(_nonce(self._number, _MORE), sealed, None)
         except InvalidTag:
@@ -143,7 +152,7 @@ class OpeningReader(io.RawIOBase):
 
 
 def _keys(key: Key, head: bytes, salt: bytes) -> tuple[AESGCM, bytes]:
-    """The cipher of one archive, and what proves that a key is the right one."""
+    """Return the cipher of an archive, and the value that proves that a key is the right one."""
     derived = HKDF(SHA256(), length=32 + PROOF, salt=salt, info=head).derive(key.reveal())
     return AESGCM(derived[:32]), derived[32:]
 

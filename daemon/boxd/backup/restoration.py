@@ -1,8 +1,8 @@
-"""A fresh state directory from a backup, so that `boxd serve` goes on as the old service.
+"""Restores a state directory from a backup, so that `boxd serve` continues the old service.
 
-Everything is made in `.restore` below the state directory. The whole archive is proven first; the
-rows are one transaction; the pieces are moved to their places at the end, `instance` last, without
-which a state directory belongs to no database and is not served. What fails is taken back.
+All work happens in `.restore` below the state directory. First the whole archive is verified. Then
+the rows are imported in one transaction. Finally the pieces move into place, `instance` last,
+because no service runs without that file. A failure undoes everything.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 POSTGRES = "postgres"
 STAGE = ".restore"
-OF_THE_HOST = (templates.SETTING, adoption.BOOT, adoption.ENDED)
-"""Settings that tell what is on a host, which is another one now."""
+HOST_SETTINGS = (templates.SETTING, adoption.BOOT, adoption.ENDED)
+"""Settings that describe a host. They are dropped, because the new host is another one."""
 DETAIL = "restored from a backup; its disk was lost"
-"""What `ls` tells of a box until its next start, which is from its image."""
-_SERVICE = (
+"""The detail that `ls` shows for a box until its next start, which is from its image."""
+_SERVICE_FILES = (
     INSTANCE,
     KEYS,
     POSTGRES,
@@ -54,19 +54,19 @@ _SERVICE = (
     "memories",
     "mounts",
 )
-"""What a state directory that was served has. Images and the guest runtime may be there before."""
+"""Names in a state directory that had a service. Images and the guest runtime do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """An archive that was fetched; it is read twice."""
+    """A downloaded archive, which is read twice."""
 
     file: BinaryIO
     key: Key
     name: str
 
     def open(self) -> tuple[Manifest, Iterator[StateFile | Row]]:
-        """From its beginning; see `read_archive`."""
+        """Read from the beginning, as `read_archive` does."""
         self.file.seek(0)
         return read_archive(self.file, self.key, self.name)
 
@@ -80,10 +80,12 @@ async def restore(
     *,
     keep_database: bool,
 ) -> list[str]:
-    """Restores; returns what to tell people. `keep_database`: its rows are there already, newer.
+    """Restore a state directory from `source`; return lines for the user.
 
-    Raises Conflict when the state directory or the database has a service already, NotFound,
-    BadRequest, and Unavailable for an archive that is damaged. Then everything is as it was.
+    `keep_database` keeps the rows of an external database, which are newer than the archive's.
+    Raises Conflict if the state directory or the database already has a service, NotFound,
+    BadRequest, or Unavailable, for example for a damaged archive. After an error nothing has
+    changed.
     """
     state = config.state_dir
     if keep_database and config.meta_dsn is None:
@@ -92,15 +94,15 @@ async def restore(
     place, name = split_source(source)
     target = open_target(place, config.backup_store_file)
     name = name or newest(await target.names(), target.url)
-    there = state.exists()
+    existed = state.exists()
     make_private(state)
     async with AsyncExitStack() as stack:
-        stack.enter_context(_on_this_host(state))
-        if not there:
+        stack.enter_context(_host_errors(state))
+        if not existed:
             stack.callback(_remove_empty, state)
         stack.callback(os.close, hold_lock(state))
         await _clear_interrupted(state)
-        _refuse_served(state)
+        _check_unserved(state)
         stage = state / STAGE
         stage.mkdir(mode=0o700)
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
@@ -111,20 +113,20 @@ async def restore(
             progress(f"Checking {name}")
             manifest = await asyncio.to_thread(_stage, archive, stage)
             progress("Restoring the control database")
-            lost = await _fill(config, stage, archive, now, keep_database=keep_database)
+            losses = await _fill(config, stage, archive, now, keep_database=keep_database)
         try:
             _publish(stage, state)
         except BaseException:
-            _take_back(stage, state)
+            _unpublish(stage, state)
             if config.meta_dsn is not None and not keep_database:
                 await drop_service(config.meta_dsn)
             raise
-    return _told(config, name, manifest, lost)
+    return _summary(config, name, manifest, losses)
 
 
 @contextmanager
-def _on_this_host(state: Path) -> Iterator[None]:
-    """What the host refuses becomes Unavailable."""
+def _host_errors(state: Path) -> Iterator[None]:
+    """Turn an OSError of the body into Unavailable."""
     try:
         yield
     except OSError as error:
@@ -132,7 +134,7 @@ def _on_this_host(state: Path) -> Iterator[None]:
 
 
 def _stage(archive: _Archive, stage: Path) -> Manifest:
-    """Reads all of it, which proves it, and writes the keys into the stage."""
+    """Read the whole archive, which verifies it, and write its files into the stage."""
     manifest, items = archive.open()
     (stage / KEYS).mkdir(mode=0o700)
     for item in items:
@@ -146,7 +148,7 @@ def _stage(archive: _Archive, stage: Path) -> Manifest:
 async def _fill(
     config: Config, stage: Path, archive: _Archive, now: datetime, *, keep_database: bool
 ) -> HostLosses:
-    """The control database: in the stage, or the external one."""
+    """Import the rows into an embedded database in the stage, or into the external one."""
     if config.meta_dsn is not None:
         return await _import(config, config.meta_dsn, archive, now, keep_database=keep_database)
     postgres = EmbeddedPostgres(stage / POSTGRES)
@@ -171,13 +173,13 @@ async def _import(
                     await rows.add(item.table, item.row)
         await rows.finish()
         objects = config.store_file is not None
-        return await rows.discard_host_state(DETAIL, now, objects=objects, settings=OF_THE_HOST)
+        return await rows.discard_host_state(DETAIL, now, objects=objects, settings=HOST_SETTINGS)
 
 
 def _publish(stage: Path, state: Path) -> None:
-    """Moves the pieces to their places; `instance` makes it a service."""
+    """Move the pieces into place. The last one, `instance`, completes the service."""
     for name in CATALOGS:
-        # One that the operator has put there already stays.
+        # An existing file of the operator takes precedence.
         with suppress(FileExistsError, FileNotFoundError):
             (state / name).hardlink_to(stage / name)
     for name in (POSTGRES, KEYS, INSTANCE):
@@ -186,7 +188,7 @@ def _publish(stage: Path, state: Path) -> None:
             sync_directory(state)
 
 
-def _take_back(stage: Path, state: Path) -> None:
+def _unpublish(stage: Path, state: Path) -> None:
     (state / INSTANCE).unlink(missing_ok=True)
     for name in CATALOGS:
         with suppress(FileNotFoundError):
@@ -197,47 +199,46 @@ def _take_back(stage: Path, state: Path) -> None:
 
 
 async def _clear_interrupted(state: Path) -> None:
-    """Removes what a restore left that was killed. It never had an `instance`."""
+    """Remove the remains of a killed restore, which never has an `instance`."""
     stage = state / STAGE
     if not stage.exists():
         return
     if not (state / INSTANCE).exists():
         await EmbeddedPostgres(stage / POSTGRES).stop()
-        _take_back(stage, state)
+        _unpublish(stage, state)
     shutil.rmtree(stage)
 
 
-def _refuse_served(state: Path) -> None:
-    there = [name for name in _SERVICE if (state / name).exists()]
-    if there:
+def _check_unserved(state: Path) -> None:
+    names = [name for name in _SERVICE_FILES if (state / name).exists()]
+    if names:
         raise Conflict(
-            f"{state} has a service already ({', '.join(there)}): give a --state-dir that was "
+            f"{state} has a service already ({', '.join(names)}): give a --state-dir that was "
             "never served, or move that one away"
         )
 
 
 def _remove_empty(state: Path) -> None:
-    """Undoes the making of the state directory, unless something is in it now."""
+    """Remove the new state directory, unless it contains something."""
     if {path.name for path in state.iterdir()} <= {LOCK}:
         (state / LOCK).unlink(missing_ok=True)
         state.rmdir()
 
 
-def _told(config: Config, name: str, manifest: Manifest, lost: HostLosses) -> list[str]:
+def _summary(config: Config, name: str, manifest: Manifest, losses: HostLosses) -> list[str]:
     lines = [
         f"restored {name}, made {manifest.made}, into {config.state_dir}",
-        f"  {lost.boxes} boxes, whose disks were lost: each starts anew from its image when it is "
-        "used",
+        f"  {losses.boxes} boxes, whose disks were lost: each starts from its image at its next use",
     ]
-    if lost.boxes:
+    if losses.boxes:
         lines.append(
-            "  boxes that nobody uses are removed --idle-reap after the start, names and deadlines "
-            "with them: give a long one, for example --idle-reap 30d, until their owners came"
+            "  unused boxes are removed --idle-reap after the start, with their names and "
+            "deadlines: give a long time, for example --idle-reap 30d, until their owners return"
         )
-    if lost.snapshots:
-        lines.append(f"  {lost.snapshots} snapshots were on the lost disks and are forgotten")
-    if lost.drives:
+    if losses.snapshots:
+        lines.append(f"  {losses.snapshots} snapshots were on the lost disks and are removed")
+    if losses.drives:
         lines.append(
-            f"  {lost.drives} drives (/wrk) are in no store that is given here and begin empty"
+            f"  {losses.drives} drives (/wrk) start empty, because no store with their files is given"
         )
     return [*lines, f"next: boxd serve --state-dir {config.state_dir} with the flags as before"]

@@ -1,7 +1,7 @@
 """Archives in an S3 bucket below a prefix: `s3://BUCKET/PREFIX`.
 
-Endpoint, region and credential come from a file like that of `--store-file`; the bucket is the
-URL's. An object appears when its upload is complete, so there is nothing to rename.
+Endpoint, region and credential come from a file in the format of `--store-file`. The URL names the
+bucket. An object appears only when its upload is complete, so no rename is needed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from boxd.workspaces.credentials import ExternalStore
 
 PART = 16 << 20
-"""Bytes above which an archive is sent in parts of that size."""
+"""A larger archive is sent in parts of this size, in bytes."""
 TIMEOUT = 60
-"""Seconds that a request may stand still."""
+"""Seconds without progress after which a request fails."""
 READ = 1 << 20
 
 
 class S3Target:
-    """See the module. Each call makes its own connections; backups are rare."""
+    """A target in a bucket. Each call opens its own connections, because backups are rare."""
 
     def __init__(self, url: str, store: ExternalStore, *, part: int = PART) -> None:
-        """Raises BadRequest for a URL without bucket. `part` 5 MiB or more."""
+        """Raises BadRequest for a URL without a bucket. `part` must be at least 5 MiB."""
         split = urlsplit(url)
         if not split.netloc or split.query or split.fragment:
             raise BadRequest(f"{url} is not s3://BUCKET/PREFIX")
@@ -46,11 +46,11 @@ class S3Target:
 
     @property
     def url(self) -> str:
-        """The URL; the credential is not in it."""
+        """The URL, without the credential."""
         return f"{SCHEME}{self._bucket}/{self._prefix}".rstrip("/")
 
     async def put(self, name: str, file: BinaryIO) -> None:
-        """See Target. Compares the length that the store then tells."""
+        """Store an archive, and check the length that the store reports."""
         size = os.fstat(file.fileno()).st_size
         where = {"Bucket": self._bucket, "Key": self._prefix + name}
         if size <= self._part:
@@ -59,15 +59,16 @@ class S3Target:
         else:
             await self._put_parts(where, file)
         async with self._client("look at") as client:
-            found = await client.head_object(**where)
-        if found["ContentLength"] != size:
-            raise Unavailable(f"{self.url} kept {found['ContentLength']} of {size} bytes of {name}")
+            head = await client.head_object(**where)
+        stored = head["ContentLength"]
+        if stored != size:
+            raise Unavailable(f"{self.url} stored {stored} of {size} bytes of {name}; try again")
 
     async def _put_parts(self, where: dict[str, str], file: BinaryIO) -> None:
-        """What fails is given up there, so that no part stays behind."""
+        """Upload in parts. A failure aborts the upload, so that no part remains in the store."""
         async with self._client("write to") as client:
-            made = await client.create_multipart_upload(**where)
-            upload = where | {"UploadId": made["UploadId"]}
+            answer = await client.create_multipart_upload(**where)
+            upload = where | {"UploadId": answer["UploadId"]}
             parts: list[dict[str, object]] = []
             try:
                 while data := file.read(self._part):
@@ -81,47 +82,50 @@ class S3Target:
                 raise
 
     async def names(self) -> list[str]:
-        """See Target."""
-        found: list[str] = []
+        """List the archives, oldest first."""
+        names: list[str] = []
         async with self._client("list") as client:
             pages = client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix
             )
             async for page in pages:
-                found += [
-                    str(one["Key"]).removeprefix(self._prefix) for one in page.get("Contents", [])
-                ]
-        return archive_names(found)
+                objects = page.get("Contents", [])
+                names += [str(entry["Key"]).removeprefix(self._prefix) for entry in objects]
+        return archive_names(names)
 
     async def get(self, name: str, file: BinaryIO) -> None:
-        """See Target."""
+        """Write an archive into `file`. Raises NotFound if it does not exist."""
         async with self._client("read from", missing=f"there is no backup {self.url}/{name}") as s3:
             answer = await s3.get_object(Bucket=self._bucket, Key=self._prefix + name)
             async for data in answer["Body"].iter_chunks(READ):
                 file.write(data)
 
     async def remove(self, name: str) -> None:
-        """See Target."""
+        """Remove an archive, if it exists."""
         async with self._client("delete from") as client:
             await client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     @asynccontextmanager
     async def _client(self, step: str, missing: str | None = None) -> AsyncIterator[Any]:
-        """A client; what the store refuses within becomes Unavailable, `missing` NotFound."""
+        """Yield a client. Errors of the store become Unavailable.
+
+        A missing object becomes NotFound with the text `missing`, if that is given.
+        """
         options = AioConfig(
             connect_timeout=TIMEOUT,
             read_timeout=TIMEOUT,
             retries={"total_max_attempts": 4},
             signature_version="s3v4",
-            # Lengths are compared and archives prove themselves; not every store knows checksums.
+            # Not every store supports checksums. `put` compares lengths, and reading an archive
+            # verifies its content.
             request_checksum_calculation="when_required",
         )
-        admin, place = self._store.admin, self._store.target
+        admin, target = self._store.admin, self._store.target
         try:
             async with aioboto3.Session().client(
                 "s3",
-                endpoint_url=place.endpoint,
-                region_name=place.region,
+                endpoint_url=target.endpoint,
+                region_name=target.region,
                 aws_access_key_id=admin.access_key,
                 aws_secret_access_key=admin.secret.reveal(),
                 config=options,

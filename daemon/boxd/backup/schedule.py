@@ -1,7 +1,7 @@
-"""Backups that the service makes by itself, every so often, with failures repeated sooner.
+"""Scheduled backups of the service. A failed backup is repeated sooner.
 
-Critical section: none; one task, one backup after the other. When the next is due is told by the
-noted outcome of the last one, so restarts neither skip nor multiply backups.
+Critical section: none; one task makes one backup after the other. The recorded outcome of the last
+backup decides when the next is due, so restarts neither skip nor repeat backups.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from boxd.backup.creation import BackupJob
 
 RETRY = timedelta(minutes=10)
-"""After a failure, if backups are not made more often anyway."""
+"""Time until a failed backup is repeated, if the period is not shorter."""
 LOOK = 30.0
-"""Seconds after which the clock on the wall is asked again: it may have been set."""
+"""Seconds after which the wall clock is read again, because it may have been set."""
 
 _log = logging.getLogger(__name__)
 
 
 class BackupSchedule:
-    """See the module."""
+    """Makes the backups of `job` with the period `every`."""
 
     def __init__(self, job: BackupJob, every: timedelta, *, retry: timedelta = RETRY) -> None:
         self._job = job
@@ -36,40 +36,40 @@ class BackupSchedule:
         self._tasks = BackgroundTasks()
 
     def start(self) -> None:
-        """Begins, in the background; it goes on through failures."""
+        """Start in the background. Failures do not end it."""
         self._tasks.start(self._repeat(), name="backups")
 
     async def close(self) -> None:
-        """Ends it; a backup under way is given up and leaves nothing. Idempotent."""
+        """Stop. A running backup is abandoned and leaves nothing. Idempotent."""
         await self._tasks.close()
 
-    def left(self) -> timedelta:
-        """Until the next one is due; zero or less: now."""
+    def time_left(self) -> timedelta:
+        """Return the time until the next backup is due; zero or less means now."""
         job = self._job
-        known = status.load(job.state).get(job.target.url, status.Status())
+        last = status.load(job.state).get(job.target.url, status.Status())
         now = job.clock.now()
-        if known.failed is not None:
-            return self._ahead(known.failed + self._retry - now, self._retry)
-        if known.succeeded is not None:
-            return self._ahead(known.succeeded + self._every - now, self._every)
+        if last.failed is not None:
+            return self._bounded(last.failed + self._retry - now, self._retry)
+        if last.succeeded is not None:
+            return self._bounded(last.succeeded + self._every - now, self._every)
         return timedelta(0)
 
     @staticmethod
-    def _ahead(left: timedelta, longest: timedelta) -> timedelta:
-        """A mark in the future was made before the clock was set back: it tells nothing."""
-        return timedelta(0) if left > longest else left
+    def _bounded(delay: timedelta, longest: timedelta) -> timedelta:
+        # A longer delay means that the last backup is dated in the future: the clock was set back.
+        return timedelta(0) if delay > longest else delay
 
     async def _repeat(self) -> None:
         while True:
-            left = self.left().total_seconds()
-            if left > 0:
-                await asyncio.sleep(min(left, LOOK))
+            delay = self.time_left().total_seconds()
+            if delay > 0:
+                await asyncio.sleep(min(delay, LOOK))
                 continue
             try:
-                made = await self._job.run()
+                backup = await self._job.run()
             except BoxdError as error:
                 _log.error("backup to %s failed: %s", self._job.target.url, error)
             else:
-                _log.info("backup made: %s", made.told())
-            # Also when its outcome could not be noted.
+                _log.info("backup made: %s", backup.summary())
+            # If the outcome cannot be recorded, this sleep prevents an endless loop of backups.
             await asyncio.sleep(min(self._retry.total_seconds(), LOOK))

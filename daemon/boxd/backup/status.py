@@ -1,6 +1,6 @@
-"""How the last backups went, by target: `backups.json` in the state directory.
+"""The outcome of the last backup to each target: `backups.json` in the state directory.
 
-A file and not a row, so that a database that is out does not keep `boxd doctor` from telling it.
+This is a file and not a row, so that `boxd doctor` reports it also while the database is down.
 """
 
 from __future__ import annotations
@@ -20,37 +20,40 @@ FILE = "backups.json"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Of one target. `every`: how often the service makes one there; None: when somebody asks."""
+    """The outcome of one target.
+
+    `every` is the period of the service's backups there (None: only on request).
+    """
 
     succeeded: datetime | None = None
     archive: str = ""
     failed: datetime | None = None
-    """Of a failure after the last success; None: the last one succeeded."""
+    """Time of a failure after the last success; None: the last backup succeeded."""
     why: str = ""
     every: timedelta | None = None
 
 
 def load(state: Path) -> dict[str, Status]:
-    """What is known, by URL of the target; nothing when the file is missing or damaged."""
+    """Return the outcomes by URL of the target. A missing or damaged file is as good as empty."""
     try:
-        found = json.loads((state / FILE).read_text(encoding="utf-8"))
-        return {url: _status(row) for url, row in found.items()}
+        rows = json.loads((state / FILE).read_text(encoding="utf-8"))
+        return {url: _status(row) for url, row in rows.items()}
     except (OSError, ValueError, TypeError, AttributeError, KeyError):
-        return {}  # then the next backup is made at once
+        return {}  # the next backup is then due at once
 
 
-def note(state: Path, url: str, status: Status) -> None:
-    """Replaces what is known of a target. Raises OSError."""
-    known = load(state) | {url: status}
+def save(state: Path, url: str, status: Status) -> None:
+    """Replace the outcome of a target. Raises OSError."""
+    statuses = load(state) | {url: status}
     rows = {
         name: {
-            "succeeded": _text(one.succeeded),
-            "archive": one.archive,
-            "failed": _text(one.failed),
-            "why": one.why,
-            "every_s": None if one.every is None else one.every.total_seconds(),
+            "succeeded": _text(entry.succeeded),
+            "archive": entry.archive,
+            "failed": _text(entry.failed),
+            "why": entry.why,
+            "every_s": None if entry.every is None else entry.every.total_seconds(),
         }
-        for name, one in known.items()
+        for name, entry in statuses.items()
     }
     write_private(state / FILE, json.dumps(rows, indent=1).encode())
 

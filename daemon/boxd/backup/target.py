@@ -1,6 +1,6 @@
-"""Where archives are kept: a directory, or a bucket with a prefix (`boxd.backup.s3`).
+"""Targets of backups: a directory, or a bucket with a prefix (`boxd.backup.s3`).
 
-An archive appears there under its name when it is whole, never before. Names sort by time:
+An archive appears under its name only when it is complete. Names sort by time:
 `boxd-<instance>-<UTC time>.backup`.
 """
 
@@ -22,68 +22,71 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = re.compile(r"boxd-([0-9a-f]{8})-[0-9]{8}T[0-9]{12}Z\.backup")
-"""Names of archives; group 1 tells the installation."""
+"""Names of archives. Group 1 is the start of the id of the installation."""
 SCHEME = "s3://"
-"""Of the URLs of buckets."""
+"""Start of the URL of a bucket."""
 SUFFIX = ".backup"
 UNFINISHED = ".part"
 ABANDONED_S = 86400.0
-"""Age at which an unfinished archive is not being written any more."""
+"""Age in seconds after which an unfinished archive counts as abandoned."""
 
 
 class Target(Protocol):
-    """Keeps archives. Every method raises Unavailable naming the place and what it said."""
+    """Stores archives. Every method raises Unavailable with the place and its error."""
 
     @property
     def url(self) -> str:
-        """How people name it; holds no secret."""
+        """The name for users. Contains no secret."""
         ...
 
     async def put(self, name: str, file: BinaryIO) -> None:
-        """Keeps all of `file` as `name`, durably; on failure there is no such name."""
+        """Store `file` durably as `name`. After a failure the name does not exist."""
         ...
 
     async def names(self) -> list[str]:
-        """Names of all archives, oldest first."""
+        """List all archives, oldest first."""
         ...
 
     async def get(self, name: str, file: BinaryIO) -> None:
-        """Writes an archive into `file`. NotFound when there is none of that name."""
+        """Write an archive into `file`. Raises NotFound if it does not exist."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Removes an archive; no error if it is gone."""
+        """Remove an archive, if it exists."""
         ...
 
 
 class DirectoryTarget:
-    """A directory, which must be there: what is not mounted is not made on the host's own disk."""
+    """An existing directory.
+
+    It is never created: if a mount is missing, the archives must not go to the host's own disk.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
 
     @property
     def url(self) -> str:
-        """Its path."""
+        """The path of the directory."""
         return str(self._directory)
 
     async def put(self, name: str, file: BinaryIO) -> None:
-        """See Target. Mode 0600."""
+        """Store an archive with mode 0600."""
         await asyncio.to_thread(self._put, name, file)
 
     async def names(self) -> list[str]:
-        """See Target."""
+        """List the archives, oldest first."""
         try:
             return archive_names(os.listdir(self._directory))
         except OSError as error:
             raise self._failed(error) from None
 
     async def get(self, name: str, file: BinaryIO) -> None:
-        """See Target."""
+        """Write an archive into `file`. Raises NotFound if it does not exist."""
         await asyncio.to_thread(self._get, name, file)
 
     async def remove(self, name: str) -> None:
-        """See Target."""
+        """Remove an archive, if it exists."""
         try:
             (self._directory / name).unlink(missing_ok=True)
         except OSError as error:
@@ -115,8 +118,8 @@ class DirectoryTarget:
     def _get(self, name: str, file: BinaryIO) -> None:
         path = self._directory / name
         try:
-            with path.open("rb") as kept:
-                shutil.copyfileobj(kept, file)
+            with path.open("rb") as archive:
+                shutil.copyfileobj(archive, file)
         except FileNotFoundError:
             raise NotFound(f"there is no backup {path}") from None
         except OSError as error:
@@ -124,24 +127,27 @@ class DirectoryTarget:
 
     def _failed(self, error: OSError) -> Unavailable:
         if isinstance(error, FileNotFoundError):
-            text = "there is no such directory; make it, or mount what it is on"
+            text = "there is no such directory; create it, or mount its file system"
         else:
             text = error.strerror or type(error).__name__
         return Unavailable(f"backups in {self._directory}: {text}")
 
 
 def archive_name(instance: str, when: datetime) -> str:
-    """The name of a new archive."""
+    """Return the name of a new archive."""
     return f"boxd-{instance[:8]}-{when:%Y%m%dT%H%M%S%fZ}{SUFFIX}"
 
 
 def archive_names(names: Iterable[str]) -> list[str]:
-    """What of some names are archives, oldest first."""
-    return sorted((name for name in names if NAME.fullmatch(name)), key=_age)
+    """Return the names of archives among `names`, oldest first."""
+    return sorted((name for name in names if NAME.fullmatch(name)), key=_date)
 
 
 def newest(names: list[str], where: str) -> str:
-    """The archive to restore when none was named: NotFound, and Conflict between services."""
+    """Return the archive to restore if the user names none.
+
+    Raises NotFound without archives, and Conflict if they belong to several services.
+    """
     if not names:
         raise NotFound(f"there is no backup in {where}")
     instances = sorted({name.split("-")[1] for name in names})
@@ -153,34 +159,37 @@ def newest(names: list[str], where: str) -> str:
     return names[-1]
 
 
-def superfluous(names: list[str], made: str, keep: int) -> list[str]:
-    """What retention removes: of this service's archives all but the newest `keep`.
+def expired(names: list[str], newest_name: str, keep: int) -> list[str]:
+    """Return the archives to remove: all of this service except the newest `keep`.
 
-    Never the one that was `made` just now, whatever times the others have.
+    The archive `newest_name`, which was just made, always stays, whatever its date.
     """
-    own = _of_the_service(names, made)
-    return [name for name in own[: max(0, len(own) - keep)] if name != made]
+    own = _same_service(names, newest_name)
+    return [name for name in own[: max(0, len(own) - keep)] if name != newest_name]
 
 
-def later(names: list[str], made: str) -> list[str]:
-    """Archives of this service with a time after that of the one that was `made` just now."""
-    return [name for name in _of_the_service(names, made) if _age(name) > _age(made)]
+def dated_after(names: list[str], newest_name: str) -> list[str]:
+    """Return the archives of this service with a later date than the one just made."""
+    return [name for name in _same_service(names, newest_name) if _date(name) > _date(newest_name)]
 
 
-def _of_the_service(names: list[str], made: str) -> list[str]:
-    instance = made.split("-")[1]
-    return [name for name in names if name.startswith(f"boxd-{instance}-")]
+def _same_service(names: list[str], name: str) -> list[str]:
+    instance = name.split("-")[1]
+    return [other for other in names if other.startswith(f"boxd-{instance}-")]
 
 
 def split_source(source: str) -> tuple[str, str | None]:
-    """A place, and the archive in it that is meant; None: the newest."""
+    """Split `source` into a place and the name of an archive; None: the newest archive."""
     if source.endswith(SUFFIX):
         place, slash, name = source.rpartition("/")
         if not NAME.fullmatch(name):
-            raise BadRequest(f"{source} is not named as backups of boxd are")
+            raise BadRequest(
+                f"{source} is not named like a backup of boxd (boxd-ID-TIME{SUFFIX}): "
+                "give its original name"
+            )
         return place if slash else ".", name
     return source, None
 
 
-def _age(name: str) -> str:
+def _date(name: str) -> str:
     return name.split("-", 2)[2]

@@ -1,4 +1,4 @@
-"""A target by its name: a path, or an s3:// URL with a file that has the credential."""
+"""Opens a target by its path or s3:// URL. A file holds the credential for S3."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 def open_target(url: str, store_file: Path | None) -> Target:
-    """The target of a path or URL. BadRequest; Unavailable names what is wrong with the file."""
+    """Return the target at a path or URL.
+
+    Raises BadRequest for an unsupported URL, and Unavailable if the credential file is wrong.
+    """
     if url.startswith(SCHEME):
         if store_file is None:
             raise BadRequest(
                 f"{url} needs --backup-store-file FILE: JSON (mode 0600) with endpoint, bucket, "
                 "region and admin credential, as for --store-file"
             )
-        # Its client takes long to load (see CONTRIBUTING): only who uses it waits for that.
+        # The import of the S3 client is slow (see CONTRIBUTING), so only its users pay for it.
         from boxd.backup.s3 import S3Target
 
         return S3Target(url, ExternalStore.from_file(store_file))

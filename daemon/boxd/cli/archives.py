@@ -59,7 +59,7 @@ async def _backup(config: Config, to: str, keep: int | None) -> str:
     async with _database(config) as dsn:
         job = BackupJob(config.state_dir, dsn, target, key, SystemClock(), keep)
         backup = await job.run()
-    return f"made {backup.told()}"
+    return f"made {backup.summary()}"
 
 
 @asynccontextmanager

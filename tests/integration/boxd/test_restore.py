@@ -360,7 +360,7 @@ async def test_a_clock_that_was_ahead_costs_no_new_archive(
     ahead = [archive_name(INSTANCE, CLOCK.now() + timedelta(days=days)) for days in (365, 366)]
     for name in ahead:
         (plane.kept / name).touch()
-    with assert_logs("2 backups have a time to come"):
+    with assert_logs("2 backups are dated in the future"):
         made = [(await plane.job(keep=2).run()).name for _ in range(2)]
     assert {path.name for path in plane.kept.iterdir()} == {*ahead, made[1]}
 

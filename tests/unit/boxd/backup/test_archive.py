@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from boxd.backup.archive import CONTENT, ArchiveWriter, Manifest, Row, StateFile, read_archive
-from boxd.backup.encryption import CHUNK, SealingWriter
+from boxd.backup.encryption import CHUNK, EncryptingWriter
 from boxd.backup.keyfile import Key
 from boxd.errors import Unavailable
 
@@ -41,7 +41,7 @@ def written(manifest: Manifest = MANIFEST, *items: StateFile | Row) -> io.BytesI
 def of_lines(*lines: bytes) -> io.BytesIO:
     """An archive of lines that our writer would not write."""
     file = io.BytesIO()
-    writer = SealingWriter(file, KEY)
+    writer = EncryptingWriter(file, KEY)
     writer.write(b"".join(line + b"\n" for line in lines))
     writer.finish()
     file.seek(0)

@@ -16,8 +16,8 @@ from boxd.backup.encryption import (
     PROOF,
     SALT,
     TAG,
-    OpeningReader,
-    SealingWriter,
+    DecryptingReader,
+    EncryptingWriter,
 )
 from boxd.backup.keyfile import Key
 from boxd.errors import Unavailable
@@ -31,7 +31,7 @@ STEP = CHUNK + TAG
 def sealed(*pieces: bytes, key: Key = KEY) -> bytes:
     """An archive of some bytes."""
     file = io.BytesIO()
-    writer = SealingWriter(file, key)
+    writer = EncryptingWriter(file, key)
     for piece in pieces:
         writer.write(piece)
     writer.finish()
@@ -40,7 +40,7 @@ def sealed(*pieces: bytes, key: Key = KEY) -> bytes:
 
 def opened(data: bytes, key: Key = KEY) -> bytes:
     """Its bytes, read to the proven end."""
-    return io.BufferedReader(OpeningReader(io.BytesIO(data), key, "a.backup")).read()
+    return io.BufferedReader(DecryptingReader(io.BytesIO(data), key, "a.backup")).read()
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 7])
@@ -145,7 +145,7 @@ def test_chunks_of_another_archive_do_not_fit() -> None:
 def test_nothing_of_a_damaged_chunk_is_read() -> None:
     data = bytearray(sealed(bytes(CHUNK), b"end"))
     data[-1] ^= 1
-    reader = OpeningReader(io.BytesIO(bytes(data)), KEY, "a.backup")
+    reader = DecryptingReader(io.BytesIO(bytes(data)), KEY, "a.backup")
     assert reader.read(CHUNK) == bytes(CHUNK)
     with pytest.raises(Unavailable):
         reader.read(1)
@@ -153,6 +153,6 @@ def test_nothing_of_a_damaged_chunk_is_read() -> None:
 
 def test_an_archive_that_was_not_finished_is_cut_off() -> None:
     file = io.BytesIO()
-    SealingWriter(file, KEY).write(bytes(2 * CHUNK))
+    EncryptingWriter(file, KEY).write(bytes(2 * CHUNK))
     with pytest.raises(Unavailable, match="cut off"):
         opened(file.getvalue())

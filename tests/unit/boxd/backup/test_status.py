@@ -30,10 +30,10 @@ def test_outcomes_are_kept_by_target(tmp_path: Path) -> None:
     assert status.load(tmp_path) == {}
     one = Status(succeeded=NOW, archive="a.backup", every=DAY)
     two = Status(failed=NOW, why="disk full")
-    status.note(tmp_path, "/mnt/one", one)
-    status.note(tmp_path, "s3://two", two)
+    status.save(tmp_path, "/mnt/one", one)
+    status.save(tmp_path, "s3://two", two)
     assert status.load(tmp_path) == {"/mnt/one": one, "s3://two": two}
-    status.note(tmp_path, "/mnt/one", replace(one, failed=NOW))
+    status.save(tmp_path, "/mnt/one", replace(one, failed=NOW))
     assert status.load(tmp_path)["/mnt/one"].failed == NOW
 
 
@@ -49,8 +49,8 @@ def left(state: Path, known: Status | None) -> timedelta:
     clock.wall = NOW
     job = BackupJob(state, "", DirectoryTarget(Path("/mnt")), cast("Key", None), clock, every=DAY)
     if known is not None:
-        status.note(state, "/mnt", known)
-    return BackupSchedule(job, DAY, retry=10 * MINUTE).left()
+        status.save(state, "/mnt", known)
+    return BackupSchedule(job, DAY, retry=10 * MINUTE).time_left()
 
 
 def test_the_next_backup_is_due_by_the_outcome_of_the_last(tmp_path: Path) -> None:
@@ -75,13 +75,13 @@ def check(state: Path) -> doctor.Check:
 def test_doctor_tells_failed_and_missed_backups(tmp_path: Path) -> None:
     assert check(tmp_path).ok
     assert "no backup yet" in check(tmp_path).finding
-    status.note(tmp_path, "/mnt/a", Status(succeeded=NOW, archive="a.backup", every=DAY))
+    status.save(tmp_path, "/mnt/a", Status(succeeded=NOW, archive="a.backup", every=DAY))
     assert check(tmp_path).ok
     assert "a.backup in /mnt/a" in check(tmp_path).finding
-    status.note(tmp_path, "/mnt/a", Status(succeeded=NOW - 3 * DAY, archive="a", every=DAY))
+    status.save(tmp_path, "/mnt/a", Status(succeeded=NOW - 3 * DAY, archive="a", every=DAY))
     assert not check(tmp_path).ok
     assert status.FILE in check(tmp_path).remedy
-    status.note(tmp_path, "/mnt/a", Status(succeeded=NOW, failed=NOW, why="no room", every=DAY))
+    status.save(tmp_path, "/mnt/a", Status(succeeded=NOW, failed=NOW, why="no room", every=DAY))
     missed = check(tmp_path)
     assert (missed.ok, missed.needed) == (False, False)
     assert "no room" in missed.finding

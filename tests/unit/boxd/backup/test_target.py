@@ -22,10 +22,10 @@ from boxd.backup.target import (
     Target,
     archive_name,
     archive_names,
-    later,
+    dated_after,
+    expired,
     newest,
     split_source,
-    superfluous,
 )
 from boxd.backup.target_url import open_target
 from boxd.errors import BadRequest, Conflict, NotFound, Unavailable
@@ -139,9 +139,9 @@ async def test_what_a_killed_backup_left_goes_with_a_later_one(tmp_path: Path) -
 
 async def test_a_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:
     target = DirectoryTarget(tmp_path / "mnt")
-    with pytest.raises(Unavailable, match="mount what it is on"):
+    with pytest.raises(Unavailable, match="mount its file system"):
         await put(target, archive_name(OURS, WHEN), b"x")
-    with pytest.raises(Unavailable, match="mount what it is on"):
+    with pytest.raises(Unavailable, match="mount its file system"):
         await target.names()
     assert not (tmp_path / "mnt").exists()
 
@@ -186,17 +186,17 @@ def test_the_newest_is_chosen_but_not_between_services() -> None:
 def test_retention_takes_the_oldest_of_this_service_only() -> None:
     ours = [archive_name(OURS, WHEN + timedelta(days=day)) for day in range(4)]
     names = archive_names([*ours, archive_name(THEIRS, WHEN - timedelta(days=9))])
-    assert superfluous(names, ours[3], 3) == ours[:1]
-    assert superfluous(names, ours[3], 4) == []
-    assert superfluous(names, ours[3], 1) == ours[:3]
-    assert later(names, ours[3]) == []
+    assert expired(names, ours[3], 3) == ours[:1]
+    assert expired(names, ours[3], 4) == []
+    assert expired(names, ours[3], 1) == ours[:3]
+    assert dated_after(names, ours[3]) == []
 
 
 def test_retention_spares_what_was_made_before_the_times_of_others() -> None:
     ours = [archive_name(OURS, WHEN + timedelta(days=day)) for day in range(4)]
     names = archive_names([*ours, archive_name(THEIRS, WHEN + timedelta(days=9))])
-    assert superfluous(names, ours[1], 2) == ours[:1]
-    assert later(names, ours[1]) == ours[2:]
+    assert expired(names, ours[1], 2) == ours[:1]
+    assert dated_after(names, ours[1]) == ours[2:]
 
 
 def test_a_source_is_a_place_or_one_archive() -> None:
