@@ -228,7 +228,7 @@ def _remove_empty(state: Path) -> None:
 def _summary(config: Config, name: str, manifest: Manifest, losses: HostLosses) -> list[str]:
     lines = [
         f"restored {name}, made {manifest.made}, into {config.state_dir}",
-        f"  {losses.boxes} boxes, whose disks were lost: each starts from its image at its next use",
+        f"  {losses.boxes} boxes, whose disks were lost: each starts from its image when next used",
     ]
     if losses.boxes:
         lines.append(
@@ -239,6 +239,6 @@ def _summary(config: Config, name: str, manifest: Manifest, losses: HostLosses) 
         lines.append(f"  {losses.snapshots} snapshots were on the lost disks and are removed")
     if losses.drives:
         lines.append(
-            f"  {losses.drives} drives (/wrk) start empty, because no store with their files is given"
+            f"  {losses.drives} drives (/wrk) start empty: no store with their files was given"
         )
     return [*lines, f"next: boxd serve --state-dir {config.state_dir} with the flags as before"]

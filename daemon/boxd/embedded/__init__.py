@@ -1,1 +1,1 @@
-"""PostgreSQL and the object server that the daemon can run itself."""
+"""The PostgreSQL and the object server that the daemon can run itself."""

@@ -1,4 +1,4 @@
-"""Small files of the state directory, written so that a crash leaves the old or the new one."""
+"""Writes small files of the state directory. A crash leaves either the old or the new version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def sync_directory(directory: Path) -> None:
-    """Makes created, renamed and removed names in `directory` durable. Raises OSError."""
+    """Make created, renamed and removed names in `directory` durable. Raises OSError."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -20,7 +20,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_private(path: Path, content: bytes, *, owner: tuple[int, int] | None = None) -> None:
-    """Replaces `path` atomically and durably with a 0600 file. Raises OSError."""
+    """Replace `path` atomically and durably with a file of mode 0600. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600)

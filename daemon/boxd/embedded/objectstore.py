@@ -1,7 +1,7 @@
-"""The embedded object server, seen from the daemon: started, adopted, watched, stopped.
+"""Starts, adopts, supervises and stops the embedded object server.
 
-The process outlives the daemon. It holds a lock on its directory and writes down its pid, start
-time and port; the port stays the same over restarts, because mounts that live on have it.
+The process outlives the daemon. It locks its directory and records its pid, start time and port.
+The port stays the same over restarts, because running mounts use it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ STOP_STEPS = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 ADMIN_KEY = "boxd-admin"
 """Access key of the administrator's credential."""
 TAIL = 2000
+"""Characters of the server's log that an error quotes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectEndpoint:
-    """Where objects are kept, and a credential for all of them."""
+    """The address of the object server, and a credential for all objects."""
 
     url: str
     bucket: str
@@ -48,29 +49,29 @@ class ObjectEndpoint:
 class EmbeddedObjectServer:
     """One object server with its objects below `directory`.
 
-    Critical section: `start`, `stop` and `detach` exclude each other by a lock; between them only
-    the supervisor starts processes.
+    Critical section: a lock serializes `start`, `stop` and `detach`. Between them only the
+    supervisor starts processes.
     """
 
     def __init__(self, directory: Path, *, on_crash: Callable[[str], None] | None = None) -> None:
-        """`on_crash` gets a line when the server ended by itself."""
+        """`on_crash` receives a line for the log when the server has ended by itself."""
         self._directory = directory.absolute()
         self._lock = asyncio.Lock()
-        self._supervisor = Supervisor("the object server", self._launch, on_crash or _nowhere)
+        self._supervisor = Supervisor("the object server", self._launch, on_crash or _ignore)
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running server."""
+        """Process id of the running server; None if it does not run."""
         process = self._supervisor.process
         return None if process is None else process.pid
 
     @property
     def url(self) -> str:
-        """Where it answers, when it runs: the port stays the same over restarts."""
+        """The URL of the server while it runs. The port stays the same over restarts."""
         return f"http://127.0.0.1:{self._last_port()}"
 
     async def start(self) -> ObjectEndpoint:
-        """Starts or adopts the server. Raises Unavailable with the reason."""
+        """Start or adopt the server. Raises Unavailable with the reason."""
         async with self._lock:
             if self._supervisor.process is None:
                 self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,7 +80,7 @@ class EmbeddedObjectServer:
             return await self._endpoint()
 
     async def stop(self) -> None:
-        """Stops the server cleanly. Idempotent; also stops one that a dead daemon left."""
+        """Stop the server cleanly, also one that a dead daemon left running. Idempotent."""
         async with self._lock:
             process = await self._supervisor.release() or self._running()
             if process is not None:
@@ -89,31 +90,31 @@ class EmbeddedObjectServer:
                     process.close()
 
     async def detach(self) -> None:
-        """Stops watching; the server runs on and can be adopted. Idempotent."""
+        """Stop supervising. The server keeps running and can be adopted. Idempotent."""
         async with self._lock:
             process = await self._supervisor.release()
             if process is not None:
                 process.close()
 
     async def issue(self, prefix: str) -> tuple[str, Secret]:
-        """A new credential for the objects below `prefix/`. Raises Unavailable."""
+        """Create a credential for the objects below `prefix/`. Raises Unavailable."""
         access_key, secret = random_hex(16), Secret(random_hex(32))
         await self._add(access_key, secret, prefix + "/")
         return access_key, secret
 
     async def revoke(self, access_key: str) -> None:
-        """Ends a credential at once; an unknown one is no error. Raises Unavailable."""
+        """Revoke a credential at once. An unknown one is not an error. Raises Unavailable."""
         await self._command({"op": "revoke", "access_key": access_key})
 
     async def credentials(self) -> list[tuple[str, str]]:
-        """(access key, prefix) of all credentials. Raises Unavailable."""
-        found = await self._command({"op": "list"})
-        return [(access_key, prefix) for access_key, prefix in found["keys"]]
+        """Return (access key, prefix) of all credentials. Raises Unavailable."""
+        answer = await self._command({"op": "list"})
+        return [(access_key, prefix) for access_key, prefix in answer["keys"]]
 
     # -- process --
 
     def _state(self) -> dict[str, Any] | None:
-        """What the running process wrote down, when it lives."""
+        """Return the state that the running process recorded; None if it is dead."""
         try:
             text = (self._directory / "state.json").read_text(encoding="ascii")
         except FileNotFoundError:
@@ -140,7 +141,7 @@ class EmbeddedObjectServer:
         write_private(path, config.to_json().encode("utf-8"))
         process = Process.spawn(
             [sys.executable, "-I", "-m", "objectserver", str(path)],
-            log=self._directory / "log",
+            log=self._log_file,
         )
         try:
             await self._ready(process)
@@ -158,8 +159,10 @@ class EmbeddedObjectServer:
                 write_private(self._directory / "port", str(state["port"]).encode("ascii"))
                 return
             if await process.wait(POLL):
-                raise Unavailable(f"the object server does not start: {self._last_words()}")
-        raise Unavailable(f"the object server is not ready in {START_TIMEOUT:g} s")
+                raise Unavailable(f"the object server does not start: {self._log_tail()}")
+        raise Unavailable(
+            f"the object server is not ready after {START_TIMEOUT:g} s; see {self._log_file}"
+        )
 
     def _last_port(self) -> int:
         try:
@@ -167,9 +170,12 @@ class EmbeddedObjectServer:
         except FileNotFoundError:
             return 0
 
-    def _last_words(self) -> str:
-        text = (self._directory / "log").read_text(encoding="utf-8", errors="replace")
-        return text[-TAIL:].strip()
+    @property
+    def _log_file(self) -> Path:
+        return self._directory / "log"
+
+    def _log_tail(self) -> str:
+        return self._log_file.read_text(encoding="utf-8", errors="replace")[-TAIL:].strip()
 
     # -- administration --
 
@@ -188,11 +194,11 @@ class EmbeddedObjectServer:
         )
 
     async def _command(self, command: dict[str, str]) -> dict[str, Any]:
-        """One command on the administrator's socket. Raises Unavailable."""
+        """Send a command to the administration socket; return the answer. Raises Unavailable."""
         descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT):
-                # Through the descriptor the path is short, however deep the directory is.
+                # The path through the descriptor is short, however deep the directory is.
                 reader, writer = await asyncio.open_unix_connection(
                     f"/proc/self/fd/{descriptor}/admin"
                 )
@@ -207,12 +213,12 @@ class EmbeddedObjectServer:
         finally:
             os.close(descriptor)
         if not line:
-            raise Unavailable("the object server hung up")
+            raise Unavailable("the object server closed the connection without an answer")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise Unavailable(f"the object server refused a command: {answer['error']}")
         return answer
 
 
-def _nowhere(line: str) -> None:
-    """Takes a line that nobody asked for."""
+def _ignore(line: str) -> None:
+    """Discard a line of a server without `on_crash`."""

@@ -1,11 +1,11 @@
 """A private PostgreSQL server, run from the distribution's binaries.
 
-It runs as an unprivileged user while the state directory may be closed to that user: the daemon
-opens the data and the socket directory and hands both over as inherited descriptors, and the server
-reaches them as `/proc/self/fd/N`, which needs no way through the directories above. No mount
-namespace is involved, so nothing keeps the mounts of boxes alive.
+The server runs as an unprivileged user, which may have no access to the state directory. So the
+daemon opens the data and the socket directory, and the server inherits the descriptors. It reaches
+them as `/proc/self/fd/N`, which needs no access to the directories above. This works without a
+mount namespace, which would keep the mounts of boxes alive.
 
-The server outlives the daemon and is adopted by the next one, known by its working directory.
+The server outlives the daemon. The next daemon finds it by its working directory and adopts it.
 """
 
 from __future__ import annotations
@@ -28,26 +28,29 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START_TIMEOUT = 120.0
-"""Seconds that a start, crash recovery included, may take."""
+"""Seconds for a start, including crash recovery."""
 POLL = 0.02
-"""Seconds between two looks at the server's state while it starts."""
+"""Seconds between two checks of the server's state while it starts."""
 STOP_STEPS = (
     (signal.SIGINT, 60.0),  # fast: ends sessions, writes a checkpoint
     (signal.SIGQUIT, 10.0),  # immediate: recovery at the next start
     (signal.SIGKILL, 10.0),
 )
 BACKEND_MEMORY = 512 * 1024 * 1024
-"""Bytes of private memory of one server process. Any role may set work_mem to 64 GB; this makes it
-an error of its statement (53200), not the end of the machine."""
+"""Bytes of private memory of one server process.
+
+Any role may set work_mem to 64 GB. With this limit the statement fails (53200), and the machine
+keeps its memory.
+"""
 TAIL = 2000
-"""Bytes of the server's own output that an error text quotes."""
+"""Bytes of the server's output that an error quotes."""
 
 
 class EmbeddedPostgres:
     """One private server with its cluster below `directory`.
 
-    Critical section: `start`, `stop` and `detach` exclude each other by a lock; between them only
-    the supervisor starts processes.
+    Critical section: a lock serializes `start`, `stop` and `detach`. Between them only the
+    supervisor starts processes.
     """
 
     def __init__(
@@ -57,14 +60,14 @@ class EmbeddedPostgres:
         on_crash: Callable[[str], None] | None = None,
         distribution: Path = DISTRIBUTION,
     ) -> None:
-        """`on_crash` gets a line when the server ended by itself."""
+        """`on_crash` receives a line for the log when the server has ended by itself."""
         self._cluster = Cluster(directory, distribution)
         self._lock = asyncio.Lock()
-        self._supervisor = Supervisor("PostgreSQL", self._launch, on_crash or _nowhere)
+        self._supervisor = Supervisor("PostgreSQL", self._launch, on_crash or _ignore)
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running server."""
+        """Process id of the running server; None if it does not run."""
         process = self._supervisor.process
         return None if process is None else process.pid
 
@@ -75,19 +78,19 @@ class EmbeddedPostgres:
 
     @property
     def note(self) -> str | None:
-        """What the operator should know about the place of the socket, or None."""
+        """A note for the operator about the path of the socket, or None."""
         cluster = self._cluster
         if cluster.client_directory == cluster.sockets:
             return None
         return (
-            f"{cluster.sockets} is too deep for a Unix socket; "
-            f"PostgreSQL is reached at {cluster.client_directory}"
+            f"the path {cluster.sockets} is too long for a Unix socket; "
+            f"the socket of PostgreSQL is in {cluster.client_directory}"
         )
 
     async def start(self) -> str:
-        """Makes the cluster if needed, starts or adopts the server; the superuser's DSN.
+        """Create the cluster if needed, start or adopt the server; return the superuser's DSN.
 
-        Raises Unavailable with the remedy when PostgreSQL is not installed or does not start.
+        Raises Unavailable with the remedy if PostgreSQL is not installed or does not start.
         """
         async with self._lock:
             if self._supervisor.process is None:
@@ -98,35 +101,35 @@ class EmbeddedPostgres:
             return self.dsn()
 
     async def stop(self) -> None:
-        """Stops the server cleanly. Idempotent; also stops one that a dead daemon left."""
+        """Stop the server cleanly, also one that a dead daemon left running. Idempotent."""
         async with self._lock:
             process = await self._supervisor.release()
             if process is None and (pid := self._running()) is not None:
-                process = _hold(pid)
+                process = _open(pid)
             if process is not None:
                 try:
                     await process.end(STOP_STEPS)
                 finally:
                     process.close()
-            # Also what a start that was interrupted has left.
+            # An interrupted start may have left processes, too.
             await self._end_orphans()
             self._cluster.remove_link()
 
     async def detach(self) -> None:
-        """Stops watching; the server runs on and can be adopted. Idempotent."""
+        """Stop supervising. The server keeps running and can be adopted. Idempotent."""
         async with self._lock:
             process = await self._supervisor.release()
             if process is not None:
                 process.close()
 
     def dsn(self, database: str = DATABASE) -> str:
-        """Connection string of the superuser. Contains the password."""
+        """Return the connection string of the superuser, with the password."""
         return self._cluster.dsn(database)
 
     # -- process --
 
     def _running(self) -> int | None:
-        """Pid of a living postmaster on our data directory."""
+        """Return the pid of the postmaster of our data directory; None if it is dead."""
         pid = self._pid_file()[0]
         return int(pid) if pid.isdigit() and int(pid) in self._processes() else None
 
@@ -134,7 +137,10 @@ class EmbeddedPostgres:
         return processes_in(self.data, "postgres") if self.data.exists() else []
 
     def _pid_file(self) -> list[str]:
-        """Lines of postmaster.pid: pid, data directory, start time, port, ..., status (8th)."""
+        """Return the lines of postmaster.pid.
+
+        They are: pid, data directory, start time, port, ..., and the status as the 8th.
+        """
         try:
             text = (self.data / "postmaster.pid").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -143,7 +149,7 @@ class EmbeddedPostgres:
 
     async def _adopt(self) -> Process | None:
         pid = self._running()
-        process = None if pid is None else _hold(pid)
+        process = None if pid is None else _open(pid)
         if process is not None:
             process.signal(signal.SIGHUP)  # the configuration may have changed
             await self._ready(process)
@@ -156,7 +162,7 @@ class EmbeddedPostgres:
         with inherited(cluster.data) as data, inherited(cluster.sockets) as sockets:
             process = Process.spawn(
                 [
-                    # Inherited by every process of the server; shared buffers do not count.
+                    # Every process of the server inherits the limit. Shared buffers do not count.
                     *("prlimit", f"--data={BACKEND_MEMORY}", "--"),
                     str(cluster.binaries() / "postgres"),
                     f"-D/proc/self/fd/{data}",
@@ -175,7 +181,7 @@ class EmbeddedPostgres:
         return process
 
     async def _ready(self, process: Process) -> None:
-        """Waits until the server accepts connections. Raises Unavailable."""
+        """Wait until the server accepts connections. Raises Unavailable."""
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT
         while asyncio.get_running_loop().time() < deadline:
             lines = self._pid_file()
@@ -183,21 +189,22 @@ class EmbeddedPostgres:
                 return
             if await process.wait(POLL):
                 break
-        problem = self._last_words() if not process.alive else f"not ready in {START_TIMEOUT:g} s"
+        problem = self._log_tail() if not process.alive else f"not ready in {START_TIMEOUT:g} s"
         raise Unavailable(f"PostgreSQL does not start: {problem}")
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         with (self._cluster.directory / "log").open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - TAIL))
             return file.read().decode("utf-8", "replace").strip()
 
     async def _end_orphans(self) -> None:
-        """Ends server processes whose postmaster died; a new one refuses to start beside them.
+        """Kill server processes whose postmaster died, and remove their lock files.
 
-        They hold no acknowledged change that is not in the write-ahead log. Then the dead server's
-        lock files go too: a new server would take any process of its user that got the same number
-        for a living one. Raises Unavailable.
+        A new postmaster does not start beside such processes. All acknowledged changes are in the
+        write-ahead log, so nothing is lost. The lock files hold the pid of the dead postmaster. If
+        another process of the same user gets that pid, a new server takes it for a running one.
+        Raises Unavailable.
         """
         deadline = asyncio.get_running_loop().time() + START_TIMEOUT
         while orphans := self._processes():
@@ -205,7 +212,10 @@ class EmbeddedPostgres:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             if asyncio.get_running_loop().time() > deadline:
-                raise Unavailable(f"processes {orphans} of a dead PostgreSQL do not end")
+                raise Unavailable(
+                    f"processes {orphans} of a dead PostgreSQL do not end after SIGKILL; "
+                    "see `dmesg` for a failing disk, or restart the machine"
+                )
             await asyncio.sleep(POLL)
         for lock in (self.data / "postmaster.pid", self._cluster.socket_lock):
             lock.unlink(missing_ok=True)
@@ -222,13 +232,13 @@ class EmbeddedPostgres:
             await connection.close()
 
 
-def _hold(pid: int) -> Process | None:
-    """The process, or None when it has ended meanwhile."""
+def _open(pid: int) -> Process | None:
+    """Return the process, or None if it has ended meanwhile."""
     try:
         return Process(pid)
     except ProcessLookupError:
         return None
 
 
-def _nowhere(line: str) -> None:
-    """Takes a line that nobody asked for."""
+def _ignore(line: str) -> None:
+    """Discard a line of a server without `on_crash`."""

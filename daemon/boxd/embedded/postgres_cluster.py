@@ -1,6 +1,6 @@
 """The files of the embedded PostgreSQL cluster: binaries, initdb, configuration, socket directory.
 
-Blocking; `boxd.embedded.postgres` calls it from a thread.
+The calls block, so `boxd.embedded.postgres` makes them in a thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DISTRIBUTION = Path("/usr/lib/postgresql")
-"""Where Debian puts `<version>/bin`."""
+"""Debian's directory of `<version>/bin`."""
 SYSTEM_USERS = ("postgres", "boxd-postgres")
-"""Who runs the server when the daemon is root: the first that exists."""
+"""Users for the server if the daemon is root. The first one that exists is used."""
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_MAX = 107
-"""Longest path of a Unix socket, bytes (Linux)."""
+"""Longest path of a Unix socket on Linux, in bytes."""
 SHORT_PARENT = Path("/run")
-"""Where a short link to a deep socket directory is made."""
+"""The directory of the short link to a socket directory whose path is too long."""
 INITDB_TIMEOUT = 120.0
 
 
@@ -46,7 +46,7 @@ class Cluster:
 
     @property
     def client_directory(self) -> Path:
-        """Where clients find the socket: `socket/`, or a short link to it when that is too deep."""
+        """The directory for clients: `socket/`, or a short link to it if its path is too long."""
         if len(os.fsencode(self.sockets / SOCKET_NAME)) <= SOCKET_PATH_MAX:
             return self.sockets
         status = self.directory.stat()
@@ -54,30 +54,31 @@ class Cluster:
 
     @property
     def socket_lock(self) -> Path:
-        """Where a server tells that the socket is its own."""
+        """The lock file with which a server claims the socket."""
         return self.sockets / f"{SOCKET_NAME}.lock"
 
     def dsn(self, database: str) -> str:
-        """Connection string of the superuser. Contains the password. Raises OSError."""
+        """Return the connection string of the superuser, with the password. Raises OSError."""
         password = self._password_file.read_text(encoding="ascii")
         host = quote(str(self.client_directory), safe="")
         return f"postgresql://{SUPERUSER}:{password}@/{database}?host={host}"
 
     def binaries(self) -> Path:
-        """Directory of the programs: of the version that made the cluster, else the newest.
+        """Return the directory of the programs.
 
-        Raises Unavailable naming the package to install.
+        An existing cluster needs its own version; a new one gets the newest. Raises Unavailable
+        with the package to install.
         """
         version_file = self.data / "PG_VERSION"
         if version_file.exists():
             version = version_file.read_text(encoding="ascii").strip()
-            found = self._distribution / version / "bin"
-            if not (found / "postgres").exists():
+            programs = self._distribution / version / "bin"
+            if not (programs / "postgres").exists():
                 raise Unavailable(
                     f"{self.data} was made by PostgreSQL {version}, which is not installed; "
                     f"run: apt-get install postgresql-{version}"
                 )
-            return found
+            return programs
         versions = [
             path.parent
             for path in self._distribution.glob("*/bin/initdb")
@@ -90,9 +91,9 @@ class Cluster:
         return max(versions, key=lambda path: int(path.parent.name))
 
     def prepare(self) -> None:
-        """Makes what is missing: data directory, configuration, socket directory. Idempotent.
+        """Create the data directory, the configuration and the socket directory. Idempotent.
 
-        Raises Unavailable with the remedy, OSError.
+        Raises OSError, or Unavailable with the remedy.
         """
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         user = account()
@@ -110,7 +111,7 @@ class Cluster:
         self._make_socket_directory(user)
 
     def _initialise(self, user: pwd.struct_passwd) -> None:
-        """Runs initdb in `data.new`, renamed when it is complete."""
+        """Run initdb in `data.new`, and rename the directory when it is complete."""
         new = self.directory / "data.new"
         if new.exists():
             shutil.rmtree(new)
@@ -130,7 +131,7 @@ class Cluster:
                 "--locale=C",
                 "--no-instructions",
             ]
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -145,8 +146,8 @@ class Cluster:
                 timeout=INITDB_TIMEOUT,
                 check=False,
             )
-        if done.returncode != 0:
-            output = done.stdout.decode("utf-8", "replace").strip()
+        if process.returncode != 0:
+            output = process.stdout.decode("utf-8", "replace").strip()
             raise Unavailable(f"PostgreSQL's initdb failed: {output}")
         new.rename(self.data)
         sync_directory(self.directory)
@@ -159,23 +160,23 @@ class Cluster:
             return
         if os.geteuid() != 0:
             raise Unavailable(
-                f"{self.sockets}: too deep for a Unix socket ({SOCKET_PATH_MAX} bytes); "
-                "choose a shorter state directory"
+                f"the path {self.sockets} is too long for a Unix socket ({SOCKET_PATH_MAX} bytes); "
+                "choose a --state-dir with a shorter path"
             )
         if not link.is_symlink() or link.readlink() != self.sockets:
             link.unlink(missing_ok=True)
             link.symlink_to(self.sockets)
 
     def remove_link(self) -> None:
-        """Removes the short link to the socket directory, when there is one."""
+        """Remove the short link to the socket directory, if it exists."""
         if self.directory.exists() and self.client_directory != self.sockets:
             self.client_directory.unlink(missing_ok=True)
 
 
 def account() -> pwd.struct_passwd:
-    """Who runs the server: an unprivileged system user, or ourselves when we are not root.
+    """Return the user of the server: a system user if the daemon is root, else the daemon's own.
 
-    Raises Unavailable when there is no such user.
+    Raises Unavailable if no such system user exists.
     """
     if os.geteuid() != 0:
         return pwd.getpwuid(os.geteuid())
@@ -190,7 +191,7 @@ def account() -> pwd.struct_passwd:
 
 @contextlib.contextmanager
 def inherited(directory: Path) -> Iterator[int]:
-    """A descriptor of a directory, to be handed to a child and used as `/proc/self/fd/N`."""
+    """Yield a descriptor of a directory for a child, which uses it as `/proc/self/fd/N`."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -200,7 +201,7 @@ def inherited(directory: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _memory_file(text: str) -> Iterator[int]:
-    """A descriptor of a file that exists only in memory and can be opened again by a child."""
+    """Yield a descriptor of a file in memory. A child can open it again."""
     descriptor = os.memfd_create("boxd", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii"))

@@ -1,7 +1,7 @@
-"""Processes that outlive the daemon: started in their own session, adopted, watched, ended.
+"""Processes that outlive the daemon: started in their own session, adopted, supervised, ended.
 
-A process is held by a pidfd, so that a signal never reaches another process that got the same
-number. The same class serves children and adopted processes (which are nobody's children here).
+A pidfd refers to the process, so a signal never reaches another process that reuses the pid. The
+same class serves children and adopted processes, which are not children of this daemon.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 PROC = Path("/proc")
 RESTART_DELAYS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Seconds between a crash and the next start; the last one repeats."""
+"""Seconds between a crash and the next start. The last value repeats."""
 STABLE_AFTER = 30.0
-"""Seconds of life after which the next crash is answered without delay again."""
+"""A crash after this many seconds of life restarts without delay."""
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started, clock ticks since boot; None when it is gone or a zombie.
+    """Return the start time of a process in clock ticks since boot; None if it has ended.
 
-    With the pid it identifies a process for as long as the machine runs.
+    A zombie counts as ended. Pid and start time identify a process until the next boot.
     """
     try:
         text = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace")
@@ -42,28 +42,28 @@ def start_ticks(pid: int) -> int | None:
 
 
 def processes_in(directory: Path, program: str) -> list[int]:
-    """Pids of the processes of `program` (file name) whose working directory is `directory`."""
-    found: list[int] = []
-    wanted = str(directory.resolve())
+    """Return the pids of processes of `program` (a file name) that work in `directory`."""
+    pids: list[int] = []
+    working_directory = str(directory.resolve())
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        # A process that ends while it is looked at, or belongs to somebody else, is not ours.
+        # A process that has just ended, or that this user may not inspect, is not ours.
         with contextlib.suppress(OSError):
             executable = Path(os.readlink(entry / "exe").removesuffix(" (deleted)"))
-            if executable.name == program and os.readlink(entry / "cwd") == wanted:
-                found.append(int(entry.name))
-    return found
+            if executable.name == program and os.readlink(entry / "cwd") == working_directory:
+                pids.append(int(entry.name))
+    return pids
 
 
 class Process:
-    """One process. Made inside a running event loop; `close` lets go of it without ending it.
+    """One process. Create it inside a running event loop. `close` releases it without ending it.
 
     Critical sections: none; the state changes only in `_ended`, on the loop.
     """
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
-        """Raises ProcessLookupError when there is no such process."""
+        """Raises ProcessLookupError if the process does not exist."""
         self.pid = pid
         self._child = child
         self._fd = os.pidfd_open(pid)
@@ -81,10 +81,10 @@ class Process:
         pass_fds: tuple[int, ...] = (),
         env: dict[str, str] | None = None,
     ) -> Process:
-        """Starts `command` in its own session; its output replaces the content of `log` (0600).
+        """Start `command` in its own session. Its output replaces the content of `log` (0600).
 
-        `user` is the (uid, gid) to run as, without supplementary groups; None: as ourselves.
-        Blocks for the length of a fork and exec, a few milliseconds. Raises OSError.
+        `user` is the (uid, gid) of the process, without supplementary groups; None: the daemon's
+        own. Blocks for a fork and exec, a few milliseconds. Raises OSError.
         """
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
@@ -113,52 +113,54 @@ class Process:
 
     @property
     def status(self) -> str:
-        """How it ended, for people: `status 1`, `SIGKILL`; `unknown status` when not our child."""
+        """How it ended, for users: `status 1`, `SIGKILL`, or `unknown status` if not our child."""
         code = self._child.returncode if self._child is not None else None
         if code is None:
             return "unknown status"
         return signals.Signals(-code).name if code < 0 else f"status {code}"
 
     def signal(self, number: signals.Signals) -> None:
-        """Sends a signal; nothing happens when it has ended."""
+        """Send a signal, if the process has not ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 signals.pidfd_send_signal(self._fd, number)
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Waits for its end, at most `timeout` seconds. False when it still lives."""
+        """Wait for its end, at most `timeout` seconds. Return False if it is still alive."""
         try:
-            # Not `wait_for`: before Python 3.12 it forgets a cancellation that meets the end.
+            # Before Python 3.12 `wait_for` can lose a cancellation that arrives together with the
+            # end of the process.
             async with asyncio.timeout(timeout):
                 await self._exited.wait()
         except TimeoutError:
-            # A loop that stood still may learn of both ends at once, and of this one first.
-            self._look()
+            # After a stall of the loop both may be due, the time-out and the end of the process,
+            # and the time-out comes first.
+            self._poll()
         return not self.alive
 
     async def end(self, steps: tuple[tuple[signals.Signals, float], ...]) -> None:
-        """Sends each signal in turn, with its patience in seconds, until it has ended.
+        """Send the signals in turn until the process has ended. Each has a time limit in seconds.
 
-        Raises TimeoutError when it survives the last one.
+        Raises TimeoutError if it survives the last one.
         """
-        for number, patience in steps:
+        for number, timeout in steps:
             self.signal(number)
-            if await self.wait(patience):
+            if await self.wait(timeout):
                 return
         raise TimeoutError(f"process {self.pid} does not end")
 
     def close(self) -> None:
-        """Lets go of the process, which may live on. Idempotent."""
+        """Release the process, which may keep running. Idempotent."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
         if self._child is not None and self._child.returncode is None:
-            # It is left running on purpose; Popen would warn about that when it is collected.
+            # The process keeps running on purpose. Without this, Popen warns when it is collected.
             self._child.returncode = 0
 
-    def _look(self) -> None:
-        """Learns of an end that the loop has not told yet."""
+    def _poll(self) -> None:
+        """Handle an end that the loop has not reported yet."""
         if self.alive and self._fd >= 0:
             poll = select.poll()
             poll.register(self._fd, select.POLLIN)
@@ -170,16 +172,16 @@ class Process:
         if self._child is not None:
             self._child.wait()
         else:
-            # It may be a child of ours that was let go of; else there is nothing to reap.
+            # It may be a child that an earlier object released. Otherwise there is nothing to reap.
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
         self._exited.set()
 
 
 class Supervisor:
-    """Starts a process again whenever it ends by itself.
+    """Restarts a process whenever it ends by itself.
 
-    Critical section: `_process` is replaced only by `_watch`, and `stop` cancels that task first.
+    Critical section: only `_watch` replaces `_process`, and `release` cancels that task first.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class Supervisor:
         start: Callable[[], Awaitable[Process]],
         on_crash: Callable[[str], None],
     ) -> None:
-        """`start` makes a ready process; `on_crash` gets one line for the log."""
+        """`start` returns a ready process; `on_crash` receives one line for the log."""
         self._name = name
         self._start = start
         self._on_crash = on_crash
@@ -197,16 +199,16 @@ class Supervisor:
 
     @property
     def process(self) -> Process | None:
-        """The present process."""
+        """The current process."""
         return self._process
 
     def watch(self, process: Process) -> None:
-        """Begins to watch a running process."""
+        """Supervise a running process."""
         self._process = process
         self._tasks.start(self._watch(), name=self._name)
 
     async def release(self) -> Process | None:
-        """Stops watching; hands over the process, which runs on."""
+        """Stop supervising; return the process, which keeps running."""
         await self._tasks.close()
         process, self._process = self._process, None
         return process
@@ -216,9 +218,9 @@ class Supervisor:
         clock = asyncio.get_running_loop().time
         while True:
             if self._process is not None:
-                began = clock()
+                start = clock()
                 await self._process.wait()
-                if clock() - began > STABLE_AFTER:
+                if clock() - start > STABLE_AFTER:
                     failures = 0
                 self._on_crash(f"{self._name} ended ({self._process.status}); starting it again")
                 self._process.close()

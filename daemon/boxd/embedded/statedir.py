@@ -1,4 +1,4 @@
-"""The state directory: private to its owner, and served by one daemon at a time."""
+"""The state directory: private to its owner, and used by one daemon at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCK = "lock"
 
 
 def make_private(path: Path) -> None:
-    """Makes a directory that only its owner enters. Unavailable when it is open to others."""
+    """Create a directory for its owner alone. Raises Unavailable if it is open to others."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
@@ -26,9 +26,9 @@ def make_private(path: Path) -> None:
 
 
 def hold_lock(state: Path) -> int:
-    """Holds the state directory for this process, until the returned descriptor is closed.
+    """Lock the state directory for this process, until the returned descriptor is closed.
 
-    Raises Unavailable naming the process that holds it.
+    Raises Unavailable with the pid of the process that holds the lock.
     """
     fd = os.open(state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -46,7 +46,7 @@ def hold_lock(state: Path) -> int:
 
 
 def lock_holder(state: Path) -> str | None:
-    """Pid, as text, of the daemon that serves the state directory; None when there is none."""
+    """Return the pid, as text, of the daemon that uses the state directory; None without one."""
     try:
         file = (state / LOCK).open("rb")
     except OSError:
