@@ -23,7 +23,7 @@ from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
-from boxd.workspaces.volume_admin import Row, credentials_text, listing, restored
+from boxd.workspaces.volume_admin import Row, credentials_text, listing, restore
 from boxd.workspaces.volumes import Volumes
 from objectserver.config import BUCKET, REGION
 
@@ -112,7 +112,7 @@ async def restore_volume(config: Config, volume_id: str, workspace: str | None) 
     Conflict.
     """
     async with _stored_volumes(config) as (store, volumes):
-        return await restored(store, volumes, volume_id, workspace)
+        return await restore(store, volumes, volume_id, workspace)
 
 
 @asynccontextmanager

@@ -59,7 +59,7 @@ from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.box_drives import BoxDrives
 from boxd.workspaces.credentials import ExternalStore, StoreTarget
 from boxd.workspaces.host_drives import HostDrives
-from boxd.workspaces.idle_upkeep import Keeper
+from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.provision import Provisioner
@@ -400,9 +400,9 @@ class Service:
         watchdog = DatabaseWatchdog(dsn)
         watchdog.start()
         self._stack.push_async_callback(watchdog.close)
-        keeper = Keeper(volumes)
-        keeper.start()
-        self._stack.push_async_callback(keeper.close)
+        upkeep = IdleUpkeep(volumes)
+        upkeep.start()
+        self._stack.push_async_callback(upkeep.close)
         return store, volumes
 
     async def _build_default_image(self, catalog: Catalog, backend: Backend) -> None:

@@ -1,15 +1,15 @@
-"""Object store credentials of volumes: who makes them, and external stores.
+"""Credentials of volumes for the object store, and external object stores.
 
-The embedded object server (`boxd.embedded.objectstore`) is an issuer itself. An external S3 store
-is described by a JSON file, mode 0600:
+The embedded object server (`boxd.embedded.objectstore`) issues credentials itself. A JSON file of
+mode 0600 describes an external S3 store:
 
     {"endpoint": "https://...", "bucket": "...", "region": "...",
      "admin": {"access_key": "...", "secret_key": "..."},
      "volumes": [{"prefix": "...", "access_key": "...", "secret_key": "..."}, ...]}
 
-Each entry of `volumes` is a credential that the operator has limited to the prefix; every new
-volume takes the next free one. Without `volumes` all volumes use the administrator's credential,
-which the store does not confine: then only the drive's own keys keep volumes apart.
+Each entry of `volumes` is a credential that the operator has limited to the prefix. A new volume
+takes the next free one. Without `volumes`, all volumes use the administrator's credential, which
+the store does not limit. Then only the drive's own object keys separate volumes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHECK_TIMEOUT = 10
-"""Seconds that each request of the check at start may take."""
+"""Time limit of each request of the check at start, in seconds."""
 OWN_PREFIX = re.compile("p[0-9a-f]{32}/?")
-"""What random prefixes look like."""
+"""Matches random prefixes of boxd."""
 _FIELDS = {"endpoint", "bucket", "region", "admin"}
 
 
 @dataclass(frozen=True, slots=True)
 class StoreTarget:
-    """Where the blocks of all volumes are kept."""
+    """The location of the blocks of all volumes."""
 
     endpoint: str
     bucket: str
@@ -45,41 +45,41 @@ class StoreTarget:
 
 
 class CredentialIssuer(Protocol):
-    """Makes credentials that are each limited to one prefix."""
+    """Issues credentials that are each limited to one prefix."""
 
     async def issue(self, prefix: str) -> tuple[str, Secret]:
-        """A credential for the keys below `prefix/`, in force at once. Raises Unavailable."""
+        """Create a credential for the keys below `prefix/`, valid at once. Raises Unavailable."""
         ...
 
     async def revoke(self, access_key: str) -> None:
-        """Ends a credential; an unknown one is no error. Raises Unavailable."""
+        """Revoke a credential. An unknown one is not an error. Raises Unavailable."""
         ...
 
     async def credentials(self) -> list[tuple[str, str]]:
-        """(access key, prefix with its slash) of what was issued. Raises Unavailable."""
+        """Return (access key, prefix with its slash) of all credentials. Raises Unavailable."""
         ...
 
 
 class PrefixChooser(Protocol):
-    """Says under which prefix a new volume keeps its objects."""
+    """Chooses the prefix of the objects of a new volume."""
 
-    def choose(self, taken: Collection[str]) -> str:
-        """A prefix that is not taken, without slash. Raises Unavailable when there is none."""
+    def choose(self, used: Collection[str]) -> str:
+        """Return a prefix, without slash, that is not in `used`. Raises Unavailable without one."""
         ...
 
 
 class RandomPrefixes:
-    """Prefixes that mean nothing and cannot be guessed."""
+    """Random prefixes, which cannot be guessed."""
 
-    def choose(self, taken: Collection[str]) -> str:
-        """128 random bits."""
-        del taken
+    def choose(self, used: Collection[str]) -> str:
+        """Return a prefix with 128 random bits."""
+        del used
         return f"p{random_hex(16)}"
 
 
 @dataclass(frozen=True, slots=True)
 class StoredCredential:
-    """One credential of the file."""
+    """A credential in the file of an external store."""
 
     access_key: str
     secret: Secret
@@ -87,7 +87,7 @@ class StoredCredential:
 
 @dataclass(frozen=True, slots=True)
 class ExternalStore:
-    """An S3 store that is not ours; issuer and prefix chooser of its volumes."""
+    """An S3 store of the operator. Issues the credentials and chooses the prefixes of volumes."""
 
     target: StoreTarget
     admin: StoredCredential = field(repr=False)
@@ -95,7 +95,7 @@ class ExternalStore:
 
     @classmethod
     def from_file(cls, path: Path) -> ExternalStore:
-        """Reads the description. Raises Unavailable naming what is wrong with the file."""
+        """Read the description. Raises Unavailable with the error in the file."""
         raw = _read(path)
         missing = _FIELDS - raw.keys()
         unknown = raw.keys() - _FIELDS - {"volumes"}
@@ -112,30 +112,30 @@ class ExternalStore:
         except (KeyError, TypeError, ValueError) as error:
             raise Unavailable(f"{path}: malformed: {error}") from None
 
-    def choose(self, taken: Collection[str]) -> str:
-        """The next prefix of the file that no volume has; a random one without `volumes`."""
+    def choose(self, used: Collection[str]) -> str:
+        """Return the next free prefix of the file; a random one without `volumes`."""
         if not self.volumes:
-            return RandomPrefixes().choose(taken)
+            return RandomPrefixes().choose(used)
         for prefix in self.volumes:
-            if prefix not in taken:
+            if prefix not in used:
                 return prefix
         raise Unavailable("the object store has no free volume credential; ask the operator")
 
     async def issue(self, prefix: str) -> tuple[str, Secret]:
-        """The file's credential for the prefix."""
+        """Return the credential of the file for the prefix."""
         credential = self.volumes.get(prefix, self.admin) if self.volumes else self.admin
         return credential.access_key, credential.secret
 
     async def revoke(self, access_key: str) -> None:
-        """The operator's credentials are not ours to end."""
+        """Do nothing: only the operator revokes credentials of the file."""
 
     async def credentials(self) -> list[tuple[str, str]]:
-        """None: the operator's credentials are not ours to look after."""
+        """Return nothing: only the operator manages credentials of the file."""
         return []
 
     async def check(self) -> None:
-        """Writes, reads and removes an object. Raises Unavailable naming the step that failed."""
-        # It takes long to load (see CONTRIBUTING): only who uses it waits for that.
+        """Write, read and remove an object. Raises Unavailable with the step that failed."""
+        # This import is slow (see CONTRIBUTING), so only users of external stores pay for it.
         import aioboto3
         from aiobotocore.config import AioConfig
         from botocore.exceptions import BotoCoreError, ClientError
@@ -163,8 +163,8 @@ class ExternalStore:
                 step = "write to"
                 await client.put_object(Bucket=bucket, Key=key, Body=key.encode("ascii"))
                 step = "read from"
-                found = await client.get_object(Bucket=bucket, Key=key)
-                async with found["Body"] as body:
+                answer = await client.get_object(Bucket=bucket, Key=key)
+                async with answer["Body"] as body:
                     if await body.read() != key.encode("ascii"):
                         raise Unavailable(f"{self.target.endpoint} returned other bytes than sent")
                 step = "delete from"
@@ -204,11 +204,11 @@ def _credential(row: object) -> StoredCredential:
 def _prefix(row: dict[str, str]) -> str:
     prefix = _text(row["prefix"])
     if not prefix or prefix.startswith("/") or prefix.endswith("/"):
-        raise ValueError("a prefix is not empty and has no slash at its ends")
+        raise ValueError("a prefix must not be empty, and must not start or end with a slash")
     return prefix
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise TypeError("a field is not a text")
+        raise TypeError("a field is not a non-empty string")
     return value

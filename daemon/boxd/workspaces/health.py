@@ -1,4 +1,4 @@
-"""Asks a mount process how it does, through the socket beside its mountpoint."""
+"""Asks a mount process for its health, through the socket beside its mount point."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE = 5.0
-"""Seconds for the answer; the mount itself gives its stores 2."""
+"""Seconds for the answer. The mount process waits 2 seconds for its stores."""
 MAX_ANSWER = 64 * 1024
 SILENT = "the mount process does not answer"
 
 
 async def ask(path: Path, patience: float = PATIENCE) -> dict[str, object]:
-    """What the mount process says; only `health` when it does not answer."""
+    """Return the answer of the mount process; only `health` if it does not answer."""
     try:
         async with asyncio.timeout(patience):
             reader, writer = await asyncio.open_unix_connection(
@@ -35,7 +35,7 @@ async def ask(path: Path, patience: float = PATIENCE) -> dict[str, object]:
 
 
 def _connected(path: Path) -> socket.socket:
-    """Through its directory's descriptor: the path may be longer than a socket's name."""
+    # The path may be too long for a Unix socket; the path through the descriptor is short.
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     client.setblocking(False)
     try:

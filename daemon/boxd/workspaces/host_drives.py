@@ -1,7 +1,7 @@
-"""Brings drives into boxes: volume -> mount process on this host -> /wrk of the box.
+"""Drives that the host mounts: volume -> mount process on this host -> /wrk of the box.
 
-Critical sections: none needed here. The lifecycle calls `attach`, `detach` and `forget` of one box
-under that box's lock; `_users` and `_volumes` change between awaits only.
+Critical sections: none. The lifecycle calls `attach`, `detach` and `forget` of a box under the lock
+of that box. `_users` and `_workspaces` change between awaits only.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 LINGER = 300.0
-"""Seconds a mount stays after its last box stopped, so that the next box starts quickly."""
+"""Seconds that a mount stays after its last box stopped, so that the next box starts quickly."""
 
 Workspace = tuple[str, str | None]
-"""Owner and workspace."""
+"""Owner and workspace (None: the default one)."""
 
 _log = logging.getLogger(__name__)
 
 
 class Volumes(Protocol):
-    """Finds and makes volumes; see boxd.workspaces.volumes."""
+    """Finds and creates volumes; `boxd.workspaces.volumes` implements it."""
 
     async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
-        """The volume of a workspace, None when there is none."""
+        """Return the volume of a workspace; None if it does not exist."""
         ...
 
     async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
-        """The volume of a workspace, made when there is none."""
+        """Return the volume of a workspace; create it if needed."""
         ...
 
 
 class Mounts(Protocol):
-    """Mount processes of this host; see boxd.workspaces.mounts."""
+    """Mount processes of this host; `boxd.workspaces.mounts` implements it."""
 
     async def ensure(self, config: VolumeConfig) -> Path:
-        """Where the volume is mounted on this host; starts or adopts its process."""
+        """Start or adopt the volume's mount process; return the mount point."""
         ...
 
     async def release(self, volume_id: str) -> None:
-        """Ends the volume's mount process."""
+        """End the volume's mount process."""
         ...
 
     def present(self) -> list[str]:
-        """The volumes that have a mount process here, adopted ones included."""
+        """List the volumes with a mount process on this host, including adopted ones."""
         ...
 
     async def health(self, volume_id: str) -> dict[str, object]:
-        """How a volume's mount does; {} when there is none here."""
+        """Return the health of a volume's mount; {} without a mount on this host."""
         ...
 
 
 class HostDrives:
-    """See the module."""
+    """Attaches mounts of the host to boxes: a `DriveAttacher` of `boxd.boxes.state.interface`."""
 
     def __init__(self, volumes: Volumes, mounts: Mounts, backend: Backend) -> None:
         self._volumes = volumes
@@ -74,17 +74,17 @@ class HostDrives:
         self._timers = BackgroundTasks()
 
     def workspace_of(self, volume_id: str) -> Workspace | None:
-        """Whose volume this is; None before its first use by this daemon."""
+        """Return the workspace of a volume; None before its first use by this daemon."""
         return self._workspaces.get(volume_id)
 
     async def prepare(self, owner: str, workspace: str | None) -> Path:
-        """Has the volume made and mounted, so that `attach` is quick; says where."""
+        """Create and mount the volume, so that `attach` is quick; return the mount point."""
         return await self._mounted((owner, workspace))
 
     async def attach(self, box: Box) -> None:
-        """Makes /wrk appear in the running box; replaces a stale one.
+        """Attach /wrk to the running box; replaces a stale mount.
 
-        A box that it fails for uses the mount only if it did before.
+        A failure does not change whether the box counts as a user of the mount.
         """
         place = (box.owner, box.workspace)
         try:
@@ -96,20 +96,20 @@ class HostDrives:
         self._users.setdefault(place, set()).add(box.id)
 
     def use(self, box: Box) -> None:
-        """The box runs on with the mount in it: it is one of its users again."""
+        """Count the resumed box, whose memory contains the mount, as a user of it again."""
         self._users.setdefault((box.owner, box.workspace), set()).add(box.id)
 
     async def detach(self, box: Box) -> None:
-        """Takes /wrk away; Conflict naming the holders when it is in use."""
+        """Detach /wrk. Raises Conflict with the processes that use it."""
         await self._backend.detach_drive(box.id)
         await self.forget(box)
 
     async def leave(self, box: Box) -> None:
-        """The mount is the host's: what the box wrote is in its hands already."""
+        """Do nothing: the mount process on the host already has everything that the box wrote."""
         del box
 
     async def forget(self, box: Box) -> None:
-        """The box uses the mount no more; without users it ends after LINGER."""
+        """Stop counting the box as a user. A mount without users ends after LINGER."""
         place = (box.owner, box.workspace)
         users = self._users.get(place, set())
         users.discard(box.id)
@@ -118,18 +118,18 @@ class HostDrives:
         self._linger(place)
 
     async def release_unused(self, wanted: set[Workspace]) -> None:
-        """Ends the mounts that no box of these workspaces uses. Call it before boxes start.
+        """End the mounts of all other workspaces than these. Call it before boxes start.
 
-        Raises Unavailable when the volumes are not known; then all mounts stay.
+        Raises Unavailable if the volumes cannot be read; then all mounts stay.
         """
         volumes = [await self._volumes.find(*place) for place in wanted]
-        kept = {config.volume for config in volumes if config is not None}
+        used_ids = {config.volume for config in volumes if config is not None}
         for volume_id in self._mounts.present():
-            if volume_id not in kept:
+            if volume_id not in used_ids:
                 await self._end(volume_id)
 
     async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
-        """Ends the mount of a volume on this host. Conflict while a box uses it."""
+        """End the mount of a volume on this host. Raises Conflict while a box uses it."""
         place = (owner, workspace)
         if self._users.get(place):
             raise Conflict("a box still uses the drive; try again")
@@ -142,24 +142,24 @@ class HostDrives:
         self._workspaces.pop(volume_id, None)
 
     async def info(self, box: Box) -> dict[str, object]:
-        """What `box-guest workspace info` shows."""
+        """Return the facts that `box-guest workspace info` shows."""
         place = (box.owner, box.workspace)
         attached = box.id in self._users.get(place, ())
-        told: dict[str, object] = {}
+        health: dict[str, object] = {}
         for volume_id, owner_workspace in self._workspaces.items():
             if attached and owner_workspace == place:
-                told = await self._mounts.health(volume_id)
+                health = await self._mounts.health(volume_id)
                 break
         return {
             "mounted": attached,
             "path": "/wrk",
             "workspace": box.workspace or "(default)",
             "boxes": len(self._users.get(place, ())),
-            **told,
+            **health,
         }
 
     async def close(self) -> None:
-        """Ends the timers; mounts stay as they are."""
+        """End the timers. Mounts stay as they are."""
         await self._timers.close()
         self._lingering.clear()
 
@@ -173,7 +173,7 @@ class HostDrives:
         return await self._mounts.ensure(config)
 
     def _linger(self, place: Workspace) -> None:
-        """Begins the time after which a mount without users ends."""
+        """Start the timer that ends a mount without users."""
         if place not in self._users and place not in self._lingering:
             self._lingering[place] = self._timers.start(self._release(place), name="idle mount")
 
@@ -191,5 +191,5 @@ class HostDrives:
         try:
             await self._mounts.release(volume_id)
         except (BoxdError, OSError) as error:
-            # A process that SIGKILL does not end must not keep the service from starting.
+            # A process that survives SIGKILL must not prevent the start of the service.
             _log.warning("idle mount not ended: %s", error, extra={"volume": volume_id})

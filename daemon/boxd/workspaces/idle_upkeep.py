@@ -1,10 +1,10 @@
-"""Looks after volumes that nobody uses: what was removed leaves the store all the same.
+"""Upkeep of volumes that are not in use, so that removed data leaves the store.
 
-Whoever has a volume open looks after it (`wrkfs.upkeep.background`), but what its trash keeps, and
-garbage within its grace, outlasts the last one who closes it. So the daemon looks from outside
-which volumes without a session have something to free, and opens these for one round.
+Each open session does upkeep on its volume (`wrkfs.upkeep.background`). But the trash, and garbage
+within its grace period, outlast the last session. So the daemon looks for volumes that have no
+session and something to free, and opens each of them for one round of upkeep.
 
-Critical section: none; one task, one volume after the other.
+Critical section: none; one task treats one volume after the other.
 """
 
 from __future__ import annotations
@@ -24,65 +24,65 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 KIND = "upkeep"
-"""How these sessions are registered in the volume."""
+"""The kind of these sessions in the volume's list of sessions."""
 EVERY = 900.0
-"""Seconds between two looks at all volumes."""
+"""Seconds between two rounds over all volumes."""
 LONGEST = 120.0
-"""Seconds for one volume; what is left waits for the next look."""
+"""Seconds for one volume. The rest waits for the next round."""
 LIMITS = Limits(blocks=8 * MIB, dirty=8 * MIB)
 
 _log = logging.getLogger(__name__)
 
 
 class Volumes(Protocol):
-    """Finds volumes; see boxd.workspaces.volumes."""
+    """Finds volumes; `boxd.workspaces.volumes` implements it."""
 
     async def wasteful(self) -> list[VolumeConfig]:
-        """Volumes that nobody has open and that keep what could be freed. Unavailable."""
+        """Return the volumes without a session that have something to free. Raises Unavailable."""
         ...
 
     async def empty_trash(self) -> int:
-        """Destroys the volumes that have been in the trash for their time. Unavailable."""
+        """Delete the volumes whose time in the trash is over. Raises Unavailable."""
         ...
 
 
-class Keeper:
-    """See the module."""
+class IdleUpkeep:
+    """Does upkeep on volumes without a session, in rounds."""
 
     def __init__(
         self, volumes: Volumes, *, every: float = EVERY, pace: background.Pace = background.PACE
     ) -> None:
-        """`every`: seconds between two looks."""
+        """`every` is the time between two rounds, in seconds."""
         self._volumes = volumes
         self._every = every
         self._pace = pace
         self._tasks = BackgroundTasks()
 
     def start(self) -> None:
-        """Begins, in the background; it goes on through outages."""
+        """Start in the background. Outages do not end it."""
         self._tasks.start(self._repeat(), name="upkeep of unused volumes")
 
     async def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Stop. Idempotent."""
         await self._tasks.close()
 
-    async def look(self) -> int:
-        """One look at all volumes; how many it looked after. What fails waits for the next look."""
+    async def run_round(self) -> int:
+        """Treat all volumes once; return their number. A failed volume waits for the next round."""
         try:
             await self._volumes.empty_trash()
-            found = await self._volumes.wasteful()
+            configs = await self._volumes.wasteful()
         except BoxdError as error:
             _log.debug("upkeep waits for the database: %s", error)
             return 0
-        for config in found:
+        for config in configs:
             try:
                 async with asyncio.timeout(LONGEST):
-                    await self._look_after(config)
+                    await self._treat(config)
             except (WrkfsError, OSError) as error:  # also TimeoutError
-                _log.debug("upkeep of volume %s goes on later: %s", config.volume, error)
-        return len(found)
+                _log.debug("upkeep of volume %s continues later: %s", config.volume, error)
+        return len(configs)
 
-    async def _look_after(self, config: VolumeConfig) -> None:
+    async def _treat(self, config: VolumeConfig) -> None:
         fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
         try:
             await background.run_round(fs, self._pace)
@@ -92,4 +92,4 @@ class Keeper:
     async def _repeat(self) -> None:
         while True:
             await asyncio.sleep(self._every)
-            await self.look()
+            await self.run_round()

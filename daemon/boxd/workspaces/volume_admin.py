@@ -1,4 +1,4 @@
-"""Credentials of volumes for the operator: what `boxd volumes` shows and hands out."""
+"""The commands of `boxd volumes` for the operator: list, restore, and print credentials."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ if TYPE_CHECKING:
 
 
 async def credentials_text(store: VolumeStore, volumes: Volumes, volume_id: str) -> str:
-    """What a mount of the volume gets. Holds secrets.
+    """Return the configuration of a mount of the volume. It contains secrets.
 
-    Raises NotFound for an unknown volume, Unavailable when its credentials cannot be unsealed.
+    Raises NotFound for an unknown volume, and Unavailable if its credentials cannot be decrypted.
     """
-    for one in await store.list_volumes():
-        if one.id == volume_id:
-            return volumes.config(one).to_json()
+    for volume in await store.list_volumes():
+        if volume.id == volume_id:
+            return volumes.config(volume).to_json()
     raise NotFound(f"there is no volume {volume_id}; `boxd volumes ls` lists them")
 
 
-async def restored(
+async def restore(
     store: ControlStore, volumes: Volumes, volume_id: str, workspace: str | None
 ) -> str:
-    """Takes a volume out of the trash, for a workspace, which is made when it is not there.
+    """Restore a volume from the trash for a workspace, which is created if needed.
 
-    None: the one whose drive it was. Returns its name. BadName, NotFound, Conflict.
+    `workspace` None: the workspace that the volume belonged to. Returns the name of the workspace.
+    Raises BadName, NotFound or Conflict.
     """
-    found = [one for one in await store.list_volumes() if one.id == volume_id]
-    name = found[0].workspace if found and workspace is None else workspace
+    matches = [volume for volume in await store.list_volumes() if volume.id == volume_id]
+    name = matches[0].workspace if matches and workspace is None else workspace
     name = None if name is None else parse_workspace(name)
     volume = await volumes.restore(volume_id, name)
     if name is not None:
@@ -43,14 +44,20 @@ async def restored(
 
 
 Row: TypeAlias = tuple[str, str, str, str, str]
-"""Volume, owner, workspace, when it was made, and until when the trash keeps it."""
+"""Volume, owner, workspace, creation time, and until when it can be restored from the trash."""
 
 
 def listing(volumes: list[Volume]) -> list[Row]:
-    """Rows of a table; the oldest first."""
+    """Return the rows of a table, the oldest volume first."""
     return [
-        (one.id, one.owner, one.workspace or "-", _moment(one.created), _moment(one.trashed_until))
-        for one in sorted(volumes, key=lambda one: one.created)
+        (
+            volume.id,
+            volume.owner,
+            volume.workspace or "-",
+            _moment(volume.created),
+            _moment(volume.trashed_until),
+        )
+        for volume in sorted(volumes, key=lambda volume: volume.created)
     ]
 
 

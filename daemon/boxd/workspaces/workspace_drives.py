@@ -1,7 +1,7 @@
-"""The drives of all workspaces as the operations see them: used, measured, and removed whole.
+"""The drives of all workspaces for the operations: use, measure and remove them.
 
-Critical section: `closing` marks a place without an await, and `Volumes` refuses it from then on;
-whoever asked before holds a box whose row stands, or a Filesystem that the pool counts.
+Critical section: `closing` marks a workspace without an await, and `Volumes` then rejects new
+users. An earlier user is visible: as the row of a box, or as a Filesystem that the pool counts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Attacher(Protocol):
-    """Who brings drives into boxes; see boxd.workspaces.host_drives."""
+    """Attaches drives to boxes; `HostDrives` and `BoxDrives` implement it."""
 
     async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
-        """Ends the mount of a volume on this host. Conflict while a box uses it."""
+        """End the mount of a volume on this host. Raises Conflict while a box uses it."""
         ...
 
 
@@ -37,27 +37,27 @@ class WorkspaceDrives:
     def use(
         self, owner: str, workspace: str | None, *, create: bool
     ) -> AbstractAsyncContextManager[Filesystem | None]:
-        """See Drives."""
+        """Yield the volume's Filesystem; None if it does not exist and `create` is off."""
         return self._pool.use(owner, workspace, create=create)
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:
-        """See Drives."""
+        """Return the use of each drive of an owner. Raises Unavailable."""
         return await self._volumes.usage(owner)
 
     async def sizes(self) -> dict[str, int]:
-        """See Drives."""
+        """Return the bytes in the drives of each owner. Raises Unavailable."""
         return await self._volumes.sizes()
 
     def closing(self, owner: str, workspace: str) -> AbstractContextManager[None]:
-        """See Drives."""
+        """Reject new users of a drive with Conflict while the context lasts."""
         return self._volumes.closing(owner, workspace)
 
     async def is_empty(self, owner: str, workspace: str) -> bool:
-        """See Drives."""
+        """Return whether the drive has no files, or does not exist. Raises Unavailable."""
         return await self._volumes.is_empty(owner, workspace)
 
     async def remove(self, owner: str, workspace: str) -> datetime | None:
-        """See Drives."""
+        """Remove the drive; return until when it can be restored (None: it is deleted)."""
         volume_id = await self._volumes.id_of(owner, workspace)
         if volume_id is None:
             return None

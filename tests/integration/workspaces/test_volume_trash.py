@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import BadName, Conflict, NotFound
-from boxd.workspaces.idle_upkeep import Keeper
-from boxd.workspaces.volume_admin import credentials_text, listing, restored
+from boxd.workspaces.idle_upkeep import IdleUpkeep
+from boxd.workspaces.volume_admin import credentials_text, listing, restore
 from boxd.workspaces.volumes import RESTORE_MARGIN, Volumes
 from tests.harness.leaks import listed
 from tests.harness.world import TurnedClock
@@ -64,8 +64,8 @@ async def test_a_removed_drive_comes_back_with_its_files(trashed: Trashed, world
     assert await trashed.volumes.sweep() == 0
     await parts.write("ws1", b"new")
     with pytest.raises(Conflict):
-        await restored(world.store, trashed.volumes, volume_id, None)
-    assert await restored(world.store, trashed.volumes, volume_id, "Other") == "other"
+        await restore(world.store, trashed.volumes, volume_id, None)
+    assert await restore(world.store, trashed.volumes, volume_id, "Other") == "other"
     assert await world.store.workspaces(OWNER) == ["other"]
     found = await parts.drives.usage(OWNER)
     assert {name: use.files for name, use in found.items()} == {"ws1": 1, "other": 1}
@@ -83,14 +83,14 @@ async def test_after_its_time_nothing_of_it_is_left(trashed: Trashed, world: Wor
     await parts.write("ws1")
     store = await parts.store("ws1")
     volume_id = await trashed.remove("ws1")
-    keeper = Keeper(trashed.volumes)
+    upkeep = IdleUpkeep(trashed.volumes)
     trashed.clock.turn(KEPT - RESTORE_MARGIN)
-    await keeper.look()
+    await upkeep.run_round()
     assert listed(store)
     with pytest.raises(NotFound, match=volume_id):
         await trashed.volumes.restore(volume_id, "ws1")
     trashed.clock.turn(RESTORE_MARGIN)
-    await keeper.look()
+    await upkeep.run_round()
     assert not listed(store)
     assert await world.traces() == before
 
@@ -140,6 +140,6 @@ async def test_what_is_not_in_the_trash_is_not_restored(trashed: Trashed, world:
     assert volume_id is not None
     for unknown in (volume_id, "0" * 32):
         with pytest.raises(NotFound):
-            await restored(world.store, trashed.volumes, unknown, "ws2")
+            await restore(world.store, trashed.volumes, unknown, "ws2")
     with pytest.raises(BadName):
-        await restored(world.store, trashed.volumes, volume_id, "no/name")
+        await restore(world.store, trashed.volumes, volume_id, "no/name")

@@ -16,7 +16,7 @@ from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.errors import Unavailable
 from boxd.store.postgres.store import PostgresStore
 from boxd.workspaces.credentials import StoreTarget
-from boxd.workspaces.idle_upkeep import Keeper
+from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
@@ -292,13 +292,13 @@ async def test_what_was_removed_leaves_a_volume_that_nobody_uses(world: World) -
     async with asyncio.timeout(60):  # the end of its handle is told a moment later
         while (await volumes.sizes())[OWNER] != 200_000:
             pass
-    keeper = Keeper(volumes, pace=Pace(grace=timedelta(0)))
+    upkeep = IdleUpkeep(volumes, pace=Pace(grace=timedelta(0)))
     await Provisioner(world.dsn, trash_seconds=0).prepare()
-    assert await keeper.look() == 0
+    assert await upkeep.run_round() == 0
     await drive.close()
     assert clean.volume not in {one.volume for one in await volumes.wasteful()}
     async with asyncio.timeout(60):
-        while await keeper.look():
+        while await upkeep.run_round():
             pass
     assert len(await asyncio.to_thread(listed, config.store)) == 1
     await works(config)
@@ -318,9 +318,9 @@ async def test_who_died_keeps_nothing_in_a_volume_that_nobody_uses(world: World)
                 suspected_at)
             SELECT 50, 1, 'mount', past, past, past, past + interval '1 hour'
             FROM (SELECT clock_timestamp() - interval '2 hours' AS past) AS p""")
-        keeper = Keeper(volumes, pace=Pace(grace=timedelta(0)))
+        upkeep = IdleUpkeep(volumes, pace=Pace(grace=timedelta(0)))
         async with asyncio.timeout(60):
-            while await keeper.look():
+            while await upkeep.run_round():
                 pass
         assert not await asyncio.to_thread(listed, config.store)
         assert await admin.fetchval("SELECT count(*) FROM session") == 0
