@@ -20,7 +20,7 @@ from boxd.embedded.statedir import make_private
 from boxd.errors import Unavailable
 from boxd.images.catalog import Catalog
 from boxd.store.postgres.store import PostgresStore
-from boxd.workspaces.credentials import ExternalStore, StoreTarget
+from boxd.workspaces.credentials import ExternalStore, ObjectStorage, StoreTarget
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volume_admin import Row, credentials_text, listing, restore
@@ -136,6 +136,7 @@ async def _stored_volumes(config: Config) -> AsyncIterator[tuple[PostgresStore, 
     store = PostgresStore(dsn, deadline=BESIDE_S)
     try:
         await store.start()
-        yield store, Volumes(store, Provisioner(dsn), issuer, Sealer(key), target)
+        storage = ObjectStorage(target, issuer)
+        yield store, Volumes(store, Provisioner(dsn), storage, Sealer(key))
     finally:
         await store.close()

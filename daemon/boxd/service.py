@@ -57,7 +57,7 @@ from boxd.store.postgres.store import PostgresStore
 from boxd.tasks import BackgroundTasks
 from boxd.tunnel.registry import TunnelRegistry, new_identity
 from boxd.workspaces.box_drives import BoxDrives
-from boxd.workspaces.credentials import ExternalStore, StoreTarget
+from boxd.workspaces.credentials import ExternalStore, ObjectStorage, StoreTarget
 from boxd.workspaces.host_drives import HostDrives
 from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.mounts import Mounts
@@ -370,16 +370,16 @@ class Service:
         self._stack.push_async_callback(store.close)
         await store.start()
         issuer: EmbeddedObjectServer | ExternalStore
-        prefixes: ExternalStore | None = None
         if config.store_file is None:
             self._progress("Starting the object server")
             issuer = EmbeddedObjectServer(config.state_dir / "objects", on_crash=_log.error)
             endpoint = await issuer.start()
             self._stack.push_async_callback(issuer.stop)
             target = StoreTarget(endpoint.url, endpoint.bucket, endpoint.region)
+            storage = ObjectStorage(target, issuer)
         else:
-            issuer = prefixes = ExternalStore.from_file(config.store_file)
-            target = issuer.target
+            issuer = ExternalStore.from_file(config.store_file)
+            storage = ObjectStorage(issuer.target, issuer, prefixes=issuer)
             await issuer.check()
         tier = self._known_tiers[DEFAULT_TIER]
         provisioner = Provisioner(
@@ -393,9 +393,7 @@ class Service:
         sealer = Sealer(keys / "master.key")
         self._issuer = issuer
         trash = timedelta(seconds=config.trash_seconds)
-        volumes = Volumes(
-            store, provisioner, issuer, sealer, target, prefixes=prefixes, trash=trash
-        )
+        volumes = Volumes(store, provisioner, storage, sealer, trash=trash)
         await volumes.sweep()
         watchdog = DatabaseWatchdog(dsn)
         watchdog.start()

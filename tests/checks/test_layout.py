@@ -12,7 +12,6 @@ MAX_FILES = 20
 MAX_PARAMETERS = 7
 """Parameters of one function, without self."""
 MANY_PARAMETERS = {
-    "daemon/boxd/workspaces/volumes.py:__init__": "wires eight parts; called by the service alone",
 }
 """Functions that may take more, and why."""
 

@@ -78,6 +78,15 @@ class RandomPrefixes:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectStorage:
+    """The object store of an installation: its location, and the source of volumes' credentials."""
+
+    target: StoreTarget
+    issuer: CredentialIssuer
+    prefixes: PrefixChooser = field(default_factory=RandomPrefixes)
+
+
+@dataclass(frozen=True, slots=True)
 class StoredCredential:
     """A credential in the file of an external store."""
 

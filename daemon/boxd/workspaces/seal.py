@@ -1,7 +1,8 @@
-"""Credentials and secrets at rest: encrypted with the key file of the state directory.
+"""Encrypts credentials and secrets at rest with the key file of the state directory.
 
-AES-256-GCM; what a text is for (a volume's id, the place of a secret) is authenticated with it, so
-that what is sealed cannot be moved to another row. The database never sees any of it in clear.
+The cipher is AES-256-GCM. It also authenticates the purpose of a text (the id of a volume, the
+place of a secret), so a sealed text cannot be moved to another row. The database never sees clear
+text.
 """
 
 from __future__ import annotations
@@ -22,36 +23,38 @@ if TYPE_CHECKING:
 KEY_SIZE = 32
 NONCE_SIZE = 12
 VERSION = b"\x01"
-"""First byte of everything sealed; another one means another format."""
+"""First byte of every sealed text: the format."""
 
 
 class Sealer:
-    """Seals and unseals texts of one installation."""
+    """Seals and unseals the texts of one installation."""
 
     def __init__(self, key_file: Path) -> None:
-        """Reads the key, or makes it when there is none.
+        """Read the key, or create it if the file does not exist.
 
-        Raises Unavailable when the file is readable by others or is not a key.
+        Raises Unavailable if the file is readable by others or is not a key.
         """
         self._key_file = key_file
         self._cipher = AESGCM(_load(key_file))
 
     def seal(self, purpose: str, text: str) -> bytes:
-        """The encrypted form of `text`, bound to its purpose."""
+        """Return the encrypted form of `text`, bound to its purpose."""
         nonce = os.urandom(NONCE_SIZE)
         sealed = self._cipher.encrypt(nonce, text.encode("utf-8"), purpose.encode("utf-8"))
         return VERSION + nonce + sealed
 
     def unseal(self, purpose: str, sealed: bytes) -> str:
-        """The text that was sealed for the purpose. Raises Unavailable for anything else."""
+        """Return the text that was sealed for the purpose. Raises Unavailable for anything else."""
         nonce, rest = sealed[1 : 1 + NONCE_SIZE], sealed[1 + NONCE_SIZE :]
         if sealed[:1] != VERSION or len(nonce) != NONCE_SIZE:
-            raise Unavailable(f"what was sealed for {purpose} has an unknown form")
+            raise Unavailable(
+                f"the sealed text for {purpose} has an unknown format; use a newer boxd"
+            )
         try:
             text = self._cipher.decrypt(nonce, rest, purpose.encode("utf-8"))
         except InvalidTag:
             raise Unavailable(
-                f"what is kept for {purpose} was not sealed with {self._key_file}; "
+                f"the sealed text for {purpose} was not sealed with {self._key_file}; "
                 "restore that file from a backup"
             ) from None
         return text.decode("utf-8")

@@ -1,7 +1,7 @@
-"""Volumes of workspaces: found, or made with role, schema, prefix credential and row.
+"""Finds the volumes of workspaces, or creates them with role, schema, credential and row.
 
-Critical section: making the volume of one (owner, workspace) is under that pair's lock; between
-daemons the control database's uniqueness decides, and the loser undoes what it made.
+Critical section: a lock per (owner, workspace) serializes the creation of a volume. Between daemons
+a unique constraint of the control database decides, and the loser undoes its work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from boxd.clock import SystemClock
 from boxd.errors import BoxdError, Conflict, NotFound, Unavailable
 from boxd.model.volume import Volume
 from boxd.secret import Secret, random_hex
-from boxd.workspaces.credentials import OWN_PREFIX, RandomPrefixes
+from boxd.workspaces.credentials import OWN_PREFIX
 from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import WrkfsError
@@ -31,41 +31,41 @@ if TYPE_CHECKING:
 
     from boxd.clock import Clock
     from boxd.model.usage import DriveUse
-    from boxd.workspaces.credentials import CredentialIssuer, PrefixChooser, StoreTarget
+    from boxd.workspaces.credentials import ObjectStorage
     from boxd.workspaces.provision import Provisioner
     from boxd.workspaces.seal import Sealer
 
 RESTORE_MARGIN = timedelta(minutes=1)
-"""So long before a volume leaves the trash nobody takes it out any more."""
+"""A volume cannot be restored when less than this time in the trash is left."""
 
 _log = logging.getLogger(__name__)
 
 
 class VolumeStore(Protocol):
-    """What of the control database concerns volumes."""
+    """The part of the control database for volumes."""
 
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
-        """The volume of an owner's workspace (None: the default one)."""
+        """Return the volume of an owner's workspace (None: the default one)."""
         ...
 
     async def add_volume(self, volume: Volume) -> None:
-        """Records a volume; Conflict when (owner, workspace) has another one."""
+        """Record a volume. Raises Conflict if (owner, workspace) has another one."""
         ...
 
     async def list_volumes(self, owner: str | None = None) -> list[Volume]:
-        """The volumes of an owner, or of all."""
+        """Return the volumes of an owner, or of all owners."""
         ...
 
     async def trash_volume(self, volume_id: str, until: datetime) -> None:
-        """Puts a volume into the trash."""
+        """Move a volume to the trash."""
         ...
 
     async def restore_volume(self, volume_id: str, workspace: str | None) -> None:
-        """Takes a volume out of the trash. NotFound, Conflict."""
+        """Move a volume out of the trash. Raises NotFound or Conflict."""
         ...
 
     async def remove_volume(self, volume_id: str) -> None:
-        """Forgets a volume. No error if it is gone."""
+        """Remove the row of a volume, if it exists."""
         ...
 
 
@@ -76,22 +76,22 @@ class Volumes:
         self,
         store: VolumeStore,
         provisioner: Provisioner,
-        issuer: CredentialIssuer,
+        storage: ObjectStorage,
         sealer: Sealer,
-        target: StoreTarget,
         *,
-        prefixes: PrefixChooser | None = None,
         clock: Clock | None = None,
         trash: timedelta = timedelta(0),
     ) -> None:
-        """`target` is where the object store is now; stored volumes follow it. `trash`: so long
-        removed volumes can be restored."""
+        """Existing volumes use the current location of `storage`, too.
+
+        Removed volumes can be restored for the time `trash`.
+        """
         self._store = store
         self._provisioner = provisioner
-        self._issuer = issuer
+        self._issuer = storage.issuer
         self._sealer = sealer
-        self._target = target
-        self._prefixes = prefixes or RandomPrefixes()
+        self._target = storage.target
+        self._prefixes = storage.prefixes
         self._clock = clock or SystemClock()
         self._trash = trash
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = (
@@ -100,30 +100,33 @@ class Volumes:
         self._closing: set[tuple[str, str | None]] = set()
 
     async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
-        """The volume of a workspace, None when there is none.
+        """Return the volume of a workspace; None if it does not exist.
 
-        Raises Unavailable; Conflict within `closing`.
+        Raises Unavailable, and Conflict inside `closing`.
         """
         self._check_open(owner, workspace)
         volume = await self._store.find_volume(owner, workspace)
         return None if volume is None else self._config(volume)
 
     async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
-        """The volume of a workspace, made when there is none.
+        """Return the volume of a workspace; create it if needed.
 
-        Raises Unavailable; then nothing was made.
+        Raises Unavailable; then nothing was created.
         """
-        found = await self.find(owner, workspace)
-        if found is not None:
-            return found
+        config = await self.find(owner, workspace)
+        if config is not None:
+            return config
         lock = self._locks.setdefault((owner, workspace), asyncio.Lock())
         async with lock:
-            found = await self.find(owner, workspace)
-            return found or await self._make(owner, workspace)
+            config = await self.find(owner, workspace)
+            return config or await self._create(owner, workspace)
 
     @contextmanager
     def closing(self, owner: str, workspace: str | None) -> Iterator[None]:
-        """Nobody finds the volume while the context lasts: Conflict, also for a second one here."""
+        """Reject all users of the volume with Conflict while the context lasts.
+
+        Raises Conflict if another `closing` of the volume is active.
+        """
         self._check_open(owner, workspace)
         self._closing.add((owner, workspace))
         try:
@@ -132,25 +135,26 @@ class Volumes:
             self._closing.discard((owner, workspace))
 
     async def id_of(self, owner: str, workspace: str | None) -> str | None:
-        """The id of a workspace's volume, None when there is none. Raises Unavailable."""
+        """Return the id of a workspace's volume; None without one. Raises Unavailable."""
         volume = await self._store.find_volume(owner, workspace)
         return None if volume is None else volume.id
 
     async def is_empty(self, owner: str, workspace: str | None) -> bool:
-        """Whether no name stands in the volume, or there is none. Raises Unavailable."""
+        """Return whether the volume has no files, or does not exist. Raises Unavailable."""
         volume = await self._store.find_volume(owner, workspace)
         return volume is None or await self._provisioner.is_empty(volume.schema)
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:
-        """What each volume of an owner holds, by workspace. Raises Unavailable."""
-        volumes = {one.schema: one for one in await self._in_use(owner)}
-        found = await self._provisioner.usage(list(volumes))
-        return {volumes[name].workspace: use for name, use in found.items()}
+        """Return the use of each volume of an owner, by workspace. Raises Unavailable."""
+        volumes = {volume.schema: volume for volume in await self._in_use(owner)}
+        uses = await self._provisioner.usage(list(volumes))
+        return {volumes[name].workspace: use for name, use in uses.items()}
 
     async def remove(self, owner: str, workspace: str | None) -> datetime | None:
-        """Puts a volume into the trash, or destroys it if nothing is kept there. No error when
-        there is none. Nobody may use it: within `closing`. Until when it can be restored; None: not
-        at all.
+        """Move a volume to the trash, or delete it if there is no trash time.
+
+        Call it inside `closing`. A missing volume is not an error. Returns until when the volume
+        can be restored; None if it cannot.
         """
         volume = await self._store.find_volume(owner, workspace)
         if volume is None:
@@ -158,32 +162,32 @@ class Volumes:
         lock = self._locks.setdefault((owner, workspace), asyncio.Lock())
         async with lock:
             if not self._trash:
-                await self._destroy(volume)
+                await self._delete(volume)
                 return None
             until = self._clock.now() + self._trash
             await self._store.trash_volume(volume.id, until)
             return until
 
     async def empty_trash(self) -> int:
-        """Destroys what has been in the trash for its time; how many volumes that were.
+        """Delete the volumes whose time in the trash is over; return their number.
 
-        What fails is told in the log, and done the next time. Raises Unavailable.
+        A failure is logged, and the next call tries again. Raises Unavailable.
         """
-        now, destroyed = self._clock.now(), 0
+        now, deleted = self._clock.now(), 0
         for volume in await self._store.list_volumes():
             if volume.trashed_until is None or volume.trashed_until > now:
                 continue
             try:
-                await self._destroy(volume)
-                destroyed += 1
+                await self._delete(volume)
+                deleted += 1
             except BoxdError as error:
-                _log.warning("removed volume %s not destroyed yet: %s", volume.id, error)
-        return destroyed
+                _log.warning("volume %s in the trash not deleted yet: %s", volume.id, error)
+        return deleted
 
     async def restore(self, volume_id: str, workspace: str | None) -> Volume:
-        """Gives a volume of the trash back to its owner, as the drive of a workspace that has none.
+        """Restore a volume from the trash as the drive of a workspace that has none.
 
-        Returns what it was. NotFound, also when its time is over; Conflict.
+        Returns the row from before. Raises NotFound, also after its time in the trash, or Conflict.
         """
         end = self._clock.now() + RESTORE_MARGIN
         for volume in await self._store.list_volumes():
@@ -193,53 +197,54 @@ class Volumes:
                 return volume
         raise NotFound(f"no removed volume {volume_id}; `boxd volumes ls` lists them")
 
-    async def _destroy(self, volume: Volume) -> None:
-        """Names, objects, credential, and the row last: what was cut off can be done again."""
+    async def _delete(self, volume: Volume) -> None:
+        """Delete metadata, objects and credential, and the row last, so that it can be repeated."""
         store = self._config(volume).store
         await self._provisioner.drop(volume.role)
         await _clear(store)
-        # A credential that volumes share is the operator's, and no end of it is meant here.
+        # If volumes share a credential, it is the operator's, and `revoke` does nothing.
         await self._issuer.revoke(store.access_key)
         await self._store.remove_volume(volume.id)
 
     async def all(self) -> list[VolumeConfig]:
-        """Every volume of the installation that is in use. Raises Unavailable."""
+        """Return all volumes of the installation outside the trash. Raises Unavailable."""
         return [self._config(volume) for volume in await self._in_use()]
 
     def config(self, volume: Volume) -> VolumeConfig:
-        """What a mount of a stored volume gets. Raises Unavailable."""
+        """Return the configuration of a volume for its mounts. Raises Unavailable."""
         return self._config(volume)
 
     async def _in_use(self, owner: str | None = None) -> list[Volume]:
-        return [one for one in await self._store.list_volumes(owner) if one.trashed_until is None]
+        volumes = await self._store.list_volumes(owner)
+        return [volume for volume in volumes if volume.trashed_until is None]
 
     async def sizes(self) -> dict[str, int]:
-        """Bytes that the volumes of each owner hold, those in the trash included. Unavailable."""
+        """Return the bytes in each owner's volumes, including the trash. Raises Unavailable."""
         volumes = await self._store.list_volumes()
-        held = await self._provisioner.usage([volume.schema for volume in volumes])
+        uses = await self._provisioner.usage([volume.schema for volume in volumes])
         sums: Counter[str] = Counter()
         for volume in volumes:
-            use = held.get(volume.schema)
+            use = uses.get(volume.schema)
             sums[volume.owner] += use.bytes if use else 0
         return sums
 
     async def wasteful(self) -> list[VolumeConfig]:
-        """Volumes that nobody has open and that keep what could be freed. Raises Unavailable."""
+        """Return the volumes without a session that have something to free. Raises Unavailable."""
         volumes = {volume.role: volume for volume in await self._store.list_volumes()}
         names = await self._provisioner.wasteful(list(volumes))
         return [self._config(volumes[name]) for name in names]
 
     async def sweep(self) -> int:
-        """Removes what a killed daemon left half made; how many roles and credentials that were.
+        """Remove incomplete volumes of a killed daemon; return the number of roles and credentials.
 
-        Call it at start, before volumes are made. A volume with files is never removed, whatever
-        the control database says, nor is a credential under another prefix than ours look like.
+        Call it at start, before volumes are created. It never removes a volume with files, or a
+        credential whose prefix does not match `OWN_PREFIX`.
         """
         volumes = await self._store.list_volumes()
-        known = {volume.role for volume in volumes}
+        roles = {volume.role for volume in volumes}
         removed = 0
         for name in await self._provisioner.names():
-            if name in known:
+            if name in roles:
                 continue
             if await self._provisioner.is_unused(name):
                 await self._provisioner.drop(name)
@@ -257,10 +262,10 @@ class Volumes:
         if (owner, workspace) in self._closing:
             raise Conflict(f"workspace {workspace} is being removed")
 
-    async def _make(self, owner: str, workspace: str | None) -> VolumeConfig:
-        """Credential, role and schema, row; undone in reverse when a step fails."""
-        taken = {volume.prefix for volume in await self._store.list_volumes()}
-        prefix = self._prefixes.choose(taken)
+    async def _create(self, owner: str, workspace: str | None) -> VolumeConfig:
+        """Create credential, role with schema, and row. A failure undoes the steps in reverse."""
+        used_prefixes = {volume.prefix for volume in await self._store.list_volumes()}
+        prefix = self._prefixes.choose(used_prefixes)
         async with AsyncExitStack() as undo:
             access_key, secret = await self._issuer.issue(prefix)
             undo.push_async_callback(self._issuer.revoke, access_key)
@@ -287,7 +292,7 @@ class Volumes:
             try:
                 await self._store.add_volume(volume)
             except Conflict:
-                # Another daemon was faster; ours is undone and theirs is the volume.
+                # Another daemon was faster: its volume counts, and this one is undone.
                 winner = await self.find(owner, workspace)
                 if winner is None:
                     raise
@@ -296,7 +301,7 @@ class Volumes:
         return config
 
     def _config(self, volume: Volume) -> VolumeConfig:
-        """A stored volume's configuration, at the present places of database and store."""
+        """Return the configuration of a volume, at the current places of database and store."""
         config = VolumeConfig.from_json(self._sealer.unseal(volume.id, volume.sealed))
         password = Secret(unquote(urlsplit(config.meta_dsn).password or ""))
         target = self._target
@@ -308,7 +313,7 @@ class Volumes:
 
 
 async def _clear(store: StoreConfig) -> None:
-    """Removes every object of a volume. Raises Unavailable."""
+    """Remove every object of a volume. Raises Unavailable."""
     blocks = S3Blocks(store)
     try:
         await blocks.clear()

@@ -1,18 +1,18 @@
-"""Ends what volumes' roles keep running in the metadata database, and recounts what they use.
+"""Ends overlong transactions of volumes' roles in the metadata database, and recounts their use.
 
-A role can reset every time-out of its own session, so none of them is a limit. The watchdog looks
-from outside, as the superuser: a transaction (a single statement is one) that is older than the
-limit is ended with its connection. So no role holds back vacuum, locks or a processor for longer
-than `LIMIT` and one `TICK`. The drive's own calls take milliseconds; long work of its tools goes in
-short transactions.
+A role can reset every time-out of its own session, so time-outs do not limit it. The watchdog
+enforces a limit from outside, as the superuser: it ends the connection of a transaction (a single
+statement is one) that is older than `LIMIT`. So no role holds vacuum, locks or a processor for
+longer than `LIMIT` and one `TICK`. The drive's own calls take milliseconds, and its tools split
+long work into short transactions.
 
-A role can also write any row of its own volume, the books of its use included. One volume at a time
-is counted anew from its inodes, and the difference is booked.
+A role can also write any row of its own volume, including the counters of its use. So the watchdog
+recounts one volume at a time from its inodes, and corrects the counters.
 
-Looking and counting are two tasks with connections of their own: a volume that is slow to count,
-or whose rows are locked, keeps nobody from looking.
+The two jobs are two tasks with connections of their own. So a volume that is slow to count, or has
+locked rows, does not delay the search for overlong transactions.
 
-Critical section: none; a connection is used by one task alone.
+Critical section: none; each connection belongs to one task.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 LIMIT = 30.0
-"""Seconds that a transaction of a volume's role may last."""
+"""Longest transaction of a volume's role, in seconds."""
 TICK = 2.0
-"""Seconds between two looks."""
+"""Seconds between two searches for overlong transactions."""
 RECOUNT_EVERY = 60.0
-"""Seconds between two recounts; each is of another volume."""
+"""Seconds between two recounts. Each one treats the next volume."""
 STATEMENT_TIMEOUT = 20.0
 LOCK_TIMEOUT = 2.0
 QUEUE_ALERT = 0.1
-"""Share of the notification queue above which there is a warning: someone does not read."""
+"""The watchdog warns above this share of the notification queue: a listener does not read."""
 USE_MAX = 1 << 62
 
 _log = logging.getLogger(__name__)
@@ -53,34 +53,34 @@ _END_OVERDUE = """
       AND least(xact_start, CASE WHEN state = 'active' THEN query_start END)
           < clock_timestamp() - make_interval(secs => $1)
 """
-_WRONG = """
+_DIFFERENCE = """
     SELECT t.bytes - coalesce(b.bytes, 0) AS bytes, t.inodes - coalesce(b.inodes, 0) AS inodes
     FROM wrkfs.true_use() t, wrkfs.booked_use() b
 """
-"""By how much the books are wrong, as fsck counts. One statement: it sees one moment."""
+"""The error of the counters, as fsck computes it. A single statement sees one snapshot."""
 _CORRECT = """
     UPDATE {0}.usage SET
         bytes = greatest(least(bytes::numeric + $1, $3), -$3)::bigint,
         inodes = greatest(least(inodes::numeric + $2, $3), -$3)::bigint
 """
-_GIVEN_UP = (
+_SKIPPED = (
     asyncpg.UndefinedTableError,  # the volume was dropped between its name and its count
     asyncpg.LockNotAvailableError,
     asyncpg.QueryCanceledError,
 )
-"""What ends a recount quietly: the volume's turn comes again."""
+"""Errors that end a recount without a message, because a later round recounts the volume."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A connection that was ended: whose it was, and what it did (pg_stat_activity.state)."""
+    """A connection that the watchdog ended: its role and its state (pg_stat_activity.state)."""
 
     role: str
     state: str
 
 
 class DatabaseWatchdog:
-    """See the module."""
+    """Runs both jobs of the watchdog on one metadata database."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class DatabaseWatchdog:
         tick: float = TICK,
         recount_every: float = RECOUNT_EVERY,
     ) -> None:
-        """`admin_dsn` is a superuser's, of the metadata database; times are seconds."""
+        """`admin_dsn` is the DSN of a superuser of the metadata database. Times are seconds."""
         self._admin_dsn = admin_dsn
         self._limit = limit
         self._tick = tick
@@ -99,38 +99,38 @@ class DatabaseWatchdog:
         self._last = ""
 
     def start(self) -> None:
-        """Begins to look, in the background; it goes on through outages of the database."""
+        """Start in the background. Outages of the database do not end it."""
         for name, every, work in (
-            ("database watchdog", self._tick, self._look),
+            ("database watchdog", self._tick, self._end_overdue),
             ("recounts of use", self._recount_every, self._recount_next),
         ):
             self._tasks.start(self._repeat(every, work), name=name)
 
     async def close(self) -> None:
-        """Ends it. Idempotent."""
+        """Stop. Idempotent."""
         await self._tasks.close()
 
-    async def look(self) -> list[Ended]:
-        """Ends what is overdue; a warning for each. Raises what asyncpg raises in an outage."""
+    async def end_overdue(self) -> list[Ended]:
+        """End overlong transactions, with a warning for each. Raises the errors of asyncpg."""
         async with self._connected() as connection:
-            return await self._look(connection)
+            return await self._end_overdue(connection)
 
     async def recount(self, name: str) -> tuple[int, int]:
-        """Counts the use of a volume and corrects its books; by how many bytes and inodes.
+        """Recount a volume and correct its counters; return the error in bytes and inodes.
 
-        Calls that run meanwhile are no matter: they change the count and the books alike. Raises
-        what asyncpg raises, ValueError for what is no volume's schema.
+        Concurrent calls do not matter, because they change the files and the counters alike. Raises
+        the errors of asyncpg, and ValueError if `name` is not a schema of a volume.
         """
         if not NAME.fullmatch(name):
             raise ValueError("not a volume's schema")
         async with self._connected() as connection:
             return await self._recount(connection, name)
 
-    async def _look(self, connection: asyncpg.Connection) -> list[Ended]:
+    async def _end_overdue(self, connection: asyncpg.Connection) -> list[Ended]:
         rows = await connection.fetch(_END_OVERDUE, self._limit)
         for row in rows:
             _log.warning(
-                "role %s: connection %d (%s) ended, its transaction lasted more than %g s",
+                "role %s: connection %d (%s) ended, its transaction took more than %g s",
                 row["usename"],
                 row["pid"],
                 row["state"],
@@ -143,18 +143,23 @@ class DatabaseWatchdog:
 
     async def _recount(self, connection: asyncpg.Connection, name: str) -> tuple[int, int]:
         async with connection.transaction():
-            # The role owns no schema and can put no function of its own into this path.
+            # The role owns no schema, so this path contains no function of the role.
             await connection.execute(f"SET LOCAL search_path = {name}")
-            row = await connection.fetchrow(_WRONG)
+            row = await connection.fetchrow(_DIFFERENCE)
         if row is None or not (row["bytes"] or row["inodes"]):
             return 0, 0
         await connection.execute(_CORRECT.format(name), row["bytes"], row["inodes"], USE_MAX)
-        wrong = int(row["bytes"]), int(row["inodes"])
-        _log.warning("volume %s: its use was booked wrongly by %d bytes, %d inodes", name, *wrong)
-        return wrong
+        bytes_error, inodes_error = int(row["bytes"]), int(row["inodes"])
+        _log.warning(
+            "volume %s: its counters were wrong by %d bytes and %d inodes; they are corrected",
+            name,
+            bytes_error,
+            inodes_error,
+        )
+        return bytes_error, inodes_error
 
     async def _recount_next(self, connection: asyncpg.Connection) -> None:
-        """Recounts the volume that follows the last one by name, the first one after the last."""
+        """Recount the volume that follows the previous one by name, or the first volume."""
         name = await connection.fetchval(
             "SELECT nspname FROM pg_namespace WHERE nspname ~ '^v[0-9a-f]{32}$' "
             "ORDER BY nspname <= $1, nspname LIMIT 1",
@@ -162,25 +167,27 @@ class DatabaseWatchdog:
         )
         if name is not None:
             self._last = name
-            with contextlib.suppress(*_GIVEN_UP):
+            with contextlib.suppress(*_SKIPPED):
                 await self._recount(connection, name)
 
     async def _repeat(
         self, every: float, work: Callable[[asyncpg.Connection], Awaitable[object]]
     ) -> None:
-        """Works now and then, on one connection as long as it lasts."""
-        ailing = False
+        """Repeat `work` on one connection, and reconnect after a failure."""
+        failing = False
         while True:
             try:
                 async with self._connected() as connection:
                     while True:
                         await asyncio.sleep(every)
                         await work(connection)
-                        ailing = False
+                        failing = False
             except FAILURES as error:
-                if not ailing:
-                    _log.warning("nobody watches the database: %s", type(error).__name__)
-                ailing = True
+                if not failing:
+                    _log.warning(
+                        "the database watchdog cannot work: %s; trying again", type(error).__name__
+                    )
+                failing = True
             await asyncio.sleep(self._tick)
 
     @contextlib.asynccontextmanager

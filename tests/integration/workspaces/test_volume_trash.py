@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import BadName, Conflict, NotFound
+from boxd.workspaces.credentials import ObjectStorage
 from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.volume_admin import credentials_text, listing, restore
 from boxd.workspaces.volumes import RESTORE_MARGIN, Volumes
@@ -31,10 +32,9 @@ class Trashed:
 
     def __init__(self, parts: Parts, world: World) -> None:
         self.parts, self.clock = parts, TurnedClock()
+        storage = ObjectStorage(world.target, world.issuer)
         self.volumes = Volumes(
-            *(world.store, world.provisioner, world.issuer, world.sealer, world.target),
-            clock=self.clock,
-            trash=KEPT,
+            world.store, world.provisioner, storage, world.sealer, clock=self.clock, trash=KEPT
         )
         parts.pool._volumes = parts.attacher._volumes = parts.drives._volumes = self.volumes
 
@@ -112,7 +112,7 @@ async def test_what_could_not_be_destroyed_is_destroyed_later(
         await clear(self)
 
     monkeypatch.setattr(S3Blocks, "clear", failing)
-    with assert_logs("not destroyed yet"):
+    with assert_logs("not deleted yet"):
         assert await trashed.volumes.empty_trash() == 1
     assert await trashed.volumes.empty_trash() == 1
     assert await world.traces() == before

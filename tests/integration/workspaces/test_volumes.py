@@ -15,7 +15,7 @@ import pytest
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.errors import Unavailable
 from boxd.store.postgres.store import PostgresStore
-from boxd.workspaces.credentials import StoreTarget
+from boxd.workspaces.credentials import ObjectStorage, StoreTarget
 from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
@@ -56,7 +56,8 @@ class World:
         self.target = StoreTarget(endpoint.url, endpoint.bucket, endpoint.region)
 
     def volumes(self) -> Volumes:
-        return Volumes(self.store, self.provisioner, self.issuer, self.sealer, self.target)
+        storage = ObjectStorage(self.target, self.issuer)
+        return Volumes(self.store, self.provisioner, storage, self.sealer)
 
     async def traces(self) -> tuple[list[str], list[str], list[tuple[str, str]], int]:
         """Roles, schemas, credentials and rows of volumes."""

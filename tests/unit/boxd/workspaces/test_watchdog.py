@@ -36,7 +36,7 @@ class Restarting(DatabaseWatchdog):
     async def _connected(self) -> AsyncIterator[asyncpg.Connection]:
         yield cast("asyncpg.Connection", None)
 
-    async def _look(self, connection: asyncpg.Connection) -> list[Ended]:
+    async def _end_overdue(self, connection: asyncpg.Connection) -> list[Ended]:
         del connection
         self.looks += 1
         if self.looks == 1:
@@ -49,7 +49,7 @@ async def test_a_look_that_meets_a_restart_is_not_the_last(
     goodbye: type[Exception], assert_logs: AssertLogs
 ) -> None:
     watchdog = Restarting(goodbye)
-    with assert_logs("nobody watches the database"):
+    with assert_logs("the database watchdog cannot work"):
         watchdog.start()
         await until(lambda: watchdog.looks > 2)
         await watchdog.close()
