@@ -1,11 +1,11 @@
-"""Drives that boxes mount themselves: what of them is the daemon's.
+"""Drives that boxes mount themselves: the daemon's part.
 
-A box that has its drive is granted a token for the metadata database and a credential of its own
-for the volume's objects. Both are sent through the tunnel, kept sealed below the state directory
-for the next daemon, and end with the grant: when the drive is taken away, or the box stops.
+A box with a drive has a grant: a token for the metadata database, and its own credential for the
+objects of the volume. The daemon sends both through the tunnel, and stores them encrypted below the
+state directory for the next daemon. The grant ends when the drive is detached or the box stops.
 
-Critical sections: the lifecycle calls `attach`, `detach`, `leave` and `forget` of one box under
-that box's lock; `_grants`, `_gateways` and `_used` change between awaits only.
+Critical sections: the lifecycle calls `attach`, `detach`, `leave` and `forget` of a box under the
+lock of that box. `_grants`, `_gateways` and `_used` change between awaits only.
 """
 
 from __future__ import annotations
@@ -35,43 +35,43 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 ASK_S = 55.0
-"""Seconds for an agent to mount, or to take away; it gives its mount process less."""
+"""Seconds for an agent to mount or unmount. The agent gives its mount process less."""
 LEAVE_S = 30.0
 """The same for a box that is about to end."""
 INFO_S = 10.0
 UNSET = "agent"
-"""In the place of the object store's address, which only the agent knows."""
+"""Placeholder for the address of the object store, which only the agent knows."""
 
 _log = logging.getLogger(__name__)
 
 
 class Volumes(Protocol):
-    """Finds and makes volumes; see boxd.workspaces.volumes."""
+    """Finds and creates volumes; `boxd.workspaces.volumes` implements it."""
 
     async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
-        """The volume of a workspace, made when there is none."""
+        """Return the volume of a workspace; create it if needed."""
         ...
 
     async def all(self) -> list[VolumeConfig]:
-        """Every volume of the installation."""
+        """Return every volume of the installation."""
         ...
 
 
 class Tunnels(Protocol):
-    """Connections of the agents; see boxd.tunnel.registry."""
+    """Connections of the agents; `boxd.tunnel.registry` implements it."""
 
     async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
-        """The box's tunnel, waited for; Unavailable."""
+        """Wait for the tunnel of a box. Raises Unavailable."""
         ...
 
     def peek(self, box_id: str) -> Tunnel | None:
-        """The box's tunnel, if it is up."""
+        """Return the tunnel of a box, if it is up."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one box holds of one volume."""
+    """The access of one box to one volume."""
 
     volume: str
     access_key: str
@@ -79,18 +79,18 @@ class Grant:
     secret: Secret = field(repr=False)
 
     def dump(self) -> str:
-        """As JSON. Contains secrets."""
+        """Return the grant as JSON, with its secrets."""
         return json.dumps([self.volume, self.access_key, self.token.reveal(), self.secret.reveal()])
 
     @classmethod
     def load(cls, text: str) -> Grant:
-        """Reads what `dump` wrote."""
+        """Return the grant in a text of `dump`."""
         volume, access_key, token, secret = json.loads(text)
         return cls(volume, access_key, Secret(token), Secret(secret))
 
 
 class BoxDrives:
-    """See the module; it is what `boxes.interface.DriveAttacher` asks for."""
+    """Lets boxes mount their drives: a `DriveAttacher` of `boxd.boxes.state.interface`."""
 
     def __init__(
         self,
@@ -102,8 +102,10 @@ class BoxDrives:
         *,
         shared_key: str = "",
     ) -> None:
-        """`directory` keeps the grants; `shared_key` is an access key that opens more than one
-        volume, which no box gets."""
+        """`directory` stores the grants.
+
+        `shared_key` is an access key for several volumes. No box receives it.
+        """
         self._volumes = volumes
         self._tunnels = tunnels
         self._issuer = issuer
@@ -116,7 +118,7 @@ class BoxDrives:
         self._tasks = BackgroundTasks()
 
     async def start(self) -> None:
-        """Takes over the grants of an earlier daemon, and ends credentials that belong to none."""
+        """Load the grants of an earlier daemon, and revoke credentials without a grant."""
         await asyncio.to_thread(self._directory.mkdir, mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self._directory.iterdir()):
             try:
@@ -126,20 +128,20 @@ class BoxDrives:
                 _log.warning("a box's grant is lost: %s", error, extra={"box": path.name})
                 path.unlink()
         volumes = await self._volumes.all()
-        known = {volume.store.access_key for volume in volumes}
-        known |= {grant.access_key for grant in self._grants.values()}
+        used_keys = {volume.store.access_key for volume in volumes}
+        used_keys |= {grant.access_key for grant in self._grants.values()}
         prefixes = {f"{volume.store.prefix}/" for volume in volumes}
         for access_key, prefix in await self._issuer.credentials():
-            if prefix in prefixes and access_key not in known:
+            if prefix in prefixes and access_key not in used_keys:
                 await self._issuer.revoke(access_key)
 
     def workspace_of(self, volume_id: str) -> Workspace | None:
-        """None: no mount of the host is in a box."""
+        """Return None, because boxes do not use mounts of the host."""
         del volume_id
         return None
 
     def tunnel_up(self, tunnel: Tunnel) -> None:
-        """A box's tunnel is there: what its drive needs goes on through it."""
+        """Open the gateway of a box, if it has one, in its new tunnel."""
         gateway = self._gateways.get(tunnel.box_id)
         if gateway is None:
             return
@@ -153,19 +155,19 @@ class BoxDrives:
         self._tasks.start(offer(), name=f"drive of box {tunnel.box_id}")
 
     async def prepare(self, owner: str, workspace: str | None) -> None:
-        """Has the volume made, so that `attach` is quick."""
+        """Create the volume, so that `attach` is quick."""
         await self._volumes.ensure(owner, workspace)
 
     async def attach(self, box: Box) -> None:
-        """Has the box mount its drive; one that is mounted goes on as it is.
+        """Let the box mount its drive, unless it is mounted already.
 
-        Unavailable tells why it cannot; the box has no grant then, unless it had one before.
+        Raises Unavailable with the reason of a failure. A failure does not leave a new grant.
         """
         self._used.add(box.id)
         volume = await self._volumes.ensure(box.owner, box.workspace)
-        had = box.id in self._grants
+        has_grant = box.id in self._grants
         try:
-            grant = await self._granted(box, volume)
+            grant = await self._ensure_grant(box, volume)
             gateway = self._gateways.get(box.id)
             if gateway is None:
                 gateway = self._gateways[box.id] = Gateway(box.id, volume, grant.token)
@@ -178,53 +180,53 @@ class BoxDrives:
             if not state["mounted"]:
                 raise Unavailable(f"the box does not mount its drive: {state['error']}")
         except BaseException:
-            if not had:
+            if not has_grant:
                 await self.forget(box)
             raise
 
     def use(self, box: Box) -> None:
-        """No box runs on from its memory with a drive that it mounts itself."""
+        """Do nothing: a box that mounts its drive itself is never resumed from memory with it."""
         del box
 
     async def detach(self, box: Box) -> None:
-        """Takes /wrk away; Conflict naming the holders when it is in use."""
+        """Detach /wrk. Raises Conflict with the processes that use it."""
         tunnel = await self._tunnels.get(box.id)
         state = await self._ask(tunnel, protocol.DRIVE_UMOUNT, ASK_S, force=False)
         if state["holders"]:
             holders = ", ".join(state["holders"])
             raise Conflict(f"{protocol.DRIVE_DIR} is in use by {holders}; cd elsewhere first")
         if state["mounted"] or state["error"]:
-            raise Unavailable(f"the box does not take its drive away: {state['error']}")
+            raise Unavailable(f"the box cannot unmount its drive: {state['error']}")
         await self.forget(box)
 
     async def leave(self, box: Box) -> None:
-        """The box is about to end: what its mount has written is committed while it can be."""
+        """Commit what the mount of the box has written, before the box ends."""
         tunnel = self._tunnels.peek(box.id)
         if box.id not in self._gateways or tunnel is None:
             return
         try:
             await self._ask(tunnel, protocol.DRIVE_UMOUNT, LEAVE_S, force=True)
         except BoxdError as error:
-            _log.warning("the drive was cut off: %s", error, extra={"box": box.id})
+            _log.warning("the drive was not unmounted cleanly: %s", error, extra={"box": box.id})
 
     async def forget(self, box: Box) -> None:
-        """The box's grant is over, with every connection that it opened. No error without one."""
+        """End the grant of the box, if it has one, with all its connections."""
         await self._end(box.id)
 
     async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
-        """The host has no mount of a volume: those in boxes end with the boxes."""
+        """Do nothing: the host has no mounts of volumes, and those in boxes end with the boxes."""
         del owner, workspace, volume_id
 
     async def release_unused(self, wanted: set[Workspace]) -> None:
-        """Ends the grants of boxes that this daemon has not found running. After adoption."""
+        """End the grants of boxes that are not running. Call it after adoption."""
         del wanted
         for box_id in list(self._grants):
             if box_id not in self._used:
                 await self._end(box_id)
 
     async def info(self, box: Box) -> dict[str, object]:
-        """What `box-guest workspace info` shows."""
-        told: dict[str, object] = {
+        """Return the facts that `box-guest workspace info` shows."""
+        facts: dict[str, object] = {
             "mounted": False,
             "path": str(protocol.DRIVE_DIR),
             "workspace": box.workspace or "(default)",
@@ -232,31 +234,31 @@ class BoxDrives:
         }
         tunnel = self._tunnels.peek(box.id)
         if box.id not in self._gateways or tunnel is None:
-            return told
+            return facts
         state = await self._ask(tunnel, protocol.DRIVE_INFO, INFO_S)
-        told |= {"mounted": state["mounted"], "restarts": state["restarts"]}
+        facts |= {"mounted": state["mounted"], "restarts": state["restarts"]}
         if state["error"]:
-            told["error"] = state["error"]
-        # What the mount says comes from the box: it cannot take the place of what is known here.
-        return {**state["health"], **told}
+            facts["error"] = state["error"]
+        # The health comes from the box, so it must not override the daemon's own facts.
+        return {**state["health"], **facts}
 
     async def close(self) -> None:
-        """Ends the ways to the stores; grants stay for the next daemon."""
+        """Close the gateways. The grants stay for the next daemon."""
         await self._tasks.close()
         for gateway in list(self._gateways.values()):
             await gateway.close()
         self._gateways.clear()
 
-    async def _granted(self, box: Box, volume: VolumeConfig) -> Grant:
-        """The box's grant, made and written down if it has none. Unavailable."""
-        found = self._grants.get(box.id)
-        if found is not None and found.volume == volume.volume:
-            return found
+    async def _ensure_grant(self, box: Box, volume: VolumeConfig) -> Grant:
+        """Return the grant of the box; create and store it if needed. Raises Unavailable."""
+        grant = self._grants.get(box.id)
+        if grant is not None and grant.volume == volume.volume:
+            return grant
         access_key, secret = await self._issuer.issue(volume.store.prefix)
         if access_key == self._shared_key:
             raise Unavailable(
-                "the object store's credential opens all drives, and no box may have it; list "
-                "`volumes` with credentials of their own in the --store-file"
+                "the credential of the object store opens all drives, so no box may have it: list "
+                "`volumes` with their own credentials in the --store-file"
             )
         grant = Grant(volume.volume, access_key, Secret(random_hex(32)), secret)
         self._grants[box.id] = grant
@@ -275,27 +277,27 @@ class BoxDrives:
         try:
             await self._issuer.revoke(grant.access_key)
         except BoxdError as error:
-            # The next daemon tries again: the grant's file is there, and nobody uses it.
-            _log.warning("credential not ended: %s", error, extra={"box": box_id})
+            # The file of the grant stays, so the next daemon tries again.
+            _log.warning("credential not revoked: %s", error, extra={"box": box_id})
             return
         self._grants.pop(box_id, None)
         await asyncio.to_thread((self._directory / box_id).unlink, missing_ok=True)
 
     async def _ask(
-        self, tunnel: Tunnel, kind: str, patience: float, **fields: object
+        self, tunnel: Tunnel, kind: str, timeout: float, **fields: object
     ) -> dict[str, Any]:
-        """The agent's answer, checked. Unavailable."""
+        """Return the agent's checked answer. Raises Unavailable."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 return protocol.drive_state(await tunnel.ask(kind, **fields))
         except TimeoutError:
-            raise Unavailable(f"the box's agent did not answer within {patience:.0f} s") from None
+            raise Unavailable(f"the box's agent did not answer within {timeout:.0f} s") from None
         except protocol.ProtocolError as error:
             raise Unavailable(f"the box's agent: {error}") from None
 
 
 def _credentials(volume: VolumeConfig, grant: Grant, database: str) -> VolumeConfig:
-    """What the box gets: its own token and credential, and places in the box."""
+    """Return the configuration for the box: its own token and credential, and paths in the box."""
     query = urlencode({"host": str(protocol.GATE_DIR)})
     dsn = f"postgresql://{quote(volume.schema)}:{grant.token.reveal()}@/{quote(database)}?{query}"
     store = replace(

@@ -1,14 +1,14 @@
-"""Mount processes of this host: one per volume, started, adopted, restarted and ended.
+"""Starts, adopts, restarts and ends the mount processes of this host, one per volume.
 
-A mount process lives in its own session and outlives the daemon; `adopt` finds it again by pid and
+A mount process lives in its own session and outlives the daemon. `adopt` finds it again by pid and
 start time. All boxes of a volume on this host share its mount.
 
 ::
 
-    DIRECTORY/<volume id>/mnt    where the volume is mounted
+    DIRECTORY/<volume id>/mnt    mount point of the volume
     DIRECTORY/<volume id>/pid    {"pid": ..., "start": ...}, written before the mount is ready
-    DIRECTORY/<volume id>/log    what the process complains about
-    DIRECTORY/<volume id>/status socket where it tells how it does
+    DIRECTORY/<volume id>/log    output of the process
+    DIRECTORY/<volume id>/status socket for its health
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 READY_TIMEOUT = 75.0
-"""Seconds until a mount must stand: a start may wait 60 s for a database that is away."""
+"""Seconds until a mount must be ready. A start may wait 60 s for a database that is down."""
 POLL = 0.005
-"""Seconds between two looks whether it stands."""
+"""Seconds between two checks whether it is ready."""
 END_STEPS = ((signal.SIGTERM, 20.0), (signal.SIGKILL, 10.0))
-"""SIGTERM makes it commit and unmount; SIGKILL ends one that hangs."""
+"""On SIGTERM the process commits and unmounts. SIGKILL ends a process that hangs."""
 MOUNTINFO = Path("/proc/self/mountinfo")
 MNT_DETACH = 2
 MAX_STACKED = 16
@@ -51,7 +51,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(slots=True)
 class Mount:
-    """One volume's mount; `lock` is held while it is started or ended."""
+    """The mount of a volume. `lock` is held while the mount starts or ends."""
 
     volume: str
     directory: Path
@@ -61,17 +61,17 @@ class Mount:
 
     @property
     def mountpoint(self) -> Path:
-        """Where the volume stands."""
+        """The mount point of the volume."""
         return self.directory / "mnt"
 
     @property
     def status(self) -> Path:
-        """The socket where its process tells how it does."""
+        """The socket for the health of its process."""
         return self.directory / "status"
 
     @property
     def present(self) -> Process | None:
-        """The process that serves it now."""
+        """The process that serves the mount now."""
         return self.process if self.supervisor is None else self.supervisor.process
 
 
@@ -90,9 +90,9 @@ class Mounts:
         cache: Path | None = None,
         cache_size: int = 0,
     ) -> None:
-        """`on_restart(volume id, mountpoint)` is told after a crashed mount stands again.
+        """`on_restart(volume id, mount point)` is called after the restart of a crashed mount.
 
-        Each mount keeps at most `cache_size` bytes of blocks below the directory `cache`.
+        Each mount caches at most `cache_size` bytes of blocks below the directory `cache`.
         """
         self._directory = directory
         self._cache: list[str] = []
@@ -102,7 +102,7 @@ class Mounts:
         self._mounts: dict[str, Mount] = {}
 
     async def ensure(self, config: VolumeConfig) -> Path:
-        """The mountpoint of a volume, mounted. Unavailable when it does not come up."""
+        """Mount a volume if needed; return its mount point. Raises Unavailable."""
         mount = self._mount(config.volume)
         async with mount.lock:
             if mount.supervisor is None:
@@ -115,7 +115,7 @@ class Mounts:
         return mount.mountpoint
 
     async def release(self, volume_id: str) -> None:
-        """Ends a volume's mount: everything written is committed, then it is unmounted."""
+        """Commit everything written to a volume's mount, and unmount it."""
         mount = self._mounts.get(volume_id)
         if mount is None:
             return
@@ -123,12 +123,12 @@ class Mounts:
             await self._end(mount)
 
     async def health(self, volume_id: str) -> dict[str, object]:
-        """How a volume's mount does; {} when there is none here."""
+        """Return the health of a volume's mount; {} without a mount on this host."""
         mount = self._mounts.get(volume_id)
         return {} if mount is None or mount.present is None else await health.ask(mount.status)
 
     def present(self) -> list[str]:
-        """The volumes that have a mount process here, adopted ones included."""
+        """List the volumes with a mount process on this host, including adopted ones."""
         return [
             mount.volume
             for mount in self._mounts.values()
@@ -136,11 +136,11 @@ class Mounts:
         ]
 
     async def adopt(self) -> None:
-        """Finds the mounts that an earlier daemon left; clears away those whose process died."""
+        """Find the mounts of an earlier daemon, and unmount those whose process has died."""
         if not self._directory.is_dir():
             return
         for entry in sorted(self._directory.iterdir()):
-            # The mountpoint itself is not touched: a dead or hanging mount would answer.
+            # A call on the mount point itself would fail or hang if the mount is dead or hangs.
             if not (entry / "pid").exists() and not _mounted(entry / "mnt"):
                 continue
             mount = self._mount(entry.name)
@@ -151,45 +151,48 @@ class Mounts:
                     (entry / "pid").unlink(missing_ok=True)
 
     async def close(self, stop: bool) -> None:
-        """Ends all mounts, or leaves them running for the next daemon to adopt."""
+        """End all mounts if `stop`; otherwise leave them running for the next daemon."""
         for mount in list(self._mounts.values()):
             async with mount.lock:
                 if stop:
                     await self._end(mount)
                 else:
-                    process = await _let_go(mount)
+                    process = await _release(mount)
                     if process is not None:
                         process.close()
         self._mounts.clear()
 
     def _mount(self, volume: str) -> Mount:
         if "/" in volume or volume in ("", ".", ".."):
-            raise ValueError("a volume id that is no file name")
+            raise ValueError("a volume id must be a file name")
         return self._mounts.setdefault(volume, Mount(volume, self._directory / volume))
 
     def _supervise(self, mount: Mount, config: VolumeConfig, process: Process) -> Supervisor:
-        async def again() -> Process:
-            started = await self._launch(mount, config)
+        async def restart() -> Process:
+            new_process = await self._launch(mount, config)
             try:
                 await self._on_restart(mount.volume, mount.mountpoint)
             except BoxdError as error:
-                # The mount stands; who could not be told attaches it with its next use.
+                # The mount is ready. A box without it attaches it at its next use.
                 _log.warning("restarted mount not attached: %s", error)
-            return started
+            return new_process
 
-        supervisor = Supervisor(f"mount of volume {mount.volume}", again, _log.error)
+        supervisor = Supervisor(f"mount of volume {mount.volume}", restart, _log.error)
         supervisor.watch(process)
         return supervisor
 
     async def _launch(self, mount: Mount, config: VolumeConfig) -> Process:
-        """A process that has mounted the volume. Unavailable; nothing is left behind then."""
+        """Start a process and wait until it has mounted the volume.
+
+        Raises Unavailable; then no process or mount remains.
+        """
         directory = mount.directory
         try:
             directory.mkdir(parents=True, mode=0o700, exist_ok=True)
             _clear(mount.mountpoint)
             mount.mountpoint.mkdir(mode=0o755, exist_ok=True)
         except OSError as error:
-            raise Unavailable(f"no place to mount the drive: {error}") from None
+            raise Unavailable(f"cannot prepare the mount point of the drive: {error}") from None
         reader, writer = os.pipe()
         try:
             process = Process.spawn(
@@ -224,15 +227,15 @@ class Mounts:
         return process
 
     async def _until_mounted(self, mount: Mount) -> None:
-        """Waits for a restart that is under way."""
-        until = time.monotonic() + READY_TIMEOUT
+        """Wait for a restart in progress. Raises Unavailable."""
+        deadline = time.monotonic() + READY_TIMEOUT
         while mount.present is None or not _mounted(mount.mountpoint):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise Unavailable(f"the drive is not mounted; see {mount.directory / 'log'}")
             await asyncio.sleep(POLL)
 
     async def _end(self, mount: Mount) -> None:
-        process = await _let_go(mount)
+        process = await _release(mount)
         if process is not None:
             try:
                 await process.end(END_STEPS)
@@ -242,8 +245,8 @@ class Mounts:
         (mount.directory / "pid").unlink(missing_ok=True)
 
 
-async def _let_go(mount: Mount) -> Process | None:
-    """Stops watching; the process runs on."""
+async def _release(mount: Mount) -> Process | None:
+    """Stop supervising; return the process, which keeps running."""
     process = mount.process
     if mount.supervisor is not None:
         process = await mount.supervisor.release()
@@ -252,19 +255,19 @@ async def _let_go(mount: Mount) -> Process | None:
 
 
 async def _until_ready(mount: Mount, process: Process) -> None:
-    until = time.monotonic() + READY_TIMEOUT
+    deadline = time.monotonic() + READY_TIMEOUT
     while not _mounted(mount.mountpoint):
         if not process.alive:
             raise Unavailable(
                 f"the drive's mount ended with {process.status}; see {mount.directory / 'log'}"
             )
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise Unavailable(f"the drive is not mounted; see {mount.directory / 'log'}")
         await asyncio.sleep(POLL)
 
 
 def _find_process(directory: Path) -> Process | None:
-    """The living process of a mount directory, if its mount stands too."""
+    """Return the process of a mount directory, if both process and mount exist."""
     try:
         identity = json.loads((directory / "pid").read_text(encoding="utf-8"))
         pid, start = int(identity["pid"]), int(identity["start"])
@@ -279,13 +282,13 @@ def _find_process(directory: Path) -> Process | None:
 
 
 def _mounted(path: Path) -> bool:
-    """Whether something is mounted on exactly this directory. Touches no file system."""
-    wanted = str(path).replace(" ", "\\040").encode()
-    return any(line.split(b" ", 5)[4] == wanted for line in MOUNTINFO.read_bytes().splitlines())
+    """Return whether exactly this directory is a mount point. Makes no call on it."""
+    escaped = str(path).replace(" ", "\\040").encode()
+    return any(line.split(b" ", 5)[4] == escaped for line in MOUNTINFO.read_bytes().splitlines())
 
 
 def _clear(path: Path) -> None:
-    """Removes what is mounted on a directory, dead or alive. Unavailable when it stays."""
+    """Unmount everything on a directory, dead or alive. Raises Unavailable if that fails."""
     for _ in range(MAX_STACKED):
         if not _mounted(path):
             return

@@ -1,7 +1,8 @@
-"""How a PostgreSQL connection begins, from both ends, so that a box comes to one role alone.
+"""Both sides of a PostgreSQL login, so that a box can use only one role.
 
-The box logs in here with a token of its own. Only then the server is asked, as the volume's role
-and with that role's password, which the box never has. Everything after that is bytes.
+The box logs in to the daemon with its own token. Then the daemon logs in to the server as the role
+of the volume, with the role's password, which the box never has. After that the daemon only relays
+bytes.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 PROTOCOL_3, SSL_REQUEST, GSS_REQUEST, CANCEL = 196608, 80877103, 80877104, 80877102
 MAX_STARTUP = 10_000
-"""Bytes of a client's first message: the server's own limit."""
+"""Largest first message of a client, in bytes. This is the limit of PostgreSQL itself."""
 MAX_MESSAGE = 64 * 1024
-"""Bytes of a message of the server before it is ready."""
+"""Largest message of the server before it is ready, in bytes."""
 MAX_ITERATIONS = 1_000_000
 _OK, _CLEARTEXT, _SASL, _SASL_CONTINUE, _SASL_FINAL = 0, 3, 10, 11, 12
 _MECHANISM = b"SCRAM-SHA-256"
 
 
 class Refused(Exception):
-    """The connection goes no further; `answer` is what the other side is told."""
+    """The login failed. `answer` is the message for the client."""
 
     def __init__(self, text: str, code: str = "28000") -> None:
         super().__init__(text)
@@ -38,7 +39,7 @@ class Refused(Exception):
 
 
 class ServerRefused(Refused):
-    """The server's own words, to be passed on as they are."""
+    """The server refused the login. Its message goes to the client unchanged."""
 
     def __init__(self, message: bytes) -> None:
         super().__init__("the server refused")
@@ -46,29 +47,31 @@ class ServerRefused(Refused):
 
 
 class Reader(Protocol):
-    """Where messages come from."""
+    """A source of messages."""
 
     async def readexactly(self, n: int) -> bytes:
-        """As asyncio's."""
+        """Read n bytes, as `asyncio.StreamReader` does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """A client that wants a session, with the parameters of it that it chose."""
+    """A request for a session, with the parameters that the client chose."""
 
     parameters: dict[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A client that wants what another connection does to end: process and key of that one."""
+    """A request to cancel the statement of another connection, given by its process and key."""
 
     key: bytes
 
 
 async def read_startup(reader: ByteReader, writer: ByteWriter) -> Startup | Cancel:
-    """What a client wants. Encryption is declined: the tunnel has it. Refused, OSError,
-    IncompleteReadError."""
+    """Read the request of a client. Raises Refused, OSError or IncompleteReadError.
+
+    Declines encryption, because the tunnel is encrypted.
+    """
     source = Exactly(reader)
     for _ in range(3):
         length, code = struct.unpack("!II", await source.readexactly(8))
@@ -83,7 +86,7 @@ async def read_startup(reader: ByteReader, writer: ByteWriter) -> Startup | Canc
             return Startup(_parameters(rest))
         else:
             break
-    raise Refused("a protocol that is not spoken here", "08P01")
+    raise Refused("unsupported protocol version", "08P01")
 
 
 async def check_token(
@@ -94,11 +97,11 @@ async def check_token(
     database: str,
     token: Secret,
 ) -> None:
-    """Has the client log in as exactly this role, with the token as password. Refused."""
+    """Require the client to log in as `role`, with the token as password. Raises Refused."""
     user = startup.parameters.get(b"user", b"")
-    wanted = startup.parameters.get(b"database", user)
-    if user != role.encode() or wanted != database.encode() or b"replication" in startup.parameters:
-        raise Refused("this connection leads to the drive of the box alone")
+    name = startup.parameters.get(b"database", user)
+    if user != role.encode() or name != database.encode() or b"replication" in startup.parameters:
+        raise Refused("this connection allows only the role and the database of the box's drive")
     writer.write(struct.pack("!cII", b"R", 8, _CLEARTEXT))
     await writer.drain()
     source = Exactly(reader)
@@ -107,20 +110,20 @@ async def check_token(
         raise Refused("no password", "08P01")
     password = await source.readexactly(length - 4)
     if not hmac.compare_digest(password, token.reveal().encode() + b"\0"):
-        raise Refused("the drive was taken away from this box", "28P01")
+        raise Refused("the drive is no longer attached to this box", "28P01")
 
 
 async def login(
     reader: Reader, writer: ByteWriter, startup: Startup, role: str, password: Secret
 ) -> bytes:
-    """Logs in at the server as the role; what it said until it was ready, for the client.
+    """Log in to the server as the role; return its messages until it is ready, for the client.
 
-    Refused and its kinds; OSError, IncompleteReadError.
+    Raises Refused, ServerRefused, OSError or IncompleteReadError.
     """
     pairs = b"".join(key + b"\0" + value + b"\0" for key, value in startup.parameters.items())
     writer.write(struct.pack("!II", len(pairs) + 9, PROTOCOL_3) + pairs + b"\0")
     scram = Scram(password)
-    said = b""
+    greeting = b""
     while True:
         kind, body, message = await _message(reader)
         if kind == b"E":
@@ -128,31 +131,31 @@ async def login(
         if kind == b"R":
             await _authenticate(body, writer, scram)
             (code,) = struct.unpack_from("!I", body)
-            said += message if code == _OK else b""
+            greeting += message if code == _OK else b""
             continue
-        said += message
+        greeting += message
         if kind == b"Z":
-            return said
+            return greeting
 
 
-def cancel_key(said: bytes) -> bytes | None:
-    """Process and key by which the connection can be cancelled, from what `login` returned."""
-    at = 0
-    while at < len(said):
-        kind, length = struct.unpack_from("!cI", said, at)
+def cancel_key(greeting: bytes) -> bytes | None:
+    """Return the process and key for a cancel request, from the result of `login`."""
+    position = 0
+    while position < len(greeting):
+        kind, length = struct.unpack_from("!cI", greeting, position)
         if kind == b"K" and length == 12:
-            return said[at + 5 : at + 13]
-        at += 1 + length
+            return greeting[position + 5 : position + 13]
+        position += 1 + length
     return None
 
 
 def cancel_request(key: bytes) -> bytes:
-    """The message that cancels."""
+    """Return the message of a cancel request."""
     return struct.pack("!II", 16, CANCEL) + key
 
 
 def error_message(text: str, code: str) -> bytes:
-    """What a server says before it hangs up."""
+    """Return the message that a server sends before it closes the connection."""
     fields = {"S": "FATAL", "V": "FATAL", "C": code, "M": text}
     body = b"".join(key.encode() + value.encode() + b"\0" for key, value in fields.items()) + b"\0"
     return struct.pack("!cI", b"E", len(body) + 4) + body
@@ -162,26 +165,27 @@ class Scram:
     """The client's side of SCRAM-SHA-256 (RFC 5802, without channel binding)."""
 
     def __init__(self, password: Secret) -> None:
-        """The password is ASCII, which needs no preparation."""
+        """The password must be ASCII, which needs no SASLprep."""
         self._password = password
         self._nonce = secrets.token_urlsafe(18)
         self._signature = b""
         self._proved = False
 
     def first(self) -> bytes:
-        """Opens the exchange."""
+        """Return the first message of the exchange."""
         return f"n,,n=,r={self._nonce}".encode()
 
     def answer(self, challenge: bytes) -> bytes:
-        """Proves that the password is known. Refused."""
+        """Return the proof that the client knows the password. Raises Refused."""
         fields = _fields(challenge)
+        malformed = Refused("the database sent a malformed SCRAM message", "08P01")
         try:
             nonce, salt = fields[b"r"].decode(), base64.b64decode(fields[b"s"])
             rounds = int(fields[b"i"])
         except (KeyError, ValueError):
-            raise Refused("the database does not speak SCRAM", "08P01") from None
+            raise malformed from None
         if not nonce.startswith(self._nonce) or not 0 < rounds <= MAX_ITERATIONS:
-            raise Refused("the database does not speak SCRAM", "08P01")
+            raise malformed
         salted = hashlib.pbkdf2_hmac(
             "sha256", self._password.reveal().encode("ascii"), salt, rounds
         )
@@ -198,26 +202,26 @@ class Scram:
         return without + b",p=" + base64.b64encode(proof)
 
     def check(self, last: bytes) -> None:
-        """The server has to know the password as well. Refused."""
-        shown = base64.b64encode(self._signature)
-        if not self._signature or not hmac.compare_digest(_fields(last).get(b"v", b""), shown):
-            raise Refused("the database is not the one that it should be")
+        """Check that the server knows the password, too. Raises Refused."""
+        expected = base64.b64encode(self._signature)
+        if not self._signature or not hmac.compare_digest(_fields(last).get(b"v", b""), expected):
+            raise Refused("the database did not prove its identity")
         self._proved = True
 
     @property
     def proved(self) -> bool:
-        """Whether the server has shown that it knows the password."""
+        """Whether the server has proved that it knows the password."""
         return self._proved
 
 
 class Exactly:
-    """Reads so many bytes from a reader that gives what it has."""
+    """Reads an exact number of bytes from a reader that may return fewer."""
 
     def __init__(self, reader: ByteReader) -> None:
         self._reader = reader
 
     async def readexactly(self, n: int) -> bytes:
-        """As asyncio's."""
+        """Read n bytes, as `asyncio.StreamReader` does."""
         data = b""
         while len(data) < n:
             more = await self._reader.read(n - len(data))
@@ -231,7 +235,7 @@ async def _authenticate(body: bytes, writer: ByteWriter, scram: Scram) -> None:
     (code,) = struct.unpack_from("!I", body)
     if code == _OK:
         if not scram.proved:
-            raise Refused("the database lets the drive's role in without its password")
+            raise Refused("the database accepts the drive's role without a password")
     elif code == _SASL and _MECHANISM in body[4:].split(b"\0"):
         first = scram.first()
         start = _MECHANISM + b"\0" + struct.pack("!I", len(first)) + first
@@ -242,19 +246,19 @@ async def _authenticate(body: bytes, writer: ByteWriter, scram: Scram) -> None:
     elif code == _SASL_FINAL:
         scram.check(body[4:])
     else:
-        raise Refused("the database wants another way to log in than SCRAM-SHA-256")
+        raise Refused("the database requires a login method other than SCRAM-SHA-256")
     await writer.drain()
 
 
 async def _message(reader: Reader) -> tuple[bytes, bytes, bytes]:
-    """Kind, body, and the message whole."""
+    """Return the kind, the body and the whole of a message."""
     head = await reader.readexactly(5)
     kind, length = struct.unpack("!cI", head)
     if not 4 <= length <= MAX_MESSAGE:
-        raise Refused("the database said something that is no message", "08P01")
+        raise Refused("the database sent a malformed message", "08P01")
     body = await reader.readexactly(length - 4)
     if kind == b"R" and len(body) < 4:
-        raise Refused("the database said something that is no message", "08P01")
+        raise Refused("the database sent a malformed message", "08P01")
     return kind, body, head + body
 
 

@@ -219,7 +219,7 @@ async def test_a_credential_that_could_not_be_ended_ends_later(
     drives = await place.drives()
     await drives.attach(box)
     place.issuer.down = True
-    with assert_logs("credential not ended"):
+    with assert_logs("credential not revoked"):
         await drives.forget(box)
     assert place.kept == [box.id]
     place.issuer.down = False
@@ -270,7 +270,7 @@ async def test_a_box_that_lost_its_drive_does_not_count_as_its_user(
     drives = await place.drives()
     await drives.attach(box)
     place.issuer.down = True
-    with assert_logs("credential not ended"):
+    with assert_logs("credential not revoked"):
         await drives.forget(box)
     place.issuer.down = False
     await drives.release_unused(set())
