@@ -11,8 +11,7 @@ MAX_FILES = 20
 """Files of code side by side in one folder."""
 MAX_PARAMETERS = 7
 """Parameters of one function, without self."""
-MANY_PARAMETERS = {
-}
+MANY_PARAMETERS: dict[str, str] = {}
 """Functions that may take more, and why."""
 
 

@@ -1,7 +1,7 @@
-"""Drives for surfaces of this process: whole-path verbs over `wrkfs.fs.Filesystem`.
+"""Operations on a drive by path, for HTTP and MCP, over `wrkfs.fs.Filesystem`.
 
-What HTTP and MCP do with a drive stands here once: look, list, read a range, put a whole file,
-make a directory, remove. Failures are the service's errors. No cache: each call asks the volume.
+They look up, list, read a range, write a whole file, create a directory, and remove. Errors are
+those of the service. There is no cache: each call asks the volume.
 """
 
 from __future__ import annotations
@@ -48,27 +48,31 @@ __all__ = [
 ]
 
 PIECE = 1024 * 1024
-"""Bytes of one read, which a slow client holds in memory.
+"""Bytes of one read. A slow client keeps them in memory.
 
-*Measured* over HTTP from memory: 0.53 s of CPU per GB, against 0.62 with 256 KiB; more wins little.
+*Measured* over HTTP from memory: 0.53 s of CPU per GB, compared with 0.62 s for 256 KiB. A larger
+size improves little.
 """
-GATHERED = 64 * 1024 * 1024
-"""Bytes of uploads that wait to become whole blocks, of all uploads together."""
+MAX_BUFFERED = 64 * 1024 * 1024
+"""Bytes of all uploads together that wait to become whole blocks."""
 READDIR_BATCH = 1000
 FILE_MODE = 0o644
 DIRECTORY_MODE = 0o755
 OPEN_TRIES = 50
 CHANGE_TRIES = 50
-"""How often a condition is checked anew when somebody was faster."""
+"""How often a condition is checked again after a concurrent change."""
 SECOND = 1_000_000_000
 _ROOT_STAYS = "the root of the drive cannot be removed; remove what is in it"
 PATIENCE = 80.0
-"""Seconds that one step of a verb may take on the drive. Each call of its stores gives up after 60;
-a step makes several, and in an outage that comes and goes they would add up."""
+"""Seconds for one step of an operation on the drive.
+
+Each call of the stores fails after 60 s. A step makes several calls, and during an intermittent
+outage their times would add up.
+"""
 PARENT_TRIES = 3
-"""Directories that vanish between being made and being used are made again this often."""
+"""How often missing parents are created again, if another client removes them before their use."""
 BOX_ROOT = Caller(0, 0)
-"""Files made from outside belong to root, as those that a box makes by default."""
+"""Files created from outside belong to root, as the files of a box do by default."""
 
 _STATUS: tuple[tuple[type[drive_errors.WrkfsError], type[BoxdError]], ...] = (
     (drive_errors.NotFound, NotFound),
@@ -94,7 +98,7 @@ _STATUS: tuple[tuple[type[drive_errors.WrkfsError], type[BoxdError]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a directory listing. Sizes in bytes; a symbolic link is listed as itself."""
+    """An entry of a directory. `size` is in bytes. A symbolic link is listed as itself."""
 
     name: bytes
     is_dir: bool
@@ -103,14 +107,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that a path leads to."""
+    """The directory at a path."""
 
     ino: Ino
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a put did."""
+    """The result of a put: whether the file is new, and its entity tag."""
 
     created: bool
     tag: str
@@ -118,7 +122,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What `publish` must find: that inode and version, or nothing."""
+    """The state that `publish` requires: this inode and version, or no file."""
 
     version: tuple[Ino, int] | None
     absent: bool
@@ -126,11 +130,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for a change, or for an answer.
+    """The precondition of a change or an answer.
 
-    `match`: there is a file whose tag it accepts. `unless`: there is no file whose tag it accepts.
-    `absent`: nothing is there. `unchanged_since` (seconds since the epoch): what is there has not
-    been modified after that second; it does not count beside `match`, which is exact.
+    `match`: a file exists and its tag is accepted. `unless`: no file exists whose tag is accepted.
+    `absent`: nothing exists at the path. `unchanged_since` (seconds since the epoch): the file was
+    not modified after that second; ignored if `match` is set, which is exact.
     """
 
     match: Callable[[str], bool] | None = None
@@ -139,21 +143,21 @@ class Condition:
     unchanged_since: int | None = None
 
     def check(self, present: Attr | None, what: str) -> None:
-        """Raises PreconditionFailed when it does not hold for what is there."""
+        """Raise PreconditionFailed if the condition does not hold for the attributes `present`."""
         tag = None if present is None else entity_tag(present)
-        late = self.unchanged_since if self.match is None else None
+        since = self.unchanged_since if self.match is None else None
         failed = (
             (self.absent and tag is not None)
             or (self.match is not None and (tag is None or not self.match(tag)))
             or (self.unless is not None and tag is not None and self.unless(tag))
-            or (late is not None and present is not None and present.mtime_ns // SECOND > late)
+            or (since is not None and present is not None and present.mtime_ns // SECOND > since)
         )
         if failed:
-            now = "nothing is there" if tag is None else f"it is {tag} now"
-            raise PreconditionFailed(f"{what}: the precondition does not hold; {now}")
+            state = "nothing is there" if tag is None else f"its tag is {tag}"
+            raise PreconditionFailed(f"{what}: the precondition does not hold; {state}")
 
     def pin(self, present: Attr | None) -> Pin:
-        """What must still be so when the change happens, for what was checked to hold still."""
+        """Return the state that must be unchanged when the change happens."""
         if self == ALWAYS:
             return Pin(None, False)
         if present is None:
@@ -165,28 +169,28 @@ ALWAYS = Condition()
 
 
 def entity_tag(attr: Attr) -> str:
-    """A strong entity tag, quotes included: equal tags mean equal bytes."""
+    """Return a strong entity tag with its quotes. Equal tags mean equal bytes."""
     return f'"{attr.ino}-{attr.version}"'
 
 
-class Gathering:
-    """Gathers what clients send into whole blocks.
+class UploadBuffer:
+    """Collects the pieces of uploads into whole blocks.
 
-    What is written in small pieces is committed ten times a second, each time as an object of its
-    own: a slow upload would become thousands of small ones. All gathering together holds at most
-    `limit` bytes; above it, pieces are passed on as they come.
+    The drive commits small writes ten times a second, each time as a new object. So without this
+    buffer a slow upload would become thousands of small objects. All uploads together buffer at
+    most `limit` bytes. Above the limit, pieces pass through unchanged.
 
     Critical section: `held` changes without an await in between.
     """
 
-    def __init__(self, limit: int = GATHERED) -> None:
+    def __init__(self, limit: int = MAX_BUFFERED) -> None:
         self.held = 0
         self._limit = limit
 
     async def blocks(
         self, body: Callable[[], Awaitable[bytes | None]]
     ) -> AsyncGenerator[bytes | memoryview, None]:
-        """The bytes of `body`; what it raises ends this too. A view is good until the next one."""
+        """Yield the bytes of `body`, and raise its errors. A view is valid until the next one."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -212,11 +216,11 @@ class Gathering:
             self.held -= size
 
 
-_GATHERING = Gathering()
+_UPLOADS = UploadBuffer()
 
 
 class OpenFile:
-    """A file open for reading. Its bytes, size, tag and time are those at the moment of opening."""
+    """A file open for reading. Content, size, tag and time are those at the moment of opening."""
 
     def __init__(self, handle: FileHandle, patience: float = PATIENCE) -> None:
         self._handle = handle
@@ -227,29 +231,29 @@ class OpenFile:
         self.tag = entity_tag(handle.attr)
 
     async def pieces(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
-        """The bytes [start, stop), in pieces; Unavailable when some of them are gone."""
-        at = start
-        while at < stop:
+        """Yield the bytes [start, stop) in pieces. Raises Unavailable if some are missing."""
+        position = start
+        while position < stop:
             async with step("read", self._patience):
-                # Copied: a view would hold a whole block for as long as a slow client takes. What
-                # comes next is on its way by read-ahead.
-                data = await self._handle.read(at, min(PIECE, stop - at))
+                # This is a copy. A view would hold a whole block while a slow client reads it.
+                # Read-ahead already fetches the next block.
+                data = await self._handle.read(position, min(PIECE, stop - position))
             if not data:
-                raise Unavailable("the file ended before the size that was announced")
-            at += len(data)
+                raise Unavailable("the file is shorter than its announced size; try again")
+            position += len(data)
             yield data
 
 
 class Drive:
-    """The verbs over one volume. Paths are bytes, already percent-decoded, relative to /wrk."""
+    """Operations on one volume. Paths are bytes relative to /wrk, already percent-decoded."""
 
     def __init__(self, fs: Filesystem, *, patience: float = PATIENCE) -> None:
-        """`patience`: seconds after which a step ends with Unavailable."""
+        """A step fails with Unavailable after `patience` seconds."""
         self._fs = fs
         self._patience = patience
 
     async def entries(self, directory: Directory) -> list[Entry]:
-        """All entries of a directory, sorted by name."""
+        """Return all entries of a directory, sorted by name."""
         entries, after = [], 0
         while True:
             async with self._step("directory", missing=True):
@@ -263,28 +267,29 @@ class Drive:
 
     @asynccontextmanager
     async def at(self, path: bytes) -> AsyncIterator[OpenFile | Directory]:
-        """What a path leads to, links followed; a file is open while the context lasts.
+        """Yield the file or directory at a path, following links.
 
-        NotFound, also below a file and for what is neither file nor directory.
+        A file is open while the context lasts. Raises NotFound, also if a parent is a file, or if
+        the path is neither a file nor a directory.
         """
         what = _what(path)
         async with self._step(what, missing=True):
-            found = await self._opened(path, what)
-        if isinstance(found, Directory):
-            yield found
+            target = await self._open(path, what)
+        if isinstance(target, Directory):
+            yield target
             return
-        async with self._closing(found, what):
-            yield OpenFile(found, self._patience)
+        async with self._closing(target, what):
+            yield OpenFile(target, self._patience)
 
     async def put(
         self, path: bytes, body: Callable[[], Awaitable[bytes | None]], condition: Condition
     ) -> Written:
-        """Writes a whole file, all or nothing: until all of `body` came, nothing changes.
+        """Write a whole file atomically: nothing changes before `body` is complete.
 
-        `body` gives the next bytes, None at the end; what it raises ends the put. The condition is
-        checked before anything is read, and still holds when the new file appears:
-        PreconditionFailed otherwise. Parents are made. Conflict when a directory is in the way or
-        a parent is a file.
+        `body` returns the next bytes, and None at the end; its errors end the put. The condition is
+        checked before anything is read, and again when the new file appears. Missing parents are
+        created. Raises PreconditionFailed, and Conflict if the path is a directory or a parent is a
+        file.
         """
         what = _what(path)
         async with self._step(what):
@@ -294,46 +299,50 @@ class Drive:
             condition.check(before, what)
             handle = await self._fs.create_unlinked(FILE_MODE, BOX_ROOT)
         async with self._closing(handle, what):
-            at = 0
-            async with aclosing(_GATHERING.blocks(body)) as pieces:
+            size = 0
+            async with aclosing(_UPLOADS.blocks(body)) as pieces:
                 async for data in pieces:
                     async with self._step(what):
-                        at += await handle.write(at, data)
+                        size += await handle.write(size, data)
             async with self._step(what):
                 await handle.fsync()
-                # Before the file has a name, so that nobody else's write is in the tag.
+                # The file has no name yet, so the tag cannot include a write of another client.
                 attr = await self._fs.getattr(handle.ino)
                 created = await self._publish_if(path, handle.ino, condition, before)
         return Written(created, entity_tag(attr))
 
     async def make_directory(self, path: bytes) -> bool:
-        """Makes a directory with its parents; False when it was there. Conflict for a file."""
+        """Create a directory with its parents; return False if it exists.
+
+        Raises Conflict if a file is in the path.
+        """
         since = self._fs.losses
         async with self._step(_what(path)):
-            made = await self._directories(paths.split(path))
+            created = await self._make_directories(paths.split(path))
             await self._fs.sync(since)
-        return made
+        return created
 
     async def delete(self, path: bytes, condition: Condition) -> None:
-        """Removes a file, a directory with all in it, or a link itself. BadRequest for the root.
+        """Remove a file, a directory with its content, or a link itself.
 
-        What is removed is what the condition was checked against. NotFound, PreconditionFailed.
+        Removes exactly the version that the condition accepted. Raises NotFound,
+        PreconditionFailed, and BadRequest for the root.
         """
         what = _what(path)
         since = self._fs.losses
         async with self._step(what, missing=True):
             for _ in range(CHANGE_TRIES):
-                found = await paths.resolve(self._fs, path, follow=False)
-                if not found.name:
+                entry = await paths.resolve(self._fs, path, follow=False)
+                if not entry.name:
                     raise BadRequest(_ROOT_STAYS)
-                if found.attr is None:
+                if entry.attr is None:
                     raise drive_errors.NotFound
-                if path.endswith(b"/") and not found.attr.is_dir:
+                if path.endswith(b"/") and not entry.attr.is_dir:
                     raise NotFound(f"{what} is not a directory")
-                condition.check(found.attr, what)
-                wanted = condition.pin(found.attr).version
+                condition.check(entry.attr, what)
+                version = condition.pin(entry.attr).version
                 try:
-                    await self._fs.remove_tree(found.parent, found.name, if_version=wanted)
+                    await self._fs.remove_tree(entry.parent, entry.name, if_version=version)
                 except drive_errors.PreconditionFailed:
                     continue
                 await self._fs.sync(since)
@@ -345,7 +354,7 @@ class Drive:
 
     @asynccontextmanager
     async def _closing(self, handle: FileHandle, what: str) -> AsyncIterator[None]:
-        """Closes a handle after the body; after a failure nobody waits for that."""
+        """Close a handle after the body; in the background if the body fails."""
         async with self._unless_failed(handle):
             yield
         async with self._step(what):
@@ -353,21 +362,22 @@ class Drive:
 
     @asynccontextmanager
     async def _unless_failed(self, handle: FileHandle) -> AsyncIterator[None]:
-        """Closes a handle in the background when the body fails."""
+        """Close a handle in the background if the body fails."""
         try:
             yield
         except BaseException:
-            _ENDING.start(_close(handle), name="close of a file")
+            _CLOSING.start(_close(handle), name="close of a file")
             raise
 
     async def _existing(self, path: bytes) -> Attr:
-        found = await paths.resolve(self._fs, path)
-        if found.attr is None or (path.endswith(b"/") and not found.attr.is_dir):
+        entry = await paths.resolve(self._fs, path)
+        if entry.attr is None or (path.endswith(b"/") and not entry.attr.is_dir):
             raise drive_errors.NotFound
-        return found.attr
+        return entry.attr
 
-    async def _opened(self, path: bytes, what: str) -> FileHandle | Directory:
-        """A name that is being replaced may lead to a file that is just gone: then looks again."""
+    async def _open(self, path: bytes, what: str) -> FileHandle | Directory:
+        # If the name is replaced between lookup and open, the old file may be gone. Then the loop
+        # looks the path up again.
         for _ in range(OPEN_TRIES):
             attr = await self._existing(path)
             if attr.is_dir:
@@ -375,19 +385,19 @@ class Drive:
             if not attr.is_file:
                 raise NotFound(f"{what} is neither a file nor a directory")
             try:
-                found = await self._fs.open_snapshot(attr.ino)
+                handle = await self._fs.open_snapshot(attr.ino)
             except (drive_errors.NotFound, drive_errors.Stale):
                 continue
-            async with self._unless_failed(found):
-                # A version that a crash of the database undoes is given again, to other bytes:
-                # nobody may know its tag.
+            async with self._unless_failed(handle):
+                # A crash of the database can undo a version, and its number is then reused for
+                # other bytes. So the tag of a version must not leave before the version is durable.
                 if await self._fs.make_durable():
-                    return found
-            await found.close()
+                    return handle
+            await handle.close()
         raise Unavailable(f"{what} is being replaced all the time; try again")
 
     async def _target(self, path: bytes) -> Attr | None:
-        """What a put would replace; None also when parents are missing."""
+        """Return the file that a put would replace; None if it or a parent is missing."""
         try:
             return (await paths.resolve(self._fs, path)).attr
         except drive_errors.NotFound:
@@ -396,9 +406,9 @@ class Drive:
     async def _publish_if(
         self, path: bytes, ino: Ino, condition: Condition, before: Attr | None
     ) -> bool:
-        """Publishes while the condition holds: what was checked is what is replaced.
+        """Publish exactly over the version that the condition accepted.
 
-        Somebody may change the file after the check in a way that the condition allows.
+        Checks again after a concurrent change, which the condition may allow.
         """
         what = _what(path)
         for _ in range(CHANGE_TRIES):
@@ -410,74 +420,74 @@ class Drive:
         raise PreconditionFailed(f"{what} changes all the time; try again")
 
     async def _publish(self, path: bytes, ino: Ino, pin: Pin) -> bool:
-        """Gives the written file its name; makes parents that are missing."""
+        """Give the written file its name; create missing parents."""
         parents = paths.split(path)[:-1]
         for last in (False,) * PARENT_TRIES + (True,):
             try:
-                found = await paths.resolve(self._fs, path)
-                if not found.name:
+                entry = await paths.resolve(self._fs, path)
+                if not entry.name:
                     raise drive_errors.IsDirectory
                 return await self._fs.publish(
-                    ino, found.parent, found.name, if_version=pin.version, if_absent=pin.absent
+                    ino, entry.parent, entry.name, if_version=pin.version, if_absent=pin.absent
                 )
             except (drive_errors.NotFound, drive_errors.Stale):
                 if last:
                     raise
-                await self._directories(parents)
+                await self._make_directories(parents)
         raise AssertionError("the last try returns or raises")
 
-    async def _directories(self, segments: list[bytes]) -> bool:
-        """mkdir -p; True when the last one was made just now."""
-        made = False
-        for depth in range(await self._depth(segments) + 1, len(segments) + 1):
-            found = await paths.resolve(self._fs, b"/".join(segments[:depth]))
-            made = found.attr is None
-            if found.attr is None:
+    async def _make_directories(self, segments: list[bytes]) -> bool:
+        """Create the missing directories of a path; return whether the last one is new."""
+        created = False
+        for depth in range(await self._existing_depth(segments) + 1, len(segments) + 1):
+            entry = await paths.resolve(self._fs, b"/".join(segments[:depth]))
+            created = entry.attr is None
+            if entry.attr is None:
                 try:
-                    await self._fs.mkdir(found.parent, found.name, DIRECTORY_MODE, BOX_ROOT)
+                    await self._fs.mkdir(entry.parent, entry.name, DIRECTORY_MODE, BOX_ROOT)
                 except drive_errors.Exists:
-                    made = False
-            elif not found.attr.is_dir:
+                    created = False
+            elif not entry.attr.is_dir:
                 raise drive_errors.NotDirectory
-        return made
+        return created
 
-    async def _depth(self, segments: list[bytes]) -> int:
-        """How many of the leading segments are directories already."""
+    async def _existing_depth(self, segments: list[bytes]) -> int:
+        """Return how many of the leading segments are existing directories."""
         for depth in range(len(segments), 0, -1):
             try:
-                found = await paths.resolve(self._fs, b"/".join(segments[:depth]))
+                entry = await paths.resolve(self._fs, b"/".join(segments[:depth]))
             except drive_errors.NotFound:
                 continue
-            if found.attr is not None:
-                if not found.attr.is_dir:
+            if entry.attr is not None:
+                if not entry.attr.is_dir:
                     raise drive_errors.NotDirectory
                 return depth
         return 0
 
 
 class NoDrive(Drive):
-    """The drive of a workspace that nobody has used yet: looks as an empty one."""
+    """The drive of a workspace without a volume. It appears empty."""
 
     def __init__(self) -> None:
-        """There is no volume, and looking makes none."""
+        """Reading does not create a volume."""
 
     async def entries(self, directory: Directory) -> list[Entry]:
-        """None."""
+        """Return no entries."""
         del directory
         return []
 
     @asynccontextmanager
     async def at(self, path: bytes) -> AsyncIterator[OpenFile | Directory]:
-        """The root; NotFound for all else."""
+        """Yield the root. Raises NotFound for other paths."""
         what = _what(path)
         with translated(what):
-            below = paths.split(path)
-        if below:
+            segments = paths.split(path)
+        if segments:
             raise NotFound(f"{what}: nothing is there")
         yield Directory(ROOT_INO)
 
     async def delete(self, path: bytes, condition: Condition) -> None:
-        """NotFound; BadRequest for the root."""
+        """Raise NotFound, or BadRequest for the root."""
         del condition
         async with self.at(path):
             raise BadRequest(_ROOT_STAYS)
@@ -485,51 +495,55 @@ class NoDrive(Drive):
     async def put(
         self, path: bytes, body: Callable[[], Awaitable[bytes | None]], condition: Condition
     ) -> Written:
-        """Never: who writes asks for the volume to be made."""
-        raise Unavailable("the drive is not there yet")
+        """Raise Unavailable. Writers request a drive with `create`, so this is never called."""
+        raise Unavailable("the drive does not exist yet; try again")
 
     async def make_directory(self, path: bytes) -> bool:
-        """Never: see `put`."""
-        raise Unavailable("the drive is not there yet")
+        """Raise Unavailable, as `put` does."""
+        raise Unavailable("the drive does not exist yet; try again")
 
 
-_ENDING = BackgroundTasks()
-"""Handles of verbs that failed, on their way out; `Filesystem.close` waits for them."""
+_CLOSING = BackgroundTasks()
+"""Handles of failed operations that are being closed. `Filesystem.close` waits for them."""
 
 
 async def _close(handle: FileHandle) -> None:
-    # What was wrong has been told by the verb.
+    # The operation has already reported its error.
     with suppress(drive_errors.WrkfsError):
         await handle.close()
 
 
 @asynccontextmanager
 async def step(what: str, patience: float, *, missing: bool = False) -> AsyncIterator[None]:
-    """As `translated`; also Unavailable when the body takes longer than `patience` seconds."""
+    """Like `translated`, and raise Unavailable if the body takes longer than `patience` seconds."""
     try:
         async with asyncio.timeout(patience):
             with translated(what, missing=missing):
                 yield
     except TimeoutError as error:
         raise Unavailable(
-            f"{what}: no end within {patience:g} s; look what is there before you try again"
+            f"{what}: the drive did not finish within {patience:g} s; check the result before you "
+            "try again"
         ) from error
 
 
 @contextmanager
 def translated(what: str, *, missing: bool = False) -> Iterator[None]:
-    """Turns the drive's errors into the service's; with `missing` a file as parent is NotFound."""
+    """Turn errors of the drive into errors of the service.
+
+    With `missing`, a file as parent becomes NotFound.
+    """
     try:
         yield
     except drive_errors.WrkfsError as error:
         if missing and isinstance(error, drive_errors.NotDirectory):
-            raise NotFound(f"{what} is not there: a file stands in its path") from error
-        for known, translation in _STATUS:
-            if isinstance(error, known):
+            raise NotFound(f"{what} does not exist: a file is in its path") from error
+        for kind, translation in _STATUS:
+            if isinstance(error, kind):
                 raise translation(f"{what}: {error}") from error
         raise
 
 
 def _what(path: bytes) -> str:
-    """A path as it is shown in an error."""
+    """Return a path for an error."""
     return shown("/" + path.strip(b"/").decode("utf-8", "surrogateescape"))

@@ -1,8 +1,8 @@
-"""Open Filesystems of volumes in this process, for HTTP and MCP: one per volume, made at need.
+"""Pool of open Filesystems in this process, for HTTP and MCP: one per volume, opened on demand.
 
-Critical sections: connecting and closing run under a lock per volume, so that two first requests
-share one Filesystem; users are counted without an await between look and count, and one that is
-used is never closed.
+Critical sections: a lock per workspace serializes opening and closing, so that two first requests
+share one Filesystem. There is no await between the lookup of a Filesystem and the increment of its
+users, so a Filesystem in use is never closed.
 """
 
 from __future__ import annotations
@@ -29,61 +29,61 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 KIND = "http"
-"""How these sessions are registered in the volume."""
+"""The kind of these sessions in the volume's list of sessions."""
 IDLE = 60.0
 """Seconds without use after which a Filesystem is closed."""
 TICK = 5.0
-"""Seconds between looks for idle ones."""
+"""Seconds between two searches for idle Filesystems."""
 MAX_OPEN = 64
-"""Most Filesystems at once: each holds connections to the database and a cache of blocks."""
+"""Most open Filesystems. Each holds connections to the database and a cache of blocks."""
 LIMITS = Limits(blocks=24 * MIB, dirty=48 * MIB)
-"""Memory of each: enough to stream at the store's speed.
+"""Memory of each Filesystem: enough to stream at the speed of the store.
 
-*Measured*, by turns with a mount on a busy machine: uploads at 0.87 of its speed with 32 MiB dirty,
-at 0.98 with 48; files of 256 MiB take 20 MiB of it where the store keeps up.
+*Measured* in alternation with a mount, on a busy machine: uploads reach 0.87 of the mount's speed
+with 32 MiB of dirty data, and 0.98 with 48 MiB. If the store keeps up, files of 256 MiB use 20 MiB.
 """
 SHARE = 4
-"""All together may take this part (a quarter) of the host's memory: see `most_open`."""
+"""All Filesystems together may use one part in SHARE of the host's memory; see `most_open`."""
 MAX_OWNER = 8
-"""Most of them for one owner, so that nobody keeps the others out."""
+"""Most open Filesystems of one owner, so that no owner locks out the others."""
 
 Place = tuple[str, str | None]
-"""Owner and workspace."""
+"""Owner and workspace (None: the default one)."""
 
 _log = logging.getLogger(__name__)
 
 
 def most_open(memory: int) -> int:
-    """How many Filesystems a host with so many bytes of memory can have open at once.
+    """Return how many Filesystems may be open on a host with `memory` bytes.
 
-    As many as MAX_OWNER on any host: one owner can have these.
+    The result is at least MAX_OWNER, so that one owner can always open that many.
     """
     return max(MAX_OWNER, min(MAX_OPEN, memory // SHARE // (LIMITS.blocks + LIMITS.dirty)))
 
 
 class Volumes(Protocol):
-    """Finds and makes volumes; see boxd.workspaces.volumes."""
+    """Finds and creates volumes; `boxd.workspaces.volumes` implements it."""
 
     async def find(self, owner: str, workspace: str | None) -> VolumeConfig | None:
-        """The volume of a workspace, None when there is none."""
+        """Return the volume of a workspace; None if it does not exist."""
         ...
 
     async def ensure(self, owner: str, workspace: str | None) -> VolumeConfig:
-        """The volume of a workspace, made when there is none."""
+        """Return the volume of a workspace; create it if needed."""
         ...
 
 
 @dataclass(slots=True)
-class Opened:
-    """A Filesystem, how many use it, and when (monotonic seconds) the last one began or ended."""
+class PoolEntry:
+    """A Filesystem, its number of users, and the monotonic time of its last use, in seconds."""
 
     fs: Filesystem
     users: int
-    used: float
+    last_use: float
 
 
 class DrivePool:
-    """See the module."""
+    """The open Filesystems of this process."""
 
     def __init__(
         self,
@@ -94,13 +94,13 @@ class DrivePool:
         max_open: int | None = None,
         pace: background.Pace = background.PACE,
     ) -> None:
-        """`max_open`: None takes what the memory of this host allows."""
+        """`max_open` None: as many as the memory of this host allows."""
         self._volumes = volumes
         self._clock = clock
         self._idle = idle
         self._max_open = most_open(_host_memory()) if max_open is None else max_open
         self._pace = pace
-        self._open: dict[Place, Opened] = {}
+        self._open: dict[Place, PoolEntry] = {}
         self._connecting: list[Place] = []
         self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
         self._timer = BackgroundTasks()
@@ -109,64 +109,68 @@ class DrivePool:
     async def use(
         self, owner: str, workspace: str | None, *, create: bool
     ) -> AsyncIterator[Filesystem | None]:
-        """The volume's Filesystem, kept open while the context lasts.
+        """Yield the volume's Filesystem, which stays open while the context lasts.
 
-        A volume that is not there is made with `create`; without, it is None. Unavailable.
+        If the volume does not exist, it is created with `create`; otherwise yields None. Raises
+        Unavailable.
         """
-        opened = await self._acquire((owner, workspace), create)
-        if opened is None:
+        entry = await self._acquire((owner, workspace), create)
+        if entry is None:
             yield None
             return
         try:
-            yield opened.fs
+            yield entry.fs
         finally:
-            opened.users -= 1
-            opened.used = self._clock.monotonic()
+            entry.users -= 1
+            entry.last_use = self._clock.monotonic()
 
     async def drop(self, owner: str, workspace: str | None) -> None:
-        """Closes the Filesystem of a drive; no error if it is not open. Conflict while in use."""
+        """Close the Filesystem of a drive, if it is open. Raises Conflict while it is in use."""
         place = (owner, workspace)
         async with self._locks.setdefault(place, asyncio.Lock()):
-            opened = self._open.get(place)
-            if opened is not None and opened.users:
+            entry = self._open.get(place)
+            if entry is not None and entry.users:
                 raise Conflict("the drive is in use over HTTP; try again")
-            if opened is not None:
+            if entry is not None:
                 del self._open[place]
-                await _end(opened)
+                await _close(entry)
 
     async def close_idle(self) -> None:
-        """Closes what nobody has used for the time that is allowed."""
-        before = self._clock.monotonic() - self._idle
-        for place, opened in list(self._open.items()):
-            if opened.used <= before:
-                await self._close_unused(place, opened)
+        """Close the Filesystems that were idle for longer than the limit."""
+        limit = self._clock.monotonic() - self._idle
+        for place, entry in list(self._open.items()):
+            if entry.last_use <= limit:
+                await self._close_unused(place, entry)
 
     async def close(self) -> None:
-        """Closes all; what is dirty in them is committed first."""
+        """Commit the dirty data of all Filesystems, and close them."""
         await self._timer.close()
-        opened = list(self._open.values())
+        entries = list(self._open.values())
         self._open.clear()
-        await asyncio.gather(*(one.fs.close() for one in opened))
+        await asyncio.gather(*(entry.fs.close() for entry in entries))
 
-    async def _acquire(self, place: Place, create: bool) -> Opened | None:
+    async def _acquire(self, place: Place, create: bool) -> PoolEntry | None:
         async with self._locks.setdefault(place, asyncio.Lock()):
-            opened = self._open.get(place)
-            if opened is None:
+            entry = self._open.get(place)
+            if entry is None:
                 config = await self._volumes.find(*place)
                 if config is None:
                     if not create:
                         return None
                     config = await self._volumes.ensure(*place)
                 await self._make_room(place[0])
-                opened = self._open[place] = Opened(await self._connect(place, config), 0, 0.0)
+                entry = self._open[place] = PoolEntry(await self._connect(place, config), 0, 0.0)
                 if not self._timer:
-                    self._timer.start(self._look(), name="idle drives")
-            opened.users += 1
-            opened.used = self._clock.monotonic()
-            return opened
+                    self._timer.start(self._close_idle_periodically(), name="idle drives")
+            entry.users += 1
+            entry.last_use = self._clock.monotonic()
+            return entry
 
     async def _make_room(self, owner: str) -> None:
-        """Closes those that were not used for longest. QuotaExceeded, Unavailable: all in use."""
+        """Close the longest idle Filesystems until another one may be opened.
+
+        Raises QuotaExceeded or Unavailable if all are in use.
+        """
         while self._count(owner) >= MAX_OWNER:
             if not await self._close_oldest(owner):
                 raise QuotaExceeded(f"{MAX_OWNER} of your drives are in use over HTTP; try again")
@@ -175,21 +179,21 @@ class DrivePool:
                 raise Unavailable(f"{self._max_open} drives are in use over HTTP; try again")
 
     def _count(self, owner: str | None = None) -> int:
-        """Open ones and those that are being opened."""
+        """Return the number of Filesystems (of this owner) that are open or being opened."""
         places = [*self._open, *self._connecting]
         return sum(owner is None or place[0] == owner for place in places)
 
     async def _close_oldest(self, owner: str | None = None) -> bool:
-        """False when every one (of this owner) is in use."""
+        """Close the longest idle one; return False if all (of this owner) are in use."""
         unused = [
-            (opened.used, place)
-            for place, opened in self._open.items()
-            if opened.users == 0 and (owner is None or place[0] == owner)
+            (entry.last_use, place)
+            for place, entry in self._open.items()
+            if entry.users == 0 and (owner is None or place[0] == owner)
         ]
         if not unused:
             return False
         _, place = min(unused, key=lambda item: item[0])
-        await _end(self._open.pop(place))
+        await _close(self._open.pop(place))
         return True
 
     async def _connect(self, place: Place, config: VolumeConfig) -> Filesystem:
@@ -203,13 +207,13 @@ class DrivePool:
         finally:
             self._connecting.remove(place)
 
-    async def _close_unused(self, place: Place, opened: Opened) -> None:
+    async def _close_unused(self, place: Place, entry: PoolEntry) -> None:
         async with self._locks.setdefault(place, asyncio.Lock()):
-            if opened.users == 0 and self._open.get(place) is opened:
+            if entry.users == 0 and self._open.get(place) is entry:
                 del self._open[place]
-                await _end(opened)
+                await _close(entry)
 
-    async def _look(self) -> None:
+    async def _close_idle_periodically(self) -> None:
         while True:
             await asyncio.sleep(TICK)
             await self.close_idle()
@@ -219,9 +223,9 @@ def _host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-async def _end(opened: Opened) -> None:
-    """What was asked for was answered long ago, so there is nobody to tell of a failure."""
+async def _close(entry: PoolEntry) -> None:
+    """Close a Filesystem. A failure is only logged, because all requests have their answer."""
     try:
-        await opened.fs.close()
+        await entry.fs.close()
     except (drive_errors.WrkfsError, OSError) as error:
         _log.warning("idle drive not closed cleanly: %s", error)

@@ -1,8 +1,8 @@
 """Roles and schemas of volumes in the metadata database.
 
-A volume is one login role and one schema of the same random name. The role owns nothing and may do
-nothing but DML on its own tables; `wrkfs.meta.sql.migrate` writes the exact grants. What PUBLIC may
-do in the database by default is taken away before the first role exists.
+A volume has a login role and a schema with the same random name. The role owns nothing, and may
+only use DML on its own tables; `wrkfs.meta.sql.migrate` contains the exact grants. The default
+privileges of PUBLIC in the database are revoked before the first role exists.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 from contextlib import asynccontextmanager, suppress
 
 CONNECTION_LIMIT = 32
-"""Connections that one volume's role can hold."""
+"""Most connections of a volume's role."""
 CONNECT_TIMEOUT = 30.0
 STATEMENT_TIMEOUT = 60.0
 SCRAM_ITERATIONS = 4096
@@ -56,17 +56,17 @@ DSN_PARAMETERS = frozenset(
         "target_session_attrs",
     }
 )
-"""What of the superuser's DSN says where the database is; all else may be who comes and how."""
+"""Parameters of the superuser's DSN that locate the database. Others may contain credentials."""
 FAILURES = (
     OSError,
     TimeoutError,
     asyncpg.PostgresError,
     asyncpg.InterfaceError,  # the connection was lost between two statements
-    asyncpg.InternalClientError,  # a goodbye of the server met a statement half-way
+    asyncpg.InternalClientError,  # the server shut down during a statement
 )
-"""What asyncpg raises when the database is out, or refuses."""
+"""The errors of asyncpg if the database is down or rejects a statement."""
 _LOCK = 0x626F7864
-"""Advisory lock that lets one at a time change the database's own rights."""
+"""Advisory lock that serializes changes of the privileges of the database."""
 
 CLOSED_FUNCTIONS = (
     r"pg_advisory_.*|pg_try_advisory_.*|lo_.*|loread|lowrite|pg_sleep.*|pg_logical_emit_message"
@@ -76,15 +76,15 @@ CLOSED_FUNCTIONS = (
     r"|pg_cancel_backend|pg_terminate_backend|pg_notification_queue_usage|pg_listening_channels"
     r"|pg_prepared_xact|pg_cursor|pg_show_all_file_settings|pg_hba_file_rules|dblink.*"
 )
-"""Functions of the catalogue that PUBLIC may not call (a regular expression for the whole name)."""
+"""Functions of the catalog that PUBLIC may not call (a regular expression for the whole name)."""
 CLOSED_VIEWS = r"pg_stat_.*|pg_statio_.*|pg_locks|pg_prepared_xacts|pg_cursors|pg_stats.*"
-"""Views of the catalogue that PUBLIC may not read."""
+"""Views of the catalog that PUBLIC may not read."""
 
 
 class Provisioner:
-    """Makes and removes volumes in one database. Stateless; calls may interleave.
+    """Creates and removes volumes in one database. Stateless; calls may interleave.
 
-    Each change is one transaction: it happens wholly or not at all.
+    Each change is one transaction.
     """
 
     def __init__(
@@ -95,27 +95,30 @@ class Provisioner:
         bytes_limit: int | None = None,
         inodes_limit: int | None = None,
     ) -> None:
-        """`admin_dsn` is a superuser's, of the metadata database.
+        """`admin_dsn` is the DSN of a superuser of the metadata database.
 
-        `trash_seconds`: so long removed files can be restored; `bytes_limit` and `inodes_limit`:
-        the quota, None for none. All of it of each volume.
+        In each volume, removed files can be restored for `trash_seconds`. `bytes_limit` and
+        `inodes_limit` are the quota of each volume; None: no quota.
         """
         self._admin_dsn = admin_dsn
         self._trash_seconds = trash_seconds
         self._quota = bytes_limit, inodes_limit
 
     async def prepare(self, *, limits: bool = True) -> None:
-        """Closes the database to PUBLIC, installs the drive's functions, updates all volumes.
+        """Close the database to PUBLIC, install the drive's functions, update all volumes.
 
-        `limits` off: volumes keep the quota and the time of their trash that they have. Idempotent.
-        Raises Unavailable when the database is out, its role may not do this or a
-        volume is of a newer release.
+        Without `limits`, existing volumes keep their quota and trash time. Idempotent. Raises
+        Unavailable if the database is down, the role lacks a privilege, or a volume comes from a
+        newer release.
         """
         async with self._connection() as connection:
             if not await connection.fetchval(
                 "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
             ):
-                raise Unavailable("the metadata database must be given with a superuser's DSN")
+                raise Unavailable(
+                    "the DSN of the metadata database is not a superuser's: give one in "
+                    "--meta-dsn-file"
+                )
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
                 await self._close_to_public(connection)
@@ -130,14 +133,14 @@ class Provisioner:
             await install_functions(connection)
 
     async def create(self) -> tuple[str, Secret]:
-        """A new role with its schema; role name (the schema has the same) and password.
+        """Create a role and its schema; return their common name and the password.
 
-        Raises Unavailable; then nothing was made.
+        Raises Unavailable; then nothing was created.
         """
         name = f"v{secrets.token_hex(16)}"
         password = Secret(secrets.token_hex(32))
         async with self._connection() as connection, connection.transaction():
-            # The rights of the database are one row, which two cannot change at once.
+            # The privileges of the database are one row. Concurrent changes of it fail.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
             await connection.execute(
                 f"CREATE ROLE {name} LOGIN NOSUPERUSER NOCREATEROLE NOCREATEDB NOREPLICATION "
@@ -158,9 +161,9 @@ class Provisioner:
         return name, password
 
     async def drop(self, name: str) -> None:
-        """Removes a role, its schema and all its metadata; absent ones are no error.
+        """End the connections of a role, and remove it with its schema and all metadata.
 
-        Its connections are ended. Raises Unavailable.
+        A missing role is not an error. Raises Unavailable.
         """
         if not NAME.fullmatch(name):
             raise ValueError("not a volume's role")
@@ -180,20 +183,20 @@ class Provisioner:
                 await connection.execute(f"DROP ROLE {name}")
 
     async def names(self) -> list[str]:
-        """All roles of volumes in the database. Raises Unavailable."""
+        """Return all roles of volumes in the database. Raises Unavailable."""
         async with self._connection() as connection:
             return await _names(connection)
 
     async def is_unused(self, name: str) -> bool:
-        """Whether a volume has nothing but its root directory. Raises Unavailable."""
+        """Return whether a volume has only its root directory. Raises Unavailable."""
         if not NAME.fullmatch(name):
             raise ValueError("not a volume's schema")
         async with self._connection() as connection:
-            query = f"SELECT count(*) FROM (SELECT 1 FROM {name}.inode LIMIT 2) AS found"  # noqa: S608 checked name
+            query = f"SELECT count(*) FROM (SELECT 1 FROM {name}.inode LIMIT 2) AS sample"  # noqa: S608 checked name
             return int(await connection.fetchval(query)) < 2
 
     async def is_empty(self, name: str) -> bool:
-        """Whether no name stands in a volume, or there is no such schema. Raises Unavailable."""
+        """Return whether a volume has no names, or does not exist. Raises Unavailable."""
         async with self._connection() as connection:
             if name not in await _names(connection):
                 return True
@@ -201,57 +204,54 @@ class Provisioner:
             return bool(await connection.fetchval("SELECT NOT EXISTS (SELECT 1 FROM dentry)"))
 
     async def usage(self, names: list[str]) -> dict[str, DriveUse]:
-        """What each of these volumes holds; those that are not there, or are locked, are missing.
-
-        Raises Unavailable.
-        """
-        found = {}
+        """Return the use of these volumes, without missing and locked ones. Raises Unavailable."""
+        uses = {}
         async with self._connection() as connection:
-            await connection.execute(_PATIENCE)
-            there = set(await _names(connection))
+            await connection.execute(_SHORT_TIMEOUTS)
+            existing = set(await _names(connection))
             for name in names:
-                if name not in there:
+                if name not in existing:
                     continue
                 with suppress(*_BUSY):
                     await connection.execute("SELECT set_config('search_path', $1, false)", name)
                     (use,) = await connection.fetch("SELECT * FROM wrkfs.statfs()")
-                    found[name] = DriveUse(
+                    uses[name] = DriveUse(
                         bytes=use["bytes_used"],
                         bytes_limit=use["bytes_limit"],
                         files=use["inodes_used"],
                         files_limit=use["inodes_limit"],
                     )
-        return found
+        return uses
 
     async def wasteful(self, names: list[str]) -> list[str]:
-        """Which of these volumes have no live session, and something that upkeep would free.
+        """Return those of the volumes without a live session that have something to free.
 
         Raises Unavailable.
         """
-        found = []
+        wasteful = []
         async with self._connection() as connection:
-            await connection.execute(_PATIENCE)
-            there = set(await _names(connection))
+            await connection.execute(_SHORT_TIMEOUTS)
+            existing = set(await _names(connection))
             for name in names:
                 try:
-                    if name in there and await connection.fetchval(_WASTEFUL.format(name)):
-                        found.append(name)
+                    if name in existing and await connection.fetchval(_WASTEFUL.format(name)):
+                        wasteful.append(name)
                 except _BUSY:
-                    continue  # the next look will tell
-        return found
+                    continue  # the next round tries again
+        return wasteful
 
     def dsn(self, role: str, password: Secret) -> str:
-        """The connection string of a volume's role. Contains the password."""
+        """Return the connection string of a volume's role, with the password."""
         parts = urlsplit(self._admin_dsn)
         host = parts.netloc.rpartition("@")[2]
         netloc = f"{quote(role)}:{quote(password.reveal())}@{host}"
-        place = [pair for pair in parse_qsl(parts.query) if pair[0] in DSN_PARAMETERS]
-        query = urlencode(place, quote_via=quote)
+        location = [pair for pair in parse_qsl(parts.query) if pair[0] in DSN_PARAMETERS]
+        query = urlencode(location, quote_via=quote)
         return urlunsplit((parts.scheme, netloc, parts.path, query, ""))
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of our own. Raises Unavailable, also for errors of the database within."""
+        """Yield a connection. Errors of the database in the body become Unavailable, too."""
         try:
             connection = await asyncpg.connect(
                 self._admin_dsn, timeout=CONNECT_TIMEOUT, command_timeout=STATEMENT_TIMEOUT
@@ -268,7 +268,7 @@ class Provisioner:
 
     async def _limit(self, connection: asyncpg.Connection, name: str) -> None:
         await connection.execute(
-            f"UPDATE {name}.volume "  # noqa: S608 a name from the catalogue
+            f"UPDATE {name}.volume "  # noqa: S608 a name from the catalog
             "SET trash_seconds = $1, bytes_limit = $2, inodes_limit = $3 WHERE "
             "(trash_seconds, bytes_limit, inodes_limit) IS DISTINCT FROM ($1, $2, $3)",
             self._trash_seconds,
@@ -279,16 +279,16 @@ class Provisioner:
         database = await connection.fetchval("SELECT quote_ident(current_database())")
         await connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
         await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
-        for kind, query in _OPEN_THINGS.items():
+        for kind, query in _PUBLIC_OBJECTS.items():
             names = [row[0] for row in await connection.fetch(query)]
             if names:
                 await connection.execute(f"REVOKE ALL ON {kind} {', '.join(names)} FROM PUBLIC")
 
 
-_PATIENCE = "SET lock_timeout = '1s'; SET statement_timeout = '5s'"
-"""A role can lock the tables of its volume: that keeps nobody else waiting."""
+_SHORT_TIMEOUTS = "SET lock_timeout = '1s'; SET statement_timeout = '5s'"
+"""A role can lock the tables of its volume. This must not delay the other volumes."""
 _BUSY = (asyncpg.LockNotAvailableError, asyncpg.QueryCanceledError, asyncpg.UndefinedTableError)
-"""What is raised of a volume that is locked, or is being removed."""
+"""The errors of a volume that is locked or being removed."""
 _WASTEFUL = """
     SELECT NOT EXISTS (SELECT 1 FROM {0}.session s
                        WHERE s.fenced_at IS NULL AND s.expires_at > clock_timestamp())
@@ -297,7 +297,7 @@ _WASTEFUL = """
              OR EXISTS (SELECT 1 FROM {0}.trash t, {0}.volume v WHERE t.deleted_at
                  < clock_timestamp() - make_interval(secs => least(v.trash_seconds, 1000000000))))
 """
-"""Whether a volume that nobody has open keeps garbage, ids of ended sessions, or old trash."""
+"""Whether a volume without a session has garbage, ids of ended sessions, or expired trash."""
 
 
 async def _names(connection: asyncpg.Connection) -> list[str]:
@@ -307,7 +307,7 @@ async def _names(connection: asyncpg.Connection) -> list[str]:
     return [row["nspname"] for row in rows]
 
 
-_OPEN_THINGS = {
+_PUBLIC_OBJECTS = {
     "LANGUAGE": """
         SELECT quote_ident(lanname) FROM pg_language
         WHERE lanpltrusted AND has_language_privilege('public', oid, 'USAGE')""",
@@ -320,11 +320,11 @@ _OPEN_THINGS = {
         WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind IN ('v', 'r')
           AND relname ~ '^({CLOSED_VIEWS})$' AND has_table_privilege('public', oid, 'SELECT')""",  # noqa: S608 a constant
 }
-"""What PUBLIC still may: kind of GRANT, query for the names."""
+"""Queries for the objects that PUBLIC can still use, by the object type of REVOKE."""
 
 
 def scram_verifier(password: Secret) -> str:
-    """The stored form of a password, so that the database never sees the password itself."""
+    """Return the stored form of a password, so that the database never sees the password."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac(
         "sha256", password.reveal().encode("ascii"), salt, SCRAM_ITERATIONS
@@ -337,7 +337,7 @@ def scram_verifier(password: Secret) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What happened, without values: messages of the database may quote them."""
+    """Return the reason without values, which messages of the database may quote."""
     if isinstance(error, asyncpg.PostgresError):
         return f"{type(error).__name__} ({error.sqlstate})"
     return type(error).__name__ if not str(error) else str(error)

@@ -25,8 +25,8 @@ from boxd.workspaces.drive import (
     Condition,
     Directory,
     Drive,
-    Gathering,
     OpenFile,
+    UploadBuffer,
     translated,
 )
 from tests.doubles.block_store import MemoryBlocks
@@ -301,47 +301,47 @@ async def test_a_file_written_into_while_it_is_read_comes_as_it_was(fs: Filesyst
     assert await content(drive, b"f") == b"b" * PIECE
 
 
-async def gathered(gathering: Gathering, *pieces: bytes) -> list[bytes]:
+async def gathered(buffer: UploadBuffer, *pieces: bytes) -> list[bytes]:
     """What is written of a body."""
-    return [bytes(data) async for data in gathering.blocks(body(*pieces))]
+    return [bytes(data) async for data in buffer.blocks(body(*pieces))]
 
 
 async def test_uploads_are_written_in_whole_blocks() -> None:
-    gathering = Gathering()
+    buffer = UploadBuffer()
     data = os.urandom(2 * BLOCK_SIZE + 12345)
     pieces = [data[at : at + 60_000] for at in range(0, len(data), 60_000)]
-    written = await gathered(gathering, *pieces)
+    written = await gathered(buffer, *pieces)
     assert [len(one) for one in written] == [BLOCK_SIZE, BLOCK_SIZE, 12345]
     assert b"".join(written) == data
-    assert await gathered(gathering, data) == [data[: 2 * BLOCK_SIZE], data[2 * BLOCK_SIZE :]]
-    assert await gathered(gathering, b"small") == [b"small"]
-    assert await gathered(gathering) == []
-    assert gathering.held == 0
+    assert await gathered(buffer, data) == [data[: 2 * BLOCK_SIZE], data[2 * BLOCK_SIZE :]]
+    assert await gathered(buffer, b"small") == [b"small"]
+    assert await gathered(buffer) == []
+    assert buffer.held == 0
 
 
-async def test_gathering_is_bounded_over_all_uploads() -> None:
-    gathering = Gathering(limit=100)
-    first = gathering.blocks(body(b"a" * 60, b"b" * 60, b"c"))
+async def test_the_upload_buffer_is_bounded_over_all_uploads() -> None:
+    buffer = UploadBuffer(limit=100)
+    first = buffer.blocks(body(b"a" * 60, b"b" * 60, b"c"))
     assert await anext(first) == b"a" * 60 + b"b" * 60
-    second = gathering.blocks(body(b"d" * 100, b"e", b"f"))
+    second = buffer.blocks(body(b"d" * 100, b"e", b"f"))
     assert await anext(second) == b"d" * 100 + b"e"
-    assert await gathered(gathering, b"g" * 101) == [b"g" * 101]
+    assert await gathered(buffer, b"g" * 101) == [b"g" * 101]
     assert [data async for data in first] == [b"c"]
     assert [data async for data in second] == [b"f"]
-    assert gathering.held == 0
+    assert buffer.held == 0
 
 
 async def test_an_upload_that_fails_holds_nothing() -> None:
-    gathering = Gathering()
+    buffer = UploadBuffer()
 
     async def cut() -> bytes | None:
-        if gathering.held:
+        if buffer.held:
             raise ConnectionResetError
         return b"x"
 
     with pytest.raises(ConnectionResetError):
-        [data async for data in gathering.blocks(cut)]
-    assert gathering.held == 0
-    async with aclosing(gathering.blocks(body(b"y" * BLOCK_SIZE, b"z"))) as blocks:
+        [data async for data in buffer.blocks(cut)]
+    assert buffer.held == 0
+    async with aclosing(buffer.blocks(body(b"y" * BLOCK_SIZE, b"z"))) as blocks:
         await anext(blocks)
-    assert gathering.held == 0
+    assert buffer.held == 0
