@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.config import Config
-    from boxd.images.importer import Imported
+    from boxd.images.importer import ImportResult
     from boxd.model.catalog import Image
 
 BESIDE_S = 5.0
@@ -49,7 +49,7 @@ async def build_image(config: Config, name: str, progress: Callable[[str], None]
 
 async def import_image(
     config: Config, name: str, source: Path, progress: Callable[[str], None]
-) -> Imported:
+) -> ImportResult:
     """Create an image from a directory or archive; return its size and notes.
 
     Raises BadName, BadRequest, Conflict or Unavailable.

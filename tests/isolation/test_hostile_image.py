@@ -23,13 +23,13 @@ from tests.harness.backend import open_box_host
 from tests.harness.tarballs import Tarball, with_size
 
 if TYPE_CHECKING:
-    from boxd.images.importer import Imported
+    from boxd.images.importer import ImportResult
 
 BUSYBOX = Path("/bin/busybox")
 SMALL = Bounds(entries=1000, file_bytes=1 << 20, total_bytes=4 << 20)
 
 
-async def imported(directory: Path, data: bytes, bounds: Bounds = SMALL) -> Imported:
+async def imported(directory: Path, data: bytes, bounds: Bounds = SMALL) -> ImportResult:
     """Imports an archive. A failure leaves nothing, and nothing outside has changed in any case."""
     (directory / "a.tar").write_bytes(data)
     (directory / "precious").write_text("mine")
@@ -92,7 +92,7 @@ async def test_a_file_replaces_a_link_and_is_not_written_through_it(tmp_path: Pa
 async def test_no_hard_link_reaches_the_host(tmp_path: Path, over: str) -> None:
     target = f"{over}{tmp_path}/precious"
     archive = system().symlink("out", ups(tmp_path)).link("stolen", target)
-    with pytest.raises(BadRequest, match="which is not before it in the archive"):
+    with pytest.raises(BadRequest, match="which does not precede it in the archive"):
         await imported(tmp_path, archive.data())
     with pytest.raises(BadRequest, match="leads out of the root"):
         await imported(tmp_path, system().link("stolen", f"../{over}precious").data())
@@ -132,7 +132,7 @@ def sparse(size: int) -> bytes:
 
 
 async def test_holes_count_as_what_they_show(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="larger than the 1 MiB a file may have"):
+    with pytest.raises(BadRequest, match="larger than the limit of 1 MiB"):
         await imported(tmp_path, sparse(1 << 50))
 
 
@@ -140,7 +140,7 @@ async def test_many_small_bombs_count_together(tmp_path: Path) -> None:
     archive = system()
     for number in range(5):
         archive.file(f"f{number}", bytes(1 << 20))
-    with pytest.raises(BadRequest, match="its files have more than 4 MiB"):
+    with pytest.raises(BadRequest, match="its files together are larger than 4 MiB"):
         await imported(tmp_path, gzip.compress(archive.data()))
 
 
@@ -153,7 +153,7 @@ async def test_entries_without_content_count_too(tmp_path: Path) -> None:
 
 
 async def test_what_follows_the_end_is_bounded(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="longer than what an image may have"):
+    with pytest.raises(BadRequest, match="larger than an image may be"):
         await imported(tmp_path, gzip.compress(system().data() + bytes(64 << 20)))
 
 
@@ -165,7 +165,7 @@ async def test_a_decompressor_that_wants_all_memory_gets_none(tmp_path: Path) ->
     header[at] = 40
     header[-4:] = struct.pack("<I", binascii.crc32(header[:-4]))
     packed[12 : 12 + len(header)] = header
-    with pytest.raises(BadRequest, match="takes more than 1 GiB of memory"):
+    with pytest.raises(BadRequest, match="needs more than 1 GiB of memory"):
         await imported(tmp_path, bytes(packed))
 
 

@@ -1,4 +1,4 @@
-"""Where packages come from: during a build, and later in the box. Pure."""
+"""The apt sources of a build, and those in the box. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ PUBLIC_SECURITY = "http://deb.debian.org/debian-security"
 
 @dataclass(frozen=True, slots=True)
 class Mirrors:
-    """Where the Debian archive and its security updates are fetched from."""
+    """The addresses of the Debian archive and of its security updates."""
 
     archive: str = PUBLIC_ARCHIVE
     security: str = PUBLIC_SECURITY
 
 
 def find_mirrors(texts: list[str]) -> Mirrors:
-    """The Debian mirrors in the host's apt sources (both formats); the public ones by default.
+    """Return the Debian mirrors in the host's apt sources (both formats), or the public ones.
 
-    Third-party sources do not matter: only addresses whose path ends in `/debian` or
-    `/debian-security` count. An address with a password is never taken.
+    Only addresses whose path ends in `/debian` or `/debian-security` count. An address with a
+    password is never used.
     """
     archive = security = None
     for text in texts:
@@ -39,20 +39,20 @@ def find_mirrors(texts: list[str]) -> Mirrors:
 
 
 def _urls(text: str) -> list[str]:
-    found: list[str] = []
+    urls: list[str] = []
     for line in text.splitlines():
         words = line.split("#", 1)[0].split()
         if not words:
             continue
         if words[0].lower() == "uris:":
-            found += words[1:]
+            urls += words[1:]
         elif words[0] == "deb":
-            found += [word for word in words[1:] if "://" in word][:1]
-    return found
+            urls += [word for word in words[1:] if "://" in word][:1]
+    return urls
 
 
 def build_sources(suite: str, mirrors: Mirrors) -> list[str]:
-    """The one-line sources that a root is built from."""
+    """Return the one-line sources for a build."""
     signed = f"deb [signed-by={KEYRING}]"
     return [
         f"{signed} {mirrors.archive} {suite} main",
@@ -62,7 +62,7 @@ def build_sources(suite: str, mirrors: Mirrors) -> list[str]:
 
 
 def box_sources(suite: str) -> str:
-    """The box's own sources: the public archive, because a private mirror is out of its reach."""
+    """Return the sources in the box: the public archive, as boxes cannot reach a private mirror."""
     return (
         f"Types: deb\nURIs: {PUBLIC_ARCHIVE}\nSuites: {suite} {suite}-updates\n"
         f"Components: main\nSigned-By: {KEYRING}\n\n"

@@ -1,13 +1,13 @@
 """Builds the root of an image from Debian packages with mmdebstrap.
 
-The build runs in mount and pid namespaces of its own, so that a build that is killed leaves neither
-processes nor mounts of the host's /dev in the tree, and the tree can be removed safely. The result
-appears under its final name by one rename, checked before. Downloaded packages are kept for the
-next image. *Measured* on 2 cores in use by others: `debian` (160 packages, 251 MB) 32 s.
+The build runs in its own mount and pid namespaces. So a killed build leaves neither processes nor
+mounts of the host's /dev in the tree, and the tree can be removed safely. The build is checked, and
+one rename then gives it its final name. Downloaded packages stay for the next image. *Measured* on
+2 busy cores: `debian` (160 packages, 251 MB) 32 s.
 
-What the image keeps of the host are the certificates that the administrator trusts
-(/usr/local/share/ca-certificates): where TLS is intercepted, nothing works without them. Resolver,
-host name, proxy and mirror of the host do not stay in it.
+The image contains the certificates that the administrator of the host trusts
+(/usr/local/share/ca-certificates). Where TLS is intercepted, nothing works without them. The
+resolver, host name, proxy and mirror of the host do not remain in the image.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ if TYPE_CHECKING:
 APT_DIR = Path("/etc/apt")
 LOCAL_CERTIFICATES = Path("/usr/local/share/ca-certificates")
 BUILD_TIMEOUT = 1800.0
-KEPT_LINES = 30
+ERROR_LINES = 30
+"""Lines of output that an error quotes."""
 MAX_LINE = 1 << 20
-APART = ("unshare", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child")
-"""What the host unmounts meanwhile, roots of boxes for example, is unmounted there too."""
+NAMESPACES = ("unshare", "--mount", "--propagation", "slave", "--pid", "--fork", "--kill-child")
+"""Mounts that the host removes, for example roots of boxes, disappear in the namespace, too."""
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LC_ALL": "C.UTF-8",
     "HOME": "/root",
     "DEBIAN_FRONTEND": "noninteractive",
 }
-"""Nothing of the daemon's own environment reaches package scripts."""
+"""The environment of package scripts. It contains nothing of the daemon's own environment."""
 DPKG_OPTIONS = (
     "force-unsafe-io",
     "path-exclude=/usr/share/doc/*",
@@ -50,7 +51,7 @@ DPKG_OPTIONS = (
     "path-exclude=/usr/share/locale/*",
     "path-include=/usr/share/locale/locale.alias",
 )
-"""No fsync per file, and neither documentation nor translations (251 instead of 315 MB)."""
+"""No fsync per file, no documentation and no translations (251 MB instead of 315 MB)."""
 HOST_TRACES = (
     "etc/resolv.conf",
     "etc/hostname",
@@ -75,19 +76,19 @@ async def build_root(
     *,
     proxy: str | None = None,
 ) -> None:
-    """Builds the root at `target`, which must not exist; `packages` is the kept download directory.
+    """Build the root at `target`, which must not exist. `packages` caches the downloads.
 
-    `proxy` is the host's HTTP proxy for downloads; else apt's own setting is used. Raises
-    Unavailable with the last lines of the tools when it fails; `target` does not exist then.
+    `proxy` is the HTTP proxy for downloads; the default is the setting of apt on the host. Raises
+    Unavailable with the last output of the tools; then `target` does not exist.
     """
     _prepare(target.parent, packages)
-    making = unfinished(target.parent)
+    root = unfinished(target.parent)
     try:
-        await _bootstrap(recipe, making, packages, progress, proxy or await _apt_proxy())
+        await _bootstrap(recipe, root, packages, progress, proxy or await _apt_proxy())
         progress(Progress(95.0, "checking"))
-        await _finish(recipe, making)
+        await _finish(recipe, root)
         await asyncio.to_thread(os.sync)
-        making.rename(target)
+        root.rename(target)
     finally:
         remove_unfinished(target.parent)
     progress(Progress(100.0, "done"))
@@ -106,16 +107,16 @@ def _prepare(*directories: Path) -> None:
 def mmdebstrap(
     recipe: Recipe, target: Path, packages: Path, proxy: str | None, lines: list[str]
 ) -> list[str]:
-    """The command line. Pure."""
+    """Return the command line. Pure."""
     command = [
-        *APART,
+        *NAMESPACES,
         "mmdebstrap",
         "--mode=root",
         "--variant=minbase",
         "--format=directory",
         "--verbose",
     ]
-    # Keeps the downloaded packages: in from the kept directory, and out to it at the end.
+    # Copies cached packages into the root first, and all packages back to the cache at the end.
     command += ["--skip=download/empty", "--skip=essential/unlink"]
     command += ['--setup-hook=mkdir -p "$1"/var/cache/apt/archives/']
     command += [f"--setup-hook=sync-in {packages} /var/cache/apt/archives/"]
@@ -157,15 +158,15 @@ def _host_sources() -> list[str]:
 
 
 async def _finish(recipe: Recipe, root: Path) -> None:
-    """Removes the host's traces, adds what users expect, and checks that the programs answer."""
-    await asyncio.to_thread(_furnish, recipe.suite, root)
+    """Remove traces of the host, write the configuration, and check that the programs exist."""
+    await asyncio.to_thread(_configure, recipe.suite, root)
     await _in_root(root, "update-ca-certificates")
     await _in_root(root, "dpkg", "--audit")
-    wanted = " ".join(recipe.programs)
-    await _in_root(root, "bash", "-lc", f'for p in {wanted}; do command -v "$p" || exit 1; done')
+    programs = " ".join(recipe.programs)
+    await _in_root(root, "bash", "-lc", f'for p in {programs}; do command -v "$p" || exit 1; done')
 
 
-def _furnish(suite: str, root: Path) -> None:
+def _configure(suite: str, root: Path) -> None:
     for name in HOST_TRACES:
         path = root / name
         if path.is_dir() and not path.is_symlink():
@@ -184,8 +185,11 @@ def _furnish(suite: str, root: Path) -> None:
 
 
 def _drop_file_capabilities(root: Path) -> None:
-    """A program that asks for a capability no box has cannot even start (ping, which does without
-    where the kernel lets it)."""
+    """Remove file capabilities.
+
+    A program with a capability that boxes lack cannot start. An example is ping, which works
+    without the capability where the kernel allows it.
+    """
     for directory in ("usr/bin", "usr/sbin"):
         for path in (root / directory).iterdir():
             if "security.capability" in os.listxattr(path, follow_symlinks=False):
@@ -203,10 +207,10 @@ async def _in_root(root: Path, *command: str) -> None:
 
 
 async def _apt_proxy() -> str | None:
-    """What apt on this host is told to use."""
-    found: list[str] = []
-    await _run(["apt-config", "shell", "PROXY", "Acquire::http::Proxy"], found.append)
-    for line in found:
+    """Return the proxy in the configuration of apt on this host."""
+    lines: list[str] = []
+    await _run(["apt-config", "shell", "PROXY", "Acquire::http::Proxy"], lines.append)
+    for line in lines:
         name, _, value = line.partition("=")
         if name == "PROXY":
             return value.strip("'") or None
@@ -214,8 +218,8 @@ async def _apt_proxy() -> str | None:
 
 
 async def _run(command: list[str], on_line: Callable[[str], None]) -> None:
-    """Runs to the end, feeding each line of both streams. Dead when this returns."""
-    last: deque[str] = deque(maxlen=KEPT_LINES)
+    """Run a command to its end, and pass each line of both streams to `on_line`."""
+    last_lines: deque[str] = deque(maxlen=ERROR_LINES)
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -226,22 +230,24 @@ async def _run(command: list[str], on_line: Callable[[str], None]) -> None:
             limit=MAX_LINE,
         )
     except FileNotFoundError:
-        raise Unavailable(f"{command[0]} is not installed on this host") from None
+        raise Unavailable(f"{command[0]} is not installed on this host; install it") from None
     if process.stdout is None:
         raise Unavailable(f"{command[0]} has no output")
     try:
         async with asyncio.timeout(BUILD_TIMEOUT):
             async for raw in process.stdout:
                 line = raw.decode(errors="replace").rstrip()
-                last.append(line)
+                last_lines.append(line)
                 on_line(line)
             status = await process.wait()
     except TimeoutError:
-        raise Unavailable(f"the build did not end within {BUILD_TIMEOUT:.0f} s") from None
+        raise Unavailable(
+            f"the build did not end within {BUILD_TIMEOUT:.0f} s; check the network, and try again"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if status != 0:
-        shown = "\n".join(last)
-        raise Unavailable(f"{command[0]} failed with status {status}:\n{shown}")
+        output = "\n".join(last_lines)
+        raise Unavailable(f"{command[0]} failed with status {status}:\n{output}")

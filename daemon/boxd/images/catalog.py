@@ -1,8 +1,8 @@
-"""What boxes can start from, and where its root lies on this host.
+"""The images and flavors for boxes, and the roots of images on this host.
 
 An image is built from a recipe of the catalog, or imported. `images/<name>/rootfs` is a symbolic
-link to `versions/<id>`: a build or an import adds a version and changes the link, because the roots
-of existing boxes stand on the version that they were made from.
+link to `versions/<id>`. A build or an import adds a version and changes the link, because the root
+of an existing box depends on the version that the box was created from.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ _log = logging.getLogger(__name__)
 
 
 class Catalog:
-    """Images and flavors of one installation. Unavailable when a catalog file is not right."""
+    """Images and flavors of one installation. Raises Unavailable for a wrong catalog file."""
 
     def __init__(
         self, images_dir: Path, *, own: Path | None = None, proxy: str | None = None
     ) -> None:
-        """`own` is the directory of the operator's catalog files, `proxy` the host's HTTP proxy
-        for building."""
+        """`own` is the directory of the operator's catalog files.
+
+        `proxy` is the HTTP proxy for builds.
+        """
         self._directory = images_dir.resolve()
         self._proxy = proxy
         self._recipes = recipes.load_recipes(own and own / recipes.IMAGES_FILE)
@@ -43,8 +45,8 @@ class Catalog:
         clash = sorted(self._recipes.by_name.keys() & self._flavors.by_name.keys())
         if clash:
             raise Unavailable(
-                f"{clash[0]!r} is an image and a flavor in the catalog files of {own}: both stand "
-                "behind a colon in a box spec, so their names must differ"
+                f"{clash[0]!r} is an image and a flavor in the catalog files of {own}: both follow "
+                "a colon in a box spec, so their names must differ; rename one"
             )
 
     @property
@@ -54,11 +56,11 @@ class Catalog:
 
     @property
     def default_flavor(self) -> Flavor:
-        """The caps of a box whose spec names no flavor."""
+        """The limits of a box whose spec names no flavor."""
         return self._flavors.by_name[self._flavors.default]
 
     def images(self) -> list[Image]:
-        """In the catalog's order, built or not; then the imported ones, by name."""
+        """Return all images in the order of the catalog, then the imported ones by name."""
         listed = []
         for recipe in self._recipes.by_name.values():
             versions = self._versions(recipe.name)
@@ -67,25 +69,25 @@ class Catalog:
         return [*listed, *self._imported()]
 
     def flavors(self) -> list[Flavor]:
-        """In the catalog's order."""
+        """Return all flavors in the order of the catalog."""
         return list(self._flavors.by_name.values())
 
     def is_built(self, name: str) -> bool:
-        """Whether boxes can start from it now. Raises UnknownImage."""
+        """Return whether boxes can start from the image now. Raises UnknownImage."""
         if not self._is_imported(name):
-            self._known(name)
+            self._recipe(name)
         return self._versions(name).present
 
     def rootfs(self, name: str) -> Path:
-        """The unpacked root of the newest version.
+        """Return the unpacked root of the newest version.
 
-        Raises UnknownImage, also for a known image with an unknown flavor behind it, and
-        Unavailable naming what is built; the log names the command that builds it.
+        Raises UnknownImage, also for `IMAGE:FLAVOR` with an unknown flavor. Raises Unavailable with
+        the available images if this one is not built; the log names the command to build it.
         """
-        image, colon, flavor = name.rpartition(":")
-        if colon and image in {one.name for one in self.images()}:
-            known = ", ".join(self._flavors.by_name)
-            raise UnknownImage(f"no flavor {shown(flavor)}; known: {known}")
+        image_name, colon, flavor = name.rpartition(":")
+        if colon and image_name in {image.name for image in self.images()}:
+            flavors = ", ".join(self._flavors.by_name)
+            raise UnknownImage(f"no flavor {shown(flavor)}; known: {flavors}")
         if not self.is_built(name):
             state = self._directory.parent
             _log.info("to build it: boxd images build %s --state-dir %s", name, state)
@@ -96,20 +98,19 @@ class Catalog:
         return self._versions(name).current
 
     async def build(self, name: str, progress: Callable[[str], None]) -> Path:
-        """Builds a new version and makes it the current one; returns its root.
+        """Build a new version and make it the current one; return its root.
 
-        `progress` is told `image NAME: PERCENT % PHASE` whenever that changes.
-
-        Raises UnknownImage, Conflict while another process changes the image, and Unavailable with
-        the reason when it fails; the current version stays then.
+        `progress` receives `image NAME: PERCENT % PHASE` after each change. Raises UnknownImage,
+        Conflict while another process changes the image, and Unavailable with the reason of a
+        failure; then the current version stays.
         """
-        recipe = self._known(name)
+        recipe = self._recipe(name)
         versions = self._versions(name)
-        with versions.alone():
-            target = versions.fresh(recipe.digest)
+        with versions.locked():
+            target = versions.new_path(recipe.digest)
             packages = self._directory / PACKAGES_DIR
             await build.build_root(
-                recipe, target, packages, _teller(name, progress), proxy=self._proxy
+                recipe, target, packages, _named_progress(name, progress), proxy=self._proxy
             )
             versions.publish(target, None)
         return target
@@ -117,84 +118,84 @@ class Catalog:
     async def import_image(
         self, name: str, source: Path, progress: Callable[[str], None]
     ) -> importer.Imported:
-        """Makes the root in an archive or a directory a new version and the current one.
+        """Import an archive or a directory as a new version, and make it the current one.
 
-        Raises BadName, BadRequest saying what is wrong with the source, Conflict while another
-        process changes the image, and Unavailable; the current version stays then.
+        Raises BadName, BadRequest with the error in the source, Conflict while another process
+        changes the image, or Unavailable; then the current version stays.
         """
         name = parse_name(name, "image name")
         if name in self._flavors.by_name:
             raise BadRequest(f"{name!r} is a flavor: choose another name for the image")
         importer.check_source(source)
         versions = self._versions(name)
-        with versions.alone():
+        with versions.locked():
             imported = await importer.import_root(
-                source, versions.fresh("imported"), _teller(name, progress)
+                source, versions.new_path("imported"), _named_progress(name, progress)
             )
             versions.publish(imported.root, f"Imported from {source.name}")
         return imported
 
     def remove(self, name: str, users: Users) -> None:
-        """Removes what is built or imported of an image; a recipe stays in the catalog.
+        """Remove all versions of an image. Its recipe stays in the catalog.
 
-        Raises UnknownImage, Conflict naming the boxes that stand on it, or when there is nothing
-        to remove or another process changes it.
+        Raises UnknownImage. Raises Conflict if boxes use the image, if there is nothing to remove,
+        or while another process changes the image.
         """
         if not self._is_imported(name):
-            self._known(name)
+            self._recipe(name)
         if not self._versions(name).any:
             raise Conflict(f"image {name!r} is not built on this host; nothing to remove")
-        with self._versions(name).alone():
+        with self._versions(name).locked():
             self._versions(name).remove(users)
 
     def prune(self, users: Users) -> list[Path]:
-        """Removes versions that are neither current nor in `users`; returns what went.
+        """Remove versions that are neither current nor in `users`; return their paths.
 
-        Images that another process changes are left alone.
+        Skips images that another process changes.
         """
         removed: list[Path] = []
         for versions in self._on_disk():
             try:
-                with versions.alone():
+                with versions.locked():
                     removed += versions.prune(users)
             except Conflict:
                 continue
         return removed
 
-    def _known(self, name: str) -> recipes.Recipe:
+    def _recipe(self, name: str) -> recipes.Recipe:
         if name not in self._recipes.by_name:
-            known = ", ".join(image.name for image in self.images())
-            raise UnknownImage(f"there is no image {name!r}; the catalog has {known}")
+            names = ", ".join(image.name for image in self.images())
+            raise UnknownImage(f"there is no image {name!r}; the catalog has {names}")
         return self._recipes.by_name[name]
 
     def _imported(self) -> list[Image]:
-        found = []
+        images = []
         for versions in self._on_disk():
             description = versions.imported
             if versions.name not in self._recipes.by_name and description is not None:
-                found.append(Image(versions.name, description, versions.present))
-        return found
+                images.append(Image(versions.name, description, versions.present))
+        return images
 
     def _is_imported(self, name: str) -> bool:
         return is_name(name) and self._versions(name).imported is not None
 
     def _on_disk(self) -> list[Versions]:
-        found = sorted(self._directory.glob("*/versions"))
-        return [Versions(path.parent) for path in found if is_name(path.parent.name)]
+        directories = sorted(self._directory.glob("*/versions"))
+        return [Versions(path.parent) for path in directories if is_name(path.parent.name)]
 
     def _versions(self, name: str) -> Versions:
         return Versions(self._directory / name)
 
 
-def _teller(name: str, progress: Callable[[str], None]) -> Callable[[Progress], None]:
-    """Passes on what is new to people: a package more is not always a percent more."""
-    told = ""
+def _named_progress(name: str, progress: Callable[[str], None]) -> Callable[[Progress], None]:
+    """Return a function that passes on the progress of an image when its text has changed."""
+    last_text = ""
 
-    def tell(state: Progress) -> None:
-        nonlocal told
+    def report(state: Progress) -> None:
+        nonlocal last_text
         text = f"image {name}: {state}"
-        if text != told:
-            told = text
+        if text != last_text:
+            last_text = text
             progress(text)
 
-    return tell
+    return report

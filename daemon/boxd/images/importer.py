@@ -1,8 +1,8 @@
-"""Makes a root of an archive or a directory that somebody hands over.
+"""Imports the root of an image from an untrusted archive or directory.
 
-`unpack` does it, in a process that is locked in; this file starts it, ends it when it takes too
-long, and gives the result its name by one rename. A directory comes in as an archive that `tar`
-writes on the way, so that there is one way in.
+`unpack` does the work in a confined process. This module starts the process, ends it after a time
+limit, and gives the result its name with one rename. For a directory, `tar` writes an archive on
+the fly, so that there is only one import path.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TIMEOUT = 1800.0
-"""Seconds for one import."""
-FLOOR = 1 << 30
+"""Time limit of an import, in seconds."""
+MIN_FREE = 1 << 30
 """Bytes that an import leaves free on the host's disk."""
 SANDBOX = (
     *("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"),
@@ -36,16 +36,17 @@ SANDBOX = (
     *("setpriv", "--no-new-privs", "--inh-caps=-all"),
     "--bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+sys_chroot",
 )
-"""Sees no network and no process of the host, and may only change files and its root."""
+"""The process sees no network and no process of the host, and may only change files and chroot."""
 PROGRAM = "import sys; from boxd.images.unpack import main; main(*sys.argv[1:])"
 MAX_ANSWER = 1 << 20
-_KEPT = 2000
+_MAX_QUOTE = 2000
+"""Characters of a program's error output that an error quotes."""
 _ARCHIVES = "a tar archive, as it is or compressed by gzip, bzip2, xz or zstd"
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A new root. `bytes` are the sizes of its files; `notes` are lines for people."""
+class ImportResult:
+    """A new root. `bytes` is the total size of its files; `notes` are lines for users."""
 
     root: Path
     entries: int
@@ -54,7 +55,7 @@ class Imported:
 
 
 def check_source(source: Path) -> None:
-    """Refuses what is neither a file nor a directory that can be read. BadRequest."""
+    """Raise BadRequest unless the source is a file or a directory."""
     try:
         mode = source.stat().st_mode
     except OSError as error:
@@ -69,11 +70,10 @@ async def import_root(
     progress: Callable[[Progress], None],
     *,
     bounds: unpack.Bounds | None = None,
-) -> Imported:
-    """Makes the root at `target`, which must not exist, of an archive or a directory.
+) -> ImportResult:
+    """Import an archive or a directory as the root `target`, which must not exist.
 
-    Raises BadRequest saying what is wrong with the source, and Unavailable; `target` does not
-    exist then, and nothing is left.
+    Raises BadRequest with the error in the source, or Unavailable; then nothing is left.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(remove_unfinished, target.parent)
@@ -81,7 +81,7 @@ async def import_root(
     try:
         for name in (unpack.STAGE, unpack.ROOT):
             (work / name).mkdir(parents=True)
-        bounds = _within(bounds or unpack.Bounds(), work)
+        bounds = _bounded_by_disk(bounds or unpack.Bounds(), work)
         report = await _unpack(source, work, bounds, progress)
         progress(Progress(95.0, "writing to the disk"))
         await asyncio.to_thread(os.sync)
@@ -89,15 +89,17 @@ async def import_root(
     finally:
         await asyncio.shield(asyncio.to_thread(remove_tree, work))
     progress(Progress(100.0, "done"))
-    return Imported(target, report["entries"], report["bytes"], tuple(report["notes"]))
+    return ImportResult(target, report["entries"], report["bytes"], tuple(report["notes"]))
 
 
-def _within(bounds: unpack.Bounds, work: Path) -> unpack.Bounds:
-    """The bounds, and no more than the disk has."""
+def _bounded_by_disk(bounds: unpack.Bounds, work: Path) -> unpack.Bounds:
+    """Return the bounds, limited to the free space of the disk."""
     disk = os.statvfs(work)
-    free = disk.f_bavail * disk.f_frsize - FLOOR
+    free = disk.f_bavail * disk.f_frsize - MIN_FREE
     if free <= 0:
-        raise Unavailable(f"the host's disk has less than {FLOOR >> 30} GiB free; make room first")
+        raise Unavailable(
+            f"the host's disk has less than {MIN_FREE >> 30} GiB free; make room first"
+        )
     return unpack.Bounds(**asdict(bounds) | {"total_bytes": min(bounds.total_bytes, free)})
 
 
@@ -120,33 +122,37 @@ async def _unpack(
         report: dict[str, Any]
         try:
             async with asyncio.timeout(TIMEOUT):
-                report, words = await asyncio.gather(
-                    _report(process, size, progress), _words(process)
+                report, errors = await asyncio.gather(
+                    _report(process, size, progress), _error_output(process)
                 )
                 status = await process.wait()
                 if feeder is not None and "where" in report:
-                    await _finished(feeder, source)
+                    await _check_feeder(feeder, source)
         except TimeoutError:
-            raise BadRequest(f"{source}: unpacking it takes longer than {TIMEOUT:.0f} s") from None
+            raise BadRequest(
+                f"{source}: unpacking takes longer than {TIMEOUT:.0f} s; make the image smaller"
+            ) from None
     if "error" in report:
         raise BadRequest(f"{source}: {report['error']}")
     if "where" not in report:
-        raise Unavailable(f"{source}: unpacking ended with status {status}: {words or 'no words'}")
+        raise Unavailable(
+            f"{source}: unpacking ended with status {status}: {errors or 'no error output'}"
+        )
     return report
 
 
 async def _archive(
     source: Path, stack: contextlib.AsyncExitStack
 ) -> tuple[int, asyncio.subprocess.Process | None]:
-    """Where the archive is read from, and who writes it if it is made on the way."""
+    """Return a descriptor of the archive, and the process that writes it, if there is one."""
     if await asyncio.to_thread(source.is_dir):
         command = ["tar", "--create", "--one-file-system", "--numeric-owner", "--format=pax"]
-        return await _fed(stack, *command, "--directory", str(source), ".", stdin=None)
+        return await _piped(stack, *command, "--directory", str(source), ".", stdin=None)
     file = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         head = os.pread(file, 512, 0)
         if head.startswith(unpack.ZSTD):
-            return await _fed(stack, "zstd", "--decompress", "--stdout", "--quiet", stdin=file)
+            return await _piped(stack, "zstd", "--decompress", "--stdout", "--quiet", stdin=file)
         if not head.startswith(unpack.COMPRESSED) and head[257:262] != b"ustar":
             raise BadRequest(f"{source} is not {_ARCHIVES}")
         return os.dup(file), None
@@ -154,7 +160,7 @@ async def _archive(
         os.close(file)
 
 
-async def _fed(
+async def _piped(
     stack: contextlib.AsyncExitStack, *command: str, stdin: int | None
 ) -> tuple[int, asyncio.subprocess.Process]:
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -180,13 +186,13 @@ async def _start(*command: str, stdin: int | None, stdout: int) -> asyncio.subpr
             limit=MAX_ANSWER,
         )
     except FileNotFoundError:
-        raise Unavailable(f"{command[0]} is not installed on this host") from None
+        raise Unavailable(f"{command[0]} is not installed on this host; install it") from None
 
 
 async def _report(
     process: asyncio.subprocess.Process, size: int, progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
-    """The last line that the process writes; what it writes before is how far it is."""
+    """Return the last line of the process. The lines before it report progress."""
     line: dict[str, Any] = {}
     if process.stdout is not None:
         async for raw in process.stdout:
@@ -197,19 +203,19 @@ async def _report(
     return line
 
 
-async def _words(process: asyncio.subprocess.Process) -> str:
-    said = b"" if process.stderr is None else await process.stderr.read()
-    return said.decode(errors="replace").strip()[-_KEPT:]
+async def _error_output(process: asyncio.subprocess.Process) -> str:
+    output = b"" if process.stderr is None else await process.stderr.read()
+    return output.decode(errors="replace").strip()[-_MAX_QUOTE:]
 
 
-async def _finished(feeder: asyncio.subprocess.Process, source: Path) -> None:
-    words = await _words(feeder)
+async def _check_feeder(feeder: asyncio.subprocess.Process, source: Path) -> None:
+    errors = await _error_output(feeder)
     if await feeder.wait() != 0:
-        raise BadRequest(f"{source} cannot be read: {words}")
+        raise BadRequest(f"{source} cannot be read: {errors}")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Everything the process started is dead when this returns: its streams are at their end."""
+    """Kill the process, and wait until its streams end: then all its children are dead, too."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

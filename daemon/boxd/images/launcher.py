@@ -1,8 +1,8 @@
-"""A program that runs another one with fixed first arguments, for roots that hold nothing. Pure.
+"""Generates a program that runs another one with fixed first arguments in any root. Pure.
 
-The `box-guest` command has to work in any image: with no shell for a script, no C library for a
-linked program, and a loader that needs arguments, of which a `#!` line carries one. So it is a
-static ELF file of some 300 bytes whose only deed is one `execve`.
+The `box-guest` command must work in any image. An image may have no shell for a script and no C
+library for a linked program, and the loader needs more arguments than a `#!` line can pass. So the
+command is a static ELF file of about 300 bytes that only calls `execve`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BASE = 0x400000
-"""Where the file is mapped; addresses stay below 2^31, as `push` of an address requires."""
+"""Address of the mapped file. Addresses stay below 2^31, as `push` requires."""
 _ELF_HEADER, _PROGRAM_HEADER = 64, 56
 _X86_64 = 62
 
@@ -38,9 +38,9 @@ _EXECUTE = bytes.fromhex(
 
 
 def launcher(arguments: Sequence[str]) -> bytes:
-    """An x86-64 Linux program that executes `arguments[0]` with them and its own arguments.
+    """Return an x86-64 Linux program that executes `arguments`, followed by its own arguments.
 
-    Exit status 127 when that cannot be executed.
+    The program exits with status 127 if `arguments[0]` cannot be executed.
     """
     texts = [argument.encode() + b"\0" for argument in arguments]
     pushes = len(texts) * (len(_PUSH) + 4)

@@ -1,6 +1,6 @@
-"""Images in layers, as `docker save` and the OCI layout write them: which archives, in which order.
+"""Finds the layers of an image in the formats of `docker save` and of the OCI layout.
 
-Looks at the root of this process, into which the image's own archive was unpacked.
+Reads the root of this process, into which the archive of the image was unpacked.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import io
 
 MARK = ".wh."
-"""Stands before the name of what a layer removes."""
+"""Prefix of a name that a layer removes."""
 OPAQUE = ".wh..wh..opq"
-"""In a directory of which a layer keeps nothing."""
+"""Name in a directory whose lower content a layer removes completely."""
 MAX_LAYERS = 256
 MAX_DOCUMENT = 4 << 20
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -28,93 +28,95 @@ _INDEX_KINDS = ("image.index", "manifest.list")
 
 
 class Unreadable(Exception):
-    """It says that it is an image, and is not right."""
+    """The archive looks like an image, but has an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The open archives of an image, from the bottom. `kind` is the form, for people."""
+    """The open archives of an image, the lowest layer first. `kind` is the format, for users."""
 
     kind: str
     files: list[io.BufferedReader]
 
 
 def find() -> Layers | None:
-    """The layers of the image at the root; None when it is no image in layers. Unreadable."""
+    """Return the layers of the image at the root; None if it has none. Raises Unreadable."""
     try:
         if os.path.exists("/oci-layout") and os.path.exists("/index.json"):
             manifest = _manifest(_document("/index.json"), depth=0)
-            wanted = [_blob(layer) for layer in _list(manifest, "layers")]
-            return Layers("an OCI layout", _opened(wanted))
+            blobs = [_blob(layer) for layer in _list(manifest, "layers")]
+            return Layers("an OCI layout", _open_all(blobs))
         if os.path.exists("/manifest.json") and not os.path.exists("/etc"):
             images = _read("/manifest.json")
             if not isinstance(images, list) or len(images) != 1:
-                raise Unreadable("it must hold one image: save a single one")
-            return Layers("docker save", _opened([f"/{p}" for p in _list(images[0], "Layers")]))
+                raise Unreadable("it must contain exactly one image: save a single one")
+            return Layers("docker save", _open_all([f"/{p}" for p in _list(images[0], "Layers")]))
     except (KeyError, TypeError, AttributeError) as error:
-        raise Unreadable(f"the image's description is not right: {error!r}") from None
+        raise Unreadable(f"the description of the image is malformed: {error!r}") from None
     return None
 
 
 def _manifest(index: dict[str, Any], *, depth: int) -> dict[str, Any]:
-    """The manifest for this machine that an index leads to."""
-    fitting = [one for one in _list(index, "manifests") if _fits(one)]
-    if not fitting:
-        raise Unreadable(f"it holds no image for linux/{_ARCHITECTURE}")
-    if len({one["digest"] for one in fitting}) > 1:
-        raise Unreadable("it must hold one image: save a single one")
-    found = _document(_blob(fitting[0]), checked=True)
-    if any(kind in fitting[0].get("mediaType", "") for kind in _INDEX_KINDS):
+    """Return the manifest of an index for this machine."""
+    matches = [entry for entry in _list(index, "manifests") if _matches_machine(entry)]
+    if not matches:
+        raise Unreadable(f"it contains no image for linux/{_ARCHITECTURE}")
+    if len({entry["digest"] for entry in matches}) > 1:
+        raise Unreadable("it must contain exactly one image: save a single one")
+    document = _document(_blob(matches[0]), checked=True)
+    if any(kind in matches[0].get("mediaType", "") for kind in _INDEX_KINDS):
         if depth > 1:
-            raise Unreadable("its index leads to too many others")
-        return _manifest(found, depth=depth + 1)
-    return found
+            raise Unreadable("its indexes are nested too deep")
+        return _manifest(document, depth=depth + 1)
+    return document
 
 
-def _fits(entry: dict[str, Any]) -> bool:
-    asked = entry.get("platform") or {"os": "linux", "architecture": _ARCHITECTURE}
-    return (asked.get("os"), asked.get("architecture")) == ("linux", _ARCHITECTURE)
+def _matches_machine(entry: dict[str, Any]) -> bool:
+    target = entry.get("platform") or {"os": "linux", "architecture": _ARCHITECTURE}
+    return (target.get("os"), target.get("architecture")) == ("linux", _ARCHITECTURE)
 
 
 def _blob(entry: dict[str, Any]) -> str:
     algorithm, _, digest = entry["digest"].partition(":")
     if algorithm != "sha256" or len(digest) != 64 or not digest.isalnum():
-        raise Unreadable(f"it names a part by {entry['digest']!r}, which is not read here")
+        raise Unreadable(f"its digest {entry['digest']!r} is not a SHA-256 digest")
     return f"/blobs/sha256/{digest}"
 
 
 def _list(document: dict[str, Any], key: str) -> list[Any]:
-    found = document[key]
-    if not isinstance(found, list) or len(found) > MAX_LAYERS:
-        raise Unreadable(f"{key!r} in its description must be a list of at most {MAX_LAYERS}")
-    return found
+    entries = document[key]
+    if not isinstance(entries, list) or len(entries) > MAX_LAYERS:
+        raise Unreadable(
+            f"{key!r} in its description must be a list of at most {MAX_LAYERS} entries"
+        )
+    return entries
 
 
 def _document(path: str, *, checked: bool = False) -> dict[str, Any]:
-    found = _read(path, checked=checked)
-    if not isinstance(found, dict):
-        raise Unreadable(f"{path} in it is no description")
-    return found
+    document = _read(path, checked=checked)
+    if not isinstance(document, dict):
+        raise Unreadable(f"{path} in it is not a JSON object")
+    return document
 
 
 def _read(path: str, *, checked: bool = False) -> object:
     with _open(path, checked=checked) as file:
         text = file.read(MAX_DOCUMENT + 1)
     if len(text) > MAX_DOCUMENT:
-        raise Unreadable(f"{path} in it is too long for a description")
+        raise Unreadable(f"{path} in it is larger than {MAX_DOCUMENT >> 20} MiB")
     try:
-        found: object = json.loads(text)
+        content: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"{path} in it is not JSON: {error}") from None
-    return found
+    return content
 
 
-def _opened(paths: list[str]) -> list[io.BufferedReader]:
+def _open_all(paths: list[str]) -> list[io.BufferedReader]:
     return [_open(path, checked=path.startswith("/blobs/sha256/")) for path in paths]
 
 
 def _open(path: str, *, checked: bool) -> io.BufferedReader:
-    """A file of the image. `checked`: its name is the sum of its content."""
+    """Open a file of the image. With `checked`, its name must be the SHA-256 sum of its content."""
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     except OSError as error:
@@ -128,6 +130,6 @@ def _open(path: str, *, checked: bool) -> io.BufferedReader:
             digest.update(chunk)
         if digest.hexdigest() != path.rpartition("/")[2]:
             file.close()
-            raise Unreadable(f"{path} in it is damaged: its sum is another one")
+            raise Unreadable(f"{path} in it is damaged: its checksum is wrong")
         file.seek(0)
     return file

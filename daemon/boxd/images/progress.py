@@ -1,4 +1,4 @@
-"""Reads how far a build is from what mmdebstrap prints. Pure."""
+"""Reads the progress of a build from the output of mmdebstrap. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEPS = ("Get:", "Unpacking ", "Setting up ")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`percent` only rises; `phase` is a few words for people."""
+    """`percent` only rises; `phase` is a few words for users."""
 
     percent: float
     phase: str
@@ -32,16 +32,16 @@ class Progress:
 
 
 class ProgressReader:
-    """Turns lines into progress."""
+    """Turns lines of output into progress."""
 
     def __init__(self) -> None:
-        self._now = Progress(0.0, "starting")
+        self._current = Progress(0.0, "starting")
         self._expected = 0
         self._steps = 0
         self._counting = False
 
     def feed(self, line: str) -> Progress | None:
-        """The new state if the line changes it."""
+        """Return the new progress if the line changes it."""
         for marker, phase, percent in _PHASES:
             if line.startswith("I: ") and marker in line:
                 self._counting = percent == _PACKAGES_FROM
@@ -56,12 +56,12 @@ class ProgressReader:
             self._steps = min(self._steps + 1, self._expected)
             share = self._steps / self._expected
             span = _PACKAGES_TO - _PACKAGES_FROM
-            return self._move(_PACKAGES_FROM + share * span, self._now.phase)
+            return self._move(_PACKAGES_FROM + share * span, self._current.phase)
         return None
 
     def _move(self, percent: float, phase: str) -> Progress | None:
-        new = Progress(max(percent, self._now.percent), phase)
-        if new == self._now:
+        progress = Progress(max(percent, self._current.percent), phase)
+        if progress == self._current:
             return None
-        self._now = new
-        return new
+        self._current = progress
+        return progress

@@ -1,8 +1,8 @@
-"""The catalogs as data: `images.toml` and `flavors.toml`, read, merged and checked.
+"""Reads, merges and checks the catalogs `images.toml` and `flavors.toml`.
 
-The operator's files of these names stand in the state directory and say the same things in the same
-form. An entry replaces the shipped one of its name as a whole; what stands above the entries
-(`suite`, `default`) need not be there.
+The operator's files of these names in the state directory have the same format. An entry replaces
+the shipped entry of that name completely. The keys above the entries (`suite`, `default`) are
+optional.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 IMAGES_FILE = "images.toml"
 FLAVORS_FILE = "flavors.toml"
-LEAST_MEM_MB = 64
-"""The agent alone takes up to 40."""
-LEAST_PIDS = 16
-LONGEST_DESCRIPTION = 200
+MIN_MEM_MB = 64
+"""The agent alone uses up to 40 MiB."""
+MIN_PIDS = 16
+MAX_DESCRIPTION = 200
+"""Longest description, in characters."""
 
 _Parsed = TypeVar("_Parsed")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
@@ -39,7 +40,7 @@ _SUITE = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What an image is made of; `packages` and `programs` include those of its bases."""
+    """The content of an image. `packages` and `programs` include those of its bases."""
 
     name: str
     description: str
@@ -49,7 +50,7 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        """Changes when the recipe does."""
+        """A digest that changes with the recipe."""
         text = json.dumps([self.suite, self.packages])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -71,44 +72,47 @@ class Flavors:
 
 
 def parse_recipes(text: str, own: str = "") -> Recipes:
-    """Reads images.toml, and the operator's over it. ValueError says what is wrong, and where."""
-    data = _merged(text, own, "images", {"suite", "default"})
+    """Parse images.toml and the operator's file `own`. Raises ValueError with error and place."""
+    data = _merge(text, own, "images", {"suite", "default"})
     entries = {name: _image(name, raw) for name, raw in data["images"].items()}
     _matching(_SUITE, data["suite"], "suite")
     recipes = {}
     for name, entry in entries.items():
-        line = _lineage(name, entries)
+        lineage = _lineage(name, entries)
         recipes[name] = Recipe(
             name=name,
             description=entry["description"],
             suite=data["suite"],
-            packages=tuple(sorted({p for ancestor in line for p in ancestor["packages"]})),
-            programs=tuple(sorted({p for ancestor in line for p in ancestor["programs"]})),
+            packages=tuple(sorted({p for ancestor in lineage for p in ancestor["packages"]})),
+            programs=tuple(sorted({p for ancestor in lineage for p in ancestor["programs"]})),
         )
     return Recipes(_default(data, recipes, "image"), recipes)
 
 
 def parse_flavors(text: str, own: str = "") -> Flavors:
-    """Reads flavors.toml, and the operator's over it. ValueError says what is wrong, and where."""
-    data = _merged(text, own, "flavors", {"default"})
+    """Parse flavors.toml and the operator's file `own`. Raises ValueError with error and place."""
+    data = _merge(text, own, "flavors", {"default"})
     flavors = {name: _flavor(name, raw) for name, raw in data["flavors"].items()}
     return Flavors(_default(data, flavors, "flavor"), flavors)
 
 
 def load_recipes(own: Path | None = None) -> Recipes:
-    """The shipped image catalog, with the file `own` over it if there is one.
+    """Return the shipped image catalog, merged with the file `own` if it exists.
 
-    Unavailable names the file and what is wrong in it.
+    Raises Unavailable with the file and its error.
     """
-    return _loaded(IMAGES_FILE, own, parse_recipes)
+    return _load(IMAGES_FILE, own, parse_recipes)
 
 
 def load_flavors(own: Path | None = None) -> Flavors:
-    """The same of flavors."""
-    return _loaded(FLAVORS_FILE, own, parse_flavors)
+    """Return the shipped flavor catalog, merged with the file `own` if it exists.
+
+    Raises Unavailable with the file and its error.
+    """
+    return _load(FLAVORS_FILE, own, parse_flavors)
 
 
-def _loaded(name: str, own: Path | None, parse: Callable[[str, str], _Parsed]) -> _Parsed:
+def _load(name: str, own: Path | None, parse: Callable[[str, str], _Parsed]) -> _Parsed:
     shipped = resources.files("boxd.images").joinpath(name).read_text(encoding="utf-8")
     if own is None or not own.exists():
         return parse(shipped, "")
@@ -118,16 +122,16 @@ def _loaded(name: str, own: Path | None, parse: Callable[[str, str], _Parsed]) -
         raise Unavailable(f"the catalog file {own} cannot be used: {error}") from None
 
 
-def _merged(text: str, own: str, table: str, single: set[str]) -> dict[str, Any]:
+def _merge(text: str, own: str, table: str, keys: set[str]) -> dict[str, Any]:
     data: dict[str, Any] = tomllib.loads(text)
-    more = tomllib.loads(own)
-    unknown = sorted(more.keys() - single - {table})
+    changes = tomllib.loads(own)
+    unknown = sorted(changes.keys() - keys - {table})
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is not known here; known: {table}, {_listed(single)}")
-    entries = more.pop(table, {})
+        raise ValueError(f"unknown key {unknown[0]!r}; known: {table}, {_listed(keys)}")
+    entries = changes.pop(table, {})
     if not isinstance(entries, dict):
-        raise ValueError(f"{table!r} must be a table with one table for each of them")
-    return data | more | {table: data[table] | entries}
+        raise ValueError(f"{table!r} must be a table that contains a table for each of them")
+    return data | changes | {table: data[table] | entries}
 
 
 def _image(name: str, raw: object) -> dict[str, Any]:
@@ -145,15 +149,17 @@ def _image(name: str, raw: object) -> dict[str, Any]:
 
 def _flavor(name: str, raw: object) -> Flavor:
     where = f"flavor {name!r}"
-    numbers = {"cpus": 0.01, "mem_mb": LEAST_MEM_MB, "disk_mb": 0, "pids": LEAST_PIDS}
+    numbers = {"cpus": 0.01, "mem_mb": MIN_MEM_MB, "disk_mb": 0, "pids": MIN_PIDS}
     entry = _entry(name, raw, where, {"description", *numbers}, set())
     _text(entry, where)
-    for key, least in numbers.items():
-        kinds = (int, float) if key == "cpus" else (int,)
+    for key, minimum in numbers.items():
+        types = (int, float) if key == "cpus" else (int,)
         value = entry[key]
-        if type(value) not in kinds or not least <= value < 2**31:
-            kind = "a number" if key == "cpus" else "a whole number"
-            raise ValueError(f"{where}: {key!r} must be {kind} from {least}, not {value!r}")
+        if type(value) not in types or not minimum <= value < 2**31:
+            kind = "a number" if key == "cpus" else "an integer"
+            raise ValueError(
+                f"{where}: {key!r} must be {kind} of at least {minimum}, not {value!r}"
+            )
     cpus = float(entry["cpus"])
     return Flavor(
         name, entry["description"], cpus, entry["mem_mb"], entry["disk_mb"], entry["pids"]
@@ -161,28 +167,27 @@ def _flavor(name: str, raw: object) -> Flavor:
 
 
 def _entry(
-    name: str, raw: object, where: str, wanted: set[str], optional: set[str]
+    name: str, raw: object, where: str, required: set[str], optional: set[str]
 ) -> dict[str, Any]:
     try:
         if parse_name(name) != name:
-            raise ValueError(f"{where}: names are in lower case")
+            raise ValueError(f"{where}: the name must be in lower case")
     except BadName as error:
         raise ValueError(str(error)) from None
     if not isinstance(raw, dict):
         raise ValueError(f"{where} must be a table")
-    for key in sorted(wanted - raw.keys()):
+    for key in sorted(required - raw.keys()):
         raise ValueError(f"{where}: {key!r} is missing")
-    for key in sorted(raw.keys() - wanted - optional):
-        known = _listed(wanted | optional)
-        raise ValueError(f"{where}: {key!r} is not known here; known: {known}")
+    for key in sorted(raw.keys() - required - optional):
+        raise ValueError(f"{where}: unknown key {key!r}; known: {_listed(required | optional)}")
     return raw
 
 
 def _text(entry: dict[str, Any], where: str) -> None:
     text = entry["description"]
-    if not isinstance(text, str) or not text.isprintable() or len(text) > LONGEST_DESCRIPTION:
-        most = f"at most {LONGEST_DESCRIPTION} characters"
-        raise ValueError(f"{where}: 'description' must be one line of {most}")
+    if not isinstance(text, str) or not text.isprintable() or len(text) > MAX_DESCRIPTION:
+        limit = f"at most {MAX_DESCRIPTION} characters"
+        raise ValueError(f"{where}: 'description' must be one line of {limit}")
 
 
 def _matching(pattern: re.Pattern[str], word: object, what: str) -> None:
@@ -191,21 +196,21 @@ def _matching(pattern: re.Pattern[str], word: object, what: str) -> None:
 
 
 def _lineage(name: str, entries: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    line: list[dict[str, Any]] = []
+    lineage: list[dict[str, Any]] = []
     current: str | None = name
     while current is not None:
         if current not in entries:
-            raise ValueError(f"image {name!r} has the base {current!r}, which is not there")
-        if len(line) > len(entries):
-            raise ValueError(f"the bases of image {name!r} lead in a circle")
-        line.append(entries[current])
+            raise ValueError(f"image {name!r} has the base {current!r}, which does not exist")
+        if len(lineage) > len(entries):
+            raise ValueError(f"the bases of image {name!r} form a circle")
+        lineage.append(entries[current])
         current = entries[current].get("base")
-    return line
+    return lineage
 
 
-def _default(data: dict[str, Any], known: dict[str, Any], what: str) -> str:
+def _default(data: dict[str, Any], entries: dict[str, Any], what: str) -> str:
     default = data["default"]
-    if not isinstance(default, str) or default not in known:
+    if not isinstance(default, str) or default not in entries:
         raise ValueError(f"the default {what} {default!r} is not in the catalog")
     return default
 

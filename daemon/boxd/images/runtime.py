@@ -1,8 +1,8 @@
-"""The guest runtime: a directory with everything that the agent needs, for boxes of any image.
+"""Builds the guest runtime: a directory with everything that the agent needs in any image.
 
-It holds the interpreter that runs this daemon, its standard library, the agent's wheels, every
-shared library of these and the dynamic loader. Boxes mount it read-only at /.box. A runtime is
-named by the digest of its contents: changed code makes a new one beside those in use.
+It contains the interpreter that runs this daemon, its standard library, the agent's wheels, their
+shared libraries and the dynamic loader. Boxes mount it read-only at /.box. The name of a runtime is
+the digest of its content, so changed code creates a new runtime beside those in use.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     Contents: TypeAlias = dict[str, Path | bytes]
 
 RECIPE = 1
-"""Part of the digest; raised when the same files are put together in another way."""
+"""Part of the digest. Increase it when the same files are assembled in another way."""
 WHEELS = ("asyncssh",)
-"""What the agent imports; what these require comes along."""
+"""Distributions that the agent imports. Their requirements are added."""
 DRIVE_WHEELS = ("pyfuse3", "uvloop", "asyncpg", "obstore", "crc32c")
-"""What the mount process imports."""
+"""Distributions that the mount process imports."""
 MODULES = (
     "box_guest.ssh.tunnel, box_guest.agent, box_guest.cli, box_guest.ssh.relayd, box_guest.handover"
 )
@@ -54,12 +54,16 @@ _SKIPPED_EXTENSIONS = re.compile(
     r"(_?xx|_test|_ctypes_test|_tkinter|_sqlite3|_dbm|_gdbm|_curses|readline|nis|ossaudiodev)"
 )
 _SKIPPED_BY_AGENT = re.compile(
-    # OpenSSL's two: the agent speaks no TLS and cryptography brings its own. 4 MiB less in use.
+    # The two modules of OpenSSL: the agent uses no TLS, and cryptography has its own copy. Without
+    # them the agent uses 4 MiB less memory.
     rf"({_SKIPPED_EXTENSIONS.pattern}|_ssl|_hashlib)"
 )
 _SKIPPED_MODULES = frozenset({"asyncssh/crypto/x509.py"})
-"""Of the wheels. Asyncssh does without certificates: 1 MiB less in use, and a tenth of the time
-that an agent takes to start less."""
+"""Modules of the wheels that are left out.
+
+Asyncssh works without X.509 certificates. This saves 1 MiB of memory and a tenth of the agent's
+start time.
+"""
 _LIBRARY = re.compile(r"^\s+(?P<name>\S+) => (?P<path>/\S+) \(")
 _LOADER_LINE = re.compile(rf"^\s+(?P<path>/\S*{re.escape(LOADER)}) \(")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
@@ -67,49 +71,49 @@ _NO_LIBRARIES = b'''"""The runtime carries every library that it uses."""
 
 
 def find_library(name: str) -> None:
-    """Nothing is found: the search of the standard library runs compilers of the image."""
+    """Return None. The search of the standard library would run compilers of the image."""
 '''
 
 
 def build(parent: Path, progress: Progress, *, drive: bool = False) -> Path:
-    """The runtime of this installation below `parent`; made now unless it is there.
+    """Return the runtime of this installation below `parent`; build it if needed.
 
-    `drive`: with the mount process, for boxes that mount their drives themselves. Blocking, some
-    10 s when it has to be made. May run twice at once: one result wins. Raises Unavailable when
-    this machine or its Python does not lend itself to it.
+    `drive` adds the mount process, for boxes that mount their drives themselves. Blocks for about
+    10 s if the runtime must be built. Two calls may run at once; one result wins. Raises
+    Unavailable if this machine or its Python is unsuitable.
     """
     if platform.machine() != "x86_64":
         raise Unavailable(f"the guest runtime needs an x86-64 machine, not {platform.machine()}")
-    contents = _collect(drive=drive)
+    contents = _collect_contents(drive=drive)
     target = parent / _digest(contents)[:16]
     if target.is_dir():
         return target
     progress("building the guest runtime")
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".making-") as making:
-        made = Path(making) / "runtime"
-        _write(made, contents)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".making-") as temporary:
+        root = Path(temporary) / "runtime"
+        _write(root, contents)
         progress("compiling the guest runtime")
-        _compile(made)
-        _verify(made, DRIVE_MODULES if drive else MODULES)
+        _compile(root)
+        _verify(root, DRIVE_MODULES if drive else MODULES)
         try:
-            made.rename(target)
+            root.rename(target)
         except OSError:
-            # Someone else was faster; theirs has the same contents.
+            # Another process was faster. Its runtime has the same content.
             if not target.is_dir():
                 raise
     return target
 
 
-def _collect(*, drive: bool = False) -> Contents:
-    """Where each file of the runtime comes from, by its path in it."""
+def _collect_contents(*, drive: bool = False) -> Contents:
+    """Return the source of each file of the runtime, by its path in the runtime."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     library = f"lib/{version}"
     interpreter = Path(sys.executable).resolve()
     contents: Contents = {"bin/python3": interpreter}
     skipped = _SKIPPED_EXTENSIONS if drive else _SKIPPED_BY_AGENT
     contents.update(_tree(Path(sysconfig.get_path("stdlib")), library, skipped))
-    # Distributions may keep them apart.
+    # Linux distributions may use two directories.
     contents.update(_tree(Path(sysconfig.get_path("platstdlib")), library, skipped))
     dynload = Path(sysconfig.get_config_var("DESTSHARED") or "")
     contents.update(_tree(dynload, f"{library}/lib-dynload", skipped))
@@ -125,7 +129,7 @@ def _collect(*, drive: bool = False) -> Contents:
 
 
 def _tree(source: Path, target: str, skipped: re.Pattern[str]) -> Contents:
-    """Modules below a directory, without extensions that are `skipped`."""
+    """Return the modules below a directory, without `skipped` extension modules."""
     contents: Contents = {}
     for directory, names, files in os.walk(source):
         names[:] = [
@@ -144,14 +148,14 @@ def _tree(source: Path, target: str, skipped: re.Pattern[str]) -> Contents:
 
 
 def _closure(names: Iterable[str]) -> list[str]:
-    """The named distributions and all that they require, extras left out.
+    """Return the distributions with all their requirements, without extras.
 
-    A requirement with a condition that is not installed is one for other machines or versions.
+    A conditional requirement that is not installed is meant for other machines or versions.
     """
-    todo, found = [(name, "") for name in names], list[str]()
+    todo, closure = [(name, "") for name in names], list[str]()
     while todo:
         name, condition = todo.pop()
-        if name in found:
+        if name in closure:
             continue
         try:
             requirements = metadata.requires(name) or []
@@ -159,17 +163,20 @@ def _closure(names: Iterable[str]) -> list[str]:
             if condition:
                 continue
             raise Unavailable(f"{name} is not installed; run scripts/setup") from None
-        found.append(name)
+        closure.append(name)
         for requirement in requirements:
             text, _, condition = requirement.partition(";")
             match = _REQUIREMENT.match(text)
             if match is not None and "extra" not in condition:
                 todo.append((match.group(), condition.strip()))
-    return found
+    return closure
 
 
 def _wheel(name: str, target: str, *, drive: bool) -> Contents:
-    """A distribution's modules; what the drive uses also asks for its own version."""
+    """Return the modules of a distribution, for the drive with its metadata.
+
+    Some distributions of the drive read their own version.
+    """
     contents: Contents = {}
     for file in metadata.files(name) or []:
         parts = file.parts
@@ -184,7 +191,7 @@ def _wheel(name: str, target: str, *, drive: bool) -> Contents:
 
 
 def _agent(target: str) -> Contents:
-    """The agent's modules. The mount, most often a process of the host, stays out."""
+    """Return the modules of the agent, without the mount, which usually runs on the host."""
     source = Path(protocol.__file__).parent
     return {
         f"{target}/{file.relative_to(source).as_posix()}": file
@@ -194,7 +201,7 @@ def _agent(target: str) -> Contents:
 
 
 def _drive(library: str) -> Contents:
-    """The mount process: its modules, and those of the drive."""
+    """Return the modules of the mount process and of the drive."""
     agent = Path(protocol.__file__).parent
     drive = Path(str(resources.files("wrkfs")))
     contents: Contents = {}
@@ -206,23 +213,25 @@ def _drive(library: str) -> Contents:
 
 
 def _libraries(contents: Contents) -> Contents:
-    """Every shared library that the interpreter and the extension modules load, and the loader."""
+    """Return the loader and all shared libraries of the interpreter and the extension modules."""
     programs = [
         str(source)
         for target, source in contents.items()
         if isinstance(source, Path) and (target == "bin/python3" or target.endswith(".so"))
     ]
-    # ldd tells the failure of single files by its status too; what is missing shows in _verify.
+    # The status of ldd also reports failures of single files. `_verify` finds missing libraries.
     listing = _run(["ldd", *programs], check=False)
-    found: Contents = {}
+    libraries: Contents = {}
     for line in listing.splitlines():
         if (match := _LIBRARY.match(line)) is not None:
-            found[f"lib/{match['name']}"] = Path(match["path"]).resolve()
+            libraries[f"lib/{match['name']}"] = Path(match["path"]).resolve()
         elif (match := _LOADER_LINE.match(line)) is not None:
-            found[f"lib/{LOADER}"] = Path(match["path"]).resolve()
-    if f"lib/{LOADER}" not in found:
-        raise Unavailable(f"{sys.executable} is not linked with the GNU C library")
-    return found
+            libraries[f"lib/{LOADER}"] = Path(match["path"]).resolve()
+    if f"lib/{LOADER}" not in libraries:
+        raise Unavailable(
+            f"{sys.executable} is not linked with the GNU C library; use Debian's Python"
+        )
+    return libraries
 
 
 def _digest(contents: Contents) -> str:
@@ -241,12 +250,12 @@ def _write(root: Path, contents: Contents) -> None:
             path.write_bytes(source)
         else:
             shutil.copyfile(source, path)
-        path.chmod(0o755 if _executable(target) else 0o644)
+        path.chmod(0o755 if _is_executable(target) else 0o644)
     for directory in _directories(root):
         directory.chmod(0o755)
 
 
-def _executable(target: str) -> bool:
+def _is_executable(target: str) -> bool:
     return target.startswith("bin/") or target == f"lib/{LOADER}"
 
 
@@ -256,7 +265,10 @@ def _directories(root: Path) -> Iterator[Path]:
 
 
 def _compile(root: Path) -> None:
-    """Compiles ahead: the directory is read-only in boxes. Sources are never looked at again."""
+    """Compile in advance, because the directory is read-only in boxes.
+
+    The compiled files are valid without a check of their sources.
+    """
     _run(
         [
             *(sys.executable, "-m", "compileall", "-q", "-j", "0"),
@@ -268,17 +280,17 @@ def _compile(root: Path) -> None:
 
 
 def _verify(root: Path, modules: str) -> None:
-    """Starts the new runtime where it stands and imports what its programs import."""
+    """Start the new runtime at its temporary path, and import the modules of its programs."""
     place = str(protocol.RUNTIME_DIR)
     command = [part.replace(place, str(root), 1) for part in protocol.AGENT_COMMAND[:-2]]
     _run([*command, "-c", f"import {modules}"], env={})
 
 
 def _run(command: list[str], *, check: bool = True, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, timeout=STEP_S, check=False, env=env
     )
-    if check and done.returncode != 0:
-        text = (done.stderr or done.stdout).strip()[-500:]
+    if check and process.returncode != 0:
+        text = (process.stderr or process.stdout).strip()[-500:]
         raise Unavailable(f"the guest runtime cannot be built: {Path(command[0]).name}: {text}")
-    return done.stdout
+    return process.stdout

@@ -1,16 +1,15 @@
-"""Unpacks one foreign archive into a directory: a process of its own, which `importer` starts.
+"""Unpacks an untrusted archive into a directory. `importer` runs this module as a process.
 
-What is in the archive is hostile. The guard is the process itself: it has namespaces of its own (no
-network, nothing to see of the host's processes), few rights (it can make no device node and mount
-nothing), bounds on memory, time and size, and it does everything inside the new root with `chroot`:
-no name, link or `..` leads out of it. Nothing in the archive is run.
+The archive may be hostile, so the process is confined. It has its own namespaces, without a network
+and without a view of the host's processes. It lacks the capabilities to create device nodes and to
+mount. Its memory, time and output size are limited. It works inside the new root with `chroot`, so
+no name, link or `..` leads out. It never runs a program of the archive.
 
-Dropped from what an archive may ask for: device nodes and all extended attributes, among them file
-capabilities and what would mean something to overlayfs. Set-user-id bits stay: they mean nothing in
-a box, where no program gains rights.
+Device nodes and all extended attributes are dropped, including file capabilities and the attributes
+of overlayfs. Set-user-id bits stay, because no program in a box gains privileges.
 
-Standard input is the archive: tar, as it is or compressed by gzip, bzip2 or xz. Standard output is
-lines of JSON: `{"read": BYTES}` now and then, and at the end a report, or `{"error": TEXT}`.
+Standard input is the archive: tar, plain or compressed with gzip, bzip2 or xz. Standard output is
+lines of JSON: `{"read": BYTES}` for progress, and at the end a report, or `{"error": TEXT}`.
 """
 
 from __future__ import annotations
@@ -40,33 +39,36 @@ if TYPE_CHECKING:
     import io
 
 STAGE, ROOT = "stage", "root"
-"""What stands in the working directory: where an archive goes, and where its layers go if it is an
-image in layers."""
-PLACES = ("dev", "proc", "run", "sys", "wrk", ".box")
-"""Where something is mounted in each box: no link may send that elsewhere."""
+"""Subdirectories of the working directory: for the archive, and for the layers of a layered
+image."""
+MOUNT_POINTS = ("dev", "proc", "run", "sys", "wrk", ".box")
+"""Mount points in each box. They must be directories, so that no link redirects a mount."""
 TEMPORARY = "tmp"
 SYSTEM = ("bin", "etc", "lib", "sbin", "usr")
-"""A root has one of them at least."""
+"""A root contains at least one of these."""
 LOADED = (encodings.ascii, encodings.latin_1, encodings.unicode_escape)
-"""Codecs that cannot be found any more once the root is another one."""
+"""Codecs that must be loaded before `chroot`, because their modules are not in the new root."""
 END_MARK = "end of file header"
-"""How `tarfile` calls a block of zeros, which ends an archive."""
+"""The message of `tarfile` for a block of zeros, which ends an archive."""
 _OPEN, _SHARED = 0o755, 0o1777
-_TELL_S = 0.5
+_REPORT_S = 0.5
+"""Seconds between two reports of progress."""
 _CHUNK = 1 << 20
 _GZIP, _BZIP2, _XZ, ZSTD = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"
 COMPRESSED = (_GZIP, _BZIP2, _XZ)
-"""What archives that are read here begin with when they are compressed."""
+"""First bytes of the supported compression formats."""
 
 
 class Refused(Exception):
-    """The archive is not taken; the text says why."""
+    """The archive is rejected. The text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that an archive may ask for. `total_bytes` counts sizes as files show them, and
-    what the archive is when it is not compressed."""
+    """The limits of an archive.
+
+    `total_bytes` limits the sum of the apparent file sizes, and also the uncompressed archive.
+    """
 
     entries: int = 1_000_000
     file_bytes: int = 8 << 30
@@ -77,7 +79,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Report:
-    """How it went. `where` is STAGE or ROOT; `notes` are lines for people."""
+    """The result. `where` is STAGE or ROOT; `notes` are lines for users."""
 
     where: str = STAGE
     entries: int = 0
@@ -86,15 +88,15 @@ class Report:
 
 
 class Source(Protocol):
-    """What bytes are read from."""
+    """A source of bytes."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes; none at the end."""
+        """Return at most `size` bytes; none at the end."""
         ...
 
 
 class _Tar(tarfile.TarFile):
-    """Remembers the end mark: without it the archive is cut, or damaged in the middle."""
+    """Records the end mark. Without it the archive is truncated, or damaged in the middle."""
 
     ended = False
     members: list[tarfile.TarInfo]
@@ -111,29 +113,29 @@ class _Entry(tarfile.TarInfo):
             raise
 
 
-class _Counted:
-    """Tells how much of the standard input was read, and ends what is too long."""
+class _LimitedSource:
+    """Reports how much of the standard input was read, and rejects an archive that is too long."""
 
-    def __init__(self, source: Source, most: int) -> None:
+    def __init__(self, source: Source, limit: int) -> None:
         self._source = source
-        self._left = most
-        self._told = time.monotonic()
+        self._remaining = limit
+        self._reported_at = time.monotonic()
 
     def read(self, size: int = -1, /) -> bytes:
-        """As of the source. Refused beyond the bound."""
+        """Read from the source. Raises Refused beyond the limit."""
         data = self._source.read(size)
-        self._left -= len(data)
-        if self._left < 0:
-            raise Refused("the archive is longer than what an image may have")
-        if time.monotonic() - self._told > _TELL_S:
-            self._told = time.monotonic()
+        self._remaining -= len(data)
+        if self._remaining < 0:
+            raise Refused("the uncompressed archive is larger than an image may be")
+        if time.monotonic() - self._reported_at > _REPORT_S:
+            self._reported_at = time.monotonic()
             with suppress(OSError):  # a pipe has no position
                 answer({"read": os.lseek(0, 0, os.SEEK_CUR)})
         return data
 
 
 class Unpacker:
-    """Applies archives to the root of this process. Counts over all of them."""
+    """Applies archives to the root of this process. Limits and counters cover all of them."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -144,12 +146,12 @@ class Unpacker:
         self.bytes = 0
 
     def archive(self, file: io.BufferedReader, *, layer: bool) -> None:
-        """Applies one archive. `layer`: over what is there, with marks for what it removes."""
-        stream = _Counted(_decompressed(file), 2 * self._bounds.total_bytes)
+        """Apply an archive. A `layer` changes what exists, and its marks remove names."""
+        stream = _LimitedSource(_decompress(file), 2 * self._bounds.total_bytes)
         self._written = set() if layer else None
         try:
             with _Tar.open(
-                fileobj=cast("io.BufferedReader", stream),  # of which it only reads
+                fileobj=cast("io.BufferedReader", stream),  # tarfile only calls `read`
                 mode="r|",
                 bufsize=_CHUNK,
                 tarinfo=_Entry,
@@ -157,12 +159,12 @@ class Unpacker:
                 errors="surrogateescape",
             ) as tar:
                 while (entry := tar.next()) is not None:
-                    tar.members.clear()  # it would keep them all
+                    tar.members.clear()  # tarfile would keep all of them in memory
                     self._apply(tar, entry)
                 if not tar.ended:
                     raise Refused("the archive is cut, or damaged: its end mark is missing")
             while stream.read(_CHUNK):
-                pass  # the sum at the end of the compressed data is checked
+                pass  # reading to the end checks the checksum of the compressed data
         except (tarfile.TarError, EOFError, lzma.LZMAError) as error:
             raise Refused(f"the archive is damaged: {error}") from None
 
@@ -175,12 +177,12 @@ class Unpacker:
             if path == "/":
                 return
             if self._written is not None:
-                if self._is_mark(path):
+                if self._apply_mark(path):
                     return
-                self._note_written(self._written, path)
+                self._record_written(self._written, path)
             if not os.path.isdir(os.path.dirname(path)):
                 _make_parents(path)
-            self._make(tar, entry, path)
+            self._create(tar, entry, path)
         except OSError as error:
             if error.errno is None:
                 raise Refused(f"the archive is damaged: {error}") from None
@@ -188,7 +190,7 @@ class Unpacker:
         except (ValueError, OverflowError) as error:
             raise Refused(f"entry {shown(entry.name)}: {error}") from None
 
-    def _make(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, path: str) -> None:
+    def _create(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, path: str) -> None:
         if entry.isdir():
             if not _is_directory(path):
                 remove(path)
@@ -209,21 +211,24 @@ class Unpacker:
             device = entry.ischr() or entry.isblk()
             self.left_out["device nodes" if device else "entries of unknown kind"] += 1
             return
-        _own(entry, path)
+        _set_attributes(entry, path)
 
     def _file(self, tar: tarfile.TarFile, entry: tarfile.TarInfo, path: str) -> None:
         if not 0 <= entry.size <= self._bounds.file_bytes:
-            most = _size(self._bounds.file_bytes)
-            raise Refused(f"entry {shown(entry.name)} is larger than the {most} a file may have")
+            limit = _size(self._bounds.file_bytes)
+            raise Refused(
+                f"entry {shown(entry.name)} is larger than the limit of {limit} for files"
+            )
         self.bytes += entry.size
         if self.bytes > self._bounds.total_bytes:
-            raise Refused(f"its files have more than {_size(self._bounds.total_bytes)}")
+            limit = _size(self._bounds.total_bytes)
+            raise Refused(f"its files together are larger than {limit}")
         remove(path)
         with open(path, "xb") as file:
             source = tar.extractfile(entry)
             while source is not None and (chunk := source.read(_CHUNK)):
                 if chunk.count(0) == len(chunk):
-                    file.seek(len(chunk), os.SEEK_CUR)  # a hole stays a hole
+                    file.seek(len(chunk), os.SEEK_CUR)  # zeros become a hole
                 else:
                     file.write(chunk)
             file.truncate(entry.size)
@@ -239,30 +244,30 @@ class Unpacker:
         if not os.path.lexists(target):
             raise Refused(
                 f"entry {shown(entry.name)} is a link to {shown(entry.linkname)}, "
-                "which is not before it in the archive"
+                "which does not precede it in the archive"
             )
         remove(path)
         os.link(target, path, follow_symlinks=False)
 
-    def _is_mark(self, path: str) -> bool:
-        """Whether the entry of a layer only tells what of the layers below it is gone."""
+    def _apply_mark(self, path: str) -> bool:
+        """Apply a mark that removes names of lower layers; return False for other entries."""
         folder, _, name = path.rpartition("/")
         if not name.startswith(layers.MARK):
             return False
         if name == layers.OPAQUE:
-            gone = [f"{folder}/{one}" for one in os.listdir(folder or "/")]
+            removals = [f"{folder}/{child}" for child in os.listdir(folder or "/")]
         else:
-            gone = [f"{folder}/{name.removeprefix(layers.MARK)}"]
+            removals = [f"{folder}/{name.removeprefix(layers.MARK)}"]
         written = self._written or set()
-        while gone:
-            victim = gone.pop()
-            if victim not in written:
-                remove(victim)
-            elif _is_directory(victim):
-                gone += [f"{victim}/{one}" for one in os.listdir(victim)]
+        while removals:
+            target = removals.pop()
+            if target not in written:
+                remove(target)
+            elif _is_directory(target):
+                removals += [f"{target}/{child}" for child in os.listdir(target)]
         return True
 
-    def _note_written(self, written: set[str], path: str) -> None:
+    def _record_written(self, written: set[str], path: str) -> None:
         while path and path not in written:
             written.add(path)
             path = path.rpartition("/")[0]
@@ -274,12 +279,12 @@ class Unpacker:
         return "/" + "/".join(parts)
 
 
-def _own(entry: tarfile.TarInfo, path: str) -> None:
+def _set_attributes(entry: tarfile.TarInfo, path: str) -> None:
     os.chown(path, entry.uid, entry.gid, follow_symlinks=False)
     if not entry.issym():
         os.chmod(path, stat.S_IMODE(entry.mode))
     if not entry.isdir():
-        with suppress(OSError, OverflowError, ValueError):  # any time will do
+        with suppress(OSError, OverflowError, ValueError):  # an invalid time is not important
             os.utime(path, (entry.mtime, entry.mtime), follow_symlinks=False)
 
 
@@ -298,7 +303,7 @@ def _is_directory(path: str) -> bool:
 
 
 def remove(path: str) -> None:
-    """Removes whatever is there, trees of any depth included."""
+    """Remove a file, or a tree of any depth, if it exists."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -308,27 +313,27 @@ def remove(path: str) -> None:
 
 
 def _remove_directory(path: str) -> None:
-    """One directory after the other by its descriptor: a tree can be deeper than a path is long."""
-    here = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    # Walks the tree by descriptors, because a tree can be deeper than the longest path.
+    current = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     names: list[str] = []
     while True:
-        inside = _first_directory(here)
-        if inside is not None:
-            names.append(inside)
-            there = os.open(inside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
+        child = _first_directory(current)
+        if child is not None:
+            names.append(child)
+            following = os.open(child, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=current)
         elif names:
-            there = os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
-            os.rmdir(names.pop(), dir_fd=there)
+            following = os.open("..", os.O_RDONLY | os.O_DIRECTORY, dir_fd=current)
+            os.rmdir(names.pop(), dir_fd=following)
         else:
-            os.close(here)
+            os.close(current)
             os.rmdir(path)
             return
-        os.close(here)
-        here = there
+        os.close(current)
+        current = following
 
 
 def _first_directory(descriptor: int) -> str | None:
-    """Removes the files of a directory until there is a directory in it; None: it is empty."""
+    """Remove files of a directory until a subdirectory is found; return its name, or None."""
     for name in os.listdir(descriptor):
         try:
             os.unlink(name, dir_fd=descriptor)
@@ -337,7 +342,7 @@ def _first_directory(descriptor: int) -> str | None:
     return None
 
 
-def _decompressed(file: io.BufferedReader) -> Source:
+def _decompress(file: io.BufferedReader) -> Source:
     head = file.peek(8)[:8]
     if head.startswith(_GZIP):
         return gzip.GzipFile(fileobj=file)
@@ -346,7 +351,7 @@ def _decompressed(file: io.BufferedReader) -> Source:
     if head.startswith(_XZ):
         return lzma.LZMAFile(file)
     if head.startswith(ZSTD):
-        raise Refused("a layer is compressed by zstd; export the image with gzip")
+        raise Refused("a layer is compressed with zstd; export the image with gzip")
     return file
 
 
@@ -355,18 +360,18 @@ def _size(count: int) -> str:
 
 
 def answer(line: dict[str, Any]) -> None:
-    """One line for who started this process."""
+    """Write a line for the parent process."""
     print(json.dumps(line), flush=True)
 
 
-def furnish() -> list[str]:
-    """Makes the root of this process one that a box can start from; notes what was not right."""
+def prepare_root() -> list[str]:
+    """Create the mount points of boxes in the root of this process; return notes of changes."""
     if not any(_is_directory(f"/{name}") or os.path.islink(f"/{name}") for name in SYSTEM):
         raise Refused(
-            f"it does not hold the root of a system: none of {', '.join(SYSTEM)} is at its top"
+            f"it is not the root of a system: none of {', '.join(SYSTEM)} is in its top directory"
         )
     notes = []
-    for name in PLACES:
+    for name in MOUNT_POINTS:
         path = f"/{name}"
         if os.path.lexists(path) and not _is_directory(path):
             kind = "link" if os.path.islink(path) else "file"
@@ -383,7 +388,7 @@ def furnish() -> list[str]:
 
 
 def unpack(work: str, bounds: Bounds) -> Report:
-    """The whole work, in the directory `work`, which holds STAGE and ROOT."""
+    """Unpack the archive in the directory `work`, which contains STAGE and ROOT."""
     stage, root = (
         os.open(f"{work}/{name}", os.O_RDONLY | os.O_DIRECTORY) for name in (STAGE, ROOT)
     )
@@ -391,17 +396,17 @@ def unpack(work: str, bounds: Bounds) -> Report:
     _enter(stage)
     with open(0, "rb", closefd=False) as archive:
         unpacker.archive(archive, layer=False)
-    found = layers.find()
-    if found is not None:
+    image = layers.find()
+    if image is not None:
         report.where = ROOT
-        report.notes.append(f"{len(found.files)} layers of {found.kind}")
+        report.notes.append(f"{len(image.files)} layers of {image.kind}")
         unpacker.entries = unpacker.bytes = 0
         _enter(root)
-        for file in found.files:
+        for file in image.files:
             with file:
                 unpacker.archive(file, layer=True)
-    report.notes += [f"{count} {what} left out" for what, count in unpacker.left_out.items()]
-    report.notes += furnish()
+    report.notes += [f"{count} {kind} left out" for kind, count in unpacker.left_out.items()]
+    report.notes += prepare_root()
     report.entries, report.bytes = unpacker.entries, unpacker.bytes
     return report
 
@@ -422,7 +427,7 @@ def _limit(bounds: Bounds) -> None:
 
 
 def main(work: str, request: str) -> None:
-    """Unpacks the standard input in the directory `work`; `request` is the bounds as JSON."""
+    """Unpack the standard input in the directory `work`. `request` contains the bounds as JSON."""
     bounds = Bounds(**json.loads(request))
     _limit(bounds)
     try:
@@ -430,7 +435,7 @@ def main(work: str, request: str) -> None:
     except (Refused, layers.Unreadable) as error:
         answer({"error": str(error)})
     except MemoryError:
-        answer({"error": f"unpacking it takes more than {_size(bounds.memory_bytes)} of memory"})
+        answer({"error": f"unpacking it needs more than {_size(bounds.memory_bytes)} of memory"})
     except Exception as error:
         answer({"error": f"the archive is damaged: {type(error).__name__}: {error}"})
     else:

@@ -1,12 +1,13 @@
-"""The versions of one image on this host's disk: put there, made the current one, taken away.
+"""Publishes and removes the versions of an image on this host's disk.
 
-`rootfs` is a symbolic link to `versions/<id>`. What is being made, and what is being removed, is
-called `.unfinished-*`: it is nobody's, and the next who makes a version removes it. Who changes
-anything holds the image's lock.
+`rootfs` is a symbolic link to `versions/<id>`. A version that is being created or removed is called
+`.unfinished-*`; the creation of the next version removes remains. All changes hold the lock of the
+image.
 
-A version goes away only while no box stands on it. A box that is being made meanwhile is recorded
-before its root is mounted; so a version is renamed first and the boxes are asked for again: either
-the box is seen, and the version gets its name back, or the box finds no root and is not made.
+A version is removed only if no box uses it. A box may be created at the same time; its record is
+written before its root is mounted. So the removal first renames the version and then reads the
+records again. Either it finds the box and renames the version back, or the box finds no root and is
+not created.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Users = Callable[[], Mapping[Path, Sequence[str]]]
-    """Which versions boxes and snapshots stand on, and the names of these."""
+    """Returns the names of the boxes and snapshots that use each version."""
 
-_SHOWN = 5
-"""How many of them a refusal names."""
+_MAX_NAMES = 5
+"""How many of these names an error lists."""
 
 
 class Versions:
-    """See the module. Holds no state of its own."""
+    """The versions of one image. All state is on the disk."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is the image's, `STATE/images/<name>`; its name is the image's."""
+        """`directory` is the directory of the image, `STATE/images/<name>`."""
         self._directory = directory
         self._link = directory / "rootfs"
         self._note = directory / "imported.json"
@@ -44,12 +45,12 @@ class Versions:
 
     @property
     def name(self) -> str:
-        """The image's."""
+        """The name of the image."""
         return self._directory.name
 
     @property
     def any(self) -> bool:
-        """Whether anything of the image is on the disk."""
+        """Whether the disk contains anything of the image."""
         return bool(self._all()) or self._note.exists()
 
     @property
@@ -59,130 +60,131 @@ class Versions:
 
     @property
     def current(self) -> Path:
-        """The root that new boxes get; only when `present`."""
+        """The root of new boxes. Valid only if `present`."""
         return self._link.resolve()
 
     @property
     def imported(self) -> str | None:
-        """The description of an image that was imported; None for others."""
+        """The description of an imported image; None for other images."""
         try:
             return str(json.loads(self._note.read_text(encoding="utf-8"))["description"])
         except FileNotFoundError:
             return None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Holds the image's lock; makes the image's directory. Conflict when another holds it.
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the image, and create its directory if needed.
 
-        The kernel lets go of it when the process dies.
+        Raises Conflict while another process holds the lock. The kernel releases the lock when the
+        process dies.
         """
-        lock = self._acquired()
+        lock = self._acquire()
         try:
             yield
         finally:
             os.close(lock)
 
-    def fresh(self, prefix: str) -> Path:
-        """The name of a new version, which is not there yet."""
+    def new_path(self, prefix: str) -> Path:
+        """Return an unused path for a new version."""
         return self._directory / "versions" / f"{prefix}-{secrets.token_hex(4)}"
 
     def publish(self, version: Path, description: str | None) -> None:
-        """Makes a version the current one. `description` is an imported image's; None: built."""
+        """Make a version the current one. Only an imported image has a `description`."""
         if description is None:
             self._note.unlink(missing_ok=True)
         else:
             note = self._note.with_name(".imported.new")
             note.write_text(json.dumps({"description": description}), encoding="utf-8")
             note.replace(self._note)
-        self._point(version.relative_to(self._directory))
+        self._set_current(version.relative_to(self._directory))
 
     def prune(self, users: Users) -> list[Path]:
-        """Removes versions that are neither the current one nor used; returns what went."""
+        """Remove versions that are neither current nor in use; return their paths."""
         removed = []
         for version in self._all():
             if self.present and version == self.current:
                 continue
-            if version not in users() and self._taken_away([version], users):
+            if version not in users() and self._remove_unused([version], users):
                 removed.append(version)
         return removed
 
     def remove(self, users: Users) -> None:
-        """Removes the image with all its versions. Conflict naming the boxes that stand on them."""
-        self._refuse_used(users())
+        """Remove the image with all its versions. Raises Conflict with the boxes that use them."""
+        self._check_unused(users())
         target = self._link.readlink() if self._link.is_symlink() else None
         self._link.unlink(missing_ok=True)
-        if not self._taken_away(self._all(), users):
+        if not self._remove_unused(self._all(), users):
             if target is not None:
-                self._point(target)
-            self._refuse_used(users())
-            raise Conflict(f"a box of image {self.name!r} was just made; try again")
+                self._set_current(target)
+            self._check_unused(users())
+            raise Conflict(f"a box of image {self.name!r} was just created; try again")
         self._note.unlink(missing_ok=True)
         remove_unfinished(self._directory / "versions")
         with suppress(OSError):
-            # What the operator put in there stays.
+            # Other files of the operator stay, and then the directory stays, too.
             (self._directory / "versions").rmdir()
             self._lock.unlink()
             self._directory.rmdir()
 
-    def _point(self, target: Path) -> None:
-        fresh = self._directory / ".rootfs.new"
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(target)
-        fresh.replace(self._link)
+    def _set_current(self, target: Path) -> None:
+        new_link = self._directory / ".rootfs.new"
+        new_link.unlink(missing_ok=True)
+        new_link.symlink_to(target)
+        new_link.replace(self._link)
 
     def _all(self) -> list[Path]:
         return sorted((self._directory / "versions").glob("[!.]*"))
 
-    def _refuse_used(self, standing: Mapping[Path, Sequence[str]]) -> None:
-        boxes = [box for version in self._all() for box in standing.get(version, ())]
-        if boxes:
-            more = f" and {len(boxes) - _SHOWN} more" if len(boxes) > _SHOWN else ""
-            them = "them" if len(boxes) > 1 else "it"
+    def _check_unused(self, users: Mapping[Path, Sequence[str]]) -> None:
+        names = [name for version in self._all() for name in users.get(version, ())]
+        if names:
+            more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+            them = "them" if len(names) > 1 else "it"
             raise Conflict(
-                f"image {self.name!r} is used by {', '.join(boxes[:_SHOWN])}{more}; "
+                f"image {self.name!r} is used by {', '.join(names[:_MAX_NAMES])}{more}; "
                 f"remove {them} first"
             )
 
-    def _taken_away(self, versions: list[Path], users: Users) -> bool:
-        """False, and nothing changed, when a box stands on one of them after all."""
-        aside = {version: unfinished(version.parent) for version in versions}
-        used = True
+    def _remove_unused(self, versions: list[Path], users: Users) -> bool:
+        """Remove versions; return False, without a change, if a box uses one of them after all."""
+        new_paths = {version: unfinished(version.parent) for version in versions}
+        in_use = True
         try:
-            for version, name in aside.items():
-                version.rename(name)
-            used = not users().keys().isdisjoint(aside)
+            for version, path in new_paths.items():
+                version.rename(path)
+            in_use = not users().keys().isdisjoint(new_paths)
         finally:
-            if used:
-                for version, name in aside.items():
+            if in_use:
+                for version, path in new_paths.items():
                     with suppress(FileNotFoundError):
-                        name.rename(version)
-        if used:
+                        path.rename(version)
+        if in_use:
             return False
-        for name in aside.values():
-            remove_tree(name)
+        for path in new_paths.values():
+            remove_tree(path)
         return True
 
-    def _acquired(self) -> int:
+    def _acquire(self) -> int:
         while True:
             (self._directory / "versions").mkdir(parents=True, exist_ok=True)
             try:
                 lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
-                continue  # just removed with its image
+                continue  # another process has just removed the image
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 os.close(lock)
                 raise Conflict(
                     f"image {self.name!r} is being built, imported or removed by "
-                    "another process; try again when that has ended"
+                    "another process; try again when it has finished"
                 ) from None
             if self._is_lock(lock):
                 return lock
             os.close(lock)
 
     def _is_lock(self, descriptor: int) -> bool:
-        """Whether the file is still there: an image is removed with its lock."""
+        """Return whether the open file is still the lock: an image is removed with its lock."""
         try:
             return os.path.samestat(os.fstat(descriptor), self._lock.stat())
         except FileNotFoundError:
@@ -190,27 +192,28 @@ class Versions:
 
 
 def unfinished(directory: Path) -> Path:
-    """A new name in `directory` for what is being made or removed."""
+    """Return a new path in `directory` for a version that is being created or removed."""
     return directory / f".unfinished-{secrets.token_hex(4)}"
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Removes what was interrupted. Refuses with Unavailable when something is mounted there,
-    because removing through a mount would reach the host."""
+    """Remove the remains of interrupted changes.
+
+    Raises Unavailable if something is mounted below them, because the removal would then delete
+    files of the host.
+    """
     for path in directory.glob(".unfinished-*"):
         remove_tree(path)
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a tree of a foreign make. Unavailable when something is mounted in it.
-
-    By `rm`: a tree may be deeper than the longest path, and than functions can call one another.
-    """
+    """Remove an untrusted tree. Raises Unavailable if something is mounted in it."""
+    # `rm` also removes trees that are deeper than the longest path and than Python's recursion.
     if f" {path.resolve()}/" in Path("/proc/self/mountinfo").read_text(errors="replace"):
         raise Unavailable(f"something is mounted below {path}; unmount it")
-    done = subprocess.run(
+    process = subprocess.run(
         ["rm", "-rf", "--one-file-system", "--", str(path)], capture_output=True, check=False
     )
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip()[-300:]
-        raise Unavailable(f"{path} cannot be removed: {words}")
+    if process.returncode != 0:
+        output = process.stderr.decode(errors="replace").strip()[-300:]
+        raise Unavailable(f"{path} cannot be removed: {output}")

@@ -29,7 +29,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert '--aptopt=Acquire::http::Proxy "http://proxy:3128"' in proxied
 
 
-@pytest.mark.parametrize("words", [build.APART, importer.SANDBOX])
+@pytest.mark.parametrize("words", [build.NAMESPACES, importer.SANDBOX])
 def test_mounts_of_the_host_that_end_meanwhile_end_there_too(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from boxd.images.importer import Imported
+    from boxd.images.importer import ImportResult
 
 
-async def imported(source: Path, bounds: Bounds | None = None) -> Imported:
+async def imported(source: Path, bounds: Bounds | None = None) -> ImportResult:
     """Imports into a directory beside the source; a failure leaves nothing there."""
     target = source.parent / "versions" / "one"
     try:
@@ -196,7 +196,7 @@ def test_what_is_neither_file_nor_directory(tmp_path: Path, kind: str) -> None:
 
 
 async def test_a_directory_above_the_root_is_no_root(tmp_path: Path) -> None:
-    with pytest.raises(BadRequest, match="does not hold the root of a system: none of bin, etc"):
+    with pytest.raises(BadRequest, match="is not the root of a system: none of bin, etc"):
         await imported(Tarball().directory("rootfs").directory("rootfs/bin").write(tmp_path / "a"))
 
 
@@ -204,8 +204,8 @@ async def test_a_directory_above_the_root_is_no_root(tmp_path: Path) -> None:
     ("bounds", "said"),
     [
         (Bounds(entries=10), "more than 10 entries"),
-        (Bounds(file_bytes=1 << 20), "'big' is larger than the 1 MiB a file may have"),
-        (Bounds(total_bytes=1 << 20), "its files have more than 1 MiB"),
+        (Bounds(file_bytes=1 << 20), "'big' is larger than the limit of 1 MiB"),
+        (Bounds(total_bytes=1 << 20), "its files together are larger than 1 MiB"),
     ],
 )
 async def test_bounds_are_named(tmp_path: Path, bounds: Bounds, said: str) -> None:
@@ -218,7 +218,7 @@ async def test_a_disk_that_is_nearly_full_is_not_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = system().write(tmp_path / "a.tar")
-    monkeypatch.setattr(importer, "FLOOR", 1 << 60)
+    monkeypatch.setattr(importer, "MIN_FREE", 1 << 60)
     with pytest.raises(Unavailable, match="make room first"):
         await imported(source)
 

@@ -19,7 +19,7 @@ from tests.harness.tarballs import Tarball
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from boxd.images.importer import Imported
+    from boxd.images.importer import ImportResult
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 BASE = Tarball().system().directory("etc").file("etc/old", b"1").file("etc/kept", b"2")
@@ -38,7 +38,7 @@ TOP = (
 RESULT = {"etc": ["kept", "new"], "d": ["sub"], "d/sub": ["high"]}
 
 
-async def imported(directory: Path, archive: Tarball) -> Imported:
+async def imported(directory: Path, archive: Tarball) -> ImportResult:
     """A failure leaves nothing."""
     source = archive.write(directory / "image.tar")
     try:
@@ -83,7 +83,7 @@ class Oci:
         return self.archive.file("index.json", json.dumps({"manifests": manifests}).encode())
 
 
-def assert_applied(found: Imported) -> None:
+def assert_applied(found: ImportResult) -> None:
     """The upper layer stands over the lower one."""
     for name, content in RESULT.items():
         assert sorted(os.listdir(found.root / name)) == content
@@ -143,7 +143,7 @@ async def test_bounds_hold_for_layers_too(tmp_path: Path) -> None:
     bomb = gzip.compress(Tarball().system().file("big", bytes(8 << 20)).data())
     source = docker(bomb).write(tmp_path / "image.tar")
     bounds = Bounds(file_bytes=1 << 20)
-    with pytest.raises(BadRequest, match="'big' is larger than the 1 MiB"):
+    with pytest.raises(BadRequest, match="'big' is larger than the limit of 1 MiB"):
         await importer.import_root(source, tmp_path / "v/one", lambda _: None, bounds=bounds)
     assert os.listdir(tmp_path / "v") == []
 
@@ -164,19 +164,19 @@ def damaged() -> dict[str, tuple[Tarball, str]]:
         kind = "application/vnd.oci.image.index.v1+json"
         inner = circle.document({"manifests": [inner]}, mediaType=kind)
     return {
-        "two": (docker(BOTTOM, count=2), "must hold one image"),
-        "two-oci": (two.indexed(two.image(BOTTOM), two.image(TOP)), "must hold one image"),
+        "two": (docker(BOTTOM, count=2), "exactly one image"),
+        "two-oci": (two.indexed(two.image(BOTTOM), two.image(TOP)), "exactly one image"),
         "no-json": (Tarball().file("manifest.json", b"{"), "is not JSON"),
-        "no-list": (Tarball().file("manifest.json", b"[{}]"), "description is not right"),
-        "numbers": (Tarball().file("manifest.json", b"[1]"), "description is not right"),
+        "no-list": (Tarball().file("manifest.json", b"[{}]"), "the image is malformed"),
+        "numbers": (Tarball().file("manifest.json", b"[1]"), "the image is malformed"),
         "many": (Tarball().file("manifest.json", json.dumps([{"Layers": ["l"] * 300}]).encode()),
                  "at most 256"),
-        "sum": (flipped.indexed(wrong), "its sum is another one"),
+        "sum": (flipped.indexed(wrong), "its checksum is wrong"),
         "machine": (foreign.indexed(elsewhere), f"no image for linux/{ARCHITECTURE}"),
-        "path": (escape.indexed({"digest": "sha256:../../../etc/passwd"}), "is not read here"),
-        "circle": (circle.indexed(inner), "leads to too many others"),
-        "zstd": (docker(b"\x28\xb5\x2f\xfd" + bytes(600)), "compressed by zstd"),
-        "none": (docker(), "does not hold the root of a system"),
+        "path": (escape.indexed({"digest": "sha256:../../../etc/passwd"}), "not a SHA-256 digest"),
+        "circle": (circle.indexed(inner), "nested too deep"),
+        "zstd": (docker(b"\x28\xb5\x2f\xfd" + bytes(600)), "compressed with zstd"),
+        "none": (docker(), "is not the root of a system"),
     }  # fmt: skip
 
 

@@ -49,8 +49,8 @@ def test_the_last_one_is_current(tmp_path: Path) -> None:
 
 def test_new_names_differ(tmp_path: Path) -> None:
     found = Versions(tmp_path / "x")
-    assert found.fresh("a") != found.fresh("a")
-    assert found.fresh("a").name.startswith("a-")
+    assert found.new_path("a") != found.new_path("a")
+    assert found.new_path("a").name.startswith("a-")
 
 
 def test_a_version_in_use_is_not_pruned_even_if_the_box_is_just_made(tmp_path: Path) -> None:
@@ -93,18 +93,22 @@ def test_nothing_is_left_of_an_image(tmp_path: Path) -> None:
     made(tmp_path, "one", description="mine")
     (tmp_path / "x/versions/.unfinished-1").mkdir()
     found = Versions(tmp_path / "x")
-    with found.alone():
+    with found.locked():
         found.remove(dict)
     assert os.listdir(tmp_path) == []
-    with found.alone():
+    with found.locked():
         assert (tmp_path / "x/lock").exists()
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     found = Versions(tmp_path / "x")
-    with found.alone(), pytest.raises(Conflict, match="another process; try again"), found.alone():
+    with (
+        found.locked(),
+        pytest.raises(Conflict, match="another process; try again"),
+        found.locked(),
+    ):
         pass
-    with found.alone():
+    with found.locked():
         pass
 
 
@@ -123,7 +127,7 @@ def test_the_lock_of_a_removed_image_locks_nothing(
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", raced)
-    with found.alone():
+    with found.locked():
         assert (tmp_path / "x/lock").stat().st_ino == taken[-1]
     assert len(taken) == 2
 
