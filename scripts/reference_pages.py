@@ -46,22 +46,25 @@ def flags() -> str:
     Flags that `serve` takes are explained once, there.
     """
     commands = {name: (command, about) for name, command, about in _commands(parser(), "boxd")}
-    known = {_flag(action) for action in _shown(commands["boxd serve"][0])}
+    serve_flags = {_flag(action) for action in _visible(commands["boxd serve"][0])}
     parts = [
         _head("Flags of boxd"),
         "Write durations as `90s`, `30m`, `2h`, `1h30m` or `1d`, and sizes as `500M` or `20G`.\n",
     ]
     for name, (command, about) in commands.items():
-        actions = _shown(command)
-        shared = [_flag(action) for action in actions if _flag(action) in known]
-        own = [action for action in actions if name == "boxd serve" or _flag(action) not in known]
+        actions = _visible(command)
+        shared = [_flag(action) for action in actions if _flag(action) in serve_flags]
+        if name == "boxd serve":
+            own = actions
+        else:
+            own = [action for action in actions if _flag(action) not in serve_flags]
         parts.append(f"## {name}\n\n{_sentence(about)}\n")
         if own:
             rows = [(_code(_flag(action)), _cell(action.help or "")) for action in own]
             parts.append(_table(("Argument", "Meaning"), rows))
         if name == "boxd serve":
             continue
-        if set(shared) == known:
+        if set(shared) == serve_flags:
             parts.append("It takes all flags of `boxd serve`.\n")
         elif shared:
             names = ", ".join(f"`{flag.split()[0].rstrip(',')}`" for flag in shared)
@@ -146,7 +149,7 @@ def import_rules() -> str:
 
 
 def _rule(contract: dict[str, Any]) -> str:
-    """One contract in words."""
+    """One contract in prose."""
     if contract["type"] == "layers":
         layers = " → ".join(_code(layer) for layer in contract["layers"])
         return f"in {_codes(contract['containers'])}: {layers}"
@@ -158,10 +161,10 @@ def _rule(contract: dict[str, Any]) -> str:
 
 
 def _commands(
-    above: argparse.ArgumentParser, prefix: str
+    parent: argparse.ArgumentParser, prefix: str
 ) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
-    """(name, parser, help) of each command below a parser, groups resolved."""
-    for group in above._actions:
+    """(name, parser, help) of each command below a parser, including nested commands."""
+    for group in parent._actions:
         if isinstance(group, argparse._SubParsersAction):
             about = {choice.dest: choice.help or "" for choice in group._choices_actions}
             for name, command in group.choices.items():
@@ -169,13 +172,13 @@ def _commands(
                 yield from nested or [(f"{prefix} {name}", command, about.get(name, ""))]
 
 
-def _shown(command: argparse.ArgumentParser) -> list[argparse.Action]:
+def _visible(command: argparse.ArgumentParser) -> list[argparse.Action]:
     """The arguments and flags that the help of a command shows."""
-    plumbing = (argparse._HelpAction, argparse._SubParsersAction)
+    hidden = (argparse._HelpAction, argparse._SubParsersAction)
     return [
         action
         for action in command._actions
-        if action.help != argparse.SUPPRESS and not isinstance(action, plumbing)
+        if action.help != argparse.SUPPRESS and not isinstance(action, hidden)
     ]
 
 
@@ -197,8 +200,8 @@ def _head(title: str) -> str:
     return f"{NOTE}\n# {title}\n"
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
