@@ -1,8 +1,8 @@
-# make up: set up this machine and serve.   make test: set up, check, test.   See README.md.
+# make up: set up this machine and serve.   make test: set up, check and test.   See README.md.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-# Compiled code is kept: thousands of processes of a run would compile it all again.
+# Python caches compiled code; otherwise thousands of processes would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
 STATE_DIR ?= /var/lib/boxd
@@ -13,48 +13,48 @@ PART ?=
 MINUTES ?= 60
 BIN := .venv/bin
 CODE := wrkfs objectserver guest-agent daemon tests benchmarks scripts
-# Three at a time, as half of their time they wait; each worker in a network of its own; whoever
-# takes long begins first.
+# Three workers run in parallel, because tests wait half of their time. Each has its own network.
+# Slow folders come first.
 TESTS := $(addprefix tests/,isolation security soak crash browser integration mcp ssh fuzz faults mount model contract unit)
 IN_ROOMS := --tx '3*popen//python=tests/room' --dist loadfile --no-loadscope-reorder
-# What fetches packages, and what a user does on a fresh machine, needs the machine's own network.
+# These tests fetch packages, or act as a user on a new machine. They need the machine's network.
 ONLINE := tests/e2e
 IMAGES := tests/integration/test_images.py
-# What compares a neighbour's times before and during an attack must not have other neighbours.
+# These tests measure the effect of an attack on a neighbour, so no other tests may run.
 ALONE := $(addprefix tests/isolation/test_exhaustion,.py _io.py)
 
-# Failed tests are listed here as they fail, and printed when the run ends, however it ends.
+# The file lists failed tests as they fail. The list is printed at the end, also after an abort.
 FAILED := .build/failed-tests
 LISTED := --failed-list $(FAILED)
 
-# Targets that run beside each other, each with its output in one piece.
+# Runs targets in parallel, with the output of each in one piece.
 BESIDE = $(MAKE) --no-print-directory -j 2 -O
 
-# What a killed benchmark leaves behind, servers and mounts, ends with it.
+# Servers and mounts of a killed benchmark end with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
 .PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-alone test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-contention bench-ssh bench-http bench-mcp docs docs-pages clean
 
-help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+help: ## print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-up: setup ## set up this machine and serve in the foreground (Ctrl-C stops everything)
+up: setup ## set up this machine and run boxd in the foreground (Ctrl-C stops everything)
 	@exec $(BIN)/boxd serve --state-dir $(STATE_DIR) --ssh-addr $(SSH_ADDR) \
 		--api-addr $(API_ADDR) --workspace-automount $(FLAGS)
 
-down: ## stop what a killed daemon left running
+down: ## stop all processes that a killed daemon left running
 	@$(BIN)/boxd down --state-dir $(STATE_DIR) $(FLAGS)
 
-setup: ## Debian packages and virtual environment, for serving
+setup: ## install the Debian packages and the virtual environment for serving
 	@scripts/setup
 
-setup-dev: ## the same, and what checks and tests need
+setup-dev: ## setup, and install the tools of the checks and tests
 	@scripts/setup dev
 
-setup-bench: ## the same, and who the drive is measured beside
+setup-bench: ## setup-dev, and install the file systems that the benchmarks compare
 	@scripts/setup bench
 
-check: setup-dev ## format, lint, types, import contracts, file sizes, documentation
+check: setup-dev ## check format, lint, types, import contracts, file sizes and documentation
 	@$(BESIDE) check-types check-code
 
 check-types:
@@ -66,7 +66,7 @@ check-code:
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q tests/checks
 
-format: ## rewrite the code in the house format
+format: ## format the code
 	$(BIN)/ruff check --fix-only $(CODE)
 	$(BIN)/ruff format $(CODE)
 
@@ -90,46 +90,46 @@ test-rooms:
 test-online:
 	$(BIN)/pytest -q $(LISTED) $(ONLINE)
 
-unit: setup-dev ## the fast tests alone
+unit: setup-dev ## run only the unit tests
 	$(BIN)/pytest -q -n 2 tests/unit
 
-long: setup-dev ## the long figures of the reliability catalogue (PART="CR-1 VI-1", MINUTES=60); goes on where it stopped
+long: setup-dev ## continue the long runs of the reliability catalogue (PART="CR-1 VI-1", MINUTES=60)
 	$(BIN)/pytest -q --long --minutes $(MINUTES) $(addprefix --part ,$(PART)) tests; $(MAKE) -s long-status
 
-long-status: ## what the long runs have reached
+long-status: ## print the progress of the long runs
 	@$(BIN)/python -m tests.plugins.figures
 
-bench: bench-drive bench-growth bench-boxes bench-ssh bench-http bench-mcp ## all benchmarks (nothing else should run on the machine)
+bench: bench-drive bench-growth bench-boxes bench-ssh bench-http bench-mcp ## run all benchmarks (on an otherwise idle machine)
 
-bench-drive: setup-bench ## drive beside JuiceFS and others on the same stores -> benchmarks/results/drive.* (FLAGS=--quick)
+bench-drive: setup-bench ## compare the drive with JuiceFS and others on the same stores -> benchmarks/results/drive.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.drive $(FLAGS)
 
-bench-growth: setup-bench ## what an operation costs in large drives -> benchmarks/results/growth.* (FLAGS=--quick)
+bench-growth: setup-bench ## measure operations in large drives -> benchmarks/results/growth.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.growth $(FLAGS)
 
-bench-budget: setup-dev ## what an operation of our mount is made of -> benchmarks/results/budget.* (FLAGS=--quick)
+bench-budget: setup-dev ## measure the parts of an operation of the mount -> benchmarks/results/budget.* (FLAGS=--quick)
 	$(CONTAINED) $(BIN)/python -m benchmarks.budget $(FLAGS)
 
-bench-contention: setup-dev ## four clients of two mounts in one directory, and what their longest calls wait for -> standard output
+bench-contention: setup-dev ## measure the waits of four clients on two mounts in one directory -> standard output
 	$(CONTAINED) $(BIN)/python -m benchmarks.contention $(FLAGS)
 
-bench-boxes: setup-dev ## boxes made, asleep, woken, forked, and many of them -> benchmarks/results/boxes* (FLAGS=--quick)
+bench-boxes: setup-dev ## measure create, suspend, resume and fork of boxes, and many boxes -> benchmarks/results/boxes* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.boxes $(FLAGS)
 	$(BIN)/python -m benchmarks.boxes_fleet $(FLAGS)
 
-bench-ssh: setup-dev ## the front door beside Debian's sshd: connections, files, 100 at once -> benchmarks/results/ssh.* (FLAGS=--quick)
+bench-ssh: setup-dev ## compare the SSH server with Debian's sshd: connections, files, 100 clients -> benchmarks/results/ssh.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.ssh $(FLAGS)
 
-bench-http: setup-dev ## the HTTP API beside the drive's mount and ports in boxes -> benchmarks/results/http.* (FLAGS=--quick)
+bench-http: setup-dev ## compare the HTTP API with the mount and with ports in boxes -> benchmarks/results/http.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.http $(FLAGS)
 
-bench-mcp: setup-dev ## the MCP plane by each of its doors -> benchmarks/results/mcp.* (FLAGS=--quick)
+bench-mcp: setup-dev ## measure MCP over each transport -> benchmarks/results/mcp.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.mcp $(FLAGS)
 
-docs: setup-dev ## build the documentation -> .build/site
+docs: setup-dev ## build the documentation site -> .build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-docs-pages: setup-dev ## write the pages of docs/ that are generated from the code
+docs-pages: setup-dev ## generate the reference pages of docs/ from the code
 	@$(BIN)/python -m scripts.reference_pages
 
 clean: ## remove the virtual environment and caches

@@ -117,7 +117,7 @@ class Catalog:
 
     async def import_image(
         self, name: str, source: Path, progress: Callable[[str], None]
-    ) -> importer.Imported:
+    ) -> importer.ImportResult:
         """Import an archive or a directory as a new version, and make it the current one.
 
         Raises BadName, BadRequest with the error in the source, Conflict while another process
