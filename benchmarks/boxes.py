@@ -1,16 +1,19 @@
-"""Latencies of boxes: `python -m benchmarks.boxes [--runs N | --quick]`, on a service of its own.
+"""Measures latencies of boxes, on its own service.
 
-Writes `benchmarks/results/boxes.json`, `{NAME: {"p50", "p95", "p99", "success"}}` in ms and as a
-share, and `boxes.md`, which tells machine and goals. What the service refuses has null figures
-there and its reason in the table.
+Run `python -m benchmarks.boxes [--runs N | --quick]`.
+
+Writes `boxes.json` and `boxes.md` into `benchmarks/results`. The JSON is
+`{NAME: {"p50", "p95", "p99", "success"}}`, in ms and as a share of 1. The table also shows the
+machine and the goals. If the service refuses an operation, its figures are null and the table shows
+the reason.
 
 ===============  ===================================================================
-create_cold      ssh to a new box, `true`, with templates off
+create_cold      ssh to a new box, `true`, without templates
 create_template  the same from a template
-suspend, resume  over HTTP, of a box in which a process holds 100 MB; the same process goes on
-ssh_wake         ssh to that box asleep, `true`
-exec             HTTP exec of `true` in a box that runs
-fork             `snapshot fork` of the box with 100 MB; its process goes on in the child
+suspend, resume  over HTTP, of a box with a process that uses 100 MB; the process survives
+ssh_wake         ssh to the suspended box, `true`
+exec             HTTP exec of `true` in a running box
+fork             `snapshot fork` of the box with 100 MB; its process continues in the child
 ===============  ===================================================================
 """
 
@@ -41,28 +44,28 @@ GOALS = {
     "exec": "<= 30 ms, p99 <= 5 times p50",
     "fork": "<= 900 ms",
 }
-"""Of the p50; their order is that of the table."""
+"""Goals of the p50, in the order of the table."""
 RUNS, QUICK = 100, 3
 BATCH = 15
-"""New boxes at a time; below the tier's limit of running ones."""
+"""New boxes at a time. The number is below the tier's limit of running boxes."""
 HELD = 100 << 20
-"""Bytes of random memory in the box that sleeps, wakes and forks."""
+"""Bytes of random memory in the box that is suspended, resumed and forked."""
 NOTE = "/tmp/held"
-"""Where the process in the box says that it does, and its number."""
+"""A file in which the process in the box writes its pid when its memory is filled."""
 HOLD_S = 60.0
 HOLDER = (
     "import os, time; held = os.urandom({size}); "
     f"open('{NOTE}', 'w').write(str(os.getpid())); time.sleep(1e9)"
 )
 SETTLE_S = 10.0
-"""How long a box may stay in use after its last use."""
+"""Seconds that a box may count as in use after its last use."""
 TEMPLATE_S = 60.0
-"""How long a template may take to be there after the first box."""
+"""Seconds from the first box until its template must exist."""
 TEMPLATE_MADE = re.compile("template of image .* made")
 TEMPLATE_FAILED = re.compile("no template of image .*")
-"""What the service logs of it."""
+"""Log messages of the service about templates."""
 CALM = "--idle-timeout 24h --idle-reap 48h"
-"""Flags of a service that puts nothing to sleep by itself."""
+"""Flags of a service that never suspends boxes by itself."""
 TEXT = {"Content-Type": "text/plain"}
 
 
@@ -76,33 +79,33 @@ class Bench:
     made: list[str] = field(default_factory=list)
     count: int = 0
     pid: str = ""
-    """In its box: of the process that holds memory."""
+    """The pid, in its box, of the process that holds memory."""
 
     @classmethod
     def on(cls, service: Service, home: Path) -> Bench:
-        """Starts the service and makes the user."""
+        """Start the service and create the user."""
         service.start()
         person = Person(service, home)
         return cls(service, person, person.new_key("bench"))
 
     def over_ssh(self, box: str) -> bool:
-        """`ssh BOX true`."""
+        """Run `ssh BOX true`; return whether it succeeded."""
         return self.person.ssh(box, "true").returncode == 0
 
     def new_box(self) -> bool:
-        """The same to a box that is not there yet."""
+        """Do the same with a new box."""
         self.count += 1
         self.made.append(f"new{self.count}")
         return self.over_ssh(self.made[-1])
 
     def remove_made(self) -> bool:
-        """Removes the new boxes."""
+        """Remove the new boxes; return whether all are removed."""
         names, self.made = self.made, []
         left = [name for name in names if self.person.ssh("cli", "rm", name).returncode != 0]
         return not left
 
     def exec(self, box: str, command: str) -> str | None:
-        """Output of a command over HTTP; None when it failed."""
+        """Run a command over HTTP; return its output, or None if it failed."""
         path = f"/v1/exec/{box}?stream=false"
         answer = self.service.http("POST", path, key=self.key, body=command.encode(), headers=TEXT)
         if answer.status != 200:
@@ -111,14 +114,14 @@ class Bench:
         return base64.b64decode(done["stdout"]).decode() if done["exit_code"] == 0 else None
 
     def power(self, box: str, verb: str, wanted: str) -> bool:
-        """`suspend` or `resume` over HTTP; CannotError when the backend refuses it."""
+        """Suspend or resume over HTTP. Raises CannotError if the backend refuses it."""
         answer = self.service.http("POST", f"/v1/boxes/{box}/{verb}", key=self.key)
         if answer.status == 400:
             raise CannotError(answer.error)
         return answer.status == 200 and json.loads(answer.body)["state"] == wanted
 
     def fork(self, base: str) -> bool:
-        """`snapshot fork`; CannotError when the service refuses it."""
+        """Fork a box. Raises CannotError if the service refuses it."""
         self.count += 1
         child = f"fork{self.count}"
         done = self.person.ssh("cli", "snapshot", "fork", base, child)
@@ -128,23 +131,23 @@ class Bench:
         return True
 
     def hold_memory(self, box: str) -> None:
-        """Has a process in the box hold memory, and touch all of it."""
+        """Start a process in the box that fills memory, and wait until it is filled."""
         holder = shlex.quote(HOLDER.format(size=HELD))
         self.person.run(box, f"rm -f {NOTE}; setsid python3 -I -c {holder} </dev/null >&0 2>&0 &")
         end = time.monotonic() + HOLD_S
         while not (pid := self.exec(box, f"cat {NOTE}")):
             if time.monotonic() > end:
-                raise RuntimeError("the process in the box does not hold its memory")
+                raise RuntimeError("the process in the box has not filled its memory in time")
             time.sleep(0.05)
         self.pid = pid
 
     def lives(self, box: str) -> bool:
-        """Whether that very process goes on in the box, or in its child. Wakes the box."""
+        """Return whether that process still runs in the box or its child. Wakes the box."""
         found = self.exec(box, f"tr '\\0' ' ' </proc/{self.pid}/cmdline")
         return found is not None and NOTE in found
 
     def outlived(self, box: str) -> bool:
-        """The same; when it does not, the next one begins."""
+        """Return the same; if the process is gone, start a new one."""
         if self.lives(box):
             return True
         self.hold_memory(box)
@@ -152,10 +155,12 @@ class Bench:
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes")
-    parser.add_argument("--runs", type=int, default=RUNS)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} runs, kept elsewhere")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"attempts (default: {RUNS})")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK} attempts; results go to a new directory"
+    )
     parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
     given = parser.parse_args()
     facts = machine()
@@ -166,7 +171,7 @@ def main() -> None:
     found = {name: Times() for name in GOALS}
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
         for mode, measure in (("--no-templates", cold), ("", warm)):
-            # The second service finds the first one's images; its boxes are gone by then.
+            # The second service uses the images of the first one, whose boxes are gone by then.
             service = Service(Path(name) / "state", f"{CALM} {mode}")
             try:
                 home = Path(name) / f"home{len(mode)}"
@@ -178,19 +183,19 @@ def main() -> None:
 
 
 def complain(service: Service) -> None:
-    """Shows what the service logged as wrong: the reasons of attempts that failed."""
+    """Print warnings and errors of the service: they explain failed attempts."""
     for line in service.output:
         if " WARNING " in line or " ERROR " in line:
             print(line, end="", file=sys.stderr)
 
 
 def cold(bench: Bench, found: dict[str, Times], runs: int) -> None:
-    """New boxes that start from nothing."""
+    """Measure new boxes without templates."""
     create(bench, found["create_cold"], runs)
 
 
 def warm(bench: Bench, found: dict[str, Times], runs: int) -> None:
-    """Everything else."""
+    """Measure everything else."""
     if not bench.over_ssh("live"):
         raise RuntimeError("the first box does not start")
     if why := no_template(bench.service):
@@ -204,14 +209,14 @@ def warm(bench: Bench, found: dict[str, Times], runs: int) -> None:
 
 
 def create(bench: Bench, times: Times, runs: int) -> None:
-    """New boxes in batches."""
+    """Measure new boxes in batches."""
     for start in range(0, runs, BATCH):
         measured(times, min(BATCH, runs - start), bench.new_box)
         bench.remove_made()
 
 
 def power(bench: Bench, found: dict[str, Times], runs: int) -> None:
-    """The box with memory goes to sleep and wakes, by each way; what has no memory then failed."""
+    """Measure suspend and resume of the box with memory. An attempt that loses it has failed."""
 
     def asleep() -> bool:
         return bench.power("held", "suspend", "suspended")
@@ -220,7 +225,7 @@ def power(bench: Bench, found: dict[str, Times], runs: int) -> None:
         return bench.power("held", "resume", "running")
 
     def fell_asleep() -> bool:
-        """What used the box last may let it go a moment after its answer."""
+        """Suspend, and retry: the last user may release the box shortly after its answer."""
         end = time.monotonic() + SETTLE_S
         while not asleep():
             if time.monotonic() > end:
@@ -240,7 +245,7 @@ def power(bench: Bench, found: dict[str, Times], runs: int) -> None:
 
 
 def forks(bench: Bench, times: Times, runs: int) -> None:
-    """Children of the box with memory, each removed before the next."""
+    """Measure forks of the box with memory. Each child is removed before the next fork."""
 
     def fork() -> bool:
         return bench.fork("held")
@@ -250,7 +255,7 @@ def forks(bench: Bench, times: Times, runs: int) -> None:
 
 
 def no_template(service: Service) -> str:
-    """Waits for the template that the first box brings about; why there is none, if so."""
+    """Wait for the template of the first box; return the reason if there is none."""
     end = time.monotonic() + TEMPLATE_S
     while time.monotonic() < end:
         for line in service.output:
@@ -259,14 +264,14 @@ def no_template(service: Service) -> str:
             if found := TEMPLATE_FAILED.search(line):
                 return found[0]
         time.sleep(0.2)
-    return f"the service made no template in {TEMPLATE_S:g} s"
+    return f"the service created no template within {TEMPLATE_S:g} s"
 
 
 def report(found: dict[str, Times], runs: int, facts: dict[str, object], to: Path) -> None:
-    """Prints the table and writes both files."""
+    """Print the table and write both files."""
     version = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr
     rows: list[tuple[str, ...]] = [
-        ("what", "goal of p50", "p50 ms", "p95 ms", "p99 ms", "succeeded")
+        ("operation", "goal of p50", "p50 ms", "p95 ms", "p99 ms", "succeeded")
     ]
     rows += [times.row(name, GOALS[name]) for name, times in found.items()]
     told = ", ".join(f"{name} {value}" for name, value in {**facts, **revision()}.items())

@@ -1,8 +1,8 @@
-"""Many boxes on one host: `python -m benchmarks.boxes_fleet [--quick]`, on a service of its own.
+"""Measures many boxes on its own service: `python -m benchmarks.boxes_fleet [--quick]`.
 
-Writes `benchmarks/results/boxes_fleet.json` and `.md`: what the daemon takes while 50 boxes run and
-200 sleep, how long a list of an owner's boxes takes then, and what 500 boxes that came and went
-have left behind.
+Writes `boxes_fleet.json` and `boxes_fleet.md` into `benchmarks/results`. They contain the memory of
+the daemon with 50 running and 200 suspended boxes, the time to list the boxes of an owner, and the
+remains of 500 boxes that were created and removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.harness.footprint import Footprint
 
 MIB = 1 << 20
 OWNERS = 5
-"""An owner has at most 50 boxes."""
+"""Number of owners. An owner has at most 50 boxes."""
 LIMITS = "--max-running 100"
 RSS_GOAL, LIST_GOAL = "<= 300 MB", "<= 20 ms"
 PARALLEL = 4
@@ -33,7 +33,7 @@ PARALLEL = 4
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done; `running` and `asleep` are of each owner."""
+    """The amount of work. `running` and `asleep` are boxes of each owner."""
 
     running: int
     asleep: int
@@ -45,9 +45,11 @@ FULL, QUICK = Size(10, 40, 100, 500), Size(1, 1, 5, 8)
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes_fleet")
-    parser.add_argument("--quick", action="store_true", help="a few boxes, kept elsewhere")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few boxes; results go to a new directory"
+    )
     parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
     given = parser.parse_args()
     facts = machine()
@@ -68,16 +70,16 @@ def main() -> None:
 
 
 def another(bench: Bench, home: Path) -> Bench:
-    """One more owner on the same service."""
+    """Create another owner on the same service."""
     person = Person(bench.service, home)
     return Bench(bench.service, person, person.new_key("bench"))
 
 
 def fleet(owners: list[Bench], size: Size) -> dict[str, object]:
-    """Boxes of all owners: memory of the daemon and times of lists."""
+    """Create the boxes of all owners; measure the daemon's memory and the time of lists."""
 
     def fill(bench: Bench) -> str:
-        """Sleeping boxes first, as few may run at once; why they cannot sleep, if so."""
+        """Create suspended boxes first, because few may run at once; return why if they cannot."""
         why = ""
         for number in range(size.asleep):
             name = f"asleep{number}"
@@ -109,19 +111,19 @@ def fleet(owners: list[Bench], size: Size) -> dict[str, object]:
 
 
 def lists(bench: Bench) -> bool:
-    """Whether a list succeeds."""
+    """Return whether a list succeeds."""
     return bool(listed(bench))
 
 
 def listed(bench: Bench) -> list[dict[str, object]]:
-    """An owner's boxes over HTTP; none when the list fails."""
+    """Return an owner's boxes over HTTP; none if the request fails."""
     answer = bench.service.http("GET", "/v1/boxes", key=bench.key)
     found: list[dict[str, object]] = json.loads(answer.body) if answer.status == 200 else []
     return found
 
 
 def churn(bench: Bench, boxes: int) -> dict[str, object]:
-    """Boxes made and removed one after the other; what is on the host then and was not before."""
+    """Create and remove boxes one after the other; return what they leave on the host."""
     state, daemon = bench.service.state_dir, bench.service.daemon_pid()
     bench.over_ssh("stays")
     made = Times()
@@ -145,7 +147,7 @@ def _rss(pid: int) -> int:
 
 
 def report(result: dict[str, object], to: Path) -> None:
-    """Prints the table and writes both files."""
+    """Print the table and write both files."""
     standing, churned = result["fleet"], result["churn"]
     assert isinstance(standing, dict)
     assert isinstance(churned, dict)
@@ -153,7 +155,7 @@ def report(result: dict[str, object], to: Path) -> None:
     times = standing["list_ms"]
     left = churned["left"]
     rows: list[tuple[str, ...]] = [
-        ("what", "goal", "found"),
+        ("measurement", "goal", "result"),
         (f"RSS of the daemon, {boxes}", RSS_GOAL, f"{standing['daemon_rss_mb']} MB"),
         (
             "list of one owner's boxes, p50 / p99",

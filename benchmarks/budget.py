@@ -1,9 +1,9 @@
-"""The budget of an operation: what our mount does and uses for one unit of each small work.
+"""Measures the budget of an operation: the resources of our mount per unit of each small work.
 
 `python -m benchmarks.budget [--quick] [--repeat N] [--work NAME ...] [--out DIR]` writes
-`budget.json` and `budget.md` into `benchmarks/results`: FUSE requests, round trips to PostgreSQL by
-function, requests of objects, processor time and context switches of the mount process, each per
-unit of work. Counted by `benchmarks.counted`. Nothing else should run on the machine.
+`budget.json` and `budget.md` into `benchmarks/results`. They contain FUSE requests, round trips to
+PostgreSQL by function, object requests, processor time and context switches of the mount process,
+each per unit of work. `benchmarks.counted` counts them. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
     from wrkfs.bench.workloads import Workload
 
 LARGE = {"seq_write_fsync", "seq_read_cold", "seq_read_warm"}
-"""Works whose unit is a MiB: what they cost is bandwidth."""
+"""Works whose unit is a MiB. Their cost is bandwidth."""
 WORKS = tuple(work for work in ALL if work.name not in LARGE)
 SIZE = Size(files=1000, entries=1000, mib=64, fsyncs=200, tree=1000, clone=1000, wheels=5)
 QUICK = Size(files=100, entries=250, mib=4, fsyncs=20, tree=80, clone=80, wheels=1)
 REPEAT, QUICK_REPEAT = 3, 1
 HAND_OVER = 30.0
-"""Seconds for the counters to come."""
+"""Seconds until the mount process must write its counters."""
 POLL = 0.002
 ROOT = Path(__file__).parents[1]
 
 
 class Counted(Ours):
-    """Our mount, counting."""
+    """Our mount with counters."""
 
     def command(self) -> Sequence[str]:
-        """See Mounted."""
+        """Return the command of the counting mount."""
         words = list(super().command())
         at = words.index("box_guest.mount")
         words[at : at + 1] = ["benchmarks.counted", str(self._counts)]
         return words
 
     def environment(self) -> Mapping[str, str]:
-        """See Mounted."""
+        """Return the environment, with the path of this package."""
         return {**super().environment(), "PYTHONPATH": str(ROOT)}
 
     def take(self) -> dict[str, Any]:
-        """What was counted since the last time, or since it was mounted. WorkFailed."""
+        """Return the counts since the last call, or since the mount. Raises WorkloadFailed."""
         self.check()
         assert self._process is not None
         self._counts.unlink(missing_ok=True)
@@ -71,7 +71,7 @@ class Counted(Ours):
         deadline = time.monotonic() + HAND_OVER
         while not self._counts.exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise WorkloadFailed(f"{self.name} does not tell what it counted")
+                raise WorkloadFailed(f"{self.name} did not write its counters in time")
             time.sleep(POLL)
         found: dict[str, Any] = json.loads(self._counts.read_text())
         return found
@@ -82,7 +82,7 @@ class Counted(Ours):
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     arguments = _arguments()
     quick = arguments.quick
     size, repeat = (QUICK, QUICK_REPEAT) if quick else (SIZE, REPEAT)
@@ -105,17 +105,24 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.budget")
     add = parser.add_argument
     names = [work.name for work in WORKS]
-    add("--quick", action="store_true", help=f"little work, {QUICK_REPEAT} repetition")
-    add("--repeat", type=int, help=f"repetitions (default {REPEAT})")
-    add("--work", action="extend", nargs="+", choices=names, metavar="NAME", help="only these")
-    add("--out", type=Path, default=RESULTS, help="where the results go")
+    add("--quick", action="store_true", help=f"small works, {QUICK_REPEAT} repetition")
+    add("--repeat", type=int, help=f"repetitions (default: {REPEAT})")
+    add(
+        "--work",
+        action="extend",
+        nargs="+",
+        choices=names,
+        metavar="NAME",
+        help="measure only these works",
+    )
+    add("--out", type=Path, default=RESULTS, help="directory of the results")
     return parser.parse_args()
 
 
 def measure(
     where: Stores, directory: Path, plan: Plan, tell: Callable[[str], None]
 ) -> dict[str, Cost]:
-    """What each work costs in a mount of its own volume; what fails stops nothing."""
+    """Measure each work in a mount of a new volume. A failed work does not stop the others."""
     costs = {work.name: Cost(work.unit) for work in plan.workloads}
     mount = Counted(where.volume(), directory)
     mount.mount()
@@ -135,7 +142,7 @@ def measure(
 
 
 def _once(where: Stores, mount: Counted, work: Workload, place: Place, cost: Cost) -> None:
-    """One repetition of one work."""
+    """Do one repetition of one work."""
     _step("have", work, place)
     if work.caches is Caches.COLD:
         mount.drop_caches()
@@ -146,7 +153,7 @@ def _once(where: Stores, mount: Counted, work: Workload, place: Place, cost: Cos
     done = _step("do", work, place)
     after = _processor_time(where)
     found = mount.take()
-    # Of a process that ended meanwhile nothing is known any more.
+    # Processes that have ended in the meantime are not included.
     served = sum(spent - before.get(pid, 0) for pid, spent in after.items())
     cost.add(done["count"], done["end"] - done["start"], served / 1e9, found)
 
@@ -159,7 +166,7 @@ def _step(step: str, work: Workload, place: Place) -> dict[str, Any]:
 
 
 def _processor_time(where: Stores) -> dict[int, int]:
-    """Nanoseconds that each process of PostgreSQL has run."""
+    """Return the run time of each process of PostgreSQL in nanoseconds."""
     found = {}
     for pid in where.database_pids():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A bar chart of ratios as SVG: no library is needed for it."""
+"""Draws a bar chart of ratios as SVG, without a library."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 WIDTH, LEFT, RIGHT, ROW, TOP = 900, 190, 70, 24, 60
 BELOW, ABOVE, MARK, INK = "#c0504d", "#3b7d4f", "#222222", "#444444"
 SMALLEST = 0.01
-"""Ratios below it are drawn as it; the number beside the bar tells the truth."""
+"""Smaller ratios are drawn like this one. The number next to the bar is exact."""
 
 
 def chart(title: str, ratios: Mapping[str, float | None], goals: Mapping[str, float]) -> str:
-    """A bar for each work from ratio 1, on a logarithmic axis, with a mark where its goal is."""
+    """Draw a bar per work, starting at ratio 1 on a logarithmic axis, with a mark at its goal."""
     known = [max(SMALLEST, value) for value in (*ratios.values(), *goals.values()) if value]
     axis = _Axis([*known, 1.0])
     height = TOP + ROW * len(ratios) + 30
@@ -34,7 +34,7 @@ def chart(title: str, ratios: Mapping[str, float | None], goals: Mapping[str, fl
 
 
 class _Axis:
-    """From ratios to horizontal places."""
+    """Converts ratios to horizontal positions."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.low = math.floor(2 * math.log10(min(values))) / 2

@@ -1,7 +1,7 @@
-"""Four clients of two mounts change one directory: how long each call takes, and why.
+"""Measures calls of four clients on two mounts that change one directory.
 
-`python -m benchmarks.contention [--calls N]` prints percentiles by call, and for the longest calls
-the requests that the mount served for them with what these waited for (`benchmarks.waits`).
+`python -m benchmarks.contention [--calls N]` prints percentiles by call. For the longest calls it
+prints the requests to the mount, and the causes of their waits (`benchmarks.waits`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 CLIENTS = 4
 NAMES = 12
-"""Names that all clients use, besides those of their own."""
+"""Number of names that all clients share."""
 LONGEST = 12
-"""Calls that are explained."""
+"""Number of calls that are explained."""
 ROOT = Path(__file__).parents[1]
 
 
@@ -39,25 +39,25 @@ class Recorded(Ours):
     """Our mount, with a record of its requests."""
 
     def command(self) -> Sequence[str]:
-        """See Mounted."""
+        """Return the command of the recording mount."""
         words = list(super().command())
         at = words.index("box_guest.mount")
         words[at : at + 1] = ["benchmarks.waits", str(self.record)]
         return words
 
     def environment(self) -> Mapping[str, str]:
-        """See Mounted."""
+        """Return the environment, with the path of this package."""
         return {**super().environment(), "PYTHONPATH": str(ROOT)}
 
     @property
     def record(self) -> Path:
-        """One line for each request, complete when the mount has ended."""
+        """The file with a line per request. It is complete when the mount has ended."""
         return self._log.with_suffix(".waits")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a client; times by CLOCK_MONOTONIC, in seconds."""
+    """A call of a client. Times are seconds of CLOCK_MONOTONIC."""
 
     verb: str
     pid: int
@@ -67,7 +67,7 @@ class Call:
 
 
 def client(number: int, directory: Path, calls: int, start: Barrier, out: Path) -> None:
-    """One process: random calls in the directory, each with its time."""
+    """Make random calls in the directory, and record their times. Runs as a process."""
     rng, made = random.Random(number), []
     start.wait()
     for turn in range(calls):
@@ -104,7 +104,7 @@ def _work(rng: random.Random, directory: Path, own: str) -> tuple[str, Any]:
 
 
 def measure(calls: int) -> tuple[list[Call], list[list[dict[str, Any]]]]:
-    """The calls of all clients, and the requests of both mounts."""
+    """Return the calls of all clients, and the requests of both mounts."""
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
         place = Path(name)
         with stores(place / "stores") as where:
@@ -123,7 +123,7 @@ def measure(calls: int) -> tuple[list[Call], list[list[dict[str, Any]]]]:
 
 
 def _run(directories: Sequence[Path], calls: int, place: Path) -> list[Call]:
-    """The clients, at once."""
+    """Run all clients at once."""
     start = multiprocessing.Barrier(CLIENTS)
     outs = [place / f"client{number}" for number in range(CLIENTS)]
     clients = [
@@ -140,11 +140,11 @@ def _run(directories: Sequence[Path], calls: int, place: Path) -> list[Call]:
 
 
 def tell(calls: Sequence[Call], requests: Sequence[Sequence[dict[str, Any]]]) -> None:
-    """Prints percentiles, and what the longest calls waited for."""
+    """Print percentiles, and the waits of the longest calls."""
     times: defaultdict[str, Times] = defaultdict(Times)
     for call in calls:
         times[call.verb].good.append(1000 * (call.ended - call.began))
-    print(f"{'call':12} {'count':>6} {'p50':>8} {'p95':>8} {'p99':>8} {'most':>8}  ms")
+    print(f"{'call':12} {'count':>6} {'p50':>8} {'p95':>8} {'p99':>8} {'max':>8}  ms")
     for verb, of_verb in sorted(times.items()):
         shown = (of_verb.percentile(percent) or 0.0 for percent in (50, 95, 99, 100))
         print(f"{verb:12} {len(of_verb.good):6}", *(f"{ms:8.1f}" for ms in shown))
@@ -157,7 +157,7 @@ def tell(calls: Sequence[Call], requests: Sequence[Sequence[dict[str, Any]]]) ->
 
 
 def _concerns(request: dict[str, Any], mount: int, call: Call) -> bool:
-    """Whether a request of over 1 ms may have been part of a call, or held it up."""
+    """Return whether a request of over 1 ms may be part of a call, or may have delayed it."""
     own = mount == call.mount and request["pid"] in (call.pid, 0)
     meanwhile = request["ended"] > call.began and request["began"] < call.ended
     long = request["ended"] - request["began"] > 0.001
@@ -172,9 +172,9 @@ def _line(request: dict[str, Any], mount: int, call: Call) -> str:
 
 
 def main() -> None:
-    """Measures and tells."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.contention")
-    parser.add_argument("--calls", type=int, default=500, help="of each client (default 500)")
+    parser.add_argument("--calls", type=int, default=500, help="calls per client (default: 500)")
     tell(*measure(parser.parse_args().calls))
 
 

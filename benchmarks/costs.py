@@ -1,4 +1,4 @@
-"""What a work costs per unit: from what was counted to figures and tables."""
+"""Computes the cost of a work per unit from its counters, as figures and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 UNITS = {"ops/s": "operation", "files/s": "file", "entries/s": "entry"}
 KINDS = {"fuse": "FUSE requests", "database": "round trips", "objects": "object requests"}
-"""What is counted, as tables call it. A round trip that prepares is named in brackets."""
+"""Names of the counters in tables. `(prepare)` is the round trip that prepares a statement."""
 VERBS = ("GET", "PUT", "DELETE")
 HEAD = (
     *("work", "unit", "us", "mount user us", "mount system us", "PostgreSQL us", "switches"),
@@ -24,15 +24,15 @@ HEAD = (
 
 @dataclass(slots=True)
 class Cost:
-    """One work: the sum of its repetitions."""
+    """The cost of a work: the sum of its repetitions."""
 
     rate: str
-    """The unit of the work's rate."""
+    """The unit of the rate of the work."""
     units: int = 0
     walls: list[float] = field(default_factory=list)
     """Microseconds per unit in each repetition."""
     served: float = 0.0
-    """Seconds of processor time in PostgreSQL."""
+    """Processor time of PostgreSQL in seconds."""
     used: Counter[str] = field(default_factory=Counter)
     calls: dict[str, defaultdict[str, list[float]]] = field(
         default_factory=lambda: {kind: defaultdict(list) for kind in KINDS}
@@ -40,7 +40,7 @@ class Cost:
     errors: list[str] = field(default_factory=list)
 
     def add(self, units: int, seconds: float, served: float, counted: Mapping[str, Any]) -> None:
-        """One more repetition. `counted`: what `Counters.take` gave."""
+        """Add a repetition. `counted` is a result of `Counters.take`."""
         self.units += units
         self.walls.append(1e6 * seconds / units)
         self.served += served
@@ -50,7 +50,7 @@ class Cost:
                 self.calls[kind][name] += times
 
     def figures(self) -> dict[str, Any]:
-        """All per unit; microseconds where nothing else is said."""
+        """Return the figures per unit, in microseconds unless the key says otherwise."""
         figures: dict[str, Any] = {"unit": UNITS[self.rate]}
         if self.errors:
             figures["errors"] = self.errors
@@ -72,7 +72,7 @@ class Cost:
         return round(amount / self.units, 4)
 
     def _called(self, names: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-        """The most time first."""
+        """Return the figures of calls, in descending order of total time."""
         return {
             name: {
                 "count": self._each(len(times)),
@@ -84,18 +84,18 @@ class Cost:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """The report for people."""
+    """Return the lines of the report."""
     about, size, works = found["machine"], found["size"], found["works"]
     done = {name: figures for name, figures in works.items() if "calls" in figures}
     text = [
         "# The budget of an operation",
         "",
         f"Our mount ({' '.join(found['options']) or 'no options'}), per unit of work, in "
-        f"microseconds; sums of {found['repeat']} repetitions, `us`: the median of them. "
-        f"{size['files']} files, trees of {size['tree']} files. Requests run beside one another "
-        "and wait for one another, so their times do not add up. PostgreSQL: processor time of "
-        "all its processes. Switches: the mount waited; preemptions: it had to. What a mount does "
-        "by itself meanwhile, heartbeats and upkeep, is among it.",
+        f"microseconds. Figures are sums over {found['repeat']} repetitions; `us` is their median. "
+        f"{size['files']} files, trees of {size['tree']} files. Requests overlap and wait for each "
+        "other, so their times do not add up. PostgreSQL: processor time of all its processes. "
+        "Switches: voluntary context switches of the mount process; preemptions: involuntary ones. "
+        "The figures include background work of the mount: heartbeats and upkeep.",
         "",
         f"{about['cpus']} x {about['cpu']}, {about['memory']}, {about['system']}, kernel "
         f"{about['kernel']}; load before {about['load_before']}; commit {found['commit'][:12]}, "
@@ -107,7 +107,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
         text += ["", f"## {name}", "", *_table(figures)]
     failed = {name: figures["errors"] for name, figures in works.items() if "errors" in figures}
     if failed:
-        text += ["", "## What failed", ""]
+        text += ["", "## Failures", ""]
         text += [f"- {name}: {error}" for name, errors in failed.items() for error in errors]
     return text
 
@@ -127,12 +127,12 @@ def _row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def trips(names: Mapping[str, Mapping[str, float]]) -> float:
-    """How many calls of a kind per unit."""
+    """Return the number of calls of a kind per unit."""
     return sum(one["count"] for one in names.values())
 
 
 def _table(figures: Mapping[str, Any]) -> list[str]:
-    rows = [("what", "name", f"per {figures['unit']}", "median us", f"us per {figures['unit']}")]
+    rows = [("kind", "name", f"per {figures['unit']}", "median us", f"us per {figures['unit']}")]
     rows += [
         (
             KINDS[kind],

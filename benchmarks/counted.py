@@ -1,8 +1,8 @@
-"""Our mount process with counters: `python -m benchmarks.counted FILE ARGUMENT...`.
+"""Runs our mount process with counters: `python -m benchmarks.counted FILE ARGUMENT...`.
 
-The arguments are those of `box_guest.mount`. Counted are the handlers of FUSE requests, round trips
-to PostgreSQL by statement, and requests of objects; how they are handed over: see `Counters`.
-The counting itself costs about a microsecond a call.
+The arguments are those of `box_guest.mount`. The process counts handlers of FUSE requests, round
+trips to PostgreSQL by statement, and object requests. `Counters` writes them to FILE on a signal.
+Counting costs about a microsecond per call.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ VERBS = {"put": "PUT", "get": "GET", "delete": "DELETE"}
 
 
 def count() -> Counters:
-    """Puts counters around what the mount process does."""
+    """Install counters around the methods of the mount process."""
     counters = Counters()
     for name in dir(pyfuse3.Operations):
         if asyncio.iscoroutinefunction(getattr(Operations, name)):
             counters.around(FUSE, Operations, name, name)
     counters.around(DATABASE, Link, "fetch")
-    # The first call of a statement on a connection takes another round trip before its own.
+    # The first call of a statement on a connection needs an extra round trip to prepare it.
     counters.around(DATABASE, asyncpg.Connection, "prepare", "(prepare)")
     for name, verb in VERBS.items():
         counters.around(OBJECTS, S3Blocks, name, verb)

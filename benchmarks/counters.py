@@ -1,4 +1,4 @@
-"""What one process does and uses, counted inside it and handed over when it is asked."""
+"""Counts the calls and the resource use of a process, and writes them to a file on a signal."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     Method: TypeAlias = Callable[..., Coroutine[object, object, object]]
 
 ASK = signal.SIGUSR1
-"""A process that gets it hands its counters over."""
+"""The signal on which a process writes its counters."""
 USAGE = {
     "user_s": "ru_utime",
     "system_s": "ru_stime",
     "switches": "ru_nvcsw",
     "preemptions": "ru_nivcsw",
 }
-"""What is told of the use of the machine, all threads together, by the names of getrusage(2)."""
+"""The resource use of all threads, by the field names of getrusage(2)."""
 
 
 class Counters:
-    """Calls by kind and name, each with its duration, since they were taken last.
+    """Calls by kind and name, with their durations, since the last `take`.
 
     A call counts when it ends.
     """
@@ -39,7 +39,7 @@ class Counters:
         self._used = _usage()
 
     def around(self, kind: str, owner: type, method: str, name: str | None = None) -> None:
-        """Counts the calls of a method; without a name its first argument names each of them."""
+        """Count the calls of a method. Without `name`, the first argument is the name of a call."""
         call: Method = getattr(owner, method)
 
         @functools.wraps(call)
@@ -54,7 +54,10 @@ class Counters:
         setattr(owner, method, counted)
 
     def take(self) -> dict[str, Any]:
-        """`calls`: microseconds of each by kind and name; `used`: see USAGE. Starts anew."""
+        """Return and reset the counters.
+
+        `calls` contains the microseconds of each call by kind and name, `used` the fields of USAGE.
+        """
         times, self._times = self._times, _nothing()
         before, self._used = self._used, _usage()
         return {
@@ -66,7 +69,7 @@ class Counters:
         }
 
     def hand_over(self, file: Path) -> None:
-        """From now on they are taken into this file, whole when it appears, at each ASK."""
+        """Write the counters to `file` on each ASK. The file is complete when it appears."""
 
         def answer(_number: int, _frame: FrameType | None) -> None:
             part = file.with_name(file.name + ".part")

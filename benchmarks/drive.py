@@ -1,9 +1,9 @@
-"""The drive against its peers: the same works, on the same stores, interleaved in one run.
+"""Compares the drive with other file systems: the same works on the same stores, interleaved.
 
 `python -m benchmarks.drive [--quick] [--repeat N] [--work NAME] [--peer NAME] [--no-parallel]
-[--growth] [--out DIR]` writes `drive.json` (`{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`,
-medians of rates: a higher ratio is better), `drive.md` and `drive.svg` into `benchmarks/results`.
-Nothing else should run on the machine.
+[--growth] [--out DIR]` writes `drive.json`, `drive.md` and `drive.svg` into `benchmarks/results`.
+The JSON is `{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`. Figures are medians of rates; a
+higher ratio is better. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 REPEAT, QUICK_REPEAT = 5, 2
 ROUNDS, QUICK_ROUNDS = 1000, 40
-"""Of the ping-pong."""
+"""Rounds of the ping-pong."""
 LIMIT, QUICK_LIMIT = 1800.0, 40.0
-"""Seconds after which a step of a work is given up."""
+"""Time limit of a step of a work, in seconds."""
 US, THEM = "ours", "juicefs"
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     arguments = _arguments()
     found: dict[str, Any] = {"machine": machine(), **revision(), "quick": arguments.quick}
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
@@ -62,18 +62,18 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drive")
     add = parser.add_argument
-    add("--quick", action="store_true", help=f"little work, {QUICK_REPEAT} repetitions")
-    add("--repeat", type=int, help=f"repetitions (default {REPEAT})")
-    add("--work", action="append", choices=sorted(BY_NAME), help="only these")
-    add("--peer", action="append", choices=NAMES, help="only these; ours is always measured")
-    add("--no-parallel", action="store_true", help=f"leave the works of {CLIENTS} clients out")
-    add("--growth", action="store_true", help="also what `python -m benchmarks.growth` measures")
-    add("--out", type=Path, default=RESULTS, help="where the results go")
+    add("--quick", action="store_true", help=f"small works, {QUICK_REPEAT} repetitions")
+    add("--repeat", type=int, help=f"repetitions (default: {REPEAT})")
+    add("--work", action="append", choices=sorted(BY_NAME), help="measure only this work (repeat)")
+    add("--peer", action="append", choices=NAMES, help="compare only with this peer (repeat)")
+    add("--no-parallel", action="store_true", help=f"skip the works of {CLIENTS} clients")
+    add("--growth", action="store_true", help="also run `python -m benchmarks.growth`")
+    add("--out", type=Path, default=RESULTS, help="directory of the results")
     return parser.parse_args()
 
 
 def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All parts of the run but growth."""
+    """Run all parts except growth."""
     quick = arguments.quick
     size, repeat = (QUICK, QUICK_REPEAT) if quick else (FULL, REPEAT)
     repeat = arguments.repeat or repeat
@@ -85,7 +85,7 @@ def run(peers: Peers, arguments: argparse.Namespace) -> dict[str, Any]:
     whole = peers.mounted([name for name in FULL_SIZE if name in wanted])
     found = measure(whole, one, _tell)
     buckets = peers.mounted([name for name in BUCKETS if name in wanted])
-    # Their part: what they do not do has no row in it.
+    # Bucket file systems do a smaller part. Works that they skip have no figures.
     small = replace(one, size=_part(one), repeat=1 if quick else repeat, label="bucket")
     for work, series in measure(buckets, small, _tell).items():
         found[work] |= series
@@ -121,7 +121,7 @@ def _part(plan: Plan) -> Size:
 def _beside(
     alone: dict[str, dict[str, Any]], together: dict[str, dict[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """The figures of many clients with the ratio that is wanted of them: that of one client."""
+    """Return the figures of many clients. Their goal is the ratio of one client."""
     for name, figures in together.items():
         if alone[name]["ratio"] is not None:
             figures["goal"] = alone[name]["ratio"]
@@ -141,7 +141,7 @@ def _ping_pong(peers: Peers, name: str, path: Path, rounds: int) -> dict[str, An
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The report for people."""
+    """Return the lines of the report."""
     about = found["machine"]
     size = found["size"]
     text = [
@@ -150,7 +150,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"Medians of {found['repeat']} interleaved repetitions on the same PostgreSQL and object "
         f"server; ratio: ours / JuiceFS. {size['files']} files, trees of {size['tree']} files "
         f"({size['clone']} to clone), "
-        f"{size['mib']} MiB. `-`: not measured there.",
+        f"{size['mib']} MiB. `-`: not measured.",
         "",
         f"{about['cpus']} x {about['cpu']}, {about['memory']}, {about['system']}, kernel "
         f"{about['kernel']}; load before {about['load_before']}; commit {found['commit'][:12]}, "
@@ -164,12 +164,13 @@ def lines(found: dict[str, Any]) -> list[str]:
         both = [name for name in (US, THEM) if name in found["peers"]]
         text += ["", f"## {found['parallel']['clients']} clients that share the same work", ""]
         text += [
-            f"Medians of {found['parallel']['repeat']}; the goal: the ratio of one client.",
+            f"Medians of {found['parallel']['repeat']} repetitions. The goal is the ratio of one "
+            "client.",
             "",
         ]
         text += markdown(table(found["parallel"]["works"], both, ratio=True), left=2)
-    text += ["", "## Ping-pong: one mount creates, the other looks", ""]
-    text += [f"Goal: a hand-off (creation and look) takes {HAND_OFF_MS:g} ms or less, none stale."]
+    text += ["", "## Ping-pong: one mount creates a file, the other calls stat", ""]
+    text += [f"Goal: create and stat together take at most {HAND_OFF_MS:g} ms; no stale answers."]
     text += ["", *markdown(_ping_pong_rows(found["ping_pong"]))]
     text += _failures(found["works"])
     if "growth" in found:
@@ -193,7 +194,7 @@ def _failures(workloads: dict[str, dict[str, Any]]) -> Sequence[str]:
         for work, figures in workloads.items()
         for peer, text in figures.get("errors", {}).items()
     ]
-    return ["", "## What failed", "", *found] if found else []
+    return ["", "## Failures", "", *found] if found else []
 
 
 def _tell(text: str) -> None:

@@ -1,4 +1,4 @@
-"""What is wanted of each work: ours divided by JuiceFS, in one run."""
+"""The goals of the benchmarks: for each work, the ratio of our rate to that of JuiceFS."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GOALS = {
     "rand_write_fsync_4k": 3.0,
 }
 HAND_OFF_MS = 2.0
-"""Median of a creation by one mount and the look of another one at it."""
+"""Goal of the median of a create on one mount plus a stat on another."""
 GROWTH = 1.5
-"""What an operation may cost in the large case, against the small one."""
+"""Goal of the cost of an operation in the large case, relative to the small one."""
 CLIENTS = 4
-"""Clients of the parallel works; their ratio is to be no lower than that of one."""
+"""Clients of the parallel works. The goal of their ratio is that of one client."""

@@ -1,8 +1,9 @@
-"""What an operation costs in a large drive against a small one: `python -m benchmarks.growth`.
+"""Compares operations in large and small drives: `python -m benchmarks.growth`.
 
-Cases: many files in a volume, many entries in one directory, many volumes in the database, many
-mounts of one volume. Writes `growth.json` and `growth.md` into `benchmarks/results`; a cost of
-1.2 means that the operation takes 1.2 times as long in the large case.
+The large cases are: many files in a volume, many entries in one directory, many volumes in the
+database, and many mounts of one volume. Writes `growth.json` and `growth.md` into
+`benchmarks/results`. A cost of 1.2 means that an operation takes 1.2 times as long in the large
+case.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ SMALL, LARGE = "small", "large"
 FOLDER = 1000
 """Files in each directory of the volume with many files."""
 FILLERS = 32
-"""Creations at a time while a case is prepared, which is not timed."""
+"""Parallel creates during the preparation of a case, which is not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How large the cases are."""
+    """The sizes of the cases."""
 
     few: int
     """Files and entries of the small case."""
@@ -73,10 +74,10 @@ QUICK = Scale(100, 2000, 1000, 4, 3, operations=20, repeat=1)
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth")
     parser.add_argument("--quick", action="store_true", help="much smaller cases")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     arguments = parser.parse_args()
     found: dict[str, Any] = {"machine": machine(), **revision(), "quick": arguments.quick}
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as name:
@@ -87,7 +88,7 @@ def main() -> None:
 
 
 def run(where: Stores, directory: Path, *, quick: bool) -> dict[str, Any]:
-    """Figures by case: rates of both sides, and the cost of the large one."""
+    """Return the figures by case: the rates of both sizes, and the cost of the large one."""
     scale = QUICK if quick else FULL
     cases = {
         f"{scale.files:,} files in a volume": many_files,
@@ -110,12 +111,10 @@ def run(where: Stores, directory: Path, *, quick: bool) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The report for people."""
-    text = ["# Growth", "", f"Cost of one operation in the large case; goal: {GROWTH:g} or less."]
-    for name, workloads in found.items():
-        as_ratio = {
-            work: figures | {"ratio": figures["cost"]} for work, figures in workloads.items()
-        }
+    """Return the lines of the report."""
+    text = ["# Growth", "", f"Cost of an operation in the large case. Goal: at most {GROWTH:g}."]
+    for name, works in found.items():
+        as_ratio = {work: figures | {"ratio": figures["cost"]} for work, figures in works.items()}
         rows = table(as_ratio, [SMALL, LARGE], ratio=True)
         head = ["cost" if cell == "ratio" else cell for cell in rows[0]]
         text += ["", f"## {name}", "", *markdown([head, *rows[1:]], left=2)]
@@ -123,7 +122,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 class Part:
-    """A directory of a mount, as a target of its own."""
+    """A directory of a mount as a target of works."""
 
     skips: frozenset[str] = frozenset()
 
@@ -133,16 +132,16 @@ class Part:
         self._mount = mount
 
     def check(self) -> None:
-        """See Target."""
+        """Raise WorkloadFailed if the mount does not work."""
         self._mount.check()
 
     def drop_caches(self) -> None:
-        """See Target."""
+        """Drop all caches."""
         self._mount.drop_caches()
 
 
 def many_files(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
-    """Two volumes: one with few files, one with many, in directories of equal size."""
+    """Compare a volume with few files and one with many, in directories of equal size."""
     targets = []
     for name, files in ((SMALL, scale.few), (LARGE, scale.files)):
         volume = where.volume()
@@ -153,7 +152,7 @@ def many_files(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -
 
 
 def many_entries(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
-    """Two directories of one volume; the works are done between the entries."""
+    """Compare a small and a large directory of one volume. The works run among the entries."""
     volume = where.volume()
     for name, entries in ((SMALL, scale.few), (LARGE, scale.entries)):
         where.run(fill(volume, name.encode(), entries, entries, LISTED))
@@ -163,7 +162,7 @@ def many_entries(where: Stores, directory: Path, scale: Scale, stack: ExitStack)
 
 
 def many_mounts(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
-    """A mount alone, and with others that look at the same tree and have written there."""
+    """Compare a single mount with several that have read and written the same tree."""
     volume = where.volume()
     mount = _mounted(stack, volume, directory, "mount0")
     others = [Ours(volume, directory, f"mount{number}") for number in range(1, scale.mounts)]
@@ -184,7 +183,7 @@ def many_mounts(where: Stores, directory: Path, scale: Scale, stack: ExitStack) 
 
 
 def many_volumes(where: Stores, directory: Path, scale: Scale, stack: ExitStack) -> Measurements:
-    """The same volume before and after many others were made, each with some files."""
+    """Compare a volume before and after the creation of many others, each with some files."""
     mount = _mounted(stack, where.volume(), directory, "volume")
     before = replace(_plan(scale), label="before")
     rounds = [measure([Part(mount, SMALL, mount.path)], before, _tell)]
@@ -196,7 +195,10 @@ def many_volumes(where: Stores, directory: Path, scale: Scale, stack: ExitStack)
 
 
 async def fill(volume: VolumeConfig, name: bytes, files: int, folder: int, inner: str = "") -> None:
-    """Empty files below `name`, in directories of `folder` (in one called `inner` if told)."""
+    """Create empty files below `name`, `folder` files per directory.
+
+    `inner` is the name of the directory if there is only one.
+    """
     who = Caller(0, 0)
     fs = await Filesystem.connect(volume, kind="bench")
     try:
@@ -234,7 +236,7 @@ def _plan(scale: Scale) -> Plan:
 
 
 def _together(rounds: list[Measurements]) -> Measurements:
-    """The series of several measurements as those of one."""
+    """Merge the series of several measurements."""
     found: Measurements = {}
     for one in rounds:
         for work, by_target in one.items():

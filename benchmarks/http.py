@@ -1,21 +1,21 @@
-"""The HTTP API and what it stands on: `python -m benchmarks.http [--quick]`.
+"""Compares the HTTP API with its parts: `python -m benchmarks.http [--quick]`.
 
-On a service of its own with one box, one client. Writes `http.json` and `http.md` into
-`benchmarks/results`. Rates are medians in MB/s (10^6 bytes) of transfers by turns, each with the
-ratio to what it is compared with, in the same run. Nothing else should run on the machine.
+Runs on its own service with one box and one client. Writes `http.json` and `http.md` into
+`benchmarks/results`. Rates are medians in MB/s (10^6 bytes) of alternating transfers. Each has a
+ratio to its reference in the same run. Run it on an otherwise idle machine.
 
 ================  ==============================================================================
-exec_ms           `true` in a box that runs, buffered, by a connection that stays open
-list_200_ms       `GET /v1/boxes`, 200 boxes: one real one, and rows of boxes that sleep
-tls_ask_ms        `GET /v1/tls-ask` for a box that there is
-wrk_get_ratio     a file over HTTP / the same through the mount that boxes have, neither read before
-wrk_put_ratio     a file over HTTP / written through the mount, with fsync: both are durable then
-proxy_ratio       curl of a file of `python3 -m http.server` in the box, through the proxy / without
-proxy_added_ms    p50 of a small request through the proxy, less the p50 by such a connection
+exec_ms           `true` in a running box, buffered, on a persistent connection
+list_200_ms       `GET /v1/boxes` with 200 boxes: a real one, and rows of suspended boxes
+tls_ask_ms        `GET /v1/tls-ask` for an existing box
+wrk_get_ratio     a file over HTTP / the same file through the mount, both for the first time
+wrk_put_ratio     a file over HTTP / through the mount with fsync; both are durable
+proxy_ratio       curl of a file of `python3 -m http.server` in the box: with / without the proxy
+proxy_added_ms    p50 of a small request with the proxy, minus the p50 without
 ================  ==============================================================================
 
-Beside the mount, files also go through the drive's verbs in this process: what HTTP itself adds.
-Beside curl, two ends that only send and receive: what the proxy costs at the most.
+Files also go through the drive operations in this process, which shows the overhead of HTTP. Two
+ends that only send and receive show the largest overhead of the proxy.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ INSERT INTO boxd.box SELECT (jsonb_populate_record(box, jsonb_build_object(
     'id', md5(box.id || number), 'name', 'asleep' || number, 'state', 'suspended', 'memory', false
 ))).* FROM boxd.box AS box, generate_series(1, $1) AS number WHERE box.name = $2
 """
-"""Rows as those of boxes whose disks this host has lost."""
+"""Inserts rows like those of boxes whose disks were lost."""
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     quick, to = asked("http")
     facts = machine()
     size = QUICK if quick else FULL
@@ -74,7 +74,7 @@ def main() -> None:
 
 @contextmanager
 def served(directory: Path, size: Size = QUICK) -> Iterator[Target]:
-    """A service with one user, one box that runs, two apps in it, and 199 rows of others."""
+    """Yield a service with one user, one running box with two apps, and 199 rows of others."""
     state = directory / "state"
     state.mkdir(mode=0o700)
     (state / "tiers.toml").write_text(TIERS)
@@ -85,7 +85,7 @@ def served(directory: Path, size: Size = QUICK) -> Iterator[Target]:
         key = person.new_key("bench")
         person.run(BOX, "echo here > /wrk/here")
         asyncio.run(_add_sleepers(state))
-        # The service begins again with all of them, as after any restart.
+        # The restart makes the service read the new rows.
         service.interrupt()
         service.start()
         person.run(BOX, "true")
@@ -118,7 +118,7 @@ async def _add_sleepers(state: Path) -> None:
 
 
 def _start_apps(person: Person, api_port: int, key: str, size: Size) -> None:
-    """Has the apps run in the box, and waits until they answer."""
+    """Start the apps in the box, and wait until they answer."""
     text = Path(__file__).with_name("http_app.py").read_bytes()
     person.run(BOX, "cat > /tmp/app.py", stdin=text)
     person.run(BOX, f"mkdir /tmp/www && head -c {size.bytes} /dev/urandom > /tmp/www/data")
@@ -132,15 +132,15 @@ def _start_apps(person: Person, api_port: int, key: str, size: Size) -> None:
     for port, path in ((APP_PORT, "small"), (FILES_PORT, "")):
         while client.request("GET", f"/v1/boxes/{BOX}/proxy/{port}/{path}").status != 200:
             if time.monotonic() > end:
-                raise RuntimeError("an app in the box does not answer")
+                raise RuntimeError(f"the app on port {port} of the box does not answer")
             time.sleep(0.05)
     if client.request("POST", f"/v1/exec/{BOX}?stream=false", b"true", TEXT).status != 200:
-        raise RuntimeError("the box runs no command")
+        raise RuntimeError("the box cannot run a command")
     client.close()
 
 
 def _volume(service: Service, directory: Path) -> VolumeConfig:
-    """What opens the drive of the only owner."""
+    """Return the configuration of the only owner's drive."""
     here = f"--state-dir={service.state_dir}"
     line = service.command("boxd", "volumes", "ls", here).splitlines()[1]
     file = directory / "credentials"
@@ -149,7 +149,7 @@ def _volume(service: Service, directory: Path) -> VolumeConfig:
 
 
 def _mount(state: Path) -> Path:
-    """Where the service has mounted the drive."""
+    """Return the path at which the service has mounted the drive."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         place = line.split()[4]
         if place.startswith(str(state)) and place.endswith("/mnt") and " - fuse" in line:

@@ -1,7 +1,7 @@
-"""An HTTP server in a box, as fast as one of Python gets: what its text does is run there.
+"""A fast HTTP server in Python. The benchmark copies this file into a box and runs it there.
 
-`GET /small`: 2 bytes; `GET /N`: N bytes; `PUT /`: takes a body and says how long it was. Bodies are
-read and written in pieces of 1 MiB, each connection has a thread. It prints its port.
+`GET /small` returns 2 bytes, `GET /N` returns N bytes, and `PUT /` reads a body and returns its
+length. Bodies are read and written in pieces of 1 MiB. Each connection has a thread.
 """
 
 import socket
@@ -12,7 +12,7 @@ PIECE = 1 << 20
 
 
 def serve(place: socket.socket) -> None:
-    """The requests of a connection."""
+    """Answer the requests of a connection."""
     place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     rest, into, zeros = b"", bytearray(PIECE), bytes(PIECE)
     while True:
@@ -51,7 +51,7 @@ def serve(place: socket.socket) -> None:
 
 
 def main() -> None:
-    """Listens on a port that is free, or on the one that is given."""
+    """Listen on the port in the first argument."""
     listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=1024)
     while True:
         place, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""A client of HTTP/1.1 that costs next to nothing: one blocking connection, bodies into nowhere."""
+"""A minimal HTTP/1.1 client: one blocking connection, which can discard bodies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its status, its body where it is kept, and how many bytes that had."""
+    """An answer: its status, its body (if kept) and the size of the body in bytes."""
 
     status: int
     body: bytes
@@ -25,10 +25,10 @@ class Reply:
 
 
 class Client:
-    """A connection that stays open; another one is made when the server has closed it."""
+    """A persistent connection. The client reconnects if the server has closed it."""
 
     def __init__(self, port: int, key: str = "", namespace: int | None = None) -> None:
-        """`namespace`: a process in whose network the port is; None: this one's."""
+        """`namespace` is a process in the network namespace of the port; None: this process."""
         self._port, self._key, self._namespace = port, key, namespace
         self._socket: socket.socket | None = None
         self._rest = b""
@@ -37,7 +37,7 @@ class Client:
     def request(
         self, method: str, path: str, body: bytes | memoryview = b"", *lines: str, keep: bool = True
     ) -> Reply:
-        """One request. Raises RuntimeError for an answer without a length, OSError."""
+        """Send a request. Raises OSError, or RuntimeError for an answer without a length."""
         head = [f"{method} {path} HTTP/1.1", f"Host: {HOST}", f"Content-Length: {len(body)}"]
         if self._key:
             head.append(f"Authorization: Bearer {self._key}")
@@ -51,7 +51,7 @@ class Client:
         return self._reply(place, keep=keep)
 
     def close(self) -> None:
-        """Ends the connection, if there is one."""
+        """Close the connection, if it is open."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -100,7 +100,7 @@ class Client:
         while left:
             count = place.recv_into(self._buffer, min(left, PIECE))
             if not count:
-                raise RuntimeError(f"the answer ends {left} bytes before its end")
+                raise RuntimeError(f"the answer is {left} bytes too short")
             left -= count
             if keep:
                 kept.append(bytes(self._buffer[:count]))
@@ -121,20 +121,20 @@ class Client:
 
 
 def processor_s(pid: int) -> float:
-    """Seconds of processor time of a process, all its threads together."""
+    """Return the processor time of a process with all its threads, in seconds."""
     with open(f"/proc/{pid}/stat", encoding="ascii") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _socket(namespace: int | None) -> socket.socket:
-    """A socket in the network of a process: it stays there, whoever uses it."""
+    """Create a socket in the network namespace of a process. It stays in that namespace."""
     if namespace is None:
         return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     made: list[socket.socket | OSError] = []
 
     def enter() -> None:
-        # A thread of its own, as its network is not this process's from then on.
+        # This needs a separate thread, because `setns` changes the namespace of the thread.
         try:
             with open(f"/proc/{namespace}/ns/net", "rb") as handle:
                 if _libc.setns(handle.fileno(), _NEWNET) != 0:

@@ -1,4 +1,4 @@
-"""The drive in this process: the verbs that the HTTP API calls, without the API."""
+"""The drive in this process: the operations below the HTTP API, without the API."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 RECEIVED = 64 * 1024
-"""A body comes in pieces of this size, as it does from a socket."""
+"""Size of the pieces of a body, as they arrive from a socket."""
 
 
 class InProcess:
-    """One session of a volume, with the bounds that the service gives its own."""
+    """A session of a volume, with the same limits as those of the service."""
 
     def __init__(self, volume: VolumeConfig) -> None:
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._fs = self._runner.run(Filesystem.connect(volume, kind="bench", limits=LIMITS))
 
     def close(self) -> None:
-        """Ends the session."""
+        """End the session."""
         self._runner.run(self._fs.close())
         self._runner.close()
 
     def put(self, name: str, data: bytes) -> None:
-        """A whole file."""
+        """Write a whole file."""
         self._runner.run(self._put(name.encode(), data))
 
     def get(self, name: str, size: int) -> None:
-        """A whole file, into nowhere. Raises RuntimeError when its size is another one."""
+        """Read and discard a whole file. Raises RuntimeError if its size differs."""
         self._runner.run(self._get(name.encode(), size))
 
     async def _put(self, name: bytes, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How the figures of the HTTP API are told: JSON for programs, tables for people."""
+"""Reports the figures of the HTTP API: JSON for programs, tables for people."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ GOALS = {
 WHAT = {
     "exec_ms": "exec of `true`, buffered",
     "exec_stream_ms": "exec of `true`, stream",
-    "exec_new_connection_ms": "exec of `true`, buffered, a connection each",
+    "exec_new_connection_ms": "exec of `true`, buffered, new connection",
     "list_200_ms": "GET /v1/boxes, 200 boxes",
     "tls_ask_ms": "GET /v1/tls-ask",
     "wrk_get_small_ms": "GET /v1/wrk of 5 bytes",
-    "direct_small_ms": "GET of 2 bytes of an app in the box, by a connection made there",
-    "proxy_small_ms": "the same through the proxy",
+    "direct_small_ms": "GET of 2 bytes from an app in the box, without the proxy",
+    "proxy_small_ms": "the same with the proxy",
 }
 THEIRS = {"wrk_put": "mount", "wrk_get": "mount", "proxy": "direct"}
 THEIRS |= {"proxy_bare": "direct", "proxy_bare_upload": "direct"}
-"""What a transfer over HTTP is compared with."""
+"""The main reference of each transfer over HTTP."""
 NOTE = (
-    "ratio: over HTTP / what it is compared with, of the medians of one run. `mount`: the drive as"
-    " boxes have it, with fsync; what is read was never read there before. `in process`: the verbs"
-    " that the API calls, called without it. `direct`: the same client in the box's own network."
-    " Bare bytes: both ends only send and receive, so that the proxy is all that costs."
+    "ratio: rate over HTTP / rate of the reference, from the medians of one run. `mount`: the mount"
+    " of boxes, with fsync; a file is read for the first time there. `in process`: the operations"
+    " below the API, called directly. `direct`: the same client in the network of the box."
+    " Bare bytes: both ends only send and receive, so the difference is the cost of the proxy."
 )
 
 
 def report(found: Found, size: Size, facts: dict[str, object], to: Path) -> None:
-    """Prints the tables and writes both files."""
+    """Print the tables and write both files."""
     told = ", ".join(f"{name} {value}" for name, value in {**facts, **revision()}.items())
     lines = [
         f"The HTTP API: {size.requests} requests of each kind by one client,"
@@ -57,7 +57,7 @@ def report(found: Found, size: Size, facts: dict[str, object], to: Path) -> None
         "",
         NOTE,
         "",
-        "Requests a second of 8 clients: "
+        "Requests per second of 8 clients: "
         + ", ".join(f"{name} {rate:.0f}" for name, rate in found.per_second.items())
         + ".",
         "",
@@ -67,7 +67,7 @@ def report(found: Found, size: Size, facts: dict[str, object], to: Path) -> None
 
 
 def figures(found: Found) -> dict[str, object]:
-    """What programs read."""
+    """Return the content of the JSON file."""
     told: dict[str, object] = {name: times.figures() for name, times in found.times.items()}
     for name, rates in found.transfers.items():
         told[f"{name}_ratio"] = round(rates.ratio(THEIRS[name]), 3)
@@ -82,19 +82,19 @@ def figures(found: Found) -> dict[str, object]:
 def _added(found: Found) -> float:
     ours, theirs = (found.times[f"{side}_small_ms"].percentile(50) for side in ("proxy", "direct"))
     if ours is None or theirs is None:
-        raise RuntimeError("no request to the app has succeeded")
+        raise RuntimeError("no request to the app succeeded")
     return round(ours - theirs, 2)
 
 
 def _time_rows(times: dict[str, Times]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("what", "goal", "p50 ms", "p95 ms", "p99 ms", "succeeded")]
+    rows: list[tuple[str, ...]] = [("request", "goal", "p50 ms", "p95 ms", "p99 ms", "succeeded")]
     rows += [one.row(WHAT[name], GOALS.get(name, "")) for name, one in times.items()]
     return rows
 
 
 def _rate_rows(transfers: dict[str, Rates]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
-        ("transfer", "beside", "goal", "HTTP MB/s", "beside MB/s", "ratio", "daemon s/GB")
+        ("transfer", "reference", "goal", "HTTP MB/s", "reference MB/s", "ratio", "daemon s/GB")
     ]
     for name, rates in transfers.items():
         for side in rates.rates:

@@ -1,4 +1,4 @@
-"""What is done with the HTTP API, and beside it with what it stands on, by turns."""
+"""The operations of the HTTP benchmark, alternating between the API and its references."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 TEXT = "Content-Type: text/plain"
 PIECE = 1 << 20
 PARALLEL = 8
-"""Clients at once where requests are counted."""
+"""Parallel clients in the measurement of requests per second."""
 LISTED = 200
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done."""
+    """The amount of work."""
 
     requests: int
     warm: int
     bytes: int
     transfers: int
     seconds: float
-    """For which requests are counted."""
+    """Duration of the measurement of requests per second."""
 
 
 FULL, QUICK = Size(300, 20, 256 << 20, 5, 3.0), Size(30, 3, 48 << 20, 3, 0.5)
@@ -45,7 +45,7 @@ FULL, QUICK = Size(300, 20, 256 << 20, 5, 3.0), Size(30, 3, 48 << 20, 3, 0.5)
 
 @dataclass(frozen=True)
 class Target:
-    """A service that runs, with a box `box` of the key's owner and an app in it."""
+    """A running service. The owner of `key` has a box named `box` with an app."""
 
     port: int
     key: str
@@ -56,21 +56,21 @@ class Target:
     app: int
     """The port of `http_app` in the box."""
     files: int
-    """The port of `python3 -m http.server` there, which has a file `data` of `Size.bytes`."""
+    """The port of `python3 -m http.server` there, with a file `data` of `Size.bytes`."""
     preview: str
-    """A host that /v1/tls-ask knows."""
+    """A host name that /v1/tls-ask accepts."""
     mount: Path
-    """The drive, as the box has it, on the host."""
+    """The host's mount of the box's drive."""
     drive: InProcess
 
     def client(self) -> Client:
-        """A connection to the API."""
+        """Return a connection to the API."""
         return Client(self.port, self.key)
 
 
 @dataclass
 class Rates:
-    """One kind of transfer: MB/s (10^6 bytes) by side, and what the daemon's processor took."""
+    """A kind of transfer: MB/s (10^6 bytes) by side, and the processor time of the daemon."""
 
     name: str
     ours: str
@@ -80,17 +80,17 @@ class Rates:
     moved: int = 0
 
     def median(self, side: str) -> float:
-        """MB/s."""
+        """Return the median rate of a side in MB/s."""
         return statistics.median(self.rates[side])
 
     def ratio(self, side: str) -> float:
-        """Ours / theirs, of the medians."""
+        """Return the ratio of our median to that of `side`."""
         return self.median(self.ours) / self.median(side)
 
 
 @dataclass
 class Found:
-    """All that was measured."""
+    """All measurements."""
 
     times: dict[str, Times]
     transfers: dict[str, Rates]
@@ -98,7 +98,7 @@ class Found:
 
 
 def measure(target: Target, size: Size) -> Found:
-    """Everything. Raises RuntimeError when an answer is not what it must be."""
+    """Measure everything. Raises RuntimeError for a wrong answer."""
     transfers = {**drive(target, size), **download(target, size), **streams(target, size)}
     return Found(latencies(target, size), transfers, rates(target, size))
 
@@ -107,7 +107,7 @@ def measure(target: Target, size: Size) -> Found:
 
 
 def latencies(target: Target, size: Size) -> dict[str, Times]:
-    """Each by itself, one client."""
+    """Measure each request by itself, with one client."""
     client = target.client()
     direct = Client(target.app, namespace=target.inside)
     proxied = f"/v1/boxes/{target.box}/proxy/{target.app}/small"
@@ -133,19 +133,19 @@ def latencies(target: Target, size: Size) -> dict[str, Times]:
 
 
 def buffered(client: Client, box: str) -> bool:
-    """`true`, in one JSON object."""
+    """Run `true` with a buffered answer."""
     reply = client.request("POST", f"/v1/exec/{box}?stream=false", b"true", TEXT)
     return reply.status == 200 and json.loads(reply.body)["exit_code"] == 0
 
 
 def streamed(client: Client, box: str) -> bool:
-    """`true`, as a stream."""
+    """Run `true` with a streamed answer."""
     reply = client.request("POST", f"/v1/exec/{box}", b"true", TEXT)
     return reply.body == b'event: exit\ndata: {"code": 0}\n\n'
 
 
 def anew(target: Target) -> bool:
-    """`true` by a connection of its own, as curl does it."""
+    """Run `true` on a new connection, as curl does."""
     client = target.client()
     try:
         return buffered(client, target.box)
@@ -154,12 +154,12 @@ def anew(target: Target) -> bool:
 
 
 def listed(client: Client) -> bool:
-    """The owner's boxes, all of them."""
+    """List all boxes of the owner."""
     return len(json.loads(client.request("GET", "/v1/boxes").body)) == LISTED
 
 
 def small_file(client: Client) -> bool:
-    """A file of a few bytes."""
+    """Read a small file."""
     return client.request("GET", "/v1/wrk/small").body == b"small"
 
 
@@ -167,7 +167,7 @@ def small_file(client: Client) -> bool:
 
 
 def drive(target: Target, size: Size) -> dict[str, Rates]:
-    """A file written and read by each side; whoever reads it has never seen it before."""
+    """Write and read a file on each side. The reader has never read the file before."""
     client, data = target.client(), material(size.bytes)
     puts: dict[str, Callable[[str], None]] = {
         "http": lambda name: put(client, f"/v1/wrk/{name}", data),
@@ -196,7 +196,7 @@ def drive(target: Target, size: Size) -> dict[str, Rates]:
 
 
 def download(target: Target, size: Size) -> dict[str, Rates]:
-    """A file of a stock server in the box by a stock client: through the proxy, and from within."""
+    """Download a file of a standard server in the box with curl, with and without the proxy."""
     name = "curl of a file of http.server in the box"
     rates = Rates(name, "proxy", {"proxy": [], "direct": []})
     within = ["nsenter", f"--net=/proc/{target.inside}/ns/net"]
@@ -212,7 +212,7 @@ def download(target: Target, size: Size) -> dict[str, Rates]:
 
 
 def fetch(within: list[str], url: str, size: int, key: str = "") -> float:
-    """A body into nowhere by curl; the seconds that it tells, without its own start."""
+    """Download with curl and discard the body; return curl's own time in seconds."""
     told = 'output = "/dev/null"\nwrite-out = "%{http_code} %{size_download} %{time_total}"\n'
     told += f'header = "Authorization: Bearer {key}"\n' if key else ""
     command = [*within, "curl", "-sS", "-K", "-", url]
@@ -224,9 +224,9 @@ def fetch(within: list[str], url: str, size: int, key: str = "") -> float:
 
 
 def streams(target: Target, size: Size) -> dict[str, Rates]:
-    """A body from and to `http_app`: through the proxy, and by a connection made in the box.
+    """Transfer a body from and to `http_app`, with the proxy and without.
 
-    Neither of both ends does anything but send and receive: the rest is what the proxy costs.
+    Both ends only send and receive, so the difference is the cost of the proxy.
     """
     client = target.client()
     direct = Client(target.app, namespace=target.inside)
@@ -256,7 +256,7 @@ def add(
     *,
     counts: bool,
 ) -> None:
-    """One transfer, which may tell its seconds itself; one that only warms up does not count."""
+    """Do a transfer and add its rate. `work` may return its duration. A warm-up does not count."""
     before, start = processor_s(target.daemon), time.perf_counter()
     told = work()
     seconds = time.perf_counter() - start if told is None else told
@@ -269,7 +269,7 @@ def add(
 
 
 def rates(target: Target, size: Size) -> dict[str, float]:
-    """Requests a second of several clients, by kind."""
+    """Return the requests per second of several clients, by kind."""
     proxied = f"/v1/boxes/{target.box}/proxy/{target.app}/small"
     kinds: dict[str, Callable[[Client], bool]] = {
         "exec": partial(buffered, box=target.box),
@@ -288,11 +288,11 @@ def rates(target: Target, size: Size) -> dict[str, float]:
 
 
 def count(ask: Callable[[Client], bool], seconds: float, client: Client) -> int:
-    """How often that was done in the time."""
+    """Repeat a request for `seconds`; return the number of requests."""
     end, done = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         if not ask(client):
-            raise RuntimeError("an answer is not what it must be")
+            raise RuntimeError("a request returned a wrong answer")
         done += 1
     client.close()
     return done
@@ -302,32 +302,32 @@ def count(ask: Callable[[Client], bool], seconds: float, client: Client) -> int:
 
 
 def material(size: int) -> bytes:
-    """Bytes that nothing can make smaller."""
+    """Return incompressible bytes."""
     return os.urandom(PIECE) * (size // PIECE)
 
 
 def put(client: Client, path: str, data: bytes) -> None:
-    """A file over HTTP."""
+    """Write a file over HTTP."""
     status = client.request("PUT", path.replace(" ", "%20"), memoryview(data)).status
     if status not in {201, 204}:
         raise RuntimeError(f"PUT {path}: {status}")
 
 
 def get(client: Client, path: str, size: int) -> None:
-    """A file, or what the app sends, over HTTP, into nowhere."""
+    """Read and discard a body over HTTP."""
     reply = client.request("GET", path.replace(" ", "%20"), keep=False)
     if (reply.status, reply.size) != (200, size):
         raise RuntimeError(f"GET {path}: {reply.status}, {reply.size} bytes")
 
 
 def send(client: Client, path: str, data: bytes) -> None:
-    """A body to the app."""
+    """Send a body to the app."""
     if client.request("PUT", path, memoryview(data)).body != b"%d" % len(data):
-        raise RuntimeError(f"PUT {path}: the app did not get it")
+        raise RuntimeError(f"PUT {path}: the app did not receive the body")
 
 
 def write(path: Path, data: bytes) -> None:
-    """A file through the mount, until it is durable."""
+    """Write a file durably through the mount."""
     view = memoryview(data)
     with path.open("wb", buffering=0) as file:
         for start in range(0, len(data), PIECE):
@@ -336,7 +336,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def read(path: Path, size: int) -> None:
-    """A file through the mount, into nowhere."""
+    """Read and discard a file through the mount."""
     buffer, left = bytearray(PIECE), size
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):

@@ -1,4 +1,4 @@
-"""Times of one work, attempt by attempt, and what is told of them."""
+"""The times of an operation, and their quantiles."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ REFUSALS = 3
 
 
 class CannotError(Exception):
-    """The service refuses the work; the text is its reason."""
+    """The service refuses the operation. The text is the reason."""
 
 
 @dataclass
 class Times:
-    """Of one work: milliseconds of the attempts that succeeded, and how many there were."""
+    """The times of an operation: milliseconds of successful attempts, and the number of all."""
 
     attempts: int = 0
     good: list[float] = field(default_factory=list)
     refused: str = ""
-    """What the service said when it last refused the work."""
+    """The reason of the last refusal."""
 
     @property
     def cannot(self) -> str:
-        """Why the service cannot do the work; "" when it did it even once."""
+        """The reason of the refusals; "" if any attempt succeeded."""
         return "" if self.good else self.refused
 
     @property
     def success(self) -> float:
-        """Share of the attempts."""
+        """The share of successful attempts."""
         return len(self.good) / self.attempts if self.attempts else 0.0
 
     def percentile(self, percent: int) -> float | None:
-        """The smallest time that so many per cent of the good attempts do not exceed."""
+        """Return the smallest time that `percent` of the successful attempts do not exceed."""
         if not self.good:
             return None
         ordered = sorted(self.good)
         return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
     def figures(self) -> dict[str, float | None]:
-        """As the JSON has them, in ms; null when no attempt succeeded."""
+        """Return the figures for JSON, in ms; null if no attempt succeeded."""
         found = {f"p{percent}": self.percentile(percent) for percent in (50, 95, 99)}
         rounded = {name: None if ms is None else round(ms, 2) for name, ms in found.items()}
         return {**rounded, "success": round(self.success, 4)}
 
     def row(self, name: str, goal: str) -> tuple[str, ...]:
-        """As the table has them."""
+        """Return the row of a table."""
         if self.cannot:
             return (name, goal, f"cannot: {self.cannot}", "", "", "")
         times = (self.percentile(percent) for percent in (50, 95, 99))
@@ -66,9 +66,10 @@ def measured(
     before: Callable[[], bool] = lambda: True,
     after: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Adds so many attempts. `before` and `after` are not timed; where they fail, so did it.
+    """Make `runs` attempts and add their times.
 
-    A work that the service has refused `REFUSALS` times and never done is not tried again.
+    `before` and `after` are not timed; if one of them fails, the attempt has failed. After
+    `REFUSALS` refusals without a success there are no more attempts.
     """
     for _ in range(runs):
         if times.cannot and times.attempts >= REFUSALS:

@@ -1,9 +1,10 @@
-"""The MCP plane by each of its doors: `python -m benchmarks.mcp [--quick]`.
+"""Measures MCP over each transport: `python -m benchmarks.mcp [--quick]`.
 
-On a service of its own with one box, one client. Writes `mcp.json` and `mcp.md` into
-`benchmarks/results`: milliseconds of tool calls by turns on connections that stay open, and of a
-push, from the answer to a call that changes the fleet to the notification of another connection.
-The 250 ms for which changes are gathered are in it. Nothing else should run on the machine.
+Runs on its own service with one box and one client. Writes `mcp.json` and `mcp.md` into
+`benchmarks/results`. They contain the milliseconds of tool calls, alternating between persistent
+connections, and of a push. A push lasts from the answer to a call that changes the fleet until the
+notification on another connection. This includes the 250 ms in which changes are collected. Run it
+on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -43,35 +44,37 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Door(Protocol):
-    """A connection to the plane."""
+    """An MCP connection."""
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request."""
+        """Send a request; return the answer."""
         ...
 
     def close(self) -> None:
-        """Ends it."""
+        """Close the connection."""
         ...
 
 
 class Text:
-    """A connection of messages that are texts, after its handshake. `told`: methods of what came
-    unasked."""
+    """A connection of text messages after its handshake.
+
+    `told` contains the methods of notifications.
+    """
 
     def __init__(self) -> None:
         self.told: list[str] = []
         self._numbers = count(1)
 
     def send(self, text: str) -> None:
-        """One message."""
+        """Send a message."""
         raise NotImplementedError
 
     def receive(self) -> str:
-        """The next one."""
+        """Return the next message."""
         raise NotImplementedError
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """See Door."""
+        """Send a request; return the answer."""
         number = next(self._numbers)
         self.send(_request(number, method, params))
         while (message := self.next()).get("id") != number:
@@ -79,12 +82,12 @@ class Text:
         return message
 
     def next(self) -> dict[str, Any]:
-        """Whatever comes next."""
+        """Return the next message, parsed."""
         found: dict[str, Any] = json.loads(self.receive())
         return found
 
     def shake_hands(self) -> None:
-        """The beginning."""
+        """Do the handshake of MCP."""
         who = {"name": "bench", "version": "1"}
         begin = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": who}
         self.ask("initialize", begin)
@@ -92,7 +95,7 @@ class Text:
 
 
 class Socket(Text):
-    """By WebSocket."""
+    """A connection over WebSocket."""
 
     def __init__(self, port: int, key: str) -> None:
         super().__init__()
@@ -102,20 +105,20 @@ class Socket(Text):
         self.shake_hands()
 
     def send(self, text: str) -> None:
-        """One message."""
+        """Send a message."""
         self._socket.send(text)
 
     def receive(self) -> str:
-        """The next one."""
+        """Return the next message."""
         return str(self._socket.recv(PATIENCE_S))
 
     def close(self) -> None:
-        """Ends it."""
+        """Close the connection."""
         self._stack.close()
 
 
 class Lines(Text):
-    """By a program that starts ssh."""
+    """A stdio connection through ssh."""
 
     def __init__(self, person: Person) -> None:
         super().__init__()
@@ -128,29 +131,29 @@ class Lines(Text):
         self.shake_hands()
 
     def send(self, text: str) -> None:
-        """One message."""
+        """Send a message."""
         assert self._program.stdin is not None
         self._program.stdin.write(text + "\n")
         self._program.stdin.flush()
 
     def receive(self) -> str:
-        """The next one."""
+        """Return the next message."""
         assert self._program.stdout is not None
         return self._program.stdout.readline()
 
     def close(self) -> None:
-        """Ends it."""
+        """End the program."""
         self._program.communicate()
 
 
 class Posts:
-    """By requests of their own over a connection that stays open."""
+    """Single HTTP requests over a persistent connection."""
 
     def __init__(self, port: int, key: str) -> None:
         self._client = Client(port, key)
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """See Door."""
+        """Send a request; return the answer."""
         body = _request(1, method, params | {"_meta": ENVELOPE}).encode()
         lines = [
             "Content-Type: application/json",
@@ -165,7 +168,7 @@ class Posts:
         return found
 
     def close(self) -> None:
-        """Ends it."""
+        """Close the connection."""
         self._client.close()
 
 
@@ -174,7 +177,7 @@ def _request(number: int, method: str, params: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     quick, to = asked("mcp")
     facts = machine()
     rounds = 20 if quick else 300
@@ -182,7 +185,7 @@ def main() -> None:
         key = person.new_key("bench")
         person.run(BOX, "echo here > /wrk/here")
         found = measure(service, person, key, rounds)
-    rows: list[tuple[str, ...]] = [("Work", "Door", "p50 ms", "p95 ms", "p99 ms", "Good")]
+    rows: list[tuple[str, ...]] = [("Call", "Transport", "p50 ms", "p95 ms", "p99 ms", "Succeeded")]
     for name, times in found.items():
         work, _, door = name.partition(" ")
         rows.append(times.row(work, door))
@@ -192,7 +195,7 @@ def main() -> None:
 
 @contextmanager
 def served() -> Iterator[tuple[Service, Person]]:
-    """A service with one user."""
+    """Yield a service with one user."""
     with tempfile.TemporaryDirectory(prefix="boxd-bench-") as directory:
         service = Service(Path(directory) / "state", CALM)
         try:
@@ -204,7 +207,7 @@ def served() -> Iterator[tuple[Service, Person]]:
 
 
 def measure(service: Service, person: Person, key: str, rounds: int) -> dict[str, Times]:
-    """All of it, by turns."""
+    """Measure all calls, alternating between the transports."""
     with ExitStack() as stack:
         doors: dict[str, Door] = {
             "websocket": Socket(service.api_port, key),
@@ -225,7 +228,7 @@ def measure(service: Service, person: Person, key: str, rounds: int) -> dict[str
 
 
 def call(door: Door, tool: str, arguments: dict[str, Any], times: Times) -> None:
-    """One call."""
+    """Make a call and add its time."""
     times.attempts += 1
     begun = time.perf_counter()
     answer = door.ask("tools/call", {"name": tool, "arguments": arguments})
@@ -237,7 +240,7 @@ def call(door: Door, tool: str, arguments: dict[str, Any], times: Times) -> None
 
 
 def pushes(acts: Door, hears: Socket, rounds: int) -> Times:
-    """Changes of the fleet, one after the other."""
+    """Measure the pushes of consecutive changes of the fleet."""
     times = Times()
     hears.ask("resources/subscribe", {"uri": "svc://fleet"})
     for number in range(rounds):

@@ -1,4 +1,4 @@
-"""Two mounts that take turns in one directory: one creates a file, the other looks at it."""
+"""Two mounts alternate in one directory: one creates a file, the other calls stat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = "ping-pong"
 
 
 def ping_pong(one: Path, other: Path, rounds: int) -> dict[str, Any]:
-    """Milliseconds; `stale` counts files that the second mount did not see at once. OSError."""
+    """Return milliseconds; `stale` counts stats that did not find the new file. Raises OSError."""
     (one / SHARED).mkdir()
     os.listdir(other / SHARED)
     creations, looks = [], []

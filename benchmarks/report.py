@@ -1,4 +1,4 @@
-"""How results are kept: JSON for programs, a Markdown table for people, a chart to look at."""
+"""Writes results: JSON for programs, a Markdown table for people, and a chart."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def asked(name: str) -> tuple[bool, Path]:
-    """Reads the command line of `python -m benchmarks.NAME`: whether it is to be quick, and the
-    directory of the results. What is quick stays out of the committed ones. From here on SIGTERM
-    ends the program as Ctrl-C does, with what it started.
+    """Parse the command line of `python -m benchmarks.NAME`.
+
+    Returns whether the run is quick, and the directory of the results. Quick runs do not replace
+    the committed results. From now on SIGTERM ends the program, with its servers, as Ctrl-C does.
     """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}")
-    parser.add_argument("--quick", action="store_true", help="little of each, kept elsewhere")
+    parser.add_argument(
+        "--quick", action="store_true", help="few runs; results go to a new directory"
+    )
     parser.add_argument("--to", type=Path, default=RESULTS, help="directory of the results")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
@@ -35,12 +38,12 @@ def asked(name: str) -> tuple[bool, Path]:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    """Ends as Ctrl-C does, so that nothing of the service stays."""
+    """End as Ctrl-C does, so that the service is stopped, too."""
     raise KeyboardInterrupt
 
 
 def machine() -> dict[str, object]:
-    """What the figures were taken on."""
+    """Return facts about this machine."""
     return {
         "cpus": os.cpu_count(),
         "cpu": _field(Path("/proc/cpuinfo"), "model name"),
@@ -53,7 +56,7 @@ def machine() -> dict[str, object]:
 
 
 def revision() -> dict[str, object]:
-    """Commit (with "+" where files were changed since) and date."""
+    """Return the commit (with "+" if files have changed) and the date."""
     return {
         "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -61,7 +64,7 @@ def revision() -> dict[str, object]:
 
 
 def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A table whose first columns are text and whose others are figures."""
+    """Return a table. The first `left` columns are text, the others are figures."""
     head, *body = rows
     rule = "|" + "---|" * left + "---:|" * (len(head) - left)
     return [_line(head), rule, *(_line(row) for row in body)]
@@ -73,14 +76,14 @@ def save(
     rows: Sequence[tuple[str, ...]],
     result: Mapping[str, object],
 ) -> None:
-    """Prints one table and writes `results/NAME.json` and `results/NAME.md`."""
+    """Print a table and write `results/NAME.json` and `results/NAME.md`."""
     write(RESULTS, name, [title, "", *markdown(rows)], result)
 
 
 def write(
     directory: Path, name: str, lines: Sequence[str], result: Mapping[str, object], svg: str = ""
 ) -> None:
-    """Prints the lines and writes `NAME.json`, `NAME.md` and, where there is one, `NAME.svg`."""
+    """Print the lines and write `NAME.json`, `NAME.md` and, if given, `NAME.svg`."""
     text = "\n".join(lines) + "\n"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.md").write_text(text, encoding="utf-8")

@@ -1,16 +1,16 @@
-"""The front door beside Debian's sshd: `python -m benchmarks.ssh [--quick]`.
+"""Compares the SSH server with Debian's sshd: `python -m benchmarks.ssh [--quick]`.
 
-On a service of its own, the same client does the same with both, by turns. Writes into
-`benchmarks/results` `ssh.json` (quantiles of `connect_ms`, medians of the rest, each with sshd's
-and the ratio ours / sshd beside it) and `ssh.md`, which has more rows, and what the servers'
-processes take. Nothing else should run on the machine; it takes six minutes.
+Runs on its own service. The same client does the same work with both servers, in alternation. The
+results go to `benchmarks/results`. `ssh.json` contains quantiles of `connect_ms` and medians of the
+other figures, each with the figure of sshd and the ratio ours / sshd. `ssh.md` contains more rows,
+and the processor time of the servers. Run it on an otherwise idle machine; it takes six minutes.
 
 ==============  ================================================================================
 connect_ms      `ssh HOST 'echo x'`, from its start to the first byte of output
-download_MBps   `scp` of a file from the box, where it is in the page cache
-upload_MBps     the same to the box
-sftp_get_MBps   `sftp`, `get`
-parallel_100_s  100 `ssh HOST 'echo NUMBER'` started at once, until the last has ended
+download_MBps   `scp` of a file, which is in the page cache, from the box
+upload_MBps     `scp` of a file to the box
+sftp_get_MBps   `get` with `sftp`
+parallel_100_s  100 parallel `ssh HOST 'echo NUMBER'`, until the last has ended
 ==============  ================================================================================
 """
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 BOX = "live"
 PLACE = "/tmp/bench"
 LIMIT_S = 360.0
-"""For all that is measured: rows get no more runs afterwards."""
+"""Time limit of the measurement in seconds. After it, each row has only one run."""
 IN_MEMORY = Path("/dev/shm")
 
 
 def main() -> None:
-    """Measures and reports."""
+    """Measure and report."""
     quick, to = asked("ssh")
     facts = machine()
     size = QUICK if quick else FULL
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _roomy(size: Size) -> Path | None:
-    """Where the client's files are: in memory if there is room, so that no disk is measured."""
+    """Return the directory of the client's files: in memory if there is room for them."""
     if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > 3 * size.bytes:
         return IN_MEMORY
     return None
@@ -70,8 +70,8 @@ def _roomy(size: Size) -> Path | None:
 
 @contextmanager
 def _boxd(directory: Path) -> Iterator[tuple[Side, Person]]:
-    """A service with one user and one box, and nothing of it afterwards."""
-    # Without templates there is no other box.
+    """Yield a service with one user and one box, and remove all of it afterwards."""
+    # A template would be a second box.
     service = Service(directory / "state", f"{CALM} --no-templates")
     try:
         service.start()
@@ -85,7 +85,7 @@ def _boxd(directory: Path) -> Iterator[tuple[Side, Person]]:
 
 
 def _cpu(pid: int) -> Callable[[], float]:
-    """Seconds of processor time of a process, without its children."""
+    """Return a function for the processor time of a process without its children, in seconds."""
     process = psutil.Process(pid)
 
     def spent() -> float:
@@ -96,20 +96,20 @@ def _cpu(pid: int) -> Callable[[], float]:
 
 
 def _agent(person: Person) -> int:
-    """The agent of the only box."""
+    """Return the pid of the agent of the only box."""
     (box,) = json.loads(person.run("cli", "ls --json"))
     return agent_of(box["id"])
 
 
 def agent_of(box_id: str) -> int:
-    """The agent of a box, as this machine sees it."""
+    """Return the pid of the agent of a box on this machine."""
     for process in psutil.process_iter():
         try:
             cgroup = Path(f"/proc/{process.pid}/cgroup").read_text()
             if box_id in cgroup and "box_guest" in " ".join(process.cmdline()):
                 return process.pid
         except (OSError, psutil.NoSuchProcess):
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     raise RuntimeError("the box has no agent")
 
 

@@ -1,4 +1,4 @@
-"""How the comparison of two SSH servers is told: JSON for programs, a table for people."""
+"""Reports the comparison of two SSH servers: JSON for programs, a table for people."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ OURS, THEIRS = "boxd", "sshd"
 QUANTILES = (50, 95, 99)
 CONNECT_GOAL, SCP_GOAL = "<= 250; p99 <= 5 times p50", ">= 100"
 NOTE = (
-    "ratio: ours / sshd; below 1 is better for times, above 1 for rates. Except where it says"
-    " otherwise both are asked for what a stock client agrees on with the front door:"
+    "ratio: ours / sshd; below 1 is better for times, above 1 for rates. Unless a row says"
+    " otherwise, clients request the algorithms that a default client negotiates with boxd:"
     " curve25519-sha256 and chacha20-poly1305."
 )
 
 
 def report(found: Found, size: Size, facts: dict[str, object], to: Path) -> None:
-    """Prints the tables and writes both files."""
+    """Print the tables and write both files."""
     version = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr
     told = ", ".join(f"{name} {value}" for name, value in {**facts, **revision()}.items())
     lines = [
-        f"SSH: the front door with a box beside Debian's sshd, {size.bytes >> 20} MiB,"
+        f"SSH: boxd with a box, compared with Debian's sshd, {size.bytes >> 20} MiB,"
         f" medians, {version.split(',')[0].strip()}",
         "",
         *markdown(_rows(found, size), left=2),
         "",
         NOTE,
         "",
-        "What the servers' processes take meanwhile:",
+        "Processor time of the servers:",
         "",
         *markdown(_costs(found, size), left=2),
         "",
@@ -47,7 +47,7 @@ def report(found: Found, size: Size, facts: dict[str, object], to: Path) -> None
 
 
 def figures(found: Found, size: Size) -> dict[str, object]:
-    """What programs read."""
+    """Return the content of the JSON file."""
     ours, theirs = (found.connects["pinned"][side].first for side in (OURS, THEIRS))
     connect: dict[str, object] = {**_quantiles(ours)}
     connect["sshd"] = _quantiles(theirs)
@@ -77,20 +77,20 @@ def _ratio(ours: float, theirs: float) -> float:
 
 
 def _rows(found: Found, size: Size) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("what", "goal", OURS, THEIRS, "ratio", "runs")]
+    rows: list[tuple[str, ...]] = [("measurement", "goal", OURS, THEIRS, "ratio", "runs")]
     own, pinned = found.connects["own"], found.connects["pinned"]
     rows += _connect_rows("first byte", CONNECT_GOAL, pinned, whole=False)
     rows += _connect_rows("end", "", pinned, whole=True)
     ours, theirs = (own[side].first.percentile(50) or 0.0 for side in (OURS, THEIRS))
     runs = len(own[OURS].first.good)
-    rows.append(_row("the first with each server's own choice, p50, ms", "", ours, theirs, runs))
+    rows.append(_row("first byte with default algorithms, p50, ms", "", ours, theirs, runs))
     for transfer in found.transfers:
         goal = SCP_GOAL if transfer.key in {"download_MBps", "upload_MBps"} else ""
         ours, theirs = transfer.median(OURS), transfer.median(THEIRS)
         rows.append(_row(f"{transfer.name}, MB/s", goal, ours, theirs, len(transfer.rates[OURS])))
     ours, theirs = (statistics.median(found.parallels[side]) for side in (OURS, THEIRS))
     runs = len(found.parallels[OURS])
-    rows.append(_row(f"{size.clients} at once, s", "", ours, theirs, runs))
+    rows.append(_row(f"{size.clients} parallel clients, s", "", ours, theirs, runs))
     return rows
 
 
@@ -111,7 +111,7 @@ def _row(what: str, goal: str, ours: float, theirs: float, runs: int) -> tuple[s
 
 
 def _costs(found: Found, size: Size) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = [("what", "process", "ms", "for each", "share of a core")]
+    rows: list[tuple[str, ...]] = [("work", "process", "ms", "per", "share of a core")]
     for transfer in found.transfers:
         for side in (OURS, THEIRS):
             spent = transfer.spent[side]
@@ -119,7 +119,10 @@ def _costs(found: Found, size: Size) -> list[tuple[str, ...]]:
     for side in (OURS, THEIRS):
         connections = len(found.parallels[side]) * size.clients
         rows += _cost_rows(
-            f"{size.clients} at once", found.parallel_spent[side], connections, "connection"
+            f"{size.clients} parallel clients",
+            found.parallel_spent[side],
+            connections,
+            "connection",
         )
     return rows
 

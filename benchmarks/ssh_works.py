@@ -1,4 +1,4 @@
-"""What is done with two SSH servers, by the same client and by turns, and what came of it."""
+"""The operations of the SSH benchmark: the same client alternates between two servers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 RUN_S = 120.0
-"""One command of a client must have ended by then."""
+"""Time limit of a client's command, in seconds."""
 OWN: tuple[str, ...] = ()
-"""Whatever client and server agree on by themselves."""
+"""Client and server negotiate the algorithms."""
 PINNED = ("-oKexAlgorithms=curve25519-sha256", "-oCiphers=chacha20-poly1305@openssh.com")
-"""What a stock client agrees on with our door. With sshd it would agree on a key exchange that
-takes much longer."""
+"""The algorithms that a default client negotiates with boxd.
+
+With sshd, it would negotiate a key exchange that takes much longer.
+"""
 GCM = ("-oKexAlgorithms=curve25519-sha256", "-oCiphers=aes128-gcm@openssh.com")
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done."""
+    """The amount of work."""
 
     connects: int
     warm: int
@@ -38,9 +40,9 @@ class Size:
     transfers: int
     parallels: int
     own: int
-    """Connections with what each server chooses by itself."""
+    """Connections with negotiated algorithms."""
     clients: int = 100
-    """At once."""
+    """Parallel clients."""
 
 
 FULL, QUICK = Size(100, 5, 256 << 20, 5, 3, 25), Size(3, 1, 16 << 20, 3, 1, 3)
@@ -48,8 +50,11 @@ FULL, QUICK = Size(100, 5, 256 << 20, 5, 3, 25), Size(3, 1, 16 << 20, 3, 1, 3)
 
 @dataclass(frozen=True)
 class Side:
-    """One server, as a client reaches it. `place` is a directory there; `meters` tell seconds of
-    processor time of its processes, all since they began."""
+    """A server, as a client reaches it.
+
+    `place` is a directory there. `meters` return the total processor time of its processes, in
+    seconds.
+    """
 
     name: str
     port: int
@@ -59,28 +64,28 @@ class Side:
     meters: Mapping[str, Callable[[], float]]
 
     def ssh(self, options: Sequence[str], command: str) -> list[str]:
-        """The command line of `ssh`."""
+        """Return the command line of `ssh`."""
         return ["ssh", *self.options, *options, f"-p{self.port}", f"{self.user}@{HOST}", command]
 
     def run(self, command: str) -> bytes:
-        """Output of a command there; it must succeed."""
+        """Run a command there; return its output. Raises RuntimeError if it fails."""
         return _run(self.ssh(PINNED, command))
 
     def path(self, name: str) -> str:
-        """A file there, as scp has it."""
+        """Return the name of a file there for scp."""
         return f"{self.user}@{HOST}:{self.place}/{name}"
 
 
 @dataclass
 class Spent:
-    """Seconds by the wall and of processors while something was done, and bytes that it moved."""
+    """The elapsed time and the processor time of some work in seconds, and the bytes it moved."""
 
     wall_s: float = 0.0
     moved: int = 0
     cpu_s: dict[str, float] = field(default_factory=dict)
 
     def add(self, side: Side, work: Callable[[], object], moved: int = 0) -> float:
-        """Does it; gives its seconds by the wall."""
+        """Do the work and add its times; return the elapsed time in seconds."""
         before = {name: meter() for name, meter in side.meters.items()}
         start = time.perf_counter()
         work()
@@ -94,7 +99,7 @@ class Spent:
 
 @dataclass
 class Connects:
-    """Milliseconds of one side: until the first byte of output, and until the client's end."""
+    """Milliseconds of a side until the first byte of output, and until the end of the client."""
 
     first: Times = field(default_factory=Times)
     whole: Times = field(default_factory=Times)
@@ -102,25 +107,25 @@ class Connects:
 
 @dataclass
 class Transfer:
-    """One way to move the file. `rates` in MB/s (10^6 bytes) and `spent`, by side."""
+    """A way to transfer the file. `rates` are MB/s (10^6 bytes), by side, as is `spent`."""
 
     name: str
     options: Sequence[str]
     words: Callable[[Side, Path], list[str]]
     upload: bool = False
     key: str = ""
-    """Its name in the JSON, if it is there."""
+    """The key in the JSON; "" if it is not included."""
     rates: dict[str, list[float]] = field(default_factory=dict)
     spent: dict[str, Spent] = field(default_factory=dict)
 
     def median(self, side: str) -> float:
-        """MB/s."""
+        """Return the median rate of a side in MB/s."""
         return statistics.median(self.rates[side])
 
 
 @dataclass
 class Found:
-    """All that was measured. `connects` by what was agreed on, then by side."""
+    """All measurements. `connects` is by algorithms, then by side."""
 
     connects: dict[str, dict[str, Connects]]
     transfers: list[Transfer]
@@ -129,13 +134,13 @@ class Found:
 
 
 class Limit:
-    """Ends rows of runs when the time is up; each has one run at least."""
+    """Limits the number of runs when the time is up. Each row has at least one run."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
     def runs(self, count: int) -> Iterator[int]:
-        """Numbers of runs."""
+        """Yield the numbers of the runs."""
         for run in range(count):
             if run and time.monotonic() > self._end:
                 return
@@ -143,8 +148,10 @@ class Limit:
 
 
 def measure(sides: Sequence[Side], size: Size, local: Path, limit: Limit) -> Found:
-    """Everything. `local` is a directory for the client's files, best in memory. Raises
-    RuntimeError when something fails or comes out wrong."""
+    """Measure everything. `local` is a directory for the client's files, best in memory.
+
+    Raises RuntimeError for a failure or a wrong result.
+    """
     prepare(sides, size, local)
     return Found(
         {
@@ -157,7 +164,7 @@ def measure(sides: Sequence[Side], size: Size, local: Path, limit: Limit) -> Fou
 
 
 def prepare(sides: Sequence[Side], size: Size, local: Path) -> None:
-    """The file, here and there."""
+    """Create the file locally and on both servers."""
     data = local / "data"
     with data.open("wb") as file:
         for _ in range(size.bytes >> 20):
@@ -169,7 +176,7 @@ def prepare(sides: Sequence[Side], size: Size, local: Path) -> None:
 def connects(
     sides: Sequence[Side], runs: int, warm: int, options: Sequence[str], limit: Limit
 ) -> dict[str, Connects]:
-    """One connection after the other."""
+    """Measure consecutive connections."""
     found = {side.name: Connects() for side in sides}
     for _ in range(warm):
         for side in sides:
@@ -216,20 +223,20 @@ def _transfers() -> list[Transfer]:
         return ["sftp", "-q", "-b", str(batch), f"-P{side.port}", f"{side.user}@{HOST}"]
 
     return [
-        Transfer("scp from it", PINNED, down, key="download_MBps"),
-        Transfer("scp to it", PINNED, up, upload=True, key="upload_MBps"),
+        Transfer("scp download", PINNED, down, key="download_MBps"),
+        Transfer("scp upload", PINNED, up, upload=True, key="upload_MBps"),
         Transfer("sftp get", PINNED, sftp, key="sftp_get_MBps"),
-        Transfer("scp -O from it", PINNED, old_down),
-        Transfer("scp -O to it", PINNED, old_up, upload=True),
-        Transfer("scp from it, aes128-gcm", GCM, down),
-        Transfer("scp to it, aes128-gcm", GCM, up, upload=True),
+        Transfer("scp -O download", PINNED, old_down),
+        Transfer("scp -O upload", PINNED, old_up, upload=True),
+        Transfer("scp download, aes128-gcm", GCM, down),
+        Transfer("scp upload, aes128-gcm", GCM, up, upload=True),
     ]
 
 
 def move(
     sides: Sequence[Side], size: Size, local: Path, transfer: Transfer, limit: Limit
 ) -> Transfer:
-    """The file, one way, again and again; what came of it is in the result."""
+    """Repeat a transfer of the file; return it with its results."""
     for side in sides:
         transfer.rates[side.name], transfer.spent[side.name] = [], Spent()
     for run in limit.runs(size.transfers):
@@ -240,7 +247,7 @@ def move(
             seconds = transfer.spent[side.name].add(side, partial(_run, command), size.bytes)
             transfer.rates[side.name].append(size.bytes / seconds / 1e6)
             if run == 0 and not _arrived(side, local, upload=transfer.upload):
-                raise RuntimeError(f"{transfer.name}: what {side.name} has moved is not the same")
+                raise RuntimeError(f"{transfer.name}: the file differs after {side.name} moved it")
     return transfer
 
 
@@ -253,7 +260,7 @@ def _arrived(side: Side, local: Path, *, upload: bool) -> bool:
 def parallels(
     sides: Sequence[Side], size: Size, limit: Limit
 ) -> tuple[dict[str, list[float]], dict[str, Spent]]:
-    """Many clients started at once: seconds until the last has ended, and what that took."""
+    """Start many clients at once; return the seconds until the last has ended, and the costs."""
     found: dict[str, list[float]] = {side.name: [] for side in sides}
     spent = {side.name: Spent() for side in sides}
     for run in limit.runs(size.parallels):
@@ -265,7 +272,7 @@ def parallels(
 
 
 def _run_all(commands: Sequence[list[str]]) -> None:
-    """Clients whose outputs are their numbers."""
+    """Run the commands in parallel. Each must print its number."""
     pipe = subprocess.PIPE
     clients = [
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
@@ -283,12 +290,12 @@ def _run_all(commands: Sequence[list[str]]) -> None:
 
 
 def _by_turns(sides: Sequence[Side], run: int) -> Sequence[Side]:
-    """Whoever was first is last in the next run."""
+    """Return the sides in an order that alternates between runs."""
     return sides if run % 2 == 0 else sides[::-1]
 
 
 def _run(command: list[str]) -> bytes:
-    """Output of a client's program; it must succeed."""
+    """Run a client; return its output. Raises RuntimeError if it fails."""
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=RUN_S, check=False
     )

@@ -1,7 +1,7 @@
-"""Debian's SSH server, unpacked by `scripts/openssh`, as somebody would run it.
+"""Runs Debian's SSH server, which `scripts/openssh` unpacks, in a realistic configuration.
 
-It runs as root in a mount and process namespace of its own: nothing of the machine is changed, and
-all of it ends with whoever started it. Users log in with a key and land in an empty home.
+The server runs as root in its own mount and pid namespace. So it does not change the machine, and
+it ends with the benchmark. Users log in with a key, and have an empty home directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 UNPACKED = ROOT / ".build/openssh/root"
 START_S, END_S = 30.0, 5.0
 NOBODY = "sshd:x:104:65534::/run/sshd:/usr/sbin/nologin"
-"""Whom it becomes before a key is proved."""
+"""The user of sshd before authentication."""
 SETTINGS = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -51,14 +51,14 @@ exec "$2/usr/sbin/sshd" -D -e -f "$1/settings"
 
 @dataclass(frozen=True)
 class Sshd:
-    """A server that runs."""
+    """A running server."""
 
     port: int
     process: psutil.Process
-    """The one that listens."""
+    """The listening process."""
 
     def cpu_s(self) -> float:
-        """Processor time of it and of all its connections, for whose end it waits a little."""
+        """Wait shortly for the end of all connections; return the total processor time."""
         end = time.monotonic() + END_S
         while self.process.children() and time.monotonic() < end:
             time.sleep(0.01)
@@ -68,7 +68,10 @@ class Sshd:
 
 @contextmanager
 def sshd(directory: Path, public_key: Path) -> Iterator[Sshd]:
-    """The server for root with this key; its files are in the directory. Raises RuntimeError."""
+    """Run a server in which root can log in with the key. Raises RuntimeError.
+
+    The files of the server are in `directory`.
+    """
     subprocess.run([ROOT / "scripts/openssh"], check=True)
     port = free_port()
     _prepare(directory, public_key, port)
@@ -93,7 +96,7 @@ def sshd(directory: Path, public_key: Path) -> Iterator[Sshd]:
 
 
 def _end(started: subprocess.Popen[bytes]) -> None:
-    """The first process of the namespace takes the others with it, and its parent ends, too."""
+    # The death of the first process of the namespace kills all others, and its parent ends, too.
     if started.poll() is None:
         children = psutil.Process(started.pid).children()
         for child in children:

@@ -1,9 +1,8 @@
-"""One PostgreSQL and one object server for everybody who is measured in a run.
+"""One PostgreSQL and one object server for all file systems of a run.
 
-The cluster is the embedded one with its own settings; for the run it also listens on loopback,
-because JuiceFS 0.14 cannot use a socket directory. Ours goes through loopback as well. Both are
-processes of their own; what starts and stops them runs in a thread, so that a measurement does
-not have to know of it.
+The cluster is the embedded one with its usual settings. It also listens on loopback, because
+JuiceFS 0.14 cannot use a socket directory; our mount uses loopback, too. Both servers are separate
+processes. A thread starts and stops them, so the code of measurements stays synchronous.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Answer = TypeVar("Answer")
 
 
 class Stores:
-    """Where a run keeps metadata and data."""
+    """The stores of a run for metadata and data."""
 
     def __init__(self, directory: Path) -> None:
         self._loop = asyncio.new_event_loop()
@@ -45,40 +44,40 @@ class Stores:
         self._endpoint: ObjectEndpoint | None = None
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Does it in the thread of the stores."""
+        """Run a coroutine in the thread of the stores; return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def volume(self) -> VolumeConfig:
-        """A new volume of ours."""
+        """Create a volume of the drive."""
         return self.run(self._volume())
 
     def credential(self) -> StoreConfig:
-        """A new prefix in the object store, and keys that open only it."""
+        """Create a prefix in the object store, and keys for only that prefix."""
         return self.run(self._credential())
 
     def whole_bucket(self) -> StoreConfig:
-        """The administrator's keys, which open all of it."""
+        """Return the administrator's keys, which open the whole bucket."""
         at = self._endpoint
         assert at is not None
         return StoreConfig(at.url, at.bucket, "", at.region, at.access_key, at.secret.reveal())
 
     def database(self, name: str, statements: Sequence[str] = ()) -> str:
-        """A new role with a database for a peer, after the statements; `postgres://...`."""
+        """Create a role and a database, and execute `statements` there; return `postgres://...`."""
         return self.run(self._database(name, statements))
 
     def database_pids(self) -> list[int]:
-        """The processes of PostgreSQL."""
+        """Return the pids of PostgreSQL."""
         return processes_in(self._postgres.data, "postgres")
 
     def close(self) -> None:
-        """Stops both servers."""
+        """Stop both servers."""
         self.run(self._stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     async def start(self) -> None:
-        """Starts both servers, with the catalogue of ours."""
+        """Start both servers, and prepare the database for volumes."""
         self._address = await _listen_on_loopback(self._postgres)
         self._endpoint = await self._objects.start()
         self._provisioner = Provisioner(self._postgres.dsn())
@@ -115,7 +114,7 @@ class Stores:
 
 @contextlib.contextmanager
 def stores(directory: Path) -> Iterator[Stores]:
-    """Starts both, and stops both afterwards."""
+    """Run both servers while the context lasts."""
     made = Stores(directory)
     try:
         made.run(made.start())
@@ -125,7 +124,7 @@ def stores(directory: Path) -> Iterator[Stores]:
 
 
 async def _listen_on_loopback(postgres: EmbeddedPostgres) -> str:
-    """Starts the cluster so that it also listens on 127.0.0.1; gives `host:port`."""
+    """Start the cluster so that it also listens on 127.0.0.1; return `host:port`."""
     dsn = await postgres.start()
     await _execute(dsn, "ALTER SYSTEM SET listen_addresses = '127.0.0.1'")
     await postgres.stop()

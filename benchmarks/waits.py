@@ -1,8 +1,8 @@
-"""Our mount process with a record of each request: `python -m benchmarks.waits FILE ARGUMENT...`.
+"""Runs our mount process and records each request: `python -m benchmarks.waits FILE ARGUMENT...`.
 
-The arguments are those of `box_guest.mount`. FILE gets a line of JSON for each request: its name,
-the process that asked, when it began and ended (CLOCK_MONOTONIC, seconds), and what it waited for
-(`Waits`). Requests of a listing name no process. Work to take back a lease has a line of its own.
+The arguments are those of `box_guest.mount`. FILE receives a line of JSON per request: its name,
+the calling process, its start and end (seconds of CLOCK_MONOTONIC), and its waits (`Waits`).
+Requests of a directory listing have no process. The recall of a lease has its own line.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ if TYPE_CHECKING:
     Method: TypeAlias = Callable[..., Coroutine[object, object, object]]
 
 Waits: TypeAlias = defaultdict[str, float]
-"""Seconds by cause: `database NAME`, the round trips of a statement; `change NAME`, a change with
-all its repetitions while other sessions give their leases back."""
+"""Seconds by cause.
+
+`database NAME` is the time of a statement's round trips. `change NAME` is the time of a change,
+including its retries while other sessions return their leases.
+"""
 
 _waits: contextvars.ContextVar[Waits | None] = contextvars.ContextVar("waits", default=None)
 
 
 def record(lines: TextIO) -> None:
-    """Puts clocks around what the mount process does."""
+    """Install timers around the methods of the mount process."""
 
     def timed(owner: type, method: str, name: str) -> None:
         call: Method = getattr(owner, method)
@@ -67,7 +70,7 @@ def record(lines: TextIO) -> None:
 
 
 def _add(owner: type, method: str, cause: Callable[[tuple[object, ...]], str]) -> None:
-    """Adds the time of each call of a method to the waits of its request."""
+    """Add the time of each call of a method to the waits of its request."""
     call: Method = getattr(owner, method)
 
     @functools.wraps(call)

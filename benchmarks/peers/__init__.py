@@ -1,1 +1,1 @@
-"""Who is measured: each can mount its volume, drop its caches, and unmount."""
+"""The measured file systems. Each can mount its volume, drop its caches, and unmount."""

@@ -1,4 +1,4 @@
-"""s3fs and rclone, from Debian: buckets as they are, without a metadata server."""
+"""s3fs and rclone from Debian: file systems on a bucket, without a metadata server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from wrkfs.config import StoreConfig
 
 SKIPS = frozenset({"untar", "rm_rf", "git_clone_status", "pip_install"})
-"""Nobody unpacks thousands of files there: each costs several requests."""
+"""Works with thousands of files, which need several requests per file here."""
 
 
 def _installed(program: str) -> str:
@@ -25,7 +25,7 @@ def _installed(program: str) -> str:
 
 
 class S3fs(Mounted):
-    """s3fs with its defaults; it asks for the whole bucket at its start, so it gets it."""
+    """s3fs with its defaults. It checks the whole bucket at its start, so it gets access to it."""
 
     skips = SKIPS
 
@@ -46,9 +46,9 @@ class S3fs(Mounted):
 
 
 class Rclone(Mounted):
-    """rclone mount; it needs its cache of writes, without which it cannot write in the middle.
+    """rclone mount with a write cache, without which it cannot write in the middle of a file.
 
-    What is written is stored at close, not later; fsync stores nothing, whatever it answers.
+    It stores a file at close. fsync succeeds but stores nothing.
     """
 
     skips = SKIPS

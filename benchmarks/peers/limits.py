@@ -1,4 +1,4 @@
-"""What cannot be beaten: libfuse's C example on the local disk, and the local disk itself."""
+"""Upper limits of any mount: libfuse's C example on the local disk, and the local disk itself."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SOURCE = Path("/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c")
 
 
 class Passthrough(Mounted):
-    """libfuse's `passthrough_ll`: what FUSE costs when the filesystem behind it costs nothing.
+    """libfuse's `passthrough_ll`: the cost of FUSE alone.
 
-    A remount makes the kernel cold, not the disk below.
+    A remount drops the caches of the mount, but not those of the disk below.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -43,7 +43,7 @@ class Passthrough(Mounted):
             raise NotHere(f"gcc: {done.stderr.decode(errors='replace')[-LAST_WORDS:]}")
 
     def command(self) -> Sequence[str]:
-        """See Mounted."""
+        """Return the command of the mount."""
         options = f"source={self._below},cache=always,allow_other"
         return [str(self._program), "-f", "-o", options, str(self.path)]
 
@@ -52,7 +52,7 @@ class Disk(Directory):
     """A directory of the local disk."""
 
     skips = frozenset({"stat_cold", "open_read_4k_cold", "readdir_1000", "seq_read_cold"})
-    """Dropping its caches would chill the stores of all the others."""
+    """Works with cold caches. Dropping the disk's caches would affect the stores of all peers."""
 
     def __init__(self, directory: Path) -> None:
         path = directory / "disk"
@@ -61,11 +61,11 @@ class Disk(Directory):
         self.name = "disk"
 
     def mount(self) -> None:
-        """It is there."""
+        """Do nothing: the directory exists."""
 
     def unmount(self) -> None:
-        """It stays."""
+        """Do nothing: the directory stays."""
 
     def drop_caches(self) -> None:
-        """See `skips`."""
+        """Raise WorkloadFailed, because its caches are those of the stores."""
         raise WorkloadFailed("the caches of the disk are those of the stores")

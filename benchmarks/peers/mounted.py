@@ -17,19 +17,19 @@ MOUNT_TIMEOUT = 60.0
 UNMOUNT_TIMEOUT = 30.0
 POLL = 0.02
 LAST_WORDS = 300
-"""Characters of a log that an error tells."""
+"""Characters of a log that an error quotes."""
 BARE = {"PATH": os.defpath, "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
-"""The environment of programs: nobody's settings."""
+"""The environment of programs, without settings of a user."""
 
 
 class NotHere(Exception):
-    """A peer cannot be had on this machine."""
+    """A peer is not available on this machine."""
 
 
 class Mounted:
-    """Mounts at `path`; `drop_caches` remounts: neither the kernel nor the program keeps a cache.
+    """Mounts at `path`. `drop_caches` remounts, so that neither kernel nor program has a cache.
 
-    What a program keeps on disk from one mount to the next is removed by `before_mount`.
+    `before_mount` removes data that a program stores on disk between mounts.
     """
 
     name: str
@@ -43,18 +43,18 @@ class Mounted:
         self._process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:
-        """What is started; ends when it is unmounted."""
+        """Return the command. The program ends when it is unmounted."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """What it needs there beside the least."""
+        """Return additional environment variables."""
         return {}
 
     def before_mount(self) -> None:
-        """Clears what would make it warm."""
+        """Remove caches on disk."""
 
     def mount(self) -> None:
-        """Starts the program and waits until it serves. WorkFailed."""
+        """Start the program and wait until it has mounted. Raises WorkloadFailed."""
         self.before_mount()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -72,13 +72,13 @@ class Mounted:
             time.sleep(POLL)
 
     def end(self, _process: subprocess.Popen[bytes]) -> None:
-        """Asks for the end. What it has not written yet it writes now."""
-        # After a work that failed a file may still be open there.
+        """Ask the program to write everything and to end."""
+        # After a failed work, a file may still be open in the mount.
         if not self._umount() and self.is_there():
             self._umount("-l")
 
     def unmount(self) -> None:
-        """Ends the program, by force where it does not obey; leaves no mount behind."""
+        """End the program, and kill it after a time limit. Leaves no mount behind."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -96,16 +96,16 @@ class Mounted:
         return done.returncode == 0
 
     def is_there(self) -> bool:
-        """Whether it is mounted, served or not."""
+        """Return whether it is mounted, even if its program is dead."""
         with Path("/proc/self/mountinfo").open() as lines:
             return any(line.split()[4] == str(self.path) for line in lines)
 
     def check(self) -> None:
-        """See Target."""
+        """Raise WorkloadFailed if the mount does not work."""
         if self._process is None or self._process.poll() is not None or not self.is_there():
             raise WorkloadFailed(f"{self.name} is not mounted")
 
     def drop_caches(self) -> None:
-        """See Target."""
+        """Remount, to drop all caches."""
         self.unmount()
         self.mount()

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 OPTIONS: tuple[str, ...] = ()
-"""How our mount is started beside where and on what."""
+"""Additional options of our mount."""
 
 
 class Ours(Mounted):
-    """One mount of a volume; a volume may have several."""
+    """A mount of a volume. A volume may have several."""
 
     def __init__(self, volume: VolumeConfig, directory: Path, name: str = "ours") -> None:
         super().__init__(directory, name)
@@ -28,10 +28,10 @@ class Ours(Mounted):
         self._credentials.write_text(volume.to_json(), encoding="utf-8")
 
     def command(self) -> Sequence[str]:
-        """See Mounted."""
+        """Return the command of the mount."""
         module = [sys.executable, "-m", "box_guest.mount"]
         return [*module, *OPTIONS, "--credentials", str(self._credentials), str(self.path)]
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGTERM flushes and unmounts."""
+        """Send SIGTERM: the mount process flushes and unmounts."""
         process.terminate()

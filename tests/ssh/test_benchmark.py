@@ -55,5 +55,10 @@ async def test_the_front_door_is_compared_with_sshd(tmp_path: Path) -> None:
         assert all(value > 0 for value in one.values())
     assert abs(connect["ratio"]["p50"] - connect["p50"] / connect["sshd"]["p50"]) < 0.01
     table = (tmp_path / "ssh.md").read_text()
-    for row in ("scp to it, MB/s", "3 at once, s", "| scp from it | daemon |", "sftp get | sshd"):
+    for row in (
+        "scp upload, MB/s",
+        "3 parallel clients, s",
+        "| scp download | daemon |",
+        "sftp get | sshd",
+    ):
         assert row in table
