@@ -52,23 +52,23 @@ class S3Target:
     async def put(self, name: str, file: BinaryIO) -> None:
         """Store an archive, and check the length that the store reports."""
         size = os.fstat(file.fileno()).st_size
-        where = {"Bucket": self._bucket, "Key": self._prefix + name}
+        location = {"Bucket": self._bucket, "Key": self._prefix + name}
         if size <= self._part:
             async with self._client("write to") as client:
-                await client.put_object(**where, Body=file)
+                await client.put_object(**location, Body=file)
         else:
-            await self._put_parts(where, file)
+            await self._put_parts(location, file)
         async with self._client("look at") as client:
-            head = await client.head_object(**where)
+            head = await client.head_object(**location)
         stored = head["ContentLength"]
         if stored != size:
             raise Unavailable(f"{self.url} stored {stored} of {size} bytes of {name}; try again")
 
-    async def _put_parts(self, where: dict[str, str], file: BinaryIO) -> None:
+    async def _put_parts(self, location: dict[str, str], file: BinaryIO) -> None:
         """Upload in parts. A failure aborts the upload, so that no part remains in the store."""
         async with self._client("write to") as client:
-            answer = await client.create_multipart_upload(**where)
-            upload = where | {"UploadId": answer["UploadId"]}
+            answer = await client.create_multipart_upload(**location)
+            upload = location | {"UploadId": answer["UploadId"]}
             parts: list[dict[str, object]] = []
             try:
                 while data := file.read(self._part):

@@ -143,18 +143,18 @@ def archive_names(names: Iterable[str]) -> list[str]:
     return sorted((name for name in names if NAME.fullmatch(name)), key=_date)
 
 
-def newest(names: list[str], where: str) -> str:
+def newest(names: list[str], place: str) -> str:
     """Return the archive to restore if the user names none.
 
     Raises NotFound without archives, and Conflict if they belong to several services.
     """
     if not names:
-        raise NotFound(f"there is no backup in {where}")
+        raise NotFound(f"there is no backup in {place}")
     instances = sorted({name.split("-")[1] for name in names})
     if len(instances) > 1:
         raise Conflict(
-            f"{where} holds backups of several services ({', '.join(instances)}): "
-            f"give the one to restore, for example --from {where}/{names[-1]}"
+            f"{place} holds backups of several services ({', '.join(instances)}): "
+            f"give the one to restore, for example --from {place}/{names[-1]}"
         )
     return names[-1]
 

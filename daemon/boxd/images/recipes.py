@@ -135,30 +135,30 @@ def _merge(text: str, own: str, table: str, keys: set[str]) -> dict[str, Any]:
 
 
 def _image(name: str, raw: object) -> dict[str, Any]:
-    where = f"image {name!r}"
-    entry = _entry(name, raw, where, {"description", "packages", "programs"}, {"base"})
-    _text(entry, where)
-    _matching(_BASE, entry.get("base", "none"), f"{where}: base")
+    context = f"image {name!r}"
+    entry = _entry(name, raw, context, {"description", "packages", "programs"}, {"base"})
+    _text(entry, context)
+    _matching(_BASE, entry.get("base", "none"), f"{context}: base")
     for key, pattern in (("packages", _PACKAGE), ("programs", _PROGRAM)):
         if not isinstance(entry[key], list):
-            raise ValueError(f"{where}: {key!r} must be a list of names")
+            raise ValueError(f"{context}: {key!r} must be a list of names")
         for word in entry[key]:
-            _matching(pattern, word, f"{where}: {key}")
+            _matching(pattern, word, f"{context}: {key}")
     return entry
 
 
 def _flavor(name: str, raw: object) -> Flavor:
-    where = f"flavor {name!r}"
+    context = f"flavor {name!r}"
     numbers = {"cpus": 0.01, "mem_mb": MIN_MEM_MB, "disk_mb": 0, "pids": MIN_PIDS}
-    entry = _entry(name, raw, where, {"description", *numbers}, set())
-    _text(entry, where)
+    entry = _entry(name, raw, context, {"description", *numbers}, set())
+    _text(entry, context)
     for key, minimum in numbers.items():
         types = (int, float) if key == "cpus" else (int,)
         value = entry[key]
         if type(value) not in types or not minimum <= value < 2**31:
             kind = "a number" if key == "cpus" else "an integer"
             raise ValueError(
-                f"{where}: {key!r} must be {kind} of at least {minimum}, not {value!r}"
+                f"{context}: {key!r} must be {kind} of at least {minimum}, not {value!r}"
             )
     cpus = float(entry["cpus"])
     return Flavor(
@@ -167,32 +167,32 @@ def _flavor(name: str, raw: object) -> Flavor:
 
 
 def _entry(
-    name: str, raw: object, where: str, required: set[str], optional: set[str]
+    name: str, raw: object, context: str, required: set[str], optional: set[str]
 ) -> dict[str, Any]:
     try:
         if parse_name(name) != name:
-            raise ValueError(f"{where}: the name must be in lower case")
+            raise ValueError(f"{context}: the name must be in lower case")
     except BadName as error:
         raise ValueError(str(error)) from None
     if not isinstance(raw, dict):
-        raise ValueError(f"{where} must be a table")
+        raise ValueError(f"{context} must be a table")
     for key in sorted(required - raw.keys()):
-        raise ValueError(f"{where}: {key!r} is missing")
+        raise ValueError(f"{context}: {key!r} is missing")
     for key in sorted(raw.keys() - required - optional):
-        raise ValueError(f"{where}: unknown key {key!r}; known: {_listed(required | optional)}")
+        raise ValueError(f"{context}: unknown key {key!r}; known: {_listed(required | optional)}")
     return raw
 
 
-def _text(entry: dict[str, Any], where: str) -> None:
+def _text(entry: dict[str, Any], context: str) -> None:
     text = entry["description"]
     if not isinstance(text, str) or not text.isprintable() or len(text) > MAX_DESCRIPTION:
         limit = f"at most {MAX_DESCRIPTION} characters"
-        raise ValueError(f"{where}: 'description' must be one line of {limit}")
+        raise ValueError(f"{context}: 'description' must be one line of {limit}")
 
 
-def _matching(pattern: re.Pattern[str], word: object, what: str) -> None:
+def _matching(pattern: re.Pattern[str], word: object, label: str) -> None:
     if not isinstance(word, str) or pattern.fullmatch(word) is None:
-        raise ValueError(f"{what}: {shown(str(word))} is not a valid name")
+        raise ValueError(f"{label}: {shown(str(word))} is not a valid name")
 
 
 def _lineage(name: str, entries: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
@@ -208,10 +208,10 @@ def _lineage(name: str, entries: dict[str, dict[str, Any]]) -> list[dict[str, An
     return lineage
 
 
-def _default(data: dict[str, Any], entries: dict[str, Any], what: str) -> str:
+def _default(data: dict[str, Any], entries: dict[str, Any], label: str) -> str:
     default = data["default"]
     if not isinstance(default, str) or default not in entries:
-        raise ValueError(f"the default {what} {default!r} is not in the catalog")
+        raise ValueError(f"the default {label} {default!r} is not in the catalog")
     return default
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
     from boxd.workspaces.credentials import CredentialIssuer
-    from boxd.workspaces.host_drives import Workspace
+    from boxd.workspaces.host_drives import DriveKey
     from boxd.workspaces.seal import Sealer
     from wrkfs.config import VolumeConfig
 
@@ -135,7 +135,7 @@ class BoxDrives:
             if prefix in prefixes and access_key not in used_keys:
                 await self._issuer.revoke(access_key)
 
-    def workspace_of(self, volume_id: str) -> Workspace | None:
+    def workspace_of(self, volume_id: str) -> DriveKey | None:
         """Return None, because boxes do not use mounts of the host."""
         del volume_id
         return None
@@ -217,7 +217,7 @@ class BoxDrives:
         """Do nothing: the host has no mounts of volumes, and those in boxes end with the boxes."""
         del owner, workspace, volume_id
 
-    async def release_unused(self, wanted: set[Workspace]) -> None:
+    async def release_unused(self, wanted: set[DriveKey]) -> None:
         """End the grants of boxes that are not running. Call it after adoption."""
         del wanted
         for box_id in list(self._grants):

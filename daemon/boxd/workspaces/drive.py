@@ -62,7 +62,7 @@ OPEN_TRIES = 50
 CHANGE_TRIES = 50
 """How often a condition is checked again after a concurrent change."""
 SECOND = 1_000_000_000
-_ROOT_STAYS = "the root of the drive cannot be removed; remove what is in it"
+_ROOT_STAYS = "the root of the drive cannot be removed; remove its content instead"
 PATIENCE = 80.0
 """Seconds for one step of an operation on the drive.
 
@@ -142,7 +142,7 @@ class Condition:
     absent: bool = False
     unchanged_since: int | None = None
 
-    def check(self, present: Attr | None, what: str) -> None:
+    def check(self, present: Attr | None, label: str) -> None:
         """Raise PreconditionFailed if the condition does not hold for the attributes `present`."""
         tag = None if present is None else entity_tag(present)
         since = self.unchanged_since if self.match is None else None
@@ -154,7 +154,7 @@ class Condition:
         )
         if failed:
             state = "nothing is there" if tag is None else f"its tag is {tag}"
-            raise PreconditionFailed(f"{what}: the precondition does not hold; {state}")
+            raise PreconditionFailed(f"{label}: the precondition does not hold; {state}")
 
     def pin(self, present: Attr | None) -> Pin:
         """Return the state that must be unchanged when the change happens."""
@@ -272,13 +272,13 @@ class Drive:
         A file is open while the context lasts. Raises NotFound, also if a parent is a file, or if
         the path is neither a file nor a directory.
         """
-        what = _what(path)
-        async with self._step(what, missing=True):
-            target = await self._open(path, what)
+        label = _label(path)
+        async with self._step(label, missing=True):
+            target = await self._open(path, label)
         if isinstance(target, Directory):
             yield target
             return
-        async with self._closing(target, what):
+        async with self._closing(target, label):
             yield OpenFile(target, self._patience)
 
     async def put(
@@ -291,20 +291,20 @@ class Drive:
         created. Raises PreconditionFailed, and Conflict if the path is a directory or a parent is a
         file.
         """
-        what = _what(path)
-        async with self._step(what):
+        label = _label(path)
+        async with self._step(label):
             before = await self._target(path)
             if before is not None and not before.is_file:
-                raise Conflict(f"{what} is there and is not a file")
-            condition.check(before, what)
+                raise Conflict(f"{label} is there and is not a file")
+            condition.check(before, label)
             handle = await self._fs.create_unlinked(FILE_MODE, BOX_ROOT)
-        async with self._closing(handle, what):
+        async with self._closing(handle, label):
             size = 0
             async with aclosing(_UPLOADS.blocks(body)) as pieces:
                 async for data in pieces:
-                    async with self._step(what):
+                    async with self._step(label):
                         size += await handle.write(size, data)
-            async with self._step(what):
+            async with self._step(label):
                 await handle.fsync()
                 # The file has no name yet, so the tag cannot include a write of another client.
                 attr = await self._fs.getattr(handle.ino)
@@ -317,7 +317,7 @@ class Drive:
         Raises Conflict if a file is in the path.
         """
         since = self._fs.losses
-        async with self._step(_what(path)):
+        async with self._step(_label(path)):
             created = await self._make_directories(paths.split(path))
             await self._fs.sync(since)
         return created
@@ -328,9 +328,9 @@ class Drive:
         Removes exactly the version that the condition accepted. Raises NotFound,
         PreconditionFailed, and BadRequest for the root.
         """
-        what = _what(path)
+        label = _label(path)
         since = self._fs.losses
-        async with self._step(what, missing=True):
+        async with self._step(label, missing=True):
             for _ in range(CHANGE_TRIES):
                 entry = await paths.resolve(self._fs, path, follow=False)
                 if not entry.name:
@@ -338,8 +338,8 @@ class Drive:
                 if entry.attr is None:
                     raise drive_errors.NotFound
                 if path.endswith(b"/") and not entry.attr.is_dir:
-                    raise NotFound(f"{what} is not a directory")
-                condition.check(entry.attr, what)
+                    raise NotFound(f"{label} is not a directory")
+                condition.check(entry.attr, label)
                 version = condition.pin(entry.attr).version
                 try:
                     await self._fs.remove_tree(entry.parent, entry.name, if_version=version)
@@ -347,17 +347,17 @@ class Drive:
                     continue
                 await self._fs.sync(since)
                 return
-            raise PreconditionFailed(f"{what} changes all the time; try again")
+            raise PreconditionFailed(f"{label} changes all the time; try again")
 
-    def _step(self, what: str, *, missing: bool = False) -> AbstractAsyncContextManager[None]:
-        return step(what, self._patience, missing=missing)
+    def _step(self, label: str, *, missing: bool = False) -> AbstractAsyncContextManager[None]:
+        return step(label, self._patience, missing=missing)
 
     @asynccontextmanager
-    async def _closing(self, handle: FileHandle, what: str) -> AsyncIterator[None]:
+    async def _closing(self, handle: FileHandle, label: str) -> AsyncIterator[None]:
         """Close a handle after the body; in the background if the body fails."""
         async with self._unless_failed(handle):
             yield
-        async with self._step(what):
+        async with self._step(label):
             await handle.close()
 
     @asynccontextmanager
@@ -375,7 +375,7 @@ class Drive:
             raise drive_errors.NotFound
         return entry.attr
 
-    async def _open(self, path: bytes, what: str) -> FileHandle | Directory:
+    async def _open(self, path: bytes, label: str) -> FileHandle | Directory:
         # If the name is replaced between lookup and open, the old file may be gone. Then the loop
         # looks the path up again.
         for _ in range(OPEN_TRIES):
@@ -383,7 +383,7 @@ class Drive:
             if attr.is_dir:
                 return Directory(attr.ino)
             if not attr.is_file:
-                raise NotFound(f"{what} is neither a file nor a directory")
+                raise NotFound(f"{label} is neither a file nor a directory")
             try:
                 handle = await self._fs.open_snapshot(attr.ino)
             except (drive_errors.NotFound, drive_errors.Stale):
@@ -394,7 +394,7 @@ class Drive:
                 if await self._fs.make_durable():
                     return handle
             await handle.close()
-        raise Unavailable(f"{what} is being replaced all the time; try again")
+        raise Unavailable(f"{label} is being replaced all the time; try again")
 
     async def _target(self, path: bytes) -> Attr | None:
         """Return the file that a put would replace; None if it or a parent is missing."""
@@ -410,14 +410,14 @@ class Drive:
 
         Checks again after a concurrent change, which the condition may allow.
         """
-        what = _what(path)
+        label = _label(path)
         for _ in range(CHANGE_TRIES):
             try:
                 return await self._publish(path, ino, condition.pin(before))
             except drive_errors.PreconditionFailed:
                 before = await self._target(path)
-                condition.check(before, what)
-        raise PreconditionFailed(f"{what} changes all the time; try again")
+                condition.check(before, label)
+        raise PreconditionFailed(f"{label} changes all the time; try again")
 
     async def _publish(self, path: bytes, ino: Ino, pin: Pin) -> bool:
         """Give the written file its name; create missing parents."""
@@ -479,11 +479,11 @@ class NoDrive(Drive):
     @asynccontextmanager
     async def at(self, path: bytes) -> AsyncIterator[OpenFile | Directory]:
         """Yield the root. Raises NotFound for other paths."""
-        what = _what(path)
-        with translated(what):
+        label = _label(path)
+        with translated(label):
             segments = paths.split(path)
         if segments:
-            raise NotFound(f"{what}: nothing is there")
+            raise NotFound(f"{label}: nothing is there")
         yield Directory(ROOT_INO)
 
     async def delete(self, path: bytes, condition: Condition) -> None:
@@ -514,21 +514,21 @@ async def _close(handle: FileHandle) -> None:
 
 
 @asynccontextmanager
-async def step(what: str, patience: float, *, missing: bool = False) -> AsyncIterator[None]:
+async def step(label: str, patience: float, *, missing: bool = False) -> AsyncIterator[None]:
     """Like `translated`, and raise Unavailable if the body takes longer than `patience` seconds."""
     try:
         async with asyncio.timeout(patience):
-            with translated(what, missing=missing):
+            with translated(label, missing=missing):
                 yield
     except TimeoutError as error:
         raise Unavailable(
-            f"{what}: the drive did not finish within {patience:g} s; check the result before you "
+            f"{label}: the drive did not finish within {patience:g} s; check the result before you "
             "try again"
         ) from error
 
 
 @contextmanager
-def translated(what: str, *, missing: bool = False) -> Iterator[None]:
+def translated(label: str, *, missing: bool = False) -> Iterator[None]:
     """Turn errors of the drive into errors of the service.
 
     With `missing`, a file as parent becomes NotFound.
@@ -537,13 +537,13 @@ def translated(what: str, *, missing: bool = False) -> Iterator[None]:
         yield
     except drive_errors.WrkfsError as error:
         if missing and isinstance(error, drive_errors.NotDirectory):
-            raise NotFound(f"{what} does not exist: a file is in its path") from error
+            raise NotFound(f"{label} does not exist: a file is in its path") from error
         for kind, translation in _STATUS:
             if isinstance(error, kind):
-                raise translation(f"{what}: {error}") from error
+                raise translation(f"{label}: {error}") from error
         raise
 
 
-def _what(path: bytes) -> str:
+def _label(path: bytes) -> str:
     """Return a path for an error."""
     return shown("/" + path.strip(b"/").decode("utf-8", "surrogateescape"))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LINGER = 300.0
 """Seconds that a mount stays after its last box stopped, so that the next box starts quickly."""
 
-Workspace = tuple[str, str | None]
+DriveKey = tuple[str, str | None]
 """Owner and workspace (None: the default one)."""
 
 _log = logging.getLogger(__name__)
@@ -68,12 +68,12 @@ class HostDrives:
         self._volumes = volumes
         self._mounts = mounts
         self._backend = backend
-        self._workspaces: dict[str, Workspace] = {}
-        self._users: dict[Workspace, set[str]] = {}
-        self._lingering: dict[Workspace, asyncio.Task[None]] = {}
+        self._workspaces: dict[str, DriveKey] = {}
+        self._users: dict[DriveKey, set[str]] = {}
+        self._lingering: dict[DriveKey, asyncio.Task[None]] = {}
         self._timers = BackgroundTasks()
 
-    def workspace_of(self, volume_id: str) -> Workspace | None:
+    def workspace_of(self, volume_id: str) -> DriveKey | None:
         """Return the workspace of a volume; None before its first use by this daemon."""
         return self._workspaces.get(volume_id)
 
@@ -86,14 +86,14 @@ class HostDrives:
 
         A failure does not change whether the box counts as a user of the mount.
         """
-        place = (box.owner, box.workspace)
+        key = (box.owner, box.workspace)
         try:
-            path = await self._mounted(place)
+            path = await self._mounted(key)
             await self._backend.attach_drive(box.id, path)
         except BaseException:
-            self._linger(place)
+            self._linger(key)
             raise
-        self._users.setdefault(place, set()).add(box.id)
+        self._users.setdefault(key, set()).add(box.id)
 
     def use(self, box: Box) -> None:
         """Count the resumed box, whose memory contains the mount, as a user of it again."""
@@ -110,19 +110,19 @@ class HostDrives:
 
     async def forget(self, box: Box) -> None:
         """Stop counting the box as a user. A mount without users ends after LINGER."""
-        place = (box.owner, box.workspace)
-        users = self._users.get(place, set())
+        key = (box.owner, box.workspace)
+        users = self._users.get(key, set())
         users.discard(box.id)
         if not users:
-            self._users.pop(place, None)
-        self._linger(place)
+            self._users.pop(key, None)
+        self._linger(key)
 
-    async def release_unused(self, wanted: set[Workspace]) -> None:
+    async def release_unused(self, wanted: set[DriveKey]) -> None:
         """End the mounts of all other workspaces than these. Call it before boxes start.
 
         Raises Unavailable if the volumes cannot be read; then all mounts stay.
         """
-        volumes = [await self._volumes.find(*place) for place in wanted]
+        volumes = [await self._volumes.find(*key) for key in wanted]
         used_ids = {config.volume for config in volumes if config is not None}
         for volume_id in self._mounts.present():
             if volume_id not in used_ids:
@@ -130,10 +130,10 @@ class HostDrives:
 
     async def retire(self, owner: str, workspace: str | None, volume_id: str) -> None:
         """End the mount of a volume on this host. Raises Conflict while a box uses it."""
-        place = (owner, workspace)
-        if self._users.get(place):
+        key = (owner, workspace)
+        if self._users.get(key):
             raise Conflict("a box still uses the drive; try again")
-        timer = self._lingering.pop(place, None)
+        timer = self._lingering.pop(key, None)
         if timer is not None:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
@@ -143,18 +143,18 @@ class HostDrives:
 
     async def info(self, box: Box) -> dict[str, object]:
         """Return the facts that `box-guest workspace info` shows."""
-        place = (box.owner, box.workspace)
-        attached = box.id in self._users.get(place, ())
+        key = (box.owner, box.workspace)
+        attached = box.id in self._users.get(key, ())
         health: dict[str, object] = {}
         for volume_id, owner_workspace in self._workspaces.items():
-            if attached and owner_workspace == place:
+            if attached and owner_workspace == key:
                 health = await self._mounts.health(volume_id)
                 break
         return {
             "mounted": attached,
             "path": "/wrk",
             "workspace": box.workspace or "(default)",
-            "boxes": len(self._users.get(place, ())),
+            "boxes": len(self._users.get(key, ())),
             **health,
         }
 
@@ -163,29 +163,29 @@ class HostDrives:
         await self._timers.close()
         self._lingering.clear()
 
-    async def _mounted(self, place: Workspace) -> Path:
-        timer = self._lingering.pop(place, None)
+    async def _mounted(self, key: DriveKey) -> Path:
+        timer = self._lingering.pop(key, None)
         if timer is not None:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
-        config = await self._volumes.ensure(*place)
-        self._workspaces[config.volume] = place
+        config = await self._volumes.ensure(*key)
+        self._workspaces[config.volume] = key
         return await self._mounts.ensure(config)
 
-    def _linger(self, place: Workspace) -> None:
+    def _linger(self, key: DriveKey) -> None:
         """Start the timer that ends a mount without users."""
-        if place not in self._users and place not in self._lingering:
-            self._lingering[place] = self._timers.start(self._release(place), name="idle mount")
+        if key not in self._users and key not in self._lingering:
+            self._lingering[key] = self._timers.start(self._release(key), name="idle mount")
 
-    async def _release(self, place: Workspace) -> None:
+    async def _release(self, key: DriveKey) -> None:
         try:
             await asyncio.sleep(LINGER)
             for volume_id, owner_workspace in list(self._workspaces.items()):
-                if owner_workspace == place and place not in self._users:
+                if owner_workspace == key and key not in self._users:
                     await self._end(volume_id)
         finally:
-            if self._lingering.get(place) is asyncio.current_task():
-                del self._lingering[place]
+            if self._lingering.get(key) is asyncio.current_task():
+                del self._lingering[key]
 
     async def _end(self, volume_id: str) -> None:
         try:

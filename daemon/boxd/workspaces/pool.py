@@ -47,7 +47,7 @@ SHARE = 4
 MAX_OWNER = 8
 """Most open Filesystems of one owner, so that no owner locks out the others."""
 
-Place = tuple[str, str | None]
+DriveKey = tuple[str, str | None]
 """Owner and workspace (None: the default one)."""
 
 _log = logging.getLogger(__name__)
@@ -100,9 +100,9 @@ class DrivePool:
         self._idle = idle
         self._max_open = most_open(_host_memory()) if max_open is None else max_open
         self._pace = pace
-        self._open: dict[Place, PoolEntry] = {}
-        self._connecting: list[Place] = []
-        self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+        self._open: dict[DriveKey, PoolEntry] = {}
+        self._connecting: list[DriveKey] = []
+        self._locks: WeakValueDictionary[DriveKey, asyncio.Lock] = WeakValueDictionary()
         self._timer = BackgroundTasks()
 
     @asynccontextmanager
@@ -126,21 +126,21 @@ class DrivePool:
 
     async def drop(self, owner: str, workspace: str | None) -> None:
         """Close the Filesystem of a drive, if it is open. Raises Conflict while it is in use."""
-        place = (owner, workspace)
-        async with self._locks.setdefault(place, asyncio.Lock()):
-            entry = self._open.get(place)
+        key = (owner, workspace)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            entry = self._open.get(key)
             if entry is not None and entry.users:
                 raise Conflict("the drive is in use over HTTP; try again")
             if entry is not None:
-                del self._open[place]
+                del self._open[key]
                 await _close(entry)
 
     async def close_idle(self) -> None:
         """Close the Filesystems that were idle for longer than the limit."""
         limit = self._clock.monotonic() - self._idle
-        for place, entry in list(self._open.items()):
+        for key, entry in list(self._open.items()):
             if entry.last_use <= limit:
-                await self._close_unused(place, entry)
+                await self._close_unused(key, entry)
 
     async def close(self) -> None:
         """Commit the dirty data of all Filesystems, and close them."""
@@ -149,17 +149,17 @@ class DrivePool:
         self._open.clear()
         await asyncio.gather(*(entry.fs.close() for entry in entries))
 
-    async def _acquire(self, place: Place, create: bool) -> PoolEntry | None:
-        async with self._locks.setdefault(place, asyncio.Lock()):
-            entry = self._open.get(place)
+    async def _acquire(self, key: DriveKey, create: bool) -> PoolEntry | None:
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            entry = self._open.get(key)
             if entry is None:
-                config = await self._volumes.find(*place)
+                config = await self._volumes.find(*key)
                 if config is None:
                     if not create:
                         return None
-                    config = await self._volumes.ensure(*place)
-                await self._make_room(place[0])
-                entry = self._open[place] = PoolEntry(await self._connect(place, config), 0, 0.0)
+                    config = await self._volumes.ensure(*key)
+                await self._make_room(key[0])
+                entry = self._open[key] = PoolEntry(await self._connect(key, config), 0, 0.0)
                 if not self._timer:
                     self._timer.start(self._close_idle_periodically(), name="idle drives")
             entry.users += 1
@@ -180,24 +180,24 @@ class DrivePool:
 
     def _count(self, owner: str | None = None) -> int:
         """Return the number of Filesystems (of this owner) that are open or being opened."""
-        places = [*self._open, *self._connecting]
-        return sum(owner is None or place[0] == owner for place in places)
+        keys = [*self._open, *self._connecting]
+        return sum(owner is None or key[0] == owner for key in keys)
 
     async def _close_oldest(self, owner: str | None = None) -> bool:
         """Close the longest idle one; return False if all (of this owner) are in use."""
         unused = [
-            (entry.last_use, place)
-            for place, entry in self._open.items()
-            if entry.users == 0 and (owner is None or place[0] == owner)
+            (entry.last_use, key)
+            for key, entry in self._open.items()
+            if entry.users == 0 and (owner is None or key[0] == owner)
         ]
         if not unused:
             return False
-        _, place = min(unused, key=lambda item: item[0])
-        await _close(self._open.pop(place))
+        _, key = min(unused, key=lambda item: item[0])
+        await _close(self._open.pop(key))
         return True
 
-    async def _connect(self, place: Place, config: VolumeConfig) -> Filesystem:
-        self._connecting.append(place)
+    async def _connect(self, key: DriveKey, config: VolumeConfig) -> Filesystem:
+        self._connecting.append(key)
         try:
             fs = await Filesystem.connect(config, kind=KIND, limits=LIMITS)
             background.start(fs, self._pace)
@@ -205,12 +205,12 @@ class DrivePool:
         except drive_errors.StorageError as error:
             raise Unavailable(f"the drive does not answer: {error}") from error
         finally:
-            self._connecting.remove(place)
+            self._connecting.remove(key)
 
-    async def _close_unused(self, place: Place, entry: PoolEntry) -> None:
-        async with self._locks.setdefault(place, asyncio.Lock()):
-            if entry.users == 0 and self._open.get(place) is entry:
-                del self._open[place]
+    async def _close_unused(self, key: DriveKey, entry: PoolEntry) -> None:
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if entry.users == 0 and self._open.get(key) is entry:
+                del self._open[key]
                 await _close(entry)
 
     async def _close_idle_periodically(self) -> None:
@@ -228,4 +228,4 @@ async def _close(entry: PoolEntry) -> None:
     try:
         await entry.fs.close()
     except (drive_errors.WrkfsError, OSError) as error:
-        _log.warning("idle drive not closed cleanly: %s", error)
+        _log.warning("idle drive was not closed cleanly: %s", error)
