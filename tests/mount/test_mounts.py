@@ -204,7 +204,7 @@ async def test_a_mount_that_cannot_start_says_so_and_leaves_nothing(
 ) -> None:
     (tmp_path / volume.volume).mkdir()
     (tmp_path / volume.volume / "mnt").write_text("in the way")
-    with pytest.raises(Unavailable, match="no place"):
+    with pytest.raises(Unavailable, match="cannot prepare the mount point"):
         await mounts.ensure(volume)
     assert not is_mounted(tmp_path / volume.volume / "mnt")
 

@@ -153,7 +153,7 @@ def newest(names: list[str], place: str) -> str:
     instances = sorted({name.split("-")[1] for name in names})
     if len(instances) > 1:
         raise Conflict(
-            f"{place} holds backups of several services ({', '.join(instances)}): "
+            f"{place} contains backups of several services ({', '.join(instances)}): "
             f"give the one to restore, for example --from {place}/{names[-1]}"
         )
     return names[-1]
