@@ -76,10 +76,10 @@ class Mount:
 
 
 class Mounts:
-    """See the module.
+    """All mount processes of this host.
 
-    Critical sections: starting and ending a mount run under its lock; only the supervisor of a
-    mount replaces its process, and it is released before the process is ended.
+    Critical sections: a mount starts and ends under its lock. Only the supervisor of a mount
+    replaces its process, and it is released before the process ends.
     """
 
     def __init__(
