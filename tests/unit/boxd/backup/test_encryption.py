@@ -1,4 +1,4 @@
-"""Encrypted streams: what comes out is what went in, or an error that says what is wrong."""
+"""Encrypted streams: a reader returns the written bytes, or an error with the damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where packages come from."""
+"""The apt sources of builds and boxes."""
 
 from __future__ import annotations
 

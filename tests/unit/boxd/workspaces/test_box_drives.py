@@ -1,4 +1,4 @@
-"""What boxes hold that mount their drives themselves: granted, found again, taken away."""
+"""Grants of boxes that mount their drives themselves: created, loaded again and revoked."""
 
 from __future__ import annotations
 

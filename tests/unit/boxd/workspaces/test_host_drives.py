@@ -1,4 +1,4 @@
-"""Who uses which mount: counted after success only, ended when nobody does."""
+"""Users of mounts: counted only after success; a mount without users ends."""
 
 from __future__ import annotations
 

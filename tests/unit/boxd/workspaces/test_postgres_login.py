@@ -1,4 +1,4 @@
-"""How connections of boxes to the metadata database begin: who gets in, and as whom."""
+"""Logins of boxes to the metadata database: accepted requests, and their role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch goes on whatever a look meets; what it ends is tested in test_pg_role_limits.py."""
+"""The watchdog survives failures. test_pg_role_limits.py tests which connections it ends."""
 
 from __future__ import annotations
 
