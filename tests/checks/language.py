@@ -1,7 +1,7 @@
-"""The worst patterns of language in code and documentation, counted file by file.
+"""Counts the worst patterns of language in code and documentation, file by file.
 
-`python -m tests.checks.language --write` writes the counts of today to `language_allowed.json`. The
-check fails when a file has more findings of a rule than are allowed there. A count only goes down.
+`python -m tests.checks.language --write` writes the current counts to `language_allowed.json`. The
+check fails if a file has more findings of a rule than that file allows. A count must not grow.
 """
 
 from __future__ import annotations
@@ -22,19 +22,46 @@ if TYPE_CHECKING:
 
 ALLOWED = Path(__file__).with_name("language_allowed.json")
 MAX_WORDS = 40
-"""Words of one sentence of the documentation."""
+"""Longest sentence of the documentation, in words."""
 _SUBJECT = re.compile(
     r"(?:^|[.:;!?]\s+|\n\n)\s*(?:Who|Whoever|Nobody|What)\s+(?:is|has|was|does|comes|asks|may|can|\w+s)\b[^?]*?(?=[.;]|$)"
 )
 _SEE = re.compile(r"See [`\w.]+\.?")
 PARTICIPLES = frozenset(
-    [
-        *("begun", "called", "chosen", "done", "drawn", "found", "given", "gone", "got", "heard"),
-        *("held", "kept", "known", "left", "lost", "made", "meant", "met", "paid", "put", "said"),
-        *("seen", "sent", "shown", "taken", "thought", "told", "tried", "wanted", "worn"),
-    ]
+    {
+        "begun",
+        "called",
+        "chosen",
+        "done",
+        "drawn",
+        "found",
+        "given",
+        "gone",
+        "got",
+        "heard",
+        "held",
+        "kept",
+        "known",
+        "left",
+        "lost",
+        "made",
+        "meant",
+        "met",
+        "paid",
+        "put",
+        "said",
+        "seen",
+        "sent",
+        "shown",
+        "taken",
+        "thought",
+        "told",
+        "tried",
+        "wanted",
+        "worn",
+    }
 )
-"""Words that say what happened to a thing, and not what the thing is."""
+"""Names that describe what happened to a value instead of what the value is."""
 
 
 def findings() -> Iterator[tuple[str, str, int, str]]:
@@ -60,15 +87,15 @@ def findings() -> Iterator[tuple[str, str, int, str]]:
 
 
 def documents() -> list[Path]:
-    """The documentation; the history of changes stays as it was written."""
-    found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    return sorted(path for path in found if path.name != "CHANGELOG.md")
+    """All documentation except the changelog, whose past entries do not change."""
+    paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    return sorted(path for path in paths if path.name != "CHANGELOG.md")
 
 
 def sentences(text: str) -> Iterator[tuple[int, str]]:
-    """The sentences of a Markdown text with their lines. Code blocks are no sentences.
+    """The sentences of a Markdown text with their lines, without code blocks.
 
-    An item of a list, a cell of a table and a heading end a sentence, as a full stop does.
+    A list item, a table cell and a heading end a sentence, as a full stop does.
     """
     paragraph: list[str] = []
     begin, fenced = 1, False
@@ -94,7 +121,7 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def counts() -> dict[str, dict[str, int]]:
-    """How many findings of each rule each file has."""
+    """The number of findings, by rule and file."""
     by_rule: dict[str, Counter[str]] = {}
     for rule, name, _, _ in findings():
         by_rule.setdefault(rule, Counter())[name] += 1
@@ -130,7 +157,7 @@ def _assigned(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def main() -> None:
-    """Prints the findings, or writes how many of them are allowed."""
+    """Prints the findings, or stores their counts as the allowed ones."""
     if sys.argv[1:] == ["--write"]:
         ALLOWED.write_text(json.dumps(counts(), indent=1) + "\n", encoding="utf-8")
         return
