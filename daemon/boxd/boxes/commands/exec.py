@@ -34,9 +34,9 @@ MAX_DEPTH = 32
 KILL_AFTER_S = 5.0
 """Seconds from TERM to KILL, and from KILL to closing the channel."""
 LOOK_S = 0.5
-"""Seconds between two looks at the channel of a command that has ended."""
+"""Seconds between two checks of the channel of a command that has ended."""
 MOST_LEFT = 8 * 1024 * 1024
-"""Bytes; more than the pipes of a command and everything on the way to the daemon can hold."""
+"""Bytes: more than the pipes of a command and all buffers on the way to the daemon can hold."""
 TIMEOUT_CODE = 124
 SIGNAL_BASE = 128
 
@@ -80,7 +80,7 @@ def exit_code(status: ExitStatus) -> int:
     if status.code is not None:
         return status.code
     if status.signal is None:
-        raise Unavailable("the box went away while the command ran")
+        raise Unavailable("the box stopped while the command ran")
     number = signal.Signals.__members__.get(f"SIG{status.signal}")
     return SIGNAL_BASE + (number.value if number is not None else 0)
 
@@ -141,7 +141,7 @@ class ExecRun:
         return exit_code(status)
 
     async def _report_oom(self, emit: Callable[[str, bytes], Awaitable[None]]) -> None:
-        """Add a line to stderr if the kernel killed a process of the box for want of memory."""
+        """Add a line to stderr if the kernel killed a process because the box was out of memory."""
         if self._oom is None:
             return
         count = await self._oom.read() - self._oom_before
@@ -176,8 +176,8 @@ class ExecRun:
     async def _rest(self) -> None:
         """Wait until the output of an ended command must be complete.
 
-        That is when the box has kept the reader waiting for KILL_AFTER_S, or has sent more than a
-        command can have left.
+        It is complete if the box has sent nothing for KILL_AFTER_S, or has sent more than an ended
+        command can have buffered.
         """
         # For a moment the agent also passes on the output of processes left behind by the command.
         await asyncio.sleep(KILL_AFTER_S)
@@ -200,8 +200,9 @@ async def running(
     env: Mapping[str, str],
     oom: OomCounter | None = None,
 ) -> AsyncIterator[ExecRun]:
-    """Start the command, with `env` beneath its own; the command has ended when the context
-    ends.
+    """Start the command; it has ended when the context ends.
+
+    Its own variables override `env`.
     """
     oom_before = 0 if oom is None else await oom.read()
     channel = await tunnel.start(request.cmd, env={**env, **request.env})

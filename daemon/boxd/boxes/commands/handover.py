@@ -1,8 +1,8 @@
-"""Commands with secret variables that nothing in the box sees but the command itself.
+"""Commands with secret variables that only the command itself can read.
 
-The variables go through the tunnel sealed to a program that becomes the command
-(`box_guest.handover`). The agent of the box, which lives as long as the box, passes on what it
-cannot read. So the variables are never in its memory when the box is suspended later.
+The daemon seals the variables to a program in the box that then executes the command
+(`box_guest.handover`). The agent of the box, which lives as long as the box, forwards the sealed
+bytes and cannot read them. So a later suspension never saves the variables with its memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def running_with(
     own: Mapping[str, Secret],
     oom: OomCounter | None = None,
 ) -> AsyncIterator[ExecRun]:
-    """As `running`, with the variables `own` above all others. Raises Unavailable."""
+    """Like `running`; the variables `own` override all others. Raises Unavailable."""
     oom_before = 0 if oom is None else await oom.read()
     channel = await tunnel.start_handover(env={**env, **request.env})
     run = ExecRun(channel, request.timeout_s, oom, oom_before)

@@ -21,8 +21,8 @@ PIECE = 64 * 1024
 class Kept:
     """The head and the tail of a stream, together at most `limit` bytes.
 
-    `part` is what the stream may hold of its owner's allowance. Once that is used up, the present
-    size becomes the limit.
+    `part` is the share of the stream in its owner's allowance. When the allowance is used up, the
+    current size becomes the limit.
     """
 
     def __init__(self, limit: int, part: Part | None = None) -> None:
@@ -45,7 +45,7 @@ class Kept:
         taken = data[: max(0, self._room - len(self._head))]
         self._head += taken
         if rest := data[len(taken) :]:
-            # Pieces may be one byte each, and an object takes forty times as much.
+            # Pieces may be one byte each, and an object takes forty times as much memory.
             if self._tail and len(self._tail[-1]) + len(rest) <= PIECE:
                 self._tail[-1] += rest
             else:
@@ -85,7 +85,7 @@ class Kept:
         return len(self._head) + self._tail_size
 
     def whole(self) -> bytes:
-        """Return the stored bytes, with a line in place of those that were left out."""
+        """Return the stored bytes, with a line in place of the omitted ones."""
         tail = b"".join(self._tail)
         if not self.left_out:
             return bytes(self._head) + tail
@@ -99,7 +99,7 @@ class Lines:
     """The complete lines of a stream, without their ends; only the head of a line longer than
     `limit`.
 
-    `part` is what the stream may hold of its owner's allowance, for the next line and for one that
+    `part` is the share of the stream in its owner's allowance, for the next line and for one that
     the caller stores. `cut`: a line exceeded the allowance.
     """
 
@@ -123,7 +123,7 @@ class Lines:
         return lines
 
     def rest(self) -> bytes:
-        """Return what follows the last line end."""
+        """Return the bytes after the last line end."""
         return bytes(self._partial)
 
     def _take(self, data: bytes) -> None:
@@ -140,9 +140,9 @@ class Lines:
 
 
 class Masked:
-    """A stream with `***` in place of a secret, even where the secret is split over pieces.
+    """A stream with `***` in place of a secret, even if the secret is split over pieces.
 
-    With a secret of None everything passes.
+    If the secret is None, all bytes pass unchanged.
     """
 
     def __init__(self, secret: Secret | None) -> None:
@@ -150,7 +150,7 @@ class Masked:
         self._held = b""
 
     def add(self, data: bytes) -> bytes:
-        """Return what can be passed on. What may be the start of the secret is held back."""
+        """Return the bytes that can be passed on; hold back a possible start of the secret."""
         if not self._secret:
             return data
         whole = (self._held + data).replace(self._secret, MASK)
@@ -159,7 +159,7 @@ class Masked:
         return whole[: len(whole) - held]
 
     def rest(self) -> bytes:
-        """Return what was held back, at the end of the stream."""
+        """Return the bytes that are still held back, at the end of the stream."""
         rest, self._held = self._held, b""
         return rest
 
@@ -183,7 +183,7 @@ def shown_line(line: bytes) -> str:
 
 
 def last_shown(lines: Sequence[bytes]) -> str:
-    """Return the last line that `shown_line` does not make empty. Other lines cost nothing."""
+    """Return the last line that `shown_line` does not make empty, without formatting others."""
     return next((shown for line in reversed(lines) if line and (shown := shown_line(line))), "")
 
 

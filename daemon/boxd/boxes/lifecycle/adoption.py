@@ -32,7 +32,7 @@ SUSPEND_TIMEOUT = 10.0
 ENDED = "ended with the host"
 """Name of the setting that lists the ids of boxes to start again after a restart of the host."""
 ADOPTED_PAUSE = timedelta(minutes=1)
-"""Time for which an adopted running box counts as used, so that its agent can report shells and
+"""Time for which an adopted running box counts as used. Meanwhile its agent can report shells, and
 clients can reconnect.
 """
 _PARALLEL = 4
@@ -98,8 +98,8 @@ class Adoption:
     async def _remember_ended(self, boxes: list[Box]) -> None:
         """Store which boxes ran when the host restarted.
 
-        The setting is written before the rows change to `suspended`, so that a later daemon starts
-        these boxes if this one ends early.
+        The daemon writes the setting before the rows change to `suspended`. So the next daemon
+        starts these boxes if this one ends early.
         """
         boot, now = await self._store.setting(BOOT), self._clock.boot_id()
         self._host_restarted = boot is not None and boot != now

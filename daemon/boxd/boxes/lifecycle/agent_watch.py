@@ -1,11 +1,11 @@
 """The agent watch: finds running boxes whose agent is stopped, silent or gone.
 
-It does not wait until a client connects. A look at all boxes costs the backend one cheap pass over
-/proc. Only boxes that the pass suspects, or that have no tunnel, get an exact look. The decision is
-made under the box's lock.
+It does not wait until a client connects. A check of all boxes costs the backend one cheap pass over
+/proc. The watch checks only those boxes exactly that the pass suspects or that have no tunnel. It
+decides under the box's lock.
 
 *Measured*, 200 processes on a busy machine, median of 30 passes: a pass takes 6 ms of processor
-time, which is 0.6 % at one pass a second. An exact look at every box took 31 ms.
+time, which is 0.6 % at one pass a second. An exact check of every box took 31 ms.
 
 Critical section: `_findings` and `_recoveries` change only between two awaits.
 """
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
 
 LOOK_S = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 GONE = InitState()
-"""State that a backend returns for a box whose init process is gone."""
+"""State that a backend returns for a box whose init process has ended."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Finding:
-    """The state that every exact look has shown since `since` (monotonic seconds)."""
+    """The state that every exact check has returned since `since` (monotonic seconds)."""
 
     state: InitState
     since: float
@@ -62,11 +62,11 @@ class AgentWatch:
         self._loop = BackgroundTasks()
 
     def start(self) -> None:
-        """Start to look every LOOK_S seconds."""
+        """Start to check every LOOK_S seconds."""
         self._loop.start(self._run(), name="agent watch")
 
     async def close(self) -> None:
-        """Stop looking, and wait for running recoveries."""
+        """Stop checking, and wait for running recoveries."""
         await self._loop.close()
         await self.idle()
 
@@ -75,7 +75,7 @@ class AgentWatch:
         await self._recoveries.join()
 
     async def look(self) -> None:
-        """Look at all running boxes once, and start to recover those whose agent is lost."""
+        """Check all running boxes once, and start to recover those whose agent is lost."""
         boxes = {box.id: box for box in self._timers.boxes() if box.state is BoxState.RUNNING}
         tunnels = self._assembly.tunnels
         suspects = {box_id for box_id in boxes if tunnels.peek(box_id) is None}
@@ -89,7 +89,7 @@ class AgentWatch:
                 self._begin(boxes[box_id], state)
 
     def _lasts(self, box_id: str, state: InitState) -> bool:
-        """Return whether the agent has been lost long enough, without having run in between."""
+        """Return whether the agent has been lost long enough without running in between."""
         lost = state.stopped or state.sleeping or state == GONE
         finding = self._findings.get(box_id)
         now = time.monotonic()
@@ -138,5 +138,5 @@ class AgentWatch:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            with suppress(BoxdError, OSError):  # the next look tries again
+            with suppress(BoxdError, OSError):  # the next check tries again
                 await self.look()

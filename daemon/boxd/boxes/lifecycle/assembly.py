@@ -31,26 +31,24 @@ if TYPE_CHECKING:
     from boxd.tunnel.channel import Tunnel
 
 HELLO_TIMEOUT = 30.0
-"""Seconds in which a started agent must say hello."""
+"""Seconds in which a started agent must send hello."""
 RESUME_TIMEOUT = 50.0
-"""Seconds in which a resumed agent must say hello. The memory is lost after that, so this is longer
-than at a start. Together with HELLO_TIMEOUT for the start from the disk that follows, it stays
+"""Seconds in which a resumed agent must send hello. After that the memory is lost, so the time is
+longer than at a start. The sum with HELLO_TIMEOUT, for the start from the disk that follows, is
 below the 90 s that service managers wait for a service to stop.
 """
 COPY_TIMEOUT = 10.0
-"""Seconds in which the agent of a copied template must say hello. After that the box boots instead.
-"""
+"""Seconds in which the agent of a copied template must send hello. After that the box boots."""
 PROBE_TIMEOUT = 2.0
 """Seconds to wait for a missing tunnel before asking the backend whether the box still runs."""
 STOPPED_S = 3.0
-"""Seconds for which the kernel must show an agent as stopped, without having run in between, until
-it counts as lost. A slow machine never shows that, and a debugger in use lets the agent run.
+"""An agent counts as lost if the kernel shows it as stopped for this many seconds without a context
+switch. A slow machine does not cause that, and a debugger in use lets the agent run.
 """
 STOPPED_LOOK_S = 0.2
 SILENT_S = 10.0
-"""Seconds for which an agent without a tunnel must have slept, without having run in between, until
-it counts as lost. A healthy agent dials at least every second, and whenever the daemon listens
-anew.
+"""An agent without a tunnel counts as lost if it sleeps for this many seconds without running. A
+healthy agent dials at least every second, and whenever the daemon creates its socket again.
 """
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -137,7 +135,7 @@ class Assembly:
             await self.backend.create(plan)
 
     def is_lost(self, box: Box) -> bool:
-        """Return whether the host has nothing of the box, as after a restore on another machine."""
+        """Return whether no part of the box is on this host, as after a restore on another one."""
         return not self._places.run_dir(box.id).exists()
 
     async def renew_identity(self, box: Box) -> str:
@@ -166,11 +164,11 @@ class Assembly:
         await ended(asyncio.ensure_future(write))
 
     async def start(self, box: Box, *, copied: bool = False) -> None:
-        """Start the box. Returns when its agent has said hello and its drive is attached.
+        """Start the box. Returns when its agent has sent hello and its drive is attached.
 
-        The daemon listens for the tunnel before the agent starts, and mounts the volume meanwhile.
-        It attaches the drive while the agent starts. `copied`: the box resumes from the memory of a
-        template, which has no drive.
+        The daemon listens for the tunnel and mounts the volume in parallel, and attaches the drive
+        while the agent starts. `copied`: the box resumes from the memory of a template, which has
+        no drive.
         """
         await self.listen(box)
         async with asyncio.TaskGroup() as group:
@@ -189,7 +187,7 @@ class Assembly:
         return await self.drives.prepare(box.owner, box.workspace)
 
     async def resumed(self, box: Box) -> None:
-        """Wait until the agent of a resumed box has said hello. Raises Unavailable."""
+        """Wait until the agent of a resumed box has sent hello. Raises Unavailable."""
         await self.tunnels.get(box.id, RESUME_TIMEOUT)
         if self.drives is not None and box.drive:
             self.drives.use(box)
@@ -209,10 +207,10 @@ class Assembly:
         await self.tunnels.open(box.id, self._places.run_dir(box.id), box.host_key)
 
     async def tunnel(self, box: Box) -> Tunnel | None:
-        """Return the tunnel of a running box, or None if its processes are gone.
+        """Return the tunnel of a running box, or None if its processes have ended.
 
-        The daemon listens anew for a running box without a tunnel, because its agent keeps
-        dialling. Raises AgentLost if the box runs but its agent no longer answers.
+        For a running box without a tunnel, the daemon creates the socket again, because the agent
+        keeps dialling. Raises AgentLost if the box runs but its agent no longer answers.
         """
         try:
             tunnel = await self.tunnels.get(box.id, PROBE_TIMEOUT)
@@ -239,8 +237,9 @@ class Assembly:
             await asyncio.sleep(STOPPED_LOOK_S)
 
     async def _redialled(self, box: Box) -> Tunnel:
-        """Return the tunnel of an agent after listening anew. Raises AgentLost if the agent stays
-        asleep.
+        """Create the socket again and return the tunnel of the agent that dials.
+
+        Raises AgentLost if the agent stays asleep.
         """
         before = await self.backend.init_state(box.id)
         try:
@@ -255,7 +254,7 @@ class Assembly:
         return {one.box_id: one for one in await self.backend.list()}
 
     async def look(self, box_id: str) -> BackendBox | None:
-        """Return the box as the backend has it now, or None."""
+        """Return the current state of the box in the backend, or None."""
         return (await self.present()).get(box_id)
 
     async def stop(self, box: Box) -> None:
@@ -277,9 +276,9 @@ class Assembly:
             raise root_held
 
     async def destroy(self, box: Box) -> None:
-        """Remove everything of the box, even after a failure of an earlier step.
+        """Remove all parts of the box.
 
-        Each part is tried even if another one fails. The failures are then raised together.
+        A failure does not stop the removal of the other parts. All failures are raised together.
         """
         failures: list[BoxdError | OSError] = []
         steps: list[Callable[[], Awaitable[None]]] = [

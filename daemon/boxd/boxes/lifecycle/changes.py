@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from boxd.names.spec import BoxSpec
 
 REMOVED = "was removed"
-REMADE = "its disk was lost; started anew from its image"
-OTHER_DRIVE = "started from its disk: what it was made of had the drive of another workspace"
+REMADE = "its disk was lost; started from its image"
+OTHER_DRIVE = "started from its disk: its base had the drive of another workspace"
 
 _log = logging.getLogger(__name__)
 
@@ -53,8 +53,7 @@ def _note_preview_host(box: Box, progress: Progress) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBox:
-    """A new box that has passed all checks but the limits, as it will be stored, without a host
-    key.
+    """A new box that has passed all checks except the limits: its record without a host key.
 
     `detail` becomes the detail of its row once it runs. `snapshot_id` is the snapshot that its disk
     comes from, or empty.
@@ -98,12 +97,12 @@ class Changes:
         self._oom = collaborators.oom
 
     async def find(self, owner: str, workspace: str | None, name: str) -> Box | None:
-        """Return the box of a name as it is stored now, or None."""
+        """Return the stored box of a name, or None."""
         boxes = await self._store.find_boxes(owner, workspace, name)
         return boxes[0] if boxes else None
 
     async def present(self, box: Box) -> Box:
-        """Return the box as it is stored now. Raises BeingRemoved if it was removed meanwhile."""
+        """Return the stored box. Raises BeingRemoved if it has been removed."""
         present = await self._store.box(box.id)
         if present is None or self._pending_removals.has(box):
             raise BeingRemoved(box)
@@ -119,12 +118,12 @@ class Changes:
     ) -> Box:
         """Create a running box. A failed creation leaves nothing.
 
-        `progress` gets a note for each time that was clamped, and the start of the box once all
-        checks have passed and its row exists. With a `relay_key` the box is confidential for life,
-        and never a copy of a template, because other boxes share the memory of the template.
-        `old` is the box of that name that the new one replaces. It is removed only after all checks
-        have passed, so that a rejected request leaves it. Raises the errors of quota, catalog and
-        `Assembly`.
+        `progress` gets a note for each shortened duration, and the start of the box once all checks
+        have passed and its row exists. With a `relay_key` the box is confidential for life, and
+        never a copy of a template, because other boxes share the memory of the template. `old` is
+        the box of that name that the new one replaces. The daemon removes it only after all checks
+        have passed, so a rejected request does not affect it. Raises the errors of quota, catalog
+        and `Assembly`.
         """
         plan = await self._plan(request, relay_key)
         if relay_key or plan.snapshot_id:
@@ -145,7 +144,7 @@ class Changes:
     ) -> Box:
         """Create a running box with the disk and memory of a snapshot; see `create`."""
         if old is not None and base.id not in await self._assembly.backend.snapshots():
-            raise NotFound(f"what was kept of box {base.ref} is gone from this host")
+            raise NotFound(f"the saved state of box {base.ref} is no longer on this host")
         return await self._make(self._plan_from(base, request), progress, old=old)
 
     async def _plan(self, request: BoxRequest, relay_key: str) -> PlannedBox:
@@ -243,8 +242,9 @@ class Changes:
                 progress.note(f"removed the old box {old.ref} ({old.id[:12]})")
 
     async def _copied(self, box: Box, private_key: bytes, template: str) -> bool:
-        """Return whether a new box runs as a copy of a template. If not, nothing of the attempt is
-        left.
+        """Try to run a new box as a copy of a template; return whether it runs.
+
+        A failed attempt leaves nothing behind.
         """
         try:
             async with self._pending_removals.abortable(box):
@@ -293,7 +293,7 @@ class Changes:
         return None
 
     def _check_image(self, image: str, profile: Profile | None) -> None:
-        """Check the image before a row exists. The image of a profile may have gone meanwhile."""
+        """Check the image before a row exists. The image of a profile may have been removed."""
         try:
             self._assembly.root(image)
         except (UnknownImage, Unavailable) as error:
@@ -302,7 +302,7 @@ class Changes:
             raise type(error)(f"profile {profile.name}: {error}") from None
 
     async def _check_disk(self, profile: Profile | None) -> None:
-        """Raise NotFound, before a row exists, if the snapshot of a built profile is gone."""
+        """Raise NotFound, before a row exists, if the snapshot of a built profile is missing."""
         if profile is None or profile.snapshot is None:
             return
         if profile.snapshot not in await self._assembly.backend.snapshots():
@@ -312,7 +312,7 @@ class Changes:
             )
 
     async def wake(self, box: Box, progress: Progress = SILENT, *, detail: str = "") -> Box:
-        """Return an existing box, running, whatever its present state.
+        """Start an existing box, whatever its state, and return it.
 
         `detail` is stored in the row of a box that this call starts; `progress` gets the start.
         """
@@ -330,7 +330,8 @@ class Changes:
         return await self._start(box, detail, progress)
 
     async def steady(self, box: Box) -> Box:
-        """Return the box as it is stored now, settled if a failure left it between two states.
+        """Return the stored box. Settle it first if a failure left it between two states.
+
         Raises NotFound.
         """
         box = await self.present(box)
@@ -371,8 +372,7 @@ class Changes:
     async def restart(self, box: Box, why: AgentLost, progress: Progress = SILENT) -> Box:
         """Stop a running box whose agent is lost, and start it from its disk; its row says why.
 
-        The tunnel closes first, so that sessions end at once and nothing waits for an answer of the
-        agent.
+        The tunnel closes first. So sessions end at once, and no code waits for the agent.
         """
         detail = f"started from its disk: {why}"
         _log.warning("box %s", detail, extra={"box": box.id})
@@ -385,13 +385,13 @@ class Changes:
     async def destroy(self, box: Box, why: str = REMOVED) -> None:
         """Remove the row of a box, then the box.
 
-        Without a row the next start destroys what is left. The timers retry what fails.
+        If that fails, the timers retry. The next start destroys the remains of a box without a row.
         """
         await self._repository.remove(box)
         await self._clear(box, why)
 
     async def _clear(self, box: Box, why: str) -> None:
-        """Remove what is left of a box without a row."""
+        """Remove the remains of a box without a row."""
         self._activity.forget(box.id)
         self._oom.forget(box.id)
         self._attachments.tell_lost(box.id, f"box {box.ref} {why}")
@@ -425,7 +425,7 @@ class Changes:
         return box
 
     async def _remake(self, box: Box) -> Box:
-        """Create a fresh disk and a new identity for a box of which only the row is left."""
+        """Create a fresh disk and a new identity for a box of which only the row exists."""
         private_key, host_key = self._assembly.new_identity()
         box = await self._repository.note(box, host_key=host_key, memory=False)
         try:
@@ -433,11 +433,13 @@ class Changes:
         except BaseException:
             await self._assembly.destroy(box)
             raise
-        _log.warning("the disk of the box was lost; it starts anew", extra={"box": box.id})
+        _log.warning(
+            "the disk of the box was lost; it starts from its image", extra={"box": box.id}
+        )
         return box
 
     async def _undo(self, box: Box) -> None:
-        """Remove a box after a failed creation. The timers remove what cannot be removed now."""
+        """Remove a box after a failed creation. If that fails, the timers retry."""
         try:
             await self.destroy(box)
         except BoxdError as error:

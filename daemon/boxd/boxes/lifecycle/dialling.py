@@ -39,6 +39,7 @@ class SocketStream:
         return self._socket.fileno() < 0
 
     async def read(self) -> bytes:
+        """Return the next bytes; empty after EOF. Raises ConnectionResetError."""
         try:
             with suppress(BlockingIOError):
                 return self._socket.recv(READ_BYTES)
@@ -47,18 +48,21 @@ class SocketStream:
             raise ConnectionResetError(error.errno, error.strerror) from None
 
     async def write(self, data: bytes) -> None:
+        """Send bytes; wait while the peer accepts no more. Raises ConnectionResetError."""
         try:
             await self._loop.sock_sendall(self._socket, data)
         except OSError as error:
             raise ConnectionResetError(error.errno, error.strerror) from None
 
     def write_eof(self) -> None:
+        """Send EOF after the written bytes."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
         except OSError:
             return  # the peer is gone; the reader gets the error
 
     def close(self) -> None:
+        """Close the socket. Does nothing if it is closed."""
         self._socket.close()
 
 

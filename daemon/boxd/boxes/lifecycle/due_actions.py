@@ -1,7 +1,6 @@
-"""Actions that the daemon takes by itself: removing, suspending and repairing boxes when they are
-due.
+"""Automatic actions on boxes: removal, suspension and repair.
 
-The timers say when an action is due. `DueActions` decides again under the box's lock, and acts.
+The timers report that an action is due. `DueActions` decides again under the box's lock, and acts.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class DueActions:
-    """Implements `timers.TimerActions`. Holds no state of its own."""
+    """Implements `timers.TimerActions`. Holds no state."""
 
     def __init__(self, collaborators: Collaborators, *, sleep: Sleep, changes: Changes) -> None:
         self._store = collaborators.store
@@ -114,14 +113,14 @@ class DueActions:
         return True
 
     async def clear(self, box: Box) -> None:
-        """Remove what an incomplete removal left. No other task uses such a box."""
+        """Complete an interrupted removal. No other task uses such a box."""
         if await self._store.box(box.id) is not None:
             async with self._locks.box(box):
                 await self._repository.remove(box)
         await self._assembly.destroy(box)
 
     async def upkeep(self) -> None:
-        """Store when boxes were last used, and the present value of the elapsed-time clock."""
+        """Store when boxes were last used, and the value of the elapsed-time clock."""
         last_uses = self._activity.unwritten(self._timers.knows)
         try:
             await self._elapsed_time.keep(self._store)

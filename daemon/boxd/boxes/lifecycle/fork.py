@@ -1,9 +1,9 @@
-"""Forks: new boxes with the disk and memory of another box, and an identity of their own.
+"""Forks: new boxes with the disk and memory of another box, and their own identity.
 
 The base is frozen only while its state is copied; a suspended base is not woken. The copy has no
-row. It is dropped when the new box runs, at the latest at the next start of the daemon, so no
-caller waits until the disk has it. The new box has its own id, host key, hostname and address. Its
-agent loads them before it says hello.
+row. The daemon drops it when the new box runs, at the latest at its next start, so no caller waits
+for a flush to the disk. The new box has its own id, host key, hostname and address. Its agent loads
+them before it sends hello.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Forks:
         self._snapshots = snapshots
 
     async def fork(self, base: Box, request: BoxRequest, progress: Progress) -> Box:
-        """Create a running box from the present state of a box; a suspended base stays suspended.
+        """Create a running box from the current state of a box; a suspended base stays suspended.
 
         Raises Conflict naming the users of the base, or if the name is in use; NotFound,
         QuotaExceeded or Unsupported.

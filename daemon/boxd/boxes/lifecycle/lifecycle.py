@@ -1,11 +1,11 @@
 """The verbs of the box lifecycle: the only way to change the state of a box.
 
 The verbs decide under the box's lock. `changes` then makes the change: first the row in the control
-database, then the host. `adoption` repairs at the next start what a crash leaves in between.
+database, then the host. After a crash in between, `adoption` repairs the box at the next start.
 
-Critical sections: every decision about a box and every change of it runs under the lock of its
-(owner, workspace, name); so does the counting of holds. A start or a removal runs in a task of its
-own, so that a caller that disconnects never leaves a half-made box.
+Critical sections: every decision about a box, every change of it and the counting of its holds runs
+under the lock of its (owner, workspace, name). A start or a removal runs in its own task. So a
+caller that disconnects never leaves an incomplete box.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Lifecycle:
         )
 
     def _defaults_of(self, owner: str) -> Defaults:
-        """Return what a new box of the owner gets unless its spec or profile decides otherwise."""
+        """Return the settings of the owner's new boxes, for values that no spec or profile sets."""
         tier = self._limits.tier_of(owner)
         return Defaults(
             image=self._options.default_image,
@@ -141,7 +141,7 @@ class Lifecycle:
         )
 
     def use(self, box: Box) -> Use:
-        """Return how the box is used, and what the daemon does with it next by itself."""
+        """Return how the box is used, and its next automatic action."""
         return Use(
             attached=self.attachments.count(box.id),
             why=self.activity.why(box),
@@ -233,7 +233,7 @@ class Lifecycle:
             return box
 
     async def _usable(self, box: Box, spec: BoxSpec) -> Box | None:
-        """Return the existing box that a spec uses or replaces; remove a half-made one.
+        """Return the existing box that a spec uses or replaces; remove an incomplete one.
 
         Raises BeingRemoved, or Pinned if the spec replaces a pinned box.
         """
@@ -251,7 +251,7 @@ class Lifecycle:
         self._assembly.root(name)
 
     async def wake(self, box: Box) -> Box:
-        """Return an existing box, running. Raises NotFound if it was removed meanwhile."""
+        """Start an existing box and return it. Raises NotFound if it has been removed."""
         return await self._shielded(self._wake(box, SILENT), None)
 
     async def _wake(
@@ -303,7 +303,7 @@ class Lifecycle:
         return await asyncio.shield(self._spawn(work))
 
     async def remove(self, box: Box, *, force: bool = True) -> None:
-        """Remove a box even while it is held; no error if it is gone already.
+        """Remove a box even while it is held; no error if it has already been removed.
 
         Without `force` raises Pinned if the box has a pin.
         """
@@ -362,9 +362,9 @@ class Lifecycle:
             yield
 
     async def report_oom(self, attachment: Attachment, progress: Progress) -> None:
-        """Note the processes that the kernel killed for want of memory since the last report.
+        """Report processes that the kernel killed for lack of memory since the last report.
 
-        Does nothing if the caller takes no notes, so that the next login gets the report.
+        Does nothing if the caller takes no notes; then the next login gets the report.
         """
         if progress.on_note is None or attachment.oom is None:
             return
@@ -415,7 +415,7 @@ class Lifecycle:
     def mount_restarted(self, owner: str, workspace: str | None) -> None:
         """Attach the restarted mount of a volume to its running boxes again.
 
-        Returns at once, because the holder of a box's lock may wait for that very mount.
+        Returns at once, because the holder of a box's lock may be waiting for this mount.
         """
         self._tasks.start(self._reattach_logged(owner, workspace), name="attach a restarted mount")
 
@@ -459,10 +459,10 @@ class Lifecycle:
 
 
 def _check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
-    """Check that a hold reaches the box the one way that is open.
+    """Check that a hold uses the permitted way to the box.
 
-    Only its own SSH server opens a confidential box, because the daemon never looks into it.
-    Another box cannot become confidential later. Raises Confidential or Conflict.
+    A confidential box accepts only connections through its own SSH server. Any other box cannot
+    become confidential later. Raises Confidential or Conflict.
     """
     if hold is None:
         return
@@ -475,7 +475,7 @@ def _check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
 
 
 def _log_failure(done: asyncio.Task[Box], *, unseen: bool) -> None:
-    """Log the failure of a start that no caller waits for; the row of an old box says it, too."""
+    """Log the failure of a start that no caller waits for; the row of an old box has it too."""
     error = None if done.cancelled() else done.exception()
     if error is not None and unseen:
         _log.warning("box did not start: %s", error)

@@ -1,7 +1,8 @@
 """Pins and auto-suspend: how a box or its owner keeps the box awake on purpose.
 
-A box has at most one pin; a new pin replaces it. A pin holds back what is due by elapsed time, but
-not the deadline, and it wakes no box. The owner can remove a pinned box only with force.
+A box has at most one pin; a new pin replaces it. A pin postpones actions that are due by elapsed
+time, but not the deadline, and it does not wake the box. The owner can remove a pinned box only
+with force.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Pins:
             )
 
     async def auto_suspend(self, box: Box, *, on: bool) -> Box:
-        """Switch what is due by elapsed time on or off for the box. Raises NotFound."""
+        """Enable or disable actions by elapsed time for the box. Raises NotFound."""
         async with self._locks.box(box):
             present = await self._changes.present(box)
             return await self._repository.note(present, auto_suspend=on)
@@ -77,8 +78,9 @@ class Pins:
     async def request(self, box_id: str, verb: str, params: dict[str, Any]) -> dict[str, object]:
         """Answer `pin`, `unpin`, `auto_suspend` or `life`, which the agent of a box requests.
 
-        Each answer says what keeps the box awake. The answer to `life` also has the disk use of the
-        box, because `df /` shows the volume that all boxes share. Raises BadRequest or NotFound.
+        Each answer contains what keeps the box awake. The answer to `life` also has the disk usage
+        of the box, because `df /` shows the volume that all boxes share. Raises BadRequest or
+        NotFound.
         """
         box = await self._store.box(box_id)
         if box is None:

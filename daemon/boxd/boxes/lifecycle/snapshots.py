@@ -1,13 +1,14 @@
-"""Snapshots of boxes: taken during one freeze, stored beyond the life of the box, restored into it.
+"""Snapshots of boxes: created during one freeze, stored independently of the box, restored into it.
 
-The row of a snapshot comes first. It becomes `ready` when the host has the complete snapshot. The
-next start removes incomplete snapshots of a crash, and everything on the host that no row names.
+The daemon writes the row of a snapshot first. The row becomes `ready` when the host has the
+complete snapshot. The next start removes snapshots that a crash left incomplete, and all snapshots
+on the host without a row.
 
 A restore suspends the box, and stores that state as the snapshot `pre-restore` before it changes
-anything. A crash before that leaves the box suspended with its memory. A crash during the restore
-brings that state back (`Sleep.settle`). An older `pre-restore` has another name until the box has
-the restored state. After a crash it is `pre-restore` again, or was replaced. If the older one is
-itself the snapshot to restore, it keeps the other name: `pre-restore-2`.
+anything. A crash before that leaves the box suspended with its memory. After a crash during the
+restore, `Sleep.settle` restores that state. An older `pre-restore` has another name until the box
+has the restored state. After a crash it is `pre-restore` again, or has been replaced. If the older
+one is itself the snapshot to restore, it keeps the other name: `pre-restore-2`.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Snapshots:
         self._tier_of = tier_of
 
     async def clean(self, keep: Collection[str]) -> None:
-        """Remove what a crash left, at the start. `keep` are ids on the host that have no row."""
+        """Remove remains of a crash, at the start. `keep` are ids on the host without a row."""
         for snapshot in await self._store.all_snapshots():
             if not snapshot.ready:
                 await self._store.remove_snapshot(snapshot.id)
@@ -84,10 +85,11 @@ class Snapshots:
         raise NotFound(f"no snapshot {shown(name)} of box {shown(box_name)}; see: snapshot ls")
 
     async def create(self, box: Box, name: str | None, *, memory: bool = True) -> Snapshot:
-        """Store the present state of a box; `name` None: the first free of s1, s2, ...
+        """Store the current state of a box; `name` None: the first free of s1, s2, ...
 
-        Without `memory` only its disk. A running box is frozen meanwhile. Raises Conflict naming
-        the users of the box, or if the name is in use; QuotaExceeded, Unsupported or NotFound.
+        Without `memory`, store only its disk. The daemon freezes a running box meanwhile. Raises
+        Conflict naming the users of the box, or if the name is in use; QuotaExceeded, Unsupported
+        or NotFound.
         """
         self.check_able()
         async with self._locks.standstills, self._locks.box(box):
@@ -103,7 +105,7 @@ class Snapshots:
     async def restore(self, box: Box, name: str) -> Box:
         """Suspend the box and restore one of its snapshots; the box stays suspended.
 
-        The present state becomes the snapshot `pre-restore`, which replaces an older one. Raises
+        The current state becomes the snapshot `pre-restore`, which replaces an older one. Raises
         Conflict naming the users of the box; NotFound or QuotaExceeded.
         """
         self.check_able()
@@ -112,7 +114,7 @@ class Snapshots:
             wanted = await self.find(box.owner, box.workspace, box.name, name)
             if (wanted.box_id, wanted.image) != (box.id, box.image):
                 raise Conflict(
-                    f"snapshot {name} is of an older box {box.ref}; make a box of it: "
+                    f"snapshot {name} is of an older box {box.ref}; create a box from it: "
                     f"snapshot fork {box.ref}@{name} NAME"
                 )
             self.check(box)
@@ -122,7 +124,7 @@ class Snapshots:
                 self._tier_of(box.owner).check_snapshots(len(present) - (older is not None))
             except QuotaExceeded as error:
                 raise QuotaExceeded(
-                    f"{error}. One more: a restore keeps the present box as snapshot {PRE_RESTORE}"
+                    f"{error}. One more: a restore saves the current box as snapshot {PRE_RESTORE}"
                 ) from None
             if box.state is BoxState.RUNNING:
                 box = await self._sleep.suspend(box)
@@ -158,8 +160,8 @@ class Snapshots:
     ) -> None:
         """Store disk and memory of a box during one freeze. The box is locked and checked.
 
-        A running box runs on afterwards. Without `lasting` the next crash of the host may lose the
-        copy. Without `memory` only the disk is stored.
+        A running box continues afterwards. Without `lasting`, a crash of the host may lose the
+        copy. Without `memory`, only the disk is stored.
         """
         backend = self._assembly.backend
         if box.state is not BoxState.RUNNING:
@@ -184,7 +186,7 @@ class Snapshots:
             )
 
     async def _run_again(self, box: Box) -> None:
-        """Let a frozen box run again. Raises nothing; a failure is retried later."""
+        """Thaw a box. Raises nothing; a failure is retried later."""
         try:
             await self._assembly.backend.thaw(box.id)
             await self._assembly.listen(box)

@@ -137,7 +137,7 @@ class Sleep:
                 await self._assembly.backend.save_memory(box.id)
             box = await self._repository.note(box, step=Step.STOP, memory=True)
         except BaseException as error:
-            failure = f"could not be suspended: {str(error) or 'it was broken off'}"
+            failure = f"could not be suspended: {str(error) or 'it was cancelled'}"
             expected = isinstance(error, InUse | BeingRemoved)
             await self._keep_running(box, before, "" if expected else failure)
             if expected or not isinstance(error, BoxdError | OSError):
@@ -147,8 +147,8 @@ class Sleep:
         return await self._fall_asleep(box, detail)
 
     async def _fall_asleep(self, box: Box, detail: str) -> Box:
-        """Run the last step. It is never undone, because the saved memory would lose what runs
-        after it.
+        """Run the last step. It is never undone, because the saved memory would not contain what
+        runs after it.
         """
         try:
             await self._assembly.stop(box)
@@ -162,9 +162,7 @@ class Sleep:
         return box
 
     async def _keep_running(self, box: Box, before: Box, detail: str) -> None:
-        """Let the box run again after a failed suspension. Raises nothing; a failure is retried
-        later.
-        """
+        """Thaw the box after a failed suspension. Raises nothing; a failure is retried later."""
         try:
             if box.step >= Step.FREEZE:
                 await self._assembly.backend.thaw(box.id)
@@ -176,7 +174,7 @@ class Sleep:
             self._timers.unsettled(box, error)
 
     async def settle(self, box: Box, host_box: BackendBox | None, *, died: str = DIED) -> Box:
-        """Bring a box to `running` or `suspended`, as the host has it; see the table above.
+        """Bring a box to `running` or `suspended`, depending on the host; see the table above.
 
         `host_box` is None if the host does not know the box. `died` is the detail for a box that
         was running and whose processes ended.
@@ -210,11 +208,11 @@ class Sleep:
             if snapshot.ready and (snapshot.box_id, snapshot.name) == (box.id, PRE_RESTORE):
                 host_key = await self._assembly.renew_identity(box)
                 await self._assembly.backend.restore_snapshot(box.id, snapshot.id)
-                detail = "was not restored from a snapshot; it is as before"
+                detail = "was not restored from a snapshot; it is unchanged"
                 return await self._repository.change(
                     box, BoxState.SUSPENDED, detail, memory=snapshot.memory, host_key=host_key
                 )
-        detail = "was being restored from a snapshot, and what it was before is gone"
+        detail = "was being restored from a snapshot, and its earlier state is lost"
         return await self._repository.change(box, BoxState.SUSPENDED, detail, memory=False)
 
     async def check_asleep(self, box: Box, host_box: BackendBox | None) -> Box:
@@ -225,7 +223,7 @@ class Sleep:
         if has and not box.memory:
             await self._assembly.backend.discard_memory(box.id)
         elif box.memory and not has:
-            detail = f"its memory is gone from the host; {FROM_DISK}"
+            detail = f"its memory is no longer on the host; {FROM_DISK}"
             box = await self._repository.note(box, memory=False)
             _log.warning(detail, extra={"box": box.id})
         return box
@@ -234,7 +232,7 @@ class Sleep:
         """Run a `resuming` or new box from its memory, or from its disk if it has none.
 
         Returns why the box did not resume from its memory, or "" if it did or had none. After an
-        error the caller calls `rest`. Raises BeingRemoved if the box is removed meanwhile.
+        error the caller calls `rest`. Raises BeingRemoved if a removal starts meanwhile.
         """
         async with self._pending_removals.abortable(box):
             return await self._revive(box)
@@ -261,14 +259,12 @@ class Sleep:
         try:
             await self._assembly.resumed(box)
         except Unavailable as error:
-            raise MemoryLost(
-                f"it did not answer after its memory was brought back: {error}"
-            ) from error
+            raise MemoryLost(f"it did not answer after its memory was restored: {error}") from error
 
     async def rest(self, box: Box, detail: str) -> None:
         """Change a box to `suspended` after a failed start, with its memory if that is unused.
 
-        Works without the database, too: the row is then settled later.
+        Also works without the database; the row is then settled later.
         """
         try:
             await self._assembly.stop(box)

@@ -1,14 +1,14 @@
 """Templates: new boxes that resume from the memory of a freshly booted box instead of booting.
 
-A template is a snapshot without an owner. The daemon takes it of a box without a row, after the
-agent has said hello and has closed its tunnel. It creates a template in the background when a box
-had to boot for want of one. A copy gets its own host key, name and address. Its agent loads them,
-with fresh randomness, before it says hello. A failed copy is no error: the box boots, and the
+A template is a snapshot without an owner. The daemon creates it from a box without a row, after the
+agent has sent hello and closed its tunnel. It does so in the background when a box had to boot
+because there was no template. A copy gets its own host key, name and address. Its agent loads them,
+with fresh randomness, before it sends hello. A failed copy is no error: the box boots, and the
 daemon drops the template.
 
-The key of a template is what it was made of: image, guest runtime, size and system call filter. So
-a template of an older image is never used. The daemon drops a template when there are too many, or
-when its image is gone. A setting lists the templates; it is written once the host has the complete
+The key of a template consists of image, guest runtime, size and system call filter. So a template
+of an older image is never used. The daemon drops a template when there are too many, or when its
+image has been removed. A setting lists the templates; it is written once the host has the complete
 template.
 
 Critical section: `_creation` allows the creation of one template at a time. `_known` changes
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`id` is the id of the snapshot on the host, `root` the unpacked image that it was made of."""
+    """`id` is the id of the snapshot on the host, `root` the unpacked image that it is based on."""
 
     key: str
     id: str
@@ -117,7 +117,7 @@ class Templates:
                 await self._boot_and_keep(like, template)
                 await self._remember(template)
             except (BoxdError, OSError, ExceptionGroup) as error:
-                # This daemon does not try again: boxes can boot, if slower.
+                # This daemon does not try again: boxes can still boot, only slower.
                 self._refused.add(key)
                 _log.warning("cannot create a template of image %s: %s", like.image, error)
                 await self._drop(template)
@@ -153,7 +153,7 @@ class Templates:
                 self._timers.retry_removal(box, error)
 
     async def _remember(self, template: Template) -> None:
-        """Add a template to the setting. Drops the oldest ones, and those whose image is gone."""
+        """Add a template to the setting. Drops the oldest ones, and those without an image."""
         known = await asyncio.to_thread(_usable, [*self._known.values(), template])
         for key in list(known)[:-MOST]:
             del known[key]

@@ -1,8 +1,8 @@
 """The access policy: which owners are blocked, whether the daemon takes new work, and known owners.
 
 The policy is read at the start and stays in memory, so a check costs no query. Critical sections:
-`block` and `unblock` change the row and the memory under a lock, so that both end the same. No
-other method but `start` awaits.
+`block` and `unblock` change the row and the memory under a lock, so that both agree. Besides these,
+only `start` awaits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCKED = "this account is blocked: ask the operator of this service"
 
 
 class AccessPolicy:
-    """Decides which owners may come in. Before `start` no owner is blocked and none known."""
+    """Decides which owners have access. Before `start`, no owner is blocked and none is known."""
 
     def __init__(
         self, store: ControlStore, clock: Clock, unblockable: Container[str] = frozenset()
@@ -36,7 +36,7 @@ class AccessPolicy:
         self._known: set[str] = set()
         self._lock = asyncio.Lock()
         self.draining = False
-        """Whether the daemon takes no new work. Ends with the process."""
+        """Whether the daemon rejects new work. Ends with the process."""
 
     async def start(self) -> None:
         """Read the accounts of the store. Raises Unavailable."""
@@ -55,7 +55,7 @@ class AccessPolicy:
             raise Forbidden(BLOCKED)
 
     def check_work(self) -> None:
-        """Raise Unavailable while the daemon takes no new work."""
+        """Raise Unavailable while the daemon rejects new work."""
         if self.draining:
             raise Unavailable(
                 "this service takes no new work at the moment; what runs keeps running: "
@@ -82,9 +82,9 @@ class AccessPolicy:
                 del self._blocked[owner]
 
     def learn(self, owner: str) -> None:
-        """Record that the owner has something here."""
+        """Record that the owner has an object in this service."""
         self._known.add(owner)
 
     def knows(self, owner: str) -> bool:
-        """Return whether the owner has or had something here, or the operator decided on it."""
+        """Return whether the owner has or had an object here, or has an account record."""
         return owner in self._known

@@ -47,7 +47,10 @@ class HostLimits:
     free_mb: int
 
     def check(self, boxes: Sequence[Box], *, mem_mb: int) -> None:
-        """Check that one more box may run beside `boxes` of all owners. Raises Unavailable."""
+        """Check that the host has capacity for one more box; `boxes` are all others.
+
+        Raises Unavailable.
+        """
         awake = [box for box in boxes if box.state in AWAKE]
         _check("running boxes on this host", len(awake) + 1, self.running)
         _check(

@@ -58,8 +58,9 @@ class Tier:
         return self.drive_mb * _MIB or None
 
     def check_box(self, boxes: Sequence[Box], box: Box, *, new: bool) -> None:
-        """Check that one more box may run beside `boxes`; `new`: it has no row yet. Raises
-        QuotaExceeded.
+        """Check that one more box may run; `boxes` are the owner's others.
+
+        `new`: the box has no row yet. Raises QuotaExceeded.
         """
         if new:
             _check("boxes per owner", len(boxes) + 1, self.boxes, "remove one: rm NAME")
@@ -111,8 +112,8 @@ class Tier:
 def load_tiers(own: Path | None = None) -> dict[str, Tier]:
     """Return the shipped tiers, merged with the operator's file `own` if it exists.
 
-    The operator's file contains only the limits that differ. Raises Unavailable naming the file and
-    the mistake in it.
+    The operator's file contains only the limits that differ. Raises Unavailable, which names the
+    file and its error.
     """
     shipped = (resources.files("boxd.boxes.limits") / TIERS_FILE).read_text(encoding="utf-8")
     if own is None or not own.exists():
@@ -168,8 +169,9 @@ def _limit(name: str, value: object) -> float | timedelta:
 
 
 def check_source(present: int, tier: Tier) -> None:
-    """Raise QuotaExceeded if too many boxes run from a source. An owner always gets its tier's
-    number.
+    """Raise QuotaExceeded if too many boxes run from a source.
+
+    An owner may always run as many boxes as its tier allows.
     """
     allowed = max(RUNNING_PER_SOURCE, tier.running)
     _check("running boxes from your address", present + 1, allowed, _FEWER_AWAKE)

@@ -1,7 +1,7 @@
 """Tiers of owners: the tier that the operator assigned, or the default one.
 
 The assignments are read at the start and stay in memory, so a lookup costs no query. Critical
-section: `assign` changes the row and the memory under a lock, so that both end the same.
+section: `assign` changes the row and the memory under a lock, so that both agree.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Tiers:
     async def assign(self, owner: str, name: str) -> None:
         """Assign a tier to an owner. Raises BadRequest, which names the known tiers; Unavailable.
 
-        What the owner has stays, even beyond the new limits.
+        Existing objects of the owner stay, even beyond the new limits.
         """
         if name not in self._known:
             raise BadRequest(f"no tier {shown(name)}; known: {', '.join(self.names)}")

@@ -1,5 +1,6 @@
-"""Activity: whether boxes are in use, and since when they are not. Input of the rules of
-`schedule`.
+"""Activity: which boxes are in use, and how long the others have been unused.
+
+It is the input for the rules of `schedule`.
 
 A box is in use while it is held (by an SSH channel, an exec, a terminal or a proxied request), and
 while its agent reports detached shells. Lists, resolved references and keep-alives take no hold, so
@@ -39,7 +40,7 @@ MARK_EVERY = timedelta(minutes=1)
 
 @dataclass(slots=True)
 class _Use:
-    """What this daemon knows of the use of one box."""
+    """The use of one box, as far as this daemon has observed it."""
 
     shells: int = 0
     last: BootMoment | None = None
@@ -70,7 +71,7 @@ class Activity:
         self._uses: dict[str, _Use] = {}
 
     def facts(self, box: Box) -> Facts:
-        """Return what is known of a box, given its row."""
+        """Return the known facts about a box, given its row."""
         use = self._uses.get(box.id, _UNUSED)
         stored = None if box.idle_since is None else self._elapsed_time.moment(box.idle_since)
         last_uses = [moment for moment in (use.last, stored) if moment is not None]
@@ -124,7 +125,7 @@ class Activity:
         self._used(self._uses.setdefault(box_id, _Use()))
 
     def worked_in(self, box_id: str) -> None:
-        """Record that a user worked in the box, so the cause of a failed suspension may be gone."""
+        """Record that a user worked in the box, which may have removed an obstacle."""
         use = self._uses.get(box_id)
         if use is not None and use.pause > FIRST_PAUSE:
             use.paused_until, use.pause = None, FIRST_PAUSE
@@ -140,7 +141,7 @@ class Activity:
         self._uses.pop(box_id, None)
 
     def pause(self, box_id: str, span: timedelta | None = None) -> None:
-        """Do not suspend the box for being unused for `span`; by default longer after each
+        """Postpone automatic suspension of the box by `span`; by default longer after each
         failure.
         """
         use = self._uses.setdefault(box_id, _Use())

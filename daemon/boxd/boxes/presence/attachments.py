@@ -35,7 +35,7 @@ class Hold:
 
     `owner` is the owner of the caller's credential. `box_id` is empty and `workspace` None until
     the box is known. `end` ends the attachment with an error, even while the daemon still creates
-    the box. `lost` says what happened to the box during the hold; empty while nothing did.
+    the box. `lost` is the event that ended the box during the hold; empty if there was none.
     """
 
     owner: str
@@ -94,12 +94,12 @@ class Attachments:
         return dict(sorted(Counter(hold.why for hold in holds).items())) if holds else {}
 
     def tell_lost(self, box_id: str, why: str) -> None:
-        """Tell all holds of the box why its connection is about to end."""
+        """Record in all holds of the box why its connection is about to end."""
         for hold in self._holds.get(box_id, ()):
             hold.lost = why
 
     def expect(self, hold: Hold) -> None:
-        """Register a hold, so that it can be ended, even before it holds a box.
+        """Register a hold, so that it can be ended even before it has a box.
 
         Raises InvalidKey if its key was revoked since it was looked up.
         """
@@ -112,7 +112,7 @@ class Attachments:
         self._revocable.discard(hold)
 
     def end_key(self, key_id: str, text: str) -> int:
-        """End everything that an API key or share started, now and later, with the message `text`.
+        """End all current and future holds of an API key or share with the message `text`.
 
         Returns the number of holds that ended.
         """

@@ -1,6 +1,6 @@
-"""Expiry of credentials, which ends what a credential holds open.
+"""Expiry of credentials, which ends the connections of a credential.
 
-Expiry times are wall-clock times, and the wall clock can be set; so the timer looks at the clock at
+Expiry times are wall-clock times, and the wall clock can be set. So the timer reads the clock at
 least every LOOK_EVERY_S seconds.
 """
 
@@ -23,7 +23,7 @@ LOOK_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """The time at which a credential expires, and the message for what it holds open."""
+    """The time at which a credential expires, and the message for its connections."""
 
     at: datetime
     text: str
@@ -38,7 +38,7 @@ class Expiry:
 
 @contextmanager
 def ending(expiry: Expiry | None, clock: Clock, end: Callable[[str], None]) -> Iterator[None]:
-    """Call `end` with the message at the expiry time, if that comes while the context lasts."""
+    """Call `end` with the message at the expiry time, if the context is still open then."""
     if expiry is None:
         yield
         return

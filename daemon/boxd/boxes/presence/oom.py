@@ -1,4 +1,4 @@
-"""Out-of-memory reports: what the kernel killed in boxes, and the messages that say so."""
+"""Out-of-memory reports: counts of killed processes in boxes, and the messages about them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OomCounter:
         try:
             return await self.backend.oom_kills(self.box.id)
         except NotFound:
-            return 0  # the box was removed meanwhile
+            return 0  # the box has been removed
         except (BoxdError, OSError) as error:
             _log.warning("cannot count out-of-memory kills: %s", error, extra={"box": self.box.id})
             return 0
@@ -52,7 +52,7 @@ class OomReports:
         self._counts: dict[str, int] = {}
         """The last count of the cgroup, by box id."""
         self._unreported: dict[str, int] = {}
-        """Kills that no login has been told of, by box id."""
+        """Kills that no login has been informed of, by box id."""
 
     async def news(self, counter: OomCounter) -> str | None:
         """Return a message about the kills since the last login, or None."""
@@ -61,7 +61,7 @@ class OomReports:
         return counter.sentence(unreported, "since the last login") if unreported else None
 
     async def keep(self, counter: OomCounter) -> None:
-        """Store the present count of a box for the next login."""
+        """Store the current count of a box for the next login."""
         count = await counter.read()
         box_id = counter.box.id
         before = self._counts.get(box_id, 0)
@@ -72,7 +72,7 @@ class OomReports:
             self._unreported[box_id] = self._unreported.get(box_id, 0) + fresh
 
     def begin_anew(self, box_id: str) -> None:
-        """Count from zero: the cgroup of the box is gone."""
+        """Count from zero: the cgroup of the box no longer exists."""
         self._counts.pop(box_id, None)
 
     def forget(self, box_id: str) -> None:

@@ -1,9 +1,9 @@
-"""Resource use of boxes, measured regularly, so that `ls` waits for no measurement.
+"""Resource usage of boxes, measured in the background so that `ls` does not wait.
 
 The sampler measures running boxes every PERIOD seconds, and others once after they stopped, for
-their disk. Measuring a disk may mean walking it. So after a slow measurement a box rests for REST
-times as long. A box that cannot be measured keeps its last figures and delays no other box (as long
-as fewer than PARALLEL hang).
+their disk. Measuring a disk may require a walk through all files. So after a slow measurement, the
+sampler skips the box for REST times as long. A box that cannot be measured keeps its last figures
+and delays no other box, unless PARALLEL boxes hang.
 """
 
 from __future__ import annotations
@@ -92,9 +92,7 @@ class UsageSampler:
                     self._begin(box)
 
     def _begin(self, box: BackendBox) -> None:
-        """Measure a box in a task of its own, so that a hanging one does not delay the next
-        round.
-        """
+        """Measure a box in its own task, so that a box that hangs does not delay the next round."""
         work = self._measure(box.box_id, running=box.running)
         task = self._tasks.start(work, name=f"usage of box {box.box_id}")
         self._busy.add(box.box_id)
@@ -117,7 +115,7 @@ class UsageSampler:
             try:
                 stats = await self._backend.stats(box_id)
             except NotFound:
-                return  # the box was removed meanwhile; the next round forgets it
+                return  # the box has been removed; the next round forgets it
             except (BoxdError, OSError) as error:
                 self._log_failure(box_id, f"cannot measure the use of resources: {error}")
                 return
@@ -149,7 +147,7 @@ class UsageSampler:
         )
 
     def _log_bug(self, box_id: str) -> None:
-        """Log the present exception once: a bug with one box must not delay the others."""
+        """Log the current exception once: a bug with one box must not delay the others."""
         if box_id not in self._logged:
             _log.exception("cannot measure the use of resources", extra={"box": box_id})
         self._logged.add(box_id)

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 class BoxIndex:
-    """Names and ids of all boxes but confidential ones, because the daemon never answers for
-    those.
-    """
+    """Names and ids of all boxes except confidential ones, which the index never reveals."""
 
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}
@@ -55,8 +53,8 @@ class BoxIndex:
     def has(self, reference: Reference) -> bool:
         """Return whether the reference of any owner may mean a box.
 
-        A name without a workspace matches in every workspace, because a key that is confined to a
-        workspace means that one. An id matches by any of its prefixes.
+        A name without a workspace matches in every workspace, because for a key that is confined to
+        a workspace it means that workspace. Any prefix of an id matches.
         """
         if reference.workspace is None and reference.name in self._names:
             return True

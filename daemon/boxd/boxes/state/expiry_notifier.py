@@ -1,11 +1,11 @@
-"""The expiry notifier: tells the change feed when a canvas or a question expires.
+"""The expiry notifier: publishes the expiry of canvases and questions to the change feed.
 
-Nothing else reports an expiry, so listeners would otherwise learn of it only with the next change.
+Without it, listeners would notice an expiry only with the next change.
 
-The notifier knows all expiry times in memory: it reads them from the store once at the start, and
-later callers add theirs. So it never polls the database. One timer waits for the next expiry.
-Expiry times are wall-clock times, and the wall clock can be set; so the timer looks at the clock at
-least every LOOK_EVERY_S seconds.
+The notifier keeps all expiry times in memory: it reads them from the store once at the start, and
+callers add new ones. So it never polls the database. One timer waits for the next expiry. Expiry
+times are wall-clock times, and the wall clock can be set. So the timer reads the clock at least
+every LOOK_EVERY_S seconds.
 
 Critical section: none; no method awaits.
 """
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 30.0
 SLACK = 64
-"""Stale entries of the queue, beyond as many as there are valid ones, before it is rebuilt."""
+"""The queue is rebuilt when its stale entries exceed the valid ones by this number."""
 Place: TypeAlias = "tuple[Passing, str, str | None, str]"
 
 
 class ExpiryNotifier:
     """Publishes expiries to the change feed.
 
-    A notification about a canvas or a question that is already gone is harmless, because listeners
-    read the present state.
+    A notification about a removed canvas or question is harmless, because listeners read the
+    current state.
     """
 
     def __init__(self, feed: Feed, clock: Clock) -> None:
@@ -88,7 +88,7 @@ class ExpiryNotifier:
             heapq.heapify(self._queue)
 
     def _look(self) -> None:
-        """Publish what has expired, and wait for the next expiry."""
+        """Publish due expiries, and wait for the next one."""
         now = self._clock.now()
         while self._queue:
             at, _, place = self._queue[0]

@@ -1,9 +1,8 @@
-"""The change feed: tells the listeners of an owner what changed.
+"""The change feed: notifies the listeners of an owner about changes.
 
-The feed carries topics, never contents. Each listener reads the present state itself, so it sees
-only what it may see. Several changes of a topic before the listener wakes are reported once. The
-feed is in memory, without a database. Publishing never awaits and never fails, so any change may
-call it.
+The feed carries topics, never contents. Each listener reads the current state itself, with its own
+permissions. Several changes of a topic before the listener wakes are reported once. The feed is in
+memory, without a database. Publishing never awaits and never fails, so any code may publish.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ def surface(canvas_id: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What changed, and where. `workspace` None: the default workspace, or no scope.
+    """A change and its place. `workspace` None: the default workspace, or no scope.
 
-    `exact`: only listeners of that very scope receive it, not those of the whole account.
+    `exact`: only listeners of this scope receive it, not those of the whole account.
     """
 
     owner: str

@@ -1,5 +1,6 @@
-"""What the lifecycle needs from other packages. The composition root passes the implementations
-in.
+"""Interfaces of other packages that the lifecycle uses.
+
+The composition root passes in the implementations.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Tunnels(Protocol):
         ...
 
     def peek(self, box_id: str) -> Tunnel | None:
-        """Return the box's present tunnel, or None."""
+        """Return the box's current tunnel, or None."""
         ...
 
     async def quiesce(self, box_id: str) -> int | None:
@@ -52,7 +53,7 @@ class DriveAttacher(Protocol):
     async def prepare(self, owner: str, workspace: str | None) -> Path | None:
         """Create and mount the volume on this host, so that `attach` is quick.
 
-        Returns the mount point, or None where boxes mount the drive themselves.
+        Returns the mount point, or None if boxes mount the drive themselves.
         """
         ...
 
@@ -73,7 +74,7 @@ class DriveAttacher(Protocol):
         ...
 
     async def leave(self, box: Box) -> None:
-        """Flush what the box wrote, before it ends with its tunnel.
+        """Flush the box's writes before its tunnel closes.
 
         Bounded in time; never fails.
         """
@@ -84,7 +85,7 @@ class DriveAttacher(Protocol):
         ...
 
     async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
-        """Unmount what an earlier daemon left and no box of these workspaces uses."""
+        """Unmount drives of an earlier daemon that no box of these workspaces uses."""
         ...
 
 

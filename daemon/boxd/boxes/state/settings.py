@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What the service gives a box by default, and at most.
+    """Defaults and limits of the service for a new box.
 
     `deadline_max` is the ceiling of the owner's tier for `^ttl`, counted from creation. `disk_mb`
     is the size of the writable disk that the tier gives a box (0: no limit).
@@ -57,7 +57,7 @@ class Defaults:
 class Shortened:
     """A duration that was clamped to `given`. `sign` precedes it in a spec.
 
-    `profile` is the profile that asked for `asked`; empty if the spec did.
+    `profile` is the profile that requested `asked`; empty if the spec did.
     """
 
     what: str
@@ -76,10 +76,10 @@ class Shortened:
 
 @dataclass(frozen=True, slots=True)
 class BoxSettings:
-    """What a new box is created with.
+    """The settings of a new box.
 
     `ttl` counts from creation, `grace` from the last detach. `profile` is empty if the box has
-    none. `shortened` lists what is less than the spec or the profile asked for.
+    none. `shortened` lists durations below those that the spec or the profile requested.
     """
 
     image: str
@@ -96,9 +96,9 @@ class BoxSettings:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a spec changes in an existing box. `grace` None: no change.
+    """The changes that a spec makes to an existing box. `grace` None: no change.
 
-    `notes` are lines for people about what was ignored or clamped.
+    `notes` are lines for users about ignored and clamped values.
     """
 
     grace: timedelta | None
@@ -144,7 +144,7 @@ def box_settings(
 def renewed(
     spec: BoxSpec, box: Box, defaults: Defaults, *, profile: Profile | None = None
 ) -> Renewal:
-    """Return what a spec changes in an existing box, and what it ignores.
+    """Return the changes that a spec makes to an existing box, with notes on ignored values.
 
     Raises Conflict if the spec names another profile, image or flavor than the box was created
     from. The other defaults of a profile apply only at creation.
@@ -153,7 +153,7 @@ def renewed(
     notes = []
     if spec.ttl is not None:
         ignored = f"deadline ^{format_duration(spec.ttl)}"
-        notes.append(f"{ignored} ignored: box {box.ref} exists; {box.name}+ creates it anew")
+        notes.append(f"{ignored} ignored: box {box.ref} exists; {box.name}+ recreates it")
     grace_max = defaults.policy.grace_max
     notes.extend(one.note(box.ref) for one in _shortened("grace", "+", spec.grace, grace_max))
     grace = _at_most(grace_max, spec.grace)
@@ -161,8 +161,9 @@ def renewed(
 
 
 def profile_of(name: str, profiles: Sequence[Profile]) -> Profile | None:
-    """Return the profile with this name, in any case, or None. The name stands where an image
-    would.
+    """Return the profile with this name, in any case, or None.
+
+    In a spec, the name takes the place of an image.
     """
     return next((profile for profile in profiles if profile.name == fold(name)), None)
 
@@ -179,15 +180,15 @@ def _check_same(spec: BoxSpec, box: Box, profile: Profile | None) -> None:
     if differences:
         raise Conflict(
             f"box {box.ref} exists: {'; '.join(differences)}. "
-            f"Use {box.ref} for the box as it is, or {box.ref}+ with the rest to create it anew"
+            f"Use {box.ref} for the box as it is, or {box.ref}+ with the rest to recreate it"
         )
 
 
 def _other_source(source: str, box: Box, profile: Profile | None) -> list[str]:
     """Return how a profile or image of a spec differs from what the box was created from.
 
-    A profile that was removed since still matches its boxes by name. A box whose profile is unknown
-    is compared by its image.
+    A removed profile still matches its boxes by name. A box whose profile is unknown is compared by
+    its image.
     """
     image = source if profile is None else profile.image
     if profile is None and box.profile and fold(source) == box.profile:
@@ -218,8 +219,9 @@ def _shortened(
 
 
 def _flavor(catalog: Catalog, name: str | None, profile: str) -> Flavor:
-    """Return a flavor. `profile` is the one that asked for it, or empty: its flavor may have left
-    the catalog.
+    """Return a flavor. `profile` is the profile that requested it, or empty.
+
+    The flavor of a profile may have been removed from the catalog.
     """
     if name is None:
         return catalog.default_flavor

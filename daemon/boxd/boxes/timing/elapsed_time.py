@@ -4,9 +4,9 @@ Rules on elapsed time must ignore clock steps and downtime. Otherwise setting th
 suspend boxes in use, and after a night of downtime all boxes would be overdue. So `since`,
 `idle_since` and `pinned_until` of a box are values of a clock of the service, called marks. A mark
 has the type `datetime`. The clock began at the wall-clock time of the first start. It follows
-CLOCK_BOOTTIME while a daemon runs, and stands still otherwise. A setting stores its value regularly
-and at an orderly end. After a crash the clock continues from that setting or from the latest mark,
-whichever is later.
+CLOCK_BOOTTIME while a daemon runs, and stops otherwise. A setting stores its value regularly and at
+a normal end. After a crash the clock continues from that setting or from the latest mark, whichever
+is later.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ElapsedTimeStore:
         await store.put_setting(ALIVE, self.now().isoformat())
 
     def now(self) -> datetime:
-        """Return the present mark."""
+        """Return the current mark."""
         return self.of(Now.read(self._clock).boot)
 
     def of(self, moment: BootMoment) -> datetime:

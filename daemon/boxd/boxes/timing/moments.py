@@ -1,4 +1,4 @@
-"""Points in time on two clocks. The type of a point says which clock its rule uses.
+"""Points in time on two clocks. The type of a point identifies the clock of its rule.
 
 A deadline is a wall-clock time, an aware `datetime`: setting the clock moves it closer or further
 away. Grace period, idle timeout, idle reaping and pins count elapsed time, a `BootMoment`: a
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class BootMoment:
-    """A point of elapsed time. It is meaningless after the machine was restarted."""
+    """A point of elapsed time. It is meaningless after a restart of the machine."""
 
     since_boot: timedelta
 
@@ -27,12 +27,12 @@ class BootMoment:
         return BootMoment(self.since_boot + span)
 
     def __sub__(self, earlier: BootMoment) -> timedelta:
-        """Return how much time passed from `earlier` to this point."""
+        """Return the time from `earlier` to this point."""
         return self.since_boot - earlier.since_boot
 
 
 Moment: TypeAlias = datetime | BootMoment
-"""When a rule acts: at a wall-clock time, or after an elapsed time."""
+"""The time of an action: a wall-clock time, or an elapsed time."""
 
 
 @dataclass(frozen=True, slots=True)

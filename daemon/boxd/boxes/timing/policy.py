@@ -22,10 +22,10 @@ LONGEST = MAX_DURATION
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the operator decides for all boxes. Raises ValueError naming a flag out of its bounds.
+    """The operator's settings for all boxes. Raises ValueError, which names the invalid flag.
 
     Each is a duration of whole seconds from `SHORTEST` to `LONGEST`, counted as elapsed time, so
-    clock steps do not affect it. An owner whose tier differs gets a Policy of its own.
+    clock steps do not affect it. An owner with a different tier has its own Policy.
     """
 
     idle_timeout: timedelta = IDLE_TIMEOUT
@@ -35,9 +35,9 @@ class Policy:
     its last use.
     """
     grace: timedelta | None = None
-    """`--grace`: how long a box without `+duration` stays as it is after the last detach (product
-    spec 2.3). None: no grace period is stated. That counts as zero, and a box that cannot be
-    suspended is then not removed before `idle_reap` has passed.
+    """`--grace`: how long a box without `+duration` stays unchanged after the last detach (product
+    spec 2.3). None: no grace period. That counts as zero, but a box that cannot be suspended is
+    then not removed before `idle_reap` has passed.
     """
     grace_max: timedelta = LONGEST
     """The longest grace period of a spec or a profile; longer ones are clamped. The product spec

@@ -1,6 +1,6 @@
-"""What the daemon does next with a box by itself, when and why: one pure function, `due`.
+"""The next automatic action on a box, its time and its reason: one pure function, `due`.
 
-The timers act by it and `ls` shows it, so both agree. The rules:
+The timers and `ls` both use it, so they agree. The rules:
 
 ==========  =========  ==============================================  =======================
 rule        clock      from, and how long                              then the box is
@@ -43,7 +43,7 @@ _ASLEEP = frozenset({BoxState.SUSPENDED, BoxState.FAILED})
 
 
 class Act(StrEnum):
-    """What the daemon does with the box, as `ls` shows it."""
+    """The action of the daemon, as `ls` shows it."""
 
     SUSPEND = "suspended"
     REMOVE = "removed"
@@ -77,7 +77,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a box. The defaults hold nothing back.
+    """Facts about a box. The defaults postpone nothing.
 
     `grace` None: no grace period was stated. `suspendable`: the backend can suspend boxes on this
     host.
@@ -110,7 +110,7 @@ class Facts:
 
 
 def due(facts: Facts, policy: Policy, now: Now) -> Due | None:
-    """Return what the daemon does next with an untouched box, or None.
+    """Return the next action on a box that no user touches, or None.
 
     A passed deadline always wins, even if another action was due earlier.
     """
@@ -124,7 +124,7 @@ def due(facts: Facts, policy: Policy, now: Now) -> Due | None:
 
 
 def _idle(facts: Facts, policy: Policy) -> Due | None:
-    """Return what is due by elapsed time, or None."""
+    """Return the next action by elapsed time, or None."""
     if facts.since is None or facts.holds or facts.ephemeral or not facts.auto_suspend:
         return None
     if facts.state is BoxState.RUNNING and not facts.shells:
@@ -136,7 +136,7 @@ def _idle(facts: Facts, policy: Policy) -> Due | None:
 
 
 def _unused(facts: Facts, since: BootMoment, policy: Policy) -> Due | None:
-    """Return what is due for an unused running box. A woken box counts from its wake-up."""
+    """Return the next action on an unused running box. A woken box counts from its wake-up."""
     began = since if facts.last_used is None else max(since, facts.last_used)
     span, why = policy.idle_timeout, f"was unused for {format_duration(policy.idle_timeout)}"
     if facts.grace is not None and facts.grace > span:

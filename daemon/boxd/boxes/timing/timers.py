@@ -1,8 +1,8 @@
 """Timers: when an action on a box is due, and when a failed action is retried.
 
-`schedule` decides what is due and when, for the timers as for `ls`. The timers poll both clocks, so
-they see a step of the wall clock within a tick. Each box is handled in a task of its own, so a
-hanging box delays no other (as long as fewer than `_PARALLEL` hang).
+`schedule` decides which action is due and when, for the timers and for `ls`. The timers poll both
+clocks, so they notice a step of the wall clock within a tick. Each box is handled in its own task,
+so a box that hangs delays no other, unless `_PARALLEL` boxes hang.
 
 A deadline waits neither for other work on its box nor for a slot that other boxes use.
 
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
 
 TICK = 1.0
-"""Seconds between looks at what is due."""
+"""Seconds between two checks for due actions."""
 RETRY = 30.0
 """Seconds between attempts to complete a removal, or to settle a box."""
 UPKEEP = 10.0
-"""Seconds between writes of what is kept in memory."""
+"""Seconds between writes of values that are only in memory."""
 _PARALLEL = 64
-"""Boxes that are handled at the same time. If so many hang, the others wait."""
+"""Boxes that are handled at the same time. If this many hang, the others wait."""
 
 _NO_BOX = ""
-"""Key of work that is done for all boxes together."""
+"""Key of the work for all boxes together."""
 
 _log = logging.getLogger(__name__)
 
 
 class TimerActions(Protocol):
-    """What the timers call. Errors are logged, and the call is repeated later."""
+    """The actions that the timers call. Errors are logged, and the call is repeated later."""
 
     async def act(self, box: Box, due: Due) -> None:
-        """Do what was due when the timers looked, if it is still due."""
+        """Execute the action that was due at the check, if it is still due."""
         ...
 
     async def settle(self, box: Box) -> None:
@@ -58,11 +58,11 @@ class TimerActions(Protocol):
         ...
 
     async def clear(self, box: Box) -> None:
-        """Remove what is left of a removed box."""
+        """Remove the remains of a removed box."""
         ...
 
     async def upkeep(self) -> None:
-        """Store what is kept in memory."""
+        """Store values that are only in memory."""
         ...
 
 
@@ -76,7 +76,7 @@ class Timers:
         facts: Callable[[Box], Facts],
         policy: Policy = SHIPPED,
     ) -> None:
-        """`facts` returns what is known of a box, given its row."""
+        """`facts` returns the facts about a box, given its row."""
         self._clock = clock
         self._policy = policy
         self._actions: TimerActions | None = None
@@ -93,7 +93,7 @@ class Timers:
         self._closing = False
 
     def watch(self, box: Box) -> None:
-        """Watch the box, given its present row."""
+        """Watch the box, given its current row."""
         self._boxes[box.id] = box
 
     def unwatch(self, box: Box) -> None:
@@ -106,23 +106,23 @@ class Timers:
         return box_id in self._boxes
 
     def known(self, box_id: str) -> Box | None:
-        """Return the present row of the box, or None."""
+        """Return the current row of the box, or None."""
         return self._boxes.get(box_id)
 
     def boxes(self) -> list[Box]:
-        """Return the present rows of all boxes."""
+        """Return the current rows of all boxes."""
         return list(self._boxes.values())
 
     def due(self, box: Box) -> Due | None:
-        """Return what the daemon does next with the box by itself, or None."""
+        """Return the next automatic action on the box, or None."""
         return self._due(box, Now.read(self._clock))
 
     def ripe(self, box: Box) -> Due | None:
-        """Return what is due for the box now, or None."""
+        """Return the action that is due for the box now, or None."""
         return self._ripe(box, Now.read(self._clock))
 
     def next_act(self, box: Box) -> NextAct | None:
-        """Return what `ls` shows: the next action, and the wall-clock time of it."""
+        """Return the next action and its wall-clock time, for `ls`."""
         now = Now.read(self._clock)
         next_due = self._due(box, now)
         if next_due is None:
@@ -152,14 +152,14 @@ class Timers:
         return frozenset(self._half_removed)
 
     def start(self, actions: TimerActions) -> None:
-        """Start to look, and to call `actions`."""
+        """Start to check the boxes and to call `actions`."""
         self._actions = actions
         self._retry_at = self._clock.monotonic() + RETRY
         self._upkeep_at = self._clock.monotonic() + UPKEEP
         self._loop.start(self._run(), name="box timers")
 
     async def close(self) -> None:
-        """Stop looking. Running actions are completed; waiting ones are dropped."""
+        """Stop. Running actions are completed; waiting ones are dropped."""
         self._closing = True
         await self._loop.close()
         await self._work.join()
@@ -237,7 +237,7 @@ class Timers:
                 self._logged.discard(key)
 
     def _log_bug(self, key: str) -> None:
-        """Log the present exception once: a bug with one box must not delay the others."""
+        """Log the current exception once: a bug with one box must not delay the others."""
         if key not in self._logged:
             _log.exception("action on the box failed; trying again", extra={"box": key})
         self._logged.add(key)

@@ -196,7 +196,7 @@ async def test_up_tells_what_it_clamped_and_ignored(ops: Operations) -> None:
     assert notes == ["deadline ^400d shortened: the maximum for box web is ^365d"]
     assert view.clamped
     await ops.boxes.up(ALICE, "web^1h", progress=Progress(notes.append))
-    assert notes[1:] == ["deadline ^1h ignored: box web exists; web+ creates it anew"]
+    assert notes[1:] == ["deadline ^1h ignored: box web exists; web+ recreates it"]
 
 
 async def test_throwaway_box_only_where_it_can_be_attached(world: World, ops: Operations) -> None:

@@ -1,9 +1,9 @@
 """Bytes of command output that this process buffers for one owner, over all of its clients.
 
-No stream waits for room. A stream that gets no more room buffers less of its output, or fails if
-only the whole output is of use (buffered exec). A stream may hold at most as much as stays free,
-which leaves room for streams that start later. Each stream may also buffer a small amount that
-does not count, so that short output is always complete.
+No stream waits for room. A stream without more room buffers less of its output, or fails if only
+the whole output is useful (buffered exec). A stream may hold at most as much as stays free, which
+leaves room for later streams. Each stream may also buffer a small amount that does not count, so
+short output is always complete.
 
 Critical sections: none; no method awaits.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BYTES = 64 * 1024 * 1024
 """The allowance of one owner. It is enough for fifteen streams of 4 MiB each."""
 ALWAYS = 4 * 1024
-"""Bytes of each stream that do not count; the command costs this process more than that."""
+"""Bytes of each stream that do not count. The command itself costs this process more."""
 
 
 class Allowance:
@@ -44,7 +44,7 @@ class Part:
         free_of_charge = min(size, self._always)
         self._always -= free_of_charge
         free = self._allowance.size - self._allowance.taken
-        # Afterwards this stream holds at most as much as stays free for others.
+        # This stream then holds at most as much as stays free for others.
         more = max(0, min(size - free_of_charge, (free - self.taken) // 2))
         self.taken += more
         self._allowance.taken += more

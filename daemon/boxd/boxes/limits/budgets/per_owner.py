@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class PerOwner(Generic[T]):
-    """Creates an owner's object at first use, and drops it when nothing refers to it any more."""
+    """Creates an owner's object at first use, and drops it with its last reference."""
 
     def __init__(self, create: Callable[[], T]) -> None:
         self._create = create

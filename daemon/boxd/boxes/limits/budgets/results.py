@@ -1,8 +1,8 @@
 """Bytes of results that this process encodes for one owner, over all of the owner's connections.
 
 A large result is in memory in several forms until its text waits to be sent. A call takes the size
-of its result from the owner's budget first; calls wait in the order of asking. Small results take
-nothing and do not wait.
+of its result from the owner's budget first; calls wait in FIFO order. Small results take nothing
+and do not wait.
 
 Critical sections: none; no method awaits between reading the state and changing it.
 """
@@ -29,7 +29,7 @@ class Budget:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> int:
-        """Take bytes, after all callers that wait already; return how many were taken.
+        """Take bytes, after all callers that are already waiting; return how many were taken.
 
         A size above the budget takes the whole budget. A cancelled call has taken nothing.
         """

@@ -137,7 +137,7 @@ async def test_the_limit_of_snapshots_names_itself(tmp_path: Path) -> None:
         await world.lifecycle.snapshot(box, None)
         with pytest.raises(QuotaExceeded, match="1 snapshots per owner"):
             await world.lifecycle.snapshot(box, None)
-        with pytest.raises(QuotaExceeded, match=r"1 snapshots per owner.*keeps the present box"):
+        with pytest.raises(QuotaExceeded, match=r"1 snapshots per owner.*saves the current box"):
             await world.lifecycle.restore(box, "s1")
         await steady(world)
     finally:
@@ -288,7 +288,7 @@ async def test_a_daemon_that_dies_while_it_restores(
     await steady(sleepy)
     now = await stored(sleepy)
     if call == "backend.restore_snapshot":
-        assert now.detail == "was not restored from a snapshot; it is as before"
+        assert now.detail == "was not restored from a snapshot; it is unchanged"
     lives = call + end == "backend.save_memory"
     assert (now.state is BoxState.RUNNING, now.memory) == (lives, not lives)
     assert (await up(sleepy)).id == box.id

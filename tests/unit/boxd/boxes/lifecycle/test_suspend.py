@@ -279,7 +279,7 @@ async def test_an_agent_that_does_not_come_back_is_no_error_loop(
     monkeypatch.setattr(sleepy.tunnels, "get", deaf_once)
     with assert_logs("starts from its disk"):
         woken = await up(sleepy)
-    assert "did not answer after its memory was brought back: no hello" in woken.detail
+    assert "did not answer after its memory was restored: no hello" in woken.detail
     assert calls[:2] == [assembly.RESUME_TIMEOUT, assembly.HELLO_TIMEOUT]
     assert sleepy.steps.done.count("backend.start") == 2
 
@@ -304,7 +304,7 @@ async def test_memory_that_vanished_while_no_daemon_lived_is_told(
     box = await asleep(sleepy)
     await sleepy.close()
     await sleepy.backend.discard_memory(box.id)
-    with assert_logs("its memory is gone"):
+    with assert_logs("its memory is no longer on the host"):
         await sleepy.restart()
     assert not (await stored(sleepy)).memory
     assert (await up(sleepy)).state is BoxState.RUNNING

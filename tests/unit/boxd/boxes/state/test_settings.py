@@ -160,7 +160,7 @@ def test_the_record_is_the_settings() -> None:
 )
 def test_what_an_existing_box_ignores(text: str, note: str | None) -> None:
     renewal = renewed(spec(text), box_of("web^1h"), DEFAULTS)
-    told = () if note is None else (f"{note} ignored: box web exists; web+ creates it anew",)
+    told = () if note is None else (f"{note} ignored: box web exists; web+ recreates it",)
     assert renewal == Renewal(None, told)
 
 
