@@ -7,7 +7,7 @@ block; the server calls them from threads.
 Critical sections: `_durable` and `_removals` change under `_lock`. A directory is in `_durable`
 while its own entry is known to be on the disk. A delete increments `_removals` before it unlinks,
 and a sync adds directories only if no delete started meanwhile. So a directory that was removed and
-created again is never mistaken for its predecessor.
+recreated is never mistaken for its predecessor.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The service: box lifecycle, SSH front door, HTTP API."""
+"""The service: box lifecycle, SSH listener, HTTP server, MCP service."""

@@ -66,7 +66,7 @@ def _absolute_path(text: str, _flag: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything the operator decides. Each field declares the flag that sets it."""
+    """The operator's settings. Each field declares the flag that sets it."""
 
     state_dir: Path = field(
         default=DEFAULT_STATE_DIR,
@@ -146,7 +146,8 @@ class Config:
             Flag(
                 "--store-file",
                 Group.STORES,
-                "use the S3 endpoint, bucket and credentials in this JSON file (mode 0600)",
+                "use the S3 endpoint, bucket and credentials in this JSON file (mode 0600; format: "
+                "docs/operate/own-postgresql-and-s3.md)",
                 "FILE",
                 _path,
                 default="embedded object server",
@@ -186,7 +187,7 @@ class Config:
             )
         ),
     )
-    """See `boxes.timing.policy`, also for the next two."""
+    """`boxes.timing.policy` defines the limits of this field and the next two."""
     idle_reap: timedelta = field(
         default=timedelta(hours=3),
         metadata=_flags(
@@ -262,7 +263,7 @@ class Config:
             )
         ),
     )
-    """None: see `boxes.limits.host`, also for the next two."""
+    """None: `boxes.limits.host` computes the default, also for the next two fields."""
     max_memory: int | None = field(
         default=None,
         metadata=_flags(

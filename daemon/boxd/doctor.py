@@ -66,8 +66,8 @@ class Check:
 def checks(config: Config, *, starting: bool = False) -> list[Check]:
     """Return all checks of this host for a configuration. The checks change nothing.
 
-    `starting`: the caller is a daemon that is about to serve. A state directory that another daemon
-    serves is then a failure; for `boxd doctor` it is not.
+    `starting`: the caller is a daemon that is about to serve. Then it is a failure if another
+    daemon serves the state directory; for `boxd doctor` it is not.
     """
     results = [
         _root(),
@@ -97,7 +97,7 @@ def checks(config: Config, *, starting: bool = False) -> list[Check]:
 
 
 def suspending(config: Config) -> Check:
-    """Check whether this host can suspend boxes, by a trial with one box. It takes some seconds.
+    """Check whether this host can suspend boxes, by a trial with one box that takes some seconds.
 
     The state directory stores the result. If there is no state directory yet, the trial runs in its
     parent directory and stores nothing.
@@ -125,7 +125,7 @@ def boxes_left(config: Config) -> int:
 
 
 def left_running(config: Config) -> bool:
-    """Whether an earlier daemon has left servers, drives or boxes of this state directory running.
+    """Whether servers, drives or boxes of an earlier daemon are still running.
 
     The fence, the routes and the cgroup around its boxes count too.
     """

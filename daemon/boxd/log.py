@@ -1,6 +1,6 @@
 """Logging to stderr: one line a record, fields as `key=value`, secrets and control bytes masked.
 
-The formatter masks the finished line and tracebacks, so that callers need not. Masking is the last
+The formatter masks the finished line and tracebacks, so callers do not have to. Masking is the last
 line of defence: secrets are `Secret` objects, which the daemon does not log. Truncation precedes
 masking, because clients choose parts of a line and masking runs on the event loop.
 """

@@ -134,7 +134,7 @@ class Service:
         await self._stack.aclose()
 
     def reread(self) -> None:
-        """Read the files of settings again that may change while the service runs (admin keys)."""
+        """Reload files that may change while the service runs (admin keys)."""
         self._administrators.reload()
 
     def welcome(self) -> list[str]:
@@ -297,7 +297,7 @@ class Service:
     async def _decisions(
         self, store: PostgresStore, clock: SystemClock
     ) -> tuple[Tiers, AccessPolicy]:
-        """What the operator decided on single owners."""
+        """The operator's decisions about single owners."""
         tiers = Tiers(store, self._known_tiers)
         gate = AccessPolicy(store, clock, self._administrators)
         await tiers.start()

@@ -13,8 +13,8 @@ def main() -> int:
     """Run the agent until SIGTERM or SIGINT. Return exit status 0, or 1 if it could not start."""
     import gc
 
-    # Imported modules live for good. Collecting them again and again took a third of the time until
-    # hello. The agent turns the collector on once it is up.
+    # Imported modules are never freed. Collecting them repeatedly took a third of the time until
+    # hello. The agent enables the collector once it is up.
     gc.disable()
 
     import argparse

@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     0: success; 1: the request was rejected or failed (text on stderr); 2: wrong usage; 141: the
-    reader of the output has gone.
+    reader of the output has exited.
     """
     return quietly(lambda: _main(arguments))
 
@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         help="for how long, up to 7d, such as 90s, 30m or 1h30m (default: 2h)",
     )
     pin.add_argument(
-        "--why", default="", metavar="TEXT", help="reason, shown beside the box in lists"
+        "--why", default="", metavar="TEXT", help="reason, which lists show with the box"
     )
     pin.set_defaults(
         request=protocol.PIN, fields=lambda options: {"for_s": options.seconds, "why": options.why}

@@ -19,7 +19,7 @@ From the daemon:
 
 - request `suspend_soon {}`: the daemon is about to freeze the box. The agent answers `{shells}` and
   closes its end of the tunnel, because a checkpoint cannot store half of a connection. The agent
-  dials again when the daemon has created the tunnel's socket anew, or after a few seconds.
+  dials again when the daemon has created a new socket for the tunnel, or after a few seconds.
 - requests `drive_mount {credentials}`, `drive_umount {force}`, `drive_info {}`, to boxes that mount
   their drive themselves. The agent answers each with `drive_state`. `credentials` is the input of
   the mount process; the agent fills in `store.endpoint`. `force` detaches the drive although
@@ -107,9 +107,9 @@ TUNNEL_SOCKET = "tunnel.sock"
 AGENT_CONFIG = "config.json"
 """JSON: `box_id`, `name`, `hostname`, `daemon_key` (OpenSSH public key), `env` (object), `user`
 (optional: login user of sessions; default `root`), `relay_key` (optional: OpenSSH public key; the
-box is confidential, see `RELAY_HOST`). The agent ignores other fields. It starts anew, however,
-when this file or the host key changes. So a box that was restored from another box's memory notices
-by a changed value that it is another box."""
+box is confidential, see `RELAY_HOST`). The agent ignores other fields. However, it restarts when
+this file or the host key changes. So a box that was restored from another box's memory detects its
+new identity."""
 HOST_KEY = "host_key"
 """The agent's private key, OpenSSH format, mode 0600."""
 RELAY_HOST = "box-relay"

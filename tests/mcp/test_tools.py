@@ -139,11 +139,11 @@ async def test_files_of_a_box_that_cannot_be_had(web: Web, tmp_path: Path) -> No
     async with talk(web) as client:
         await client.call("box_spawn", spec="dev")
         text = await client.refusal("box_read", box="dev", path=f"{tmp_path}/none")
-        assert text.endswith("nothing is there")
+        assert text.endswith("no such file or directory")
         text = await client.refusal("box_read", box="dev", path="/dev/zero")
         assert text == "'/dev/zero' is neither a file nor a directory"
         text = await client.refusal("box_write", box="dev", path=str(tmp_path), data="")
-        assert text.endswith("is there and is not a file")
+        assert text.endswith("exists and is not a file")
         text = await client.refusal("box_write", box="dev", path="x", data="!", encoding="base64")
         assert text == "data is not valid base64; encode it, or set encoding to utf-8"
 

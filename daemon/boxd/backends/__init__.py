@@ -1,1 +1,1 @@
-"""What makes boxes: one interface, several implementations."""
+"""The backends that create boxes: one interface, several implementations."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What this backend supports on this host. `why_no_suspend` is the reason shown to users."""
+    """Features of this backend on this host. `why_no_suspend` is the reason that users see."""
 
     suspend: bool
     """Boxes can be suspended to disk and resumed with their memory."""
@@ -85,11 +85,11 @@ class InitState:
     """State of the main thread of a box's init, which runs the agent's event loop."""
 
     stopped: str = ""
-    """Why it is stopped (a debugger or a signal), in words for the box's owner; empty if not."""
+    """Why it is stopped (a debugger or a signal), for the box's owner; empty if it is not."""
     sleeping: bool = False
     """It waits for an event, neither for a processor nor for a disk."""
     switches: int = 0
-    """Number of its context switches. If the number stays the same, it has not run in between."""
+    """Number of its context switches. If the number has not changed, it has not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class BoxStats:
     disk_bytes: int
     pids: int
     net_rx_bytes: int = 0
-    """Bytes received by the box's present network interface."""
+    """Bytes received by the box's current network interface."""
     net_tx_bytes: int = 0
     oom_kills: int = 0
     """Number of processes killed because the box's memory was full."""
@@ -119,18 +119,18 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release everything that `setup` made and no box uses. Boxes continue to run."""
+        """Release everything that `setup` created and no box uses. Boxes continue to run."""
         ...
 
     def capabilities(self) -> Capabilities:
-        """Return what is supported here; valid after `setup`."""
+        """Return the supported features; valid after `setup`."""
         ...
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
-        """Announce the current images and their roots, before boxes are made from them.
+        """Announce the current images and their roots, before boxes are created from them.
 
-        The backend at once does slow preparations for `first`, the image of most boxes. It discards
-        data of other roots that no box uses. Boxes may be created meanwhile.
+        The backend immediately does slow preparations for `first`, the image of most boxes. It
+        discards unused data of other roots. Boxes may be created meanwhile.
         """
         ...
 
@@ -157,7 +157,7 @@ class Backend(Protocol):
         ...
 
     async def stop(self, box_id: str) -> None:
-        """End all processes of the box, also frozen ones. Disk and saved memory stay."""
+        """End all processes of the box, even frozen ones. Disk and saved memory stay."""
         ...
 
     async def init_state(self, box_id: str) -> InitState:
@@ -165,9 +165,9 @@ class Backend(Protocol):
         ...
 
     async def suspect_inits(self, box_ids: Collection[str]) -> set[str]:
-        """Return those of `box_ids` whose init may be stopped or gone.
+        """Return those of `box_ids` whose init may have stopped or ended.
 
-        One cheap pass for all of them. `init_state` and `list` are exact.
+        One cheap pass checks all of them. `init_state` and `list` are exact.
         """
         ...
 

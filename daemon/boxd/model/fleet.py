@@ -56,7 +56,7 @@ class OwnerView:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The use of a resource and its limit. A limit of None: as much as exists.
+    """The usage of a resource and its limit. A limit of None: as much as exists.
 
     `used` is a bool for a resource that is on or off.
     """

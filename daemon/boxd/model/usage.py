@@ -37,7 +37,7 @@ class Usage:
     net_rx_bytes: int
     net_tx_bytes: int
     oom_kills: int = 0
-    """Processes that the kernel killed because the box's memory was full."""
+    """Processes that the kernel killed because the box was out of memory."""
     saved_memory_bytes: int = 0
     """Size of the memory image on the host's disk while the box is suspended."""
 

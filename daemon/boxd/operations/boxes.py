@@ -89,11 +89,12 @@ class BoxOperations:
         wait: bool = True,
         progress: Progress = SILENT,
     ) -> BoxView:
-        """Create the box of a spec, or start it, and let it run without an attachment.
+        """Create the box of a spec, or start it, without attaching to it.
 
-        The service never removes a `durable` box for being unused; None: an existing box stays as
-        it is. Without `wait` the view is returned as soon as the box is being created or woken.
-        Raises Conflict if the spec names another profile, image or flavor.
+        `durable`: elapsed time never removes the box; None: an existing box does not change.
+        Without `wait`, return as soon as the creation or the wake-up has begun. `progress` gets
+        lines for users, and the box if this call creates or wakes it. Raises Conflict if the spec
+        names another profile, image or flavor than those of the box.
         """
         box_spec, workspace = await self._directory.creatable(p, spec, ws, anonymous=False)
         request = BoxRequest(p.owner, workspace, box_spec, durable=durable)
@@ -104,7 +105,7 @@ class BoxOperations:
     async def remove(
         self, p: Principal, ref: str, ws: str | None = None, *, force: bool = False
     ) -> BoxView:
-        """Destroy a box, also while it has attachments; return its last state.
+        """Destroy a box, even while it has attachments; return its last state.
 
         Raises Pinned while the box has a pin, unless `force` is set.
         """
@@ -125,7 +126,7 @@ class BoxOperations:
         return self._directory.view(await self._lifecycle.suspend(box))
 
     async def resume(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Resume a box; `detail` of the result says whether it had to start from its disk.
+        """Resume a box; `detail` of the result shows whether it had to start from its disk.
 
         Raises Unsupported if the backend cannot suspend boxes.
         """
@@ -153,13 +154,14 @@ class BoxOperations:
     async def attach(
         self, p: Principal, access: BoxAccess, progress: Progress = SILENT
     ) -> AsyncIterator[Attachment]:
-        """Hold a running box, with its drive in it, while the context lasts.
+        """Hold a running box, with its drive attached, while the context lasts.
 
-        The principal of a share gets no secrets in the environment; a confidential box holds none.
-        The task that entered the context must leave it. Raises InvalidKey inside the context when
-        the key or share that opened it is revoked or expires, and Forbidden when the service ends
-        it for another reason (`Attachments.end_box`). Raises Confidential or Conflict if the box
-        can only be reached with, or without, the `relay` of the request.
+        The task that entered the context must also leave it. The principal of a share gets no
+        secrets in the environment; a confidential box holds none.
+
+        Raises Confidential if the box is confidential and the request has no `relay`; Conflict if
+        it has one and the box is not confidential. Raises inside the context InvalidKey when the
+        key or share is revoked or expires, and Forbidden when `Attachments.end_box` ends it.
         """
         require(p, Action.ATTACH_BOX if access.relay is None else Action.RELAY_BOX)
         self._access_policy.check_owner(p.owner)
@@ -167,7 +169,7 @@ class BoxOperations:
         target = await self._target(p, access)
         request = AttachRequest(target, access.why, p.key_id, Expiry.of(p), access.relay)
         async with self._lifecycle.attach(request, progress) as attachment:
-            self._access_policy.check_owner(p.owner)  # from here on a block ends it
+            self._access_policy.check_owner(p.owner)  # from here on, blocking the owner ends it
             self._callers.seen(p, has_something=True)
             if access.why == SHELL:
                 await self._lifecycle.report_oom(attachment, progress)

@@ -1,8 +1,8 @@
-"""Canvases: documents that programs render and people look at. Each scope has its own.
+"""Canvases: documents that programs render for users. Each scope has its own.
 
 A credential with a workspace scope renders, reads and removes the canvases of that scope. Any other
 credential does so for the canvases of the account. With `ws` it can also read and remove canvases
-of a workspace, and cannot render there.
+of a workspace, but cannot render there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Delegation: a shell command, or the owner's own agent program, does a task in a box.
+"""Delegation: a shell command, or the owner's own agent program, runs a task in a box.
 
 The agent's token is in the environment of its one process and nowhere else: not in a command line,
 a file, the box's sessions, a log or an answer, nor in the memory of the processes that pass it on.
@@ -165,7 +165,7 @@ class _Report:
         self._reads_lines = agent is not None and agent.format == "jsonl"
         self._lines = Lines(MAX_OUTPUT, room.part()) if self._reads_lines else Lines(SHOWN_LINE)
         self._object = b""
-        """The last line of stdout that may be a JSON object, where the agent writes some."""
+        """The last line of stdout that may be a JSON object, if the agent writes JSON."""
 
     async def add(self, stream: str, data: bytes) -> None:
         """Add the next output of a stream."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DriveOperations:
-    """Opens the drives of workspaces. Holds no state. `drives` None: drives are not enabled."""
+    """Opens the drives of workspaces. Holds no state. `drives` None: drives are disabled."""
 
     def __init__(
         self, store: ControlStore, registry: WorkspaceRegistry, drives: Drives | None

@@ -91,13 +91,13 @@ class FleetOperations:
         return self._fleet_box(await self._lifecycle.wake(box))
 
     async def fleet_kick(self, p: Principal, ref: str) -> FleetBox:
-        """End all attachments of a box of any owner: sessions, forwardings, commands."""
+        """End all attachments of a box of any owner: sessions, forwardings and commands."""
         box = await self._any_box(p, ref)
         ended = self._lifecycle.attachments.end_box(box.id, KICKED)
         return FleetBox(box.owner, self._directory.view(box), ended)
 
     async def fleet_levels(self, p: Principal) -> list[Level]:
-        """Return the use of the host, with its limits."""
+        """Return the usage of the host, with its limits."""
         self._audits.deed(p)
         boxes = await self._store.all_boxes()
         awake = [box for box in boxes if box.state in AWAKE]

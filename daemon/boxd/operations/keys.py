@@ -83,8 +83,8 @@ class KeyOperations:
     async def remove_key(self, p: Principal, name: str) -> None:
         """Revoke an API key, and end its attachments and connections.
 
-        Raises NotFound; Unavailable if the database does not answer, when the attachments have
-        ended all the same.
+        Raises NotFound, or Unavailable if the database does not answer. The attachments have ended
+        even then.
         """
         require(p, Action.REMOVE_KEY)
         await self.revoke(p.owner, name)

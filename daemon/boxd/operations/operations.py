@@ -58,7 +58,7 @@ class Dependencies:
     tier_of: Callable[[str], Tier]
     """Returns the limits of an owner."""
     tiers: Tiers
-    """The tiers, and which owner the operator assigned to which."""
+    """The tiers, and the owners that the operator assigned to them."""
     access_policy: AccessPolicy
     clock: Clock
     sealer: Sealer
@@ -69,7 +69,7 @@ class Dependencies:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operations:
-    """What SSH, HTTP and MCP call. Each attribute is one family of methods."""
+    """The interface for SSH, HTTP and MCP. Each attribute is one family of methods."""
 
     agents: AgentOperations
     asks: AskOperations
@@ -82,7 +82,7 @@ class Operations:
     """Images and flavors."""
     delegations: DelegateOperations
     directory: BoxDirectory
-    """Which box a reference means."""
+    """Resolves box references."""
     drives: DriveOperations
     fleet: FleetOperations
     """Commands of administrators on boxes and the host."""

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class OwnerOperations:
     """Lists owners, and changes their tier, their admission and their keys. Holds no state.
 
-    Methods that take an owner raise BadName for a text that is no fingerprint. `drives` None:
-    drives are not enabled on this host.
+    Methods that take an owner raise BadName for a text that is not a fingerprint. `drives` None:
+    drives are disabled on this host.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class OwnerOperations:
         return self._tiers.listed()
 
     async def fleet_set_tier(self, p: Principal, owner: str, tier: str) -> None:
-        """Assign an owner, who may be unknown so far, to a tier. Raises BadRequest, Unavailable."""
+        """Assign an owner, known or not, to a tier. Raises BadRequest, Unavailable."""
         await self._tiers.assign(self._audits.deed(p).about(owner), tier)
 
     async def fleet_block(self, p: Principal, owner: str) -> int:

@@ -74,7 +74,7 @@ class ProxyOperations:
         return secret
 
     async def dial(self, attachment: Attachment, port: int) -> ByteStream:
-        """Connect to a port of an attached box, as seen from inside; the caller closes the stream.
+        """Connect to a port of an attached box from inside the box; the caller closes the stream.
 
         Raises NothingListening, DialTimeout, Unavailable.
         """

@@ -1,4 +1,4 @@
-"""Shares: links that open one box to people without a key of its owner.
+"""Shares: links that give access to one box without a key of its owner.
 
 The service stores only the SHA-256 of a share's token. Removing a box removes its shares.
 """
@@ -119,8 +119,8 @@ class ShareOperations:
     async def remove_share(self, p: Principal, share_id: str) -> SharedBox:
         """Revoke the share whose id starts with `share_id`, end its attachments, and return it.
 
-        Raises NotFound, Ambiguous; Unavailable if the database does not answer, when the
-        attachments have ended all the same.
+        Raises NotFound or Ambiguous, or Unavailable if the database does not answer. The
+        attachments have ended even then.
         """
         require(p, Action.SHARE_BOX)
         matches = [

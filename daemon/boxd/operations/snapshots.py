@@ -77,7 +77,7 @@ class SnapshotOperations:
     async def remove_snapshot(
         self, p: Principal, ref: str, name: str, ws: str | None = None
     ) -> Snapshot:
-        """Remove a snapshot, also of a removed box, and return it.
+        """Remove a snapshot, even of a removed box, and return it.
 
         Raises NotFound; Conflict with the profile that was built from it.
         """

@@ -116,7 +116,7 @@ class StatOperations:
         ]
 
     async def _drive_stats(self, p: Principal) -> list[Stat]:
-        """Return the bytes and files of each drive that was ever used."""
+        """Return the bytes and files of each drive that has been used."""
         if self._drives is None:
             return []
         stats = []

@@ -1,4 +1,4 @@
-"""Long connections that hold no box: notifications of changes, and the end of their credential."""
+"""Long connections that hold no box: change notifications, and expiry of their credential."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class WorkspaceOperations:
     async def _report_broken_profiles(
         self, p: Principal, removed: list[Snapshot], progress: Progress
     ) -> None:
-        """Report the profiles that were built from removed snapshots, and no longer work."""
+        """Report the profiles that no longer work because their snapshots were removed."""
         ids = {snapshot.id for snapshot in removed}
         for profile in await self._store.profiles(p.owner):
             if profile.snapshot in ids:
@@ -195,9 +195,9 @@ class WorkspaceOperations:
                 )
 
     async def _revoke(self, workspace: Workspace, progress: Progress) -> None:
-        """Remove what a new workspace of the name would inherit.
+        """Remove objects that a new workspace of the same name would inherit.
 
-        These are its secrets, canvases, questions and the keys with its scope.
+        These are secrets, canvases, questions and keys with its scope.
         """
         owner, name = workspace.owner, workspace.name
         for secret in await self._store.secrets(owner):

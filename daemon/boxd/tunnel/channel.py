@@ -153,7 +153,7 @@ class Tunnel:
                 raise _unavailable(error) from None
             raise Unavailable(
                 "this box was created by an earlier version of the service and cannot receive a "
-                "token in secret; use a new box, or remove this one and create it anew"
+                "token in secret; use a new box, or remove and recreate this one"
             ) from None
         except FAULTS as error:
             raise _unavailable(error) from None

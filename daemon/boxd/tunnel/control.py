@@ -103,7 +103,7 @@ class ControlChannel(asyncssh.SSHClientSession[bytes]):
     def data_received(self, data: bytes, datatype: int | None) -> None:
         """Process complete lines; report a malformed one as misbehaviour."""
         if self._at_fault:
-            return  # bytes that were under way when the tunnel was cut
+            return  # bytes that were in flight when the tunnel was cut
         self._partial += data
         try:
             while (end := self._partial.find(b"\n")) >= 0:

@@ -96,7 +96,7 @@ class BoxFiles:
             target = _bytes(await self._client.realpath(path))
             before = await self._present(target)
             if before is not None and before.type != asyncssh.FILEXFER_TYPE_REGULAR:
-                raise Conflict(f"{_what(path)} is there and is not a file")
+                raise Conflict(f"{_what(path)} exists and is not a file")
             if before is None:
                 parent = posixpath.dirname(target)
                 attrs = asyncssh.SFTPAttrs(permissions=NEW_DIRECTORY)
@@ -155,7 +155,7 @@ async def _step(path: bytes) -> AsyncIterator[None]:
         async with asyncio.timeout(STEP_S):
             yield
     except (asyncssh.SFTPNoSuchFile, asyncssh.SFTPNoSuchPath):
-        raise NotFound(f"{what}: nothing is there") from None
+        raise NotFound(f"{what}: no such file or directory") from None
     except asyncssh.SFTPPermissionDenied:
         raise Forbidden(f"{what}: the box does not allow it") from None
     except (asyncssh.SFTPNotADirectory, asyncssh.SFTPFileAlreadyExists) as error:

@@ -28,9 +28,8 @@ EXCHANGES = (1, 10)
 EMPTY = (2000, 8000)
 """Messages without bytes for a reader.
 
-A command needs six; each 256 KiB written to one needs one. *Measured*: the daemon handles 20,000 to
-40,000 a second, and then does nothing else.
-"""
+A command needs six, and one more for each 256 KiB of input. *Measured*: 20,000 to 40,000 a second
+take all of the daemon's time."""
 DIALS = (10, 30)
 """Connections. A rejected agent dials five times a second."""
 
@@ -55,7 +54,7 @@ class Bucket:
         self._when = time.monotonic()
 
     def take(self) -> bool:
-        """Take a token; return whether one was left."""
+        """Take a token; return whether one was available."""
         now = time.monotonic()
         self._left = min(self._size, self._left + (now - self._when) * self._rate)
         self._when = now
@@ -143,7 +142,7 @@ class Meter(Tap):
 
 
 class Pauses:
-    """How long a misbehaving agent is cut off: twice as long each time."""
+    """The pause of a misbehaving agent, which doubles each time."""
 
     def __init__(self) -> None:
         self._next = FIRST_PAUSE_S

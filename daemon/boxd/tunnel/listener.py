@@ -79,7 +79,7 @@ class BoxListener:
         client_key: asyncssh.SSHKey,
         accepted: Callable[[asyncssh.SSHClientConnection], Awaitable[None]],
     ) -> None:
-        """Create the socket anew and listen; `accepted` receives each authenticated connection.
+        """Create a new socket and listen; `accepted` receives each authenticated connection.
 
         Raises OSError.
         """

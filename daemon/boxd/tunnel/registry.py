@@ -42,7 +42,7 @@ def _unheard(tunnel: Tunnel) -> None:
 
 
 class _Entry:
-    """One box: its listener, its tunnel, and a condition for changes of either."""
+    """One box: its listener, its tunnel, and a condition that signals changes of both."""
 
     def __init__(self, box_id: str, host_key: str, on_misbehaviour: OnMisbehaviour) -> None:
         """Raises asyncssh.KeyImportError."""
@@ -133,7 +133,7 @@ class TunnelRegistry:
     async def open(self, box_id: str, directory: Path, host_key: str) -> None:
         """Listen at `directory`/tunnel.sock for the box with this public host key.
 
-        A second call starts anew: it closes a live tunnel. Raises OSError.
+        A second call starts over: it closes a live tunnel. Raises OSError.
         """
         before = self._entries.get(box_id)
         entry = _Entry(box_id, host_key, self.on_misbehaviour)
@@ -216,7 +216,7 @@ class TunnelRegistry:
     async def _accept(
         self, box_id: str, entry: _Entry, connection: asyncssh.SSHClientConnection
     ) -> None:
-        """Set up one connection, as a task of its own: a failure ends this connection only."""
+        """Set up one connection in its own task: a failure ends only this connection."""
         try:
             async with asyncio.timeout(HELLO_S):
                 control = ControlChannel(_Side(self, entry))

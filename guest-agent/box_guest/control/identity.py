@@ -1,8 +1,7 @@
 """The identity of the box, and whether the box has become another one.
 
-A box that was copied from the memory of another finds other files in its run directory when it
-resumes. Its agent then starts anew in the same process, the first one of the box: its children
-stay.
+A box that was copied from the memory of another box finds other files in its run directory when it
+resumes. Its agent then restarts in the same process, the init of the box, so its children stay.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class Identity:
 
 
 def reexecute() -> NoReturn:
-    """Replace this process's program by itself: same process, same children, none of its memory.
+    """Execute this process's program again: same process, same children, none of its memory.
 
     Ten times as slow as creating a new agent in this process. Raises OSError.
     """

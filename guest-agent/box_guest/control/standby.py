@@ -1,8 +1,8 @@
 """The agent's behaviour between the announcement of a freeze and the next dial.
 
-The agent has closed its end of the tunnel and stays quiet, so that the freeze finds no half of a
-connection. To get the tunnel back, the daemon creates its socket anew. The agent polls for the new
-socket: it sees it within `TICK_S` of thawing, whatever the clocks did meanwhile.
+The agent has closed its end of the tunnel and stays quiet, so the checkpoint contains no half of a
+connection. To restore the tunnel, the daemon creates a new socket. The agent polls for it and
+notices it within `TICK_S` of thawing, regardless of the clocks.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ async def pause(seconds: float) -> None:
 
     CRIU stores the interval timer as its remaining time. A timer that expires after CRIU has stored
     the signals of a process, but before it stores the timers, is in neither. The loop's own timers
-    are moments of CLOCK_MONOTONIC. If a process is restored after a restart of its host, that clock
-    starts anew, and these timers would fire only after the old uptime has passed once more. Only a
-    process that meets both at once continues to sleep. At most one task may sleep here at a time.
+    are moments of CLOCK_MONOTONIC. A restart of the host resets that clock, so in a process that is
+    restored afterwards, these timers fire only after the old uptime has passed again. Only a
+    process with both problems at once continues to sleep. At most one task may sleep here at a
+    time.
     """
     loop, expired = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGALRM, expired.set)

@@ -49,7 +49,7 @@ def mount(directory: Path) -> int:
     except OSError as error:
         raise DriveFailed(
             f"the box cannot mount its drive: {DEVICE}: {error.strerror}. It was started before "
-            "the service allowed boxes to mount: stop and start it once, or create it anew"
+            "the service allowed boxes to mount: stop and start it once, or recreate it"
         ) from None
     try:
         tree = _create(device)

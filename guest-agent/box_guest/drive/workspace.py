@@ -140,7 +140,7 @@ class BoxDrive:
             return []
 
     async def close(self) -> None:
-        """End the mount because the box ends. Uncommitted data cannot be committed any more."""
+        """End the mount because the box ends. It is too late to commit data."""
         async with self._lock:
             if self._wanted is not None:
                 await self._end(FAST_END_STEPS)
@@ -186,7 +186,7 @@ class BoxDrive:
                     pass_fds=(reader, device),
                     start_new_session=True,
                 )
-            self._pid, popen.returncode = popen.pid, 0  # the reaper waits for this process
+            self._pid, popen.returncode = popen.pid, 0  # the reaper collects this process
             # A pipe holds 64 KiB without a reader; credentials are smaller.
             os.write(writer, json.dumps(self._wanted).encode())
         except BaseException:

@@ -51,7 +51,7 @@ DRAIN_TIMEOUT = 8.0
 MAX_CREDENTIALS = 64 * 1024
 """Largest credentials document in characters."""
 CACHE_SIZE = 4 << 30
-"""Size in bytes of the disk cache, if one is wanted and no size is given."""
+"""Default size of the disk cache in bytes."""
 
 
 def main() -> int:
@@ -88,7 +88,7 @@ def main() -> int:
         "--no-leases",
         dest="leases",
         action="store_false",
-        help="query the database each time, and cache nothing that others may change",
+        help="query the database each time, and cache nothing that other hosts may change",
     )
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--fuse-fd", type=int, metavar="N", help="serve an existing mount")

@@ -72,14 +72,14 @@ class Kernel:
     """The kernel's caches of one mount.
 
     The kernel links the names of a listing after the answer, and treats them as valid from that
-    moment. So whoever invalidates names must wait for listings under way, and invalidate them once
-    more. A listing is under way until its receipt arrives, the same reader requests more, or the
-    reader ends.
+    moment. So an invalidation of names must wait for listings in progress, and then invalidate them
+    once more. A listing is in progress until its receipt arrives, the same reader requests more, or
+    the reader ends.
 
     Attributes of an unknown inode arrive with a name. The kernel creates the inode after the answer
-    was sent, and then stores the attributes, whatever it was told before. So invalidation of
-    attributes is retried until the inode exists, or the answer is so old that the inode must have
-    existed. Attributes in a listing follow the same rule as its names.
+    was sent, and then stores the attributes, regardless of earlier invalidations. So the
+    invalidation of attributes is retried until the inode exists, or the answer is so old that the
+    inode must have existed. Attributes in a listing follow the same rule as its names.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -113,7 +113,7 @@ class Kernel:
         Returns the inodes for which that was not possible: the kernel does not know them yet, but
         may be about to.
         """
-        # Old records are useless here, and would be taken for recent ones.
+        # Old records are useless here, and would look like recent ones.
         self._age()
         old = time.monotonic() - LISTING_AGE
         named: list[Container[int]] = [self._entries, self._older]
@@ -156,7 +156,7 @@ class Kernel:
         if left > 0:
             self._lookups[ino] = left
         elif left == 0 and is_exact:
-            # No answer under way can bring attributes of this inode.
+            # No answer in flight can contain attributes of this inode.
             self._entries.pop(ino, None)
             self._older.pop(ino, None)
         handle = self._receipts.get(ino) if lookups == 1 else None
@@ -208,7 +208,7 @@ class Kernel:
         listing.at = min(listing.at, time.monotonic() - LISTING_AGE + ENTRY_AGE)
 
     async def drop(self, directories: Sequence[Ino], inos: set[Ino]) -> None:
-        """Return when the kernel caches nothing of these directories and inodes any more."""
+        """Return when the kernel no longer caches anything of these directories and inodes."""
         if directories:
             self.drop_names()
         await self._drop_coming(self.drop_attributes(inos))

@@ -54,7 +54,7 @@ class Readable:
                 self._wake()
 
     def close(self, _descriptor: int) -> None:
-        """Wake all workers with ClosedResourceError: no request will be read any more."""
+        """Wake all workers with ClosedResourceError: no more requests will be read."""
         self._stop_watching()
         while self._waiters:
             waiter = self._waiters.popleft()

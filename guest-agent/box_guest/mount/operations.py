@@ -1,5 +1,5 @@
-"""Protocol adapter only. Passes FUSE requests to `wrkfs.fs.Filesystem`, and results and errnos
-back.
+"""Protocol adapter only. Passes FUSE requests to `wrkfs.fs.Filesystem` and returns its results and
+errnos.
 
 The kernel may cache an answer for as long as a lease covers it. Its cache is invalidated (`kernel`)
 before the lease is released. Answers without a lease have a time-out of 0: the kernel asks again
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 85.0
-"""Seconds after which a request is answered with EIO: none may hang for longer than 90 s."""
+"""Seconds after which the mount answers a request with EIO: none may hang for more than 90 s."""
 BLOCK_SIZE = 4096
 """Unit of statfs."""
 PREFERRED_IO = 64 * 1024
@@ -471,9 +471,9 @@ class Operations(pyfuse3.Operations):
     def _keeps_pages(self, handle: FileHandle, crashes: int) -> bool:
         """Return whether the kernel's pages have the opened version: equal version, equal bytes.
 
-        That is known only of a file without another open handle: a page that another handle reads
-        may arrive late. It also requires that the database has not crashed, which may assign a
-        version number again.
+        That is certain only for a file without another open handle, because a page that another
+        handle reads may arrive late. It also requires that the database has not crashed since: a
+        crash can reuse a version number.
         """
         if self._kernel is None:
             return False
@@ -518,9 +518,8 @@ class Operations(pyfuse3.Operations):
         """Return the seconds for which the kernel may cache names and attributes of a listing, and
         its receipt.
 
-        The receipt is the position of an entry that the kernel cannot link: it sends a FORGET when
-        it gets there, after it has linked all entries before. Entries behind the receipt are not
-        cached.
+        The receipt is the position of an entry that the kernel cannot link. When the kernel reaches
+        it, it has linked all earlier entries, and sends a FORGET. Later entries are not cached.
         """
         nothing = [(0.0, 0.0)] * len(entries)
         if self._kernel is None or self._fs.leases is None:

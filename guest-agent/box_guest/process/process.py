@@ -150,7 +150,7 @@ class Command:
             await asyncio.wait(open_pumps, timeout=DRAIN_S)
         for pump in self._pumps:
             pump.last_call()
-        # Deliberately without a timeout: a slow client gets all output. When the channel ends, it
+        # Deliberately without a timeout: a slow client gets all output. The end of the channel
         # closes the pumps, which completes these futures.
         await asyncio.gather(*(pump.done for pump in self._pumps))
         if self._ended:

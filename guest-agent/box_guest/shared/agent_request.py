@@ -1,8 +1,8 @@
-"""Notes whether a session asked for its client's SSH agent.
+"""Records whether a session requested its client's SSH agent.
 
-asyncssh keeps the agent per connection: once one session has asked for it, every later session of a
-shared connection would get it. So each channel's own request is recorded here. asyncssh finds the
-handler of a channel request by its name, so a handler is set on the channel.
+asyncssh stores the agent per connection: once one session has requested it, every later session of
+a shared connection would get it. So this module records each channel's own request. asyncssh finds
+the handler of a channel request by its name, so a handler is set on the channel.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ PIECES_MAX = 256
 """Pieces of a channel that may wait for its window, however small: each is an object."""
 KEYS_S = 30.0
 """Seconds after which an unfinished key re-exchange ends the connection, unless the socket still
-accepts what was written before it."""
+accepts earlier data."""
 
 _SOCKET, _KEYS = "socket", "keys"
 

@@ -1,4 +1,4 @@
-"""Protocol adapter only. OpenSSH's message that the client's output has no reader any more.
+"""Protocol adapter only. OpenSSH's message that the reader of the client's output has exited.
 
 Without it `ssh web yes | head` never ends: the client keeps receiving output and discards it.
 OpenSSH sends the message (eow@openssh.com) only to servers whose version begins with "OpenSSH"

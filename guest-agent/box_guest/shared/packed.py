@@ -1,8 +1,8 @@
 """A compact receive buffer for a channel.
 
-asyncssh keeps each packet as an object. A window full of one-byte packets then takes a hundred
-times the window in memory, and as many times as long to deliver. Here packets lie one after the
-other in one buffer, and consecutive packets of one stream are joined.
+asyncssh stores each packet as an object. A window full of one-byte packets then takes a hundred
+times the window in memory, and delivery takes a hundred times as long. This module stores packets
+one after the other in one buffer, and joins consecutive packets of one stream.
 """
 
 from __future__ import annotations

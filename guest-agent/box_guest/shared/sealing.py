@@ -5,8 +5,8 @@ text to it with a key pair of its own, which it discards afterwards. HKDF-SHA256
 the key of one message (ChaCha20-Poly1305). The message is bound to its purpose and to the id of the
 box.
 
-This protects a text from eavesdroppers only. An intermediary could replace the public key by its
-own: root of the box can, but then the sealed text belongs to that box anyway.
+This protects a text only from eavesdroppers. An intermediary could replace the public key by its
+own. Only root of the box is in that position, and the sealed text belongs to that box anyway.
 """
 
 from __future__ import annotations

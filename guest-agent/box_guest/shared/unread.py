@@ -1,4 +1,4 @@
-"""Ends commands silently when their output has no reader any more, as in `ls | head`.
+"""Ends commands silently when the reader of their output has exited, as in `ls | head`.
 
 `wrkfs.unread` does the same for the drive, which must not import this package.
 """
@@ -20,7 +20,7 @@ lost connection must not end a command."""
 def quietly(command: Callable[[], int]) -> int:
     """Run a command line, flush its output and return its exit status.
 
-    The status is STATUS if the output has no reader any more.
+    The status is STATUS if the reader of the output has exited.
     """
     try:
         try:

@@ -1,4 +1,4 @@
-"""The SSH server of a confidential box: it serves the owner's client, whoever carries the bytes.
+"""The SSH server of a confidential box: it serves the owner's client, end to end encrypted.
 
 Protocol adapter only. Each connection arrives as a channel of the tunnel and acts as the session of
 that channel. No port or socket exists that a process in the box could take over or answer on. The
@@ -186,7 +186,7 @@ class RelayServer(asyncssh.SSHServer):
 
 
 class RelaySession(BoxSession):
-    """A session of the owner's client, which no one has inspected on its way."""
+    """A session of the owner's client, which the daemon cannot read."""
 
     def connection_made(self, chan: ServerChannel) -> None:
         """Note the channel and its request for the client's SSH agent."""
@@ -200,7 +200,7 @@ class RelaySession(BoxSession):
         return env if agent is None else {**env, b"SSH_AUTH_SOCK": os.fsencode(agent)}
 
     def output_unwanted(self) -> None:
-        """The client's stdout has no reader any more."""
+        """The reader of the client's stdout has exited."""
         if isinstance(self.handler, CommandSession):
             self.handler.output_unwanted()
 

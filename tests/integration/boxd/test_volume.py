@@ -49,7 +49,7 @@ async def state(tmp_path: Path) -> AsyncIterator[Path]:
 
 async def test_a_new_volume(state: Path) -> None:
     one = Volume(state, VOLUME_SIZE)
-    assert one.outlook() == f"{state}/disks.img, 300M (to be made)"
+    assert one.outlook() == f"{state}/disks.img, 300M (will be created)"
     await one.open()
     image = (state / "disks.img").stat()
     assert image.st_size == VOLUME_SIZE
@@ -194,7 +194,7 @@ async def test_memory_is_not_taken_without_being_asked_for(tmp_path: Path) -> No
     try:
         with pytest.raises(Unavailable, match="is in memory"):
             Volume(tmp_path / "state", None).outlook()
-        assert Volume(tmp_path / "state", VOLUME_SIZE).outlook().endswith("300M (to be made)")
+        assert Volume(tmp_path / "state", VOLUME_SIZE).outlook().endswith("300M (will be created)")
     finally:
         mounts.unmount(tmp_path, lazily=False)
 

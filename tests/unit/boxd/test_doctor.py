@@ -88,7 +88,7 @@ def test_state_directory_that_is_a_file(config: Config) -> None:
 def test_disks_of_boxes(config: Config) -> None:
     check = found(replace(config, boxes_size=300 << 20), "disks of boxes")
     assert check.ok
-    assert check.finding == f"limited, on {config.state_dir}/disks.img, 300M (to be made)"
+    assert check.finding == f"limited, on {config.state_dir}/disks.img, 300M (will be created)"
     check = found(replace(config, boxes_size=0), "disks of boxes")
     assert not check.ok
     assert not check.needed

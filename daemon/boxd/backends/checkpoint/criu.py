@@ -87,7 +87,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Where to look for programs, and how to try CRIU."""
+    """The search path for programs, and the trial of CRIU."""
 
     path: str = ENVIRONMENT["PATH"]
     prefix: Path = PREFIX

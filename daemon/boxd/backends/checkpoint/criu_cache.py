@@ -1,11 +1,11 @@
-"""Shares CRIU's knowledge of the kernel between all runs of CRIU on this host.
+"""Caches the results of CRIU's kernel checks for all runs of CRIU on this host.
 
 CRIU inspects the kernel at each start, unless an earlier run has left its result at PLACE. CRIU
 writes PLACE only on a tmpfs, so that the file cannot outlive the kernel that it describes. On most
 hosts /run is a tmpfs. On others, the service runs CRIU once in a mount namespace with a tmpfs at
 /run, and copies the result to PLACE. The service removes PLACE when it ends. Before it first runs
 CRIU, it also removes a file left by a crash under another kernel. *Measured* for the dump of a
-small process on a busy host: 48 ms, not 149.
+small process on a busy host: 48 ms instead of 149.
 """
 
 from __future__ import annotations

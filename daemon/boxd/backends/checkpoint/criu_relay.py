@@ -127,7 +127,7 @@ def _end_output(descriptor: int) -> None:
 
 
 def _has_permission(gate: str, pid: int) -> bool:
-    """Ask the service for permission. False also if the service is gone or dies meanwhile."""
+    """Ask the service for permission. False also if the service has died or dies meanwhile."""
     # The path of a socket is limited to 107 bytes.
     directory = os.open(os.path.dirname(gate), os.O_PATH | os.O_DIRECTORY)
     service = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

@@ -40,7 +40,7 @@ WAIT_TIMEOUT = 10.0
 """Seconds within which a live box must make progress."""
 BOX = "self-test"
 LIBRARIES = ("bin", "lib", "lib32", "lib64", "sbin")
-"""Directories of this host beside /usr that programs need, unless they are links into /usr."""
+"""Directories outside /usr that programs need on this host, unless they are links into /usr."""
 _NEWS = "news"
 
 

@@ -83,8 +83,8 @@ async def dump(tools: Tools, box_id: str, paths: BoxPaths, images: Path, *, driv
 
     The box is alive afterwards. After an error or a cancellation it may be running.
 
-    Raises Conflict with CRIU's words if the box holds something that cannot be dumped, DiskFull,
-    and Unavailable if the dump takes too long.
+    Raises Conflict with CRIU's error if the box has an object that cannot be dumped, DiskFull, and
+    Unavailable if the dump takes too long.
     """
     write(paths.criu_config, criu_config.for_dump(drive=drive, masked=_masked()))
     arguments = criu_config.dump(box_id, images, paths.criu_work)

@@ -1,6 +1,6 @@
-"""Adapts a box's memory image to what has changed since the dump.
+"""Adapts a box's memory image to changes since the dump.
 
-Files on the drive may have other lengths or be gone (`criu_images`). Files that show the box its
+Files on the drive may have other lengths or be missing (`criu_images`). Files that show the box its
 own size have other lengths (`lxcfs`). A copy of a box has another hostname, and every restored box
 has other masks. The images themselves are not changed. The restore uses a directory of hard links
 to them, in which the few changed files are replaced.
@@ -66,7 +66,7 @@ def _clear(place: Path, root: Path) -> None:
 
 
 async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -> Mended:
-    """Make restorable images in a directory beside the images of a dump.
+    """Make restorable images in a directory next to the images of a dump.
 
     `root` is the mounted root of the box, `drive` the mount for its /wrk. Raises DamagedImage,
     OSError, and the error of `run` if the drive does not answer.

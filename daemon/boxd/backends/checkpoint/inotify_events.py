@@ -1,8 +1,8 @@
 """Detects unread inotify events in a frozen box, which CRIU would drop.
 
 A box with unread events is not suspended, because its program will read them in a moment. A program
-that never reads would keep its box awake for ever. So events stop counting if nothing has read from
-the descriptor for PATIENCE. CRIU then drops them.
+that never reads would keep its box awake forever. So events stop counting if no process has read
+from the descriptor for PATIENCE. CRIU then drops them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def unread(pids: Iterable[int]) -> dict[Key, int]:
 
 
 def _unread(pid: int, descriptor: int) -> int:
-    """Return the bytes of unread events; 0 if the process or its descriptor is gone."""
+    """Return the bytes of unread events; 0 if the process or its descriptor no longer exists."""
     with suppress(OSError), borrowed(pid, descriptor) as copy:
         (size,) = struct.unpack("i", fcntl.ioctl(copy, _FIONREAD, bytes(4)))
         return int(size)

@@ -111,7 +111,7 @@ def collect(pids: Iterable[int]) -> Forgotten:
 
 
 def write(images: Path, forgotten: Forgotten) -> None:
-    """Store the settings beside the images."""
+    """Store the settings with the images."""
     (images / FILE).write_text(json.dumps(asdict(forgotten)))
 
 
@@ -208,7 +208,7 @@ class _Defaults:
         self._known: dict[tuple[int, int, int], Options] = {}
 
     def differences(self, pid: int, descriptor: int) -> list[tuple[int, int, str]]:
-        """Return the options that differ from a new socket's. OSError if the socket is gone."""
+        """Return the options that differ from a new socket's. OSError if the socket is closed."""
         with borrowed_socket(pid, descriptor) as sock:
             if sock.family not in _BY_FAMILY:
                 return []

@@ -1,6 +1,6 @@
 """The image of a box's memory on the disk: a directory that is complete once it has its name.
 
-CRIU writes into a temporary directory beside it. Then the service adds a manifest, syncs everything
+CRIU writes into a temporary directory next to it. Then the service adds a manifest, syncs all files
 to the disk, and renames the directory in one step. A restore creates a mark in the image before any
 process runs, so an image is used at most once. If a box does not run and its image has the mark,
 the memory is lost. Removal renames the image first, so a partly removed image is never used.
@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What an image depends on. A box is restored only where all of it is unchanged.
+    """The dependencies of an image. A box is restored only if all of them are unchanged.
 
     `bundle` is the digest of the box's configuration. `host` names CRIU, runc, kernel and CPU.
     """
@@ -55,11 +55,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the box had at the dump and must have again after the restore.
+    """Properties of the box at the dump, which the restore must recreate.
 
-    `drive`: /wrk was mounted. `address` is the box's own address. `runtime` is the directory of
-    the agent's files. `rights` are those of the first process. `lxcfs`: files in /proc showed the
-    box's own size.
+    `drive`: /wrk was mounted. `address` is the box's own address. `runtime` is the directory of the
+    agent's files. `rights` are those of the first process. `lxcfs`: files in /proc showed the box's
+    own size.
     """
 
     drive: bool

@@ -1,7 +1,7 @@
 """Discards netlink messages that a frozen box gets when the service takes its link down.
 
 CRIU refuses a socket with unread messages. So a program that listens for network changes (a
-browser, a network manager) would keep its box awake for ever. The service discards these messages.
+browser, a network manager) would keep its box awake forever. The service discards these messages.
 Messages that were unread before the link went down stay, and CRIU refuses them.
 """
 

@@ -200,7 +200,7 @@ def _changed(processes: Mapping[int, Process]) -> str:
 
 
 def _apart(processes: Mapping[int, Process]) -> str:
-    """Find a thread with descriptors or a directory of its own.
+    """Find a thread with its own descriptors or working directory.
 
     CRIU restores the thread with those of its process.
     """

@@ -35,17 +35,17 @@ fi
 exec {relay} "$@"
 """
 """runc first asks CRIU for its version. This script answers in 1 ms. CRIU takes 10 ms (*measured*),
-and the relay as long again. A runc that does not ask for the version first takes the answer for an
-error of its restore. The shell can use descriptors of one digit only; the relay passes a request on
-any other descriptor on to CRIU."""
+and the relay another 10 ms. A runc that does not ask for the version first treats the answer as an
+error of its restore. The shell can use only one-digit descriptors; for any other descriptor, the
+relay forwards the request to CRIU."""
 
 
 class Gate:
     """Answers the relay of one restore.
 
     `check` gets the pid of the box's first process, and raises BoxdError for a box that must not
-    run; `refusal` is that error. `permitted`: processes of the box may have run. Each gate needs a
-    directory of its own.
+    run; `refusal` is that error. `permitted`: processes of the box may have run. Each gate needs
+    its own directory.
     """
 
     def __init__(self, directory: Path, check: Callable[[int], None]) -> None:

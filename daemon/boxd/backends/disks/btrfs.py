@@ -49,8 +49,8 @@ _GROUP = 1 << 48
 class Quota(Enum):
     """How a file system accounts the space of each subvolume.
 
-    SIMPLE (kernel 6.7): bytes count for the subvolume that wrote them, until nothing refers to them
-    any more. This costs nothing. FULL: every subvolume counts all bytes that it refers to.
+    SIMPLE (kernel 6.7): bytes count for the subvolume that wrote them, until their last reference
+    disappears. This costs nothing. FULL: every subvolume counts all bytes that it refers to.
     Snapshots and their removal take time that grows with the shared data.
     """
 
@@ -89,7 +89,7 @@ def create_subvolume(path: Path) -> None:
 
 
 def snapshot(source: Path, target: Path) -> None:
-    """Create the writable subvolume `target` with the present content of `source`.
+    """Create the writable subvolume `target` with the current content of `source`.
 
     It includes writes to `source` that are not on the disk yet.
     """

@@ -85,7 +85,7 @@ class Disk(ABC):
     def memory_dir(self, paths: BoxPaths) -> Path:
         """Return the directory of the box's memory image, which does not count towards its limit.
 
-        The directory exists only when the image is complete. Incomplete images are beside it,
+        The directory exists only when the image is complete. Incomplete images are next to it,
         under names that start with its name.
         """
         return paths.directory / "memory"
@@ -122,7 +122,7 @@ class Disk(ABC):
         await in_thread(self._create, self.home(paths), limit_mb)
 
     async def mount(self, paths: BoxPaths, rootfs: Path, limit_mb: int) -> None:
-        """Mount the root at `paths.root`, also if the layer is full.
+        """Mount the root at `paths.root`, even if the layer is full.
 
         Raises Unavailable with the kernel's error.
         """
@@ -148,7 +148,7 @@ class Disk(ABC):
     async def remove(self, paths: BoxPaths) -> None:
         """Unmount the root, and remove the layer and the memory image.
 
-        The unmount is lazy, so that a reader on the host cannot prevent the removal.
+        The unmount is lazy, so a reader on the host cannot prevent the removal.
         """
         await self.remove_layer(paths)
         await in_thread(_clear_memory, paths.directory)
@@ -196,7 +196,7 @@ class Disk(ABC):
             await in_thread(self._restore, place, paths, limit_mb)
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
-        """Remove a snapshot. Boxes made from it are not affected."""
+        """Remove a snapshot. Boxes created from it are not affected."""
         await in_thread(self._drop, self._snapshots / snapshot_id)
 
     async def snapshot_used(self, snapshot_id: str) -> int:
@@ -221,7 +221,7 @@ class Disk(ABC):
         for path in self._snapshots.glob("*.*"):
             await in_thread(self._drop, path)
 
-    # What a layer is, and where the memory of a snapshot is. All of these block.
+    # The kind of layer, and the place of a snapshot's memory. All of these block.
 
     @abstractmethod
     def _make(self, layer: Path, limit_mb: int) -> None:

@@ -5,7 +5,7 @@ A snapshot takes milliseconds, whatever the layer contains; so does its removal.
 box that wrote them, until both have removed them.
 
 *Measured* with a load of 4 on 2 cores: create 1.9 ms, mount 0.6, snapshot 5 to 50 and clone 20 to
-50 also of 100 000 files, remove 3.8 (p50 of 500 boxes); a snapshot with 100 MB of memory 70 ms.
+50 even with 100 000 files, remove 3.8 (p50 of 500 boxes); a snapshot with 100 MB of memory 70 ms.
 Plain disks: 4 to 8 s for a snapshot of 10 000 files, and as long for its removal. Work in a box
 costs more than on ext4: 1.3 times for a `git clone`, 2 to 3 times for writes with an fsync each.
 

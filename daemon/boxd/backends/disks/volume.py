@@ -38,8 +38,8 @@ MKFS_OPTIONS = ("--quiet", "--nodiscard", "--data", "single", "--metadata", "sin
 """One copy of data and metadata, because the host has one disk. No block goes back to the host."""
 SMALL = 4 << 30
 """Bytes. In a smaller image, data would take all space before the file system has reserved some for
-metadata, and no file could be created any more. So data and metadata share the space there, which
-is a bit slower."""
+metadata, and creating files would fail. So data and metadata share the space there, which is
+slightly slower."""
 MKFS_TIMEOUT = 120.0
 MOUNT_OPTIONS = "nodiscard"
 LAYERS = 1
@@ -71,7 +71,7 @@ class Volume:
         return self._image.exists()
 
     def outlook(self) -> str:
-        """Return a text for users about where disks of boxes will be. Changes nothing.
+        """Return a text for users about the place of boxes' disks. Changes nothing.
 
         Raises Unavailable with the reason why there will be no volume, and the remedy.
         """
@@ -79,7 +79,7 @@ class Volume:
             return f"{self._image}, {shown(self._image.stat().st_size)}"
         if self._on_host():
             return "the btrfs of the state directory"
-        return f"{self._image}, {shown(self._new_size())} (to be made)"
+        return f"{self._image}, {shown(self._new_size())} (will be created)"
 
     async def open(self) -> None:
         """Create, extend, mount or adopt the volume. Raises Unavailable with the reason."""

@@ -337,7 +337,7 @@ class DockerBackend(WithoutMemory):
                 raise Conflict("the first process of the box ended")
 
     async def _halt(self, record: Record, grace: float) -> None:
-        """End the processes, and remove what a stopped box does not need."""
+        """End the processes, and remove objects that a stopped box does not need."""
         box_id = record.plan.box_id
         if await self._find(box_id) is not None:
             await self._engine.stop(self._container(box_id), grace)

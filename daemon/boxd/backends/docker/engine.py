@@ -195,7 +195,7 @@ class Engine:
             text = f"{failed}: {error.message.strip()}"
             if error.status == _NOT_FOUND or any(w in error.message for w in _NO_SUCH_IMAGE):
                 raise UnknownImage(f"{text}; check name and tag") from None
-            raise Unavailable(f"{text}; ask the operator, who can load it by hand") from None
+            raise Unavailable(f"{text}; ask the operator to load it (docker load)") from None
         except TimeoutError:
             raise Unavailable(f"{failed}: it took longer than {PULL_TIMEOUT:.0f} s") from None
         except aiohttp.ClientError as error:

@@ -100,7 +100,7 @@ def parse_mounts(mountinfo: str) -> Layout:
     if not mounts:
         raise Unavailable("no cgroups are mounted; mount cgroup2 at /sys/fs/cgroup")
     if "" in mounts and not NEEDED & mounts.keys():
-        # Some programs mount a v1 hierarchy beside v2 for their own use.
+        # Some programs mount a v1 hierarchy in addition to v2 for their own use.
         return Layout(Mode.V2, {"": mounts[""]})
     missing = NEEDED - mounts.keys()
     if missing:
@@ -246,7 +246,7 @@ def _stop_again(pids: list[int]) -> None:
     """Replace the stop of stopped processes in a frozen v1 cgroup by a pending SIGSTOP.
 
     The kernel completes PTRACE_SEIZE of a stopped process only when that process runs, which a
-    frozen one never does, so CRIU would wait for ever. A frozen process accepts SIGCONT and SIGSTOP
+    frozen one never does, so CRIU would wait forever. A frozen process accepts SIGCONT and SIGSTOP
     without executing an instruction. SIGSTOP removes the SIGCONT before a handler sees it. CRIU
     treats a process with a pending SIGSTOP as stopped.
     """
@@ -428,7 +428,7 @@ def _below(top: Path) -> list[Path]:
 
 
 def _rmdir(top: Path) -> bool:
-    """Remove a cgroup and those below it. Return whether it is gone."""
+    """Remove a cgroup and those below it. Return whether that succeeded."""
     try:
         for directory in [*_below(top), top]:
             with suppress(FileNotFoundError):  # another process removed it first

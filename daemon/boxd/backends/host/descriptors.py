@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
-"""Errors for a process or descriptor that is gone or not visible."""
+"""Errors for a process or descriptor that no longer exists or is not visible."""
 _PIDFD_GETFD = 438
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,7 +41,7 @@ def referring(pid: int, target: str) -> Iterator[int]:
 
 @contextmanager
 def borrowed(pid: int, descriptor: int) -> Iterator[int]:
-    """Yield a duplicate of another process's descriptor. Raises OSError if it is gone."""
+    """Yield a duplicate of another process's descriptor. Raises OSError if it is closed."""
     process = os.pidfd_open(pid)
     try:
         copy = _libc.syscall(_PIDFD_GETFD, process, descriptor, 0)
@@ -57,7 +57,7 @@ def borrowed(pid: int, descriptor: int) -> Iterator[int]:
 
 @contextmanager
 def borrowed_socket(pid: int, descriptor: int) -> Iterator[socket.socket]:
-    """Yield a socket of another process. Raises OSError if it is gone or not a socket."""
+    """Yield a socket of another process. Raises OSError if it is closed or not a socket."""
     with borrowed(pid, descriptor) as copy:
         sock = socket.socket(fileno=copy)  # on an error, `borrowed` closes `copy`
         try:

@@ -106,7 +106,7 @@ def copy_tree(source: Path, target: Path) -> None:
     The copy has the same owners, modes, times, extended attributes (also those of an overlay's
     layer), hard links, holes, device nodes (an overlay's whiteouts) and symbolic links. Blocks are
     shared if the file system can. `target` must not exist. After a failure it is incomplete. During
-    the copy there is a directory `.NAME.links` beside it.
+    the copy there is a directory `.NAME.links` next to it.
     """
     links = target.with_name(f".{target.name}.links")
     remove_tree(links)

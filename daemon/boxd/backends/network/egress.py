@@ -1,4 +1,4 @@
-"""Parses egress policies: what a box may reach on the network. Pure functions.
+"""Parses egress policies: the network addresses that a box may reach. Pure functions.
 
 A policy is the word `all`, the word `none`, or a list of entries separated by commas::
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from boxd.backends.network.egress import Egress
 
 DNS_ADDRESSES = (IPv4Address("192.0.0.53"), IPv4Address("192.0.0.54"), IPv4Address("192.0.0.55"))
-"""Addresses of the boxes' resolvers. They are in a block that no network uses, and are the same in
-every box for ever. So a change of the host's resolver or network changes nothing inside a box."""
+"""Addresses of the boxes' resolvers. They are in a block that no network uses, and never change. So
+a change of the host's resolver or network changes nothing inside a box."""
 REJECTS_PER_S = 100
 """Rejections a second that are reported to one box. Packets beyond that are dropped silently."""
 NEW_PER_S = 200
@@ -156,7 +156,7 @@ def allow(
 ) -> str:
     """Return commands that open addresses to a box with a list for `seconds` from now.
 
-    This replaces the earlier expiry of an address, also if it was later.
+    This replaces the earlier expiry of an address, even if it was later.
     """
     kind, after = ("names", "") if port is None else ("ports", f" . {port}")
     name = f"element inet {table} {link}-{kind}"

@@ -8,9 +8,9 @@ Forwarding is enabled only for the uplinks and the boxes' links, not for the hos
 (`net.ipv4.ip_forward` stays unchanged). The last installation that closes disables it again. If it
 was disabled before, the fence allows that uplink to forward to boxes only.
 
-Nothing passes without the fence (`lockdown`). The service checks every few seconds that the fence
-is still as it was loaded, and that the host's network is unchanged. If not, it loads the fence
-again, with the entries of all boxes, in one transaction.
+Nothing passes without the fence (`lockdown`). The service checks every few seconds that the loaded
+fence and the host's network are unchanged. If not, it loads the fence again, with the entries of
+all boxes, in one transaction.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Network:
             if not self._record.exists():
                 return
             if broken:
-                await self._load(loaded, anew=True)
+                await self._load(loaded, replace=True)
             if await self._seal(loaded) or broken:
                 _log.error(
                     "another program removed or changed the fence around the boxes' network; the "
@@ -224,7 +224,7 @@ class Network:
         await run("ip", "netns", "del", self._names.netns(box_id))  # also removes its link
         async with self._lock:
             if self._loaded is not None:
-                await self._load(self._loaded, anew=True)
+                await self._load(self._loaded, replace=True)
 
     async def _expel(self, link: str, box: IPv4Address) -> None:
         async with self._lock:
@@ -257,7 +257,7 @@ class Network:
         except CommandFailed:
             if locked:
                 if self._loaded is not None:
-                    await self._load(self._loaded, anew=True)
+                    await self._load(self._loaded, replace=True)
             else:
                 await self.look()
             await run("nft", "-f", "-", stdin=text)
@@ -276,9 +276,9 @@ class Network:
                 if device(link).exists():
                     self._set_sysctls(link)
 
-    async def _load(self, now: _Surroundings, *, anew: bool = False) -> None:
-        """Load the table. With `anew`, replace it completely, with the entries of all boxes."""
-        text = fence.remove(self._names.table) if anew else ""
+    async def _load(self, now: _Surroundings, *, replace: bool = False) -> None:
+        """Load the table. With `replace`, replace it completely, with the entries of all boxes."""
+        text = fence.remove(self._names.table) if replace else ""
         text += fence.ruleset(
             fence.Fence(
                 table=self._names.table,
@@ -291,7 +291,7 @@ class Network:
                 connections=fence.connections(now.conntrack_max),
             )
         )
-        if anew:
+        if replace:
             text += "".join(map(self._entries, self._wanted))
         try:
             await run("nft", "-f", "-", stdin=text)

@@ -84,7 +84,7 @@ async def add(
 
 @contextmanager
 def _namespace(netns: str, pid: int | None) -> Iterator[int]:
-    """Enter the box's namespace with this thread for good, and yield a descriptor of it."""
+    """Enter the box's namespace with this thread permanently, and yield a descriptor of it."""
     if pid is None:
         make_namespace(netns)
     else:

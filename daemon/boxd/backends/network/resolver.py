@@ -97,13 +97,13 @@ class Resolver:
         self._backend = dns.asyncbackend.get_backend("asyncio")
 
     def know(self, box: IPv4Address, link: str, egress: Egress) -> None:
-        """Start to answer a box. An unchanged box keeps its open addresses."""
+        """Start answering a box. An unchanged box keeps its open addresses."""
         current = self._boxes.get(str(box))
         if current is None or (current.link, current.egress) != (link, egress):
             self._boxes[str(box)] = _Box(link, egress)
 
     async def forget(self, box: IPv4Address) -> None:
-        """Stop to answer a box. Nothing is opened for it after this returns."""
+        """Stop answering a box. After this returns, no address is opened for it."""
         current = self._boxes.get(str(box))
         if current is not None:
             async with current.lock:

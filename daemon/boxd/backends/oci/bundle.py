@@ -1,4 +1,4 @@
-"""The OCI configuration of a box: what its processes may see, do and use. Pure functions.
+"""The OCI configuration of a box: visibility, rights and limits of its processes. Pure functions.
 
 `no_new_privs` is on. Everything in a box starts as its root, so no program there needs set-uid bits
 to gain rights. The seccomp profile is `seccomp.json`, an allow-list. These refusals are deliberate:
@@ -12,8 +12,8 @@ to gain rights. The seccomp profile is `seccomp.json`, an allow-list. These refu
 - `socket` rejects MPTCP and every later protocol of AF_INET and AF_INET6 with EPROTONOSUPPORT:
   CRIU cannot dump an MPTCP socket, and Go and others use TCP after this error.
 - `landlock_*` return ENOSYS, as on a kernel without Landlock. CRIU restores a confined process
-  without its domain, and the kernel does not show domains to the host. A program without Landlock
-  at least knows that it is not confined.
+  without its domain, and the kernel does not show domains to the host. With ENOSYS, a program at
+  least detects that it is not confined.
 - `fcntl` rejects F_NOTIFY, and `prctl` its options 59 to 66, with EINVAL; `modify_ldt` returns
   ENOSYS; all as on kernels without them. CRIU does not restore directory notifications, memory that
   is never writable and executable, system call dispatch, core scheduling and the LDT. The kernel
@@ -138,7 +138,7 @@ With a short period, a box takes all processors only in short bursts, and its pa
 are short. Before Linux 6.18, the kernel can pause a process that holds a lock; then all waiters for
 the lock wait for the pause to end.
 
-*Measured* on two processors with Linux 6.18, p99 of execs beside a box whose forks are refused,
+*Measured* on two processors with Linux 6.18, p99 of execs next to a box whose forks are refused,
 medians: 50 ms with periods of 100 ms, 27 with 20, 21 with 10, 26 with 5. The p99 was within three
 times that of a quiet host (7 ms) in 4 trials of 44, 27 of 42, 34 of 36 and 29 of 41. One to four
 busy processes of a box got as much CPU time as with 100 ms, except for 0 to 4 %. Not measured with

@@ -46,10 +46,9 @@ PLACES = (
 )
 """Kernel files that show a box its own size. lxcfs serves them below the same paths.
 
-/proc/uptime stays the host's. `ps` subtracts the start times of processes from it, and these count
-from the boot of the host. With the uptime of the box, `ps -o etime` shows 441077233 days for a
-process of 2 s, and %CPU is always 0. A time namespace would change both, but needs runc 1.2.
-"""
+/proc/uptime shows the host's uptime. `ps` subtracts the start times of processes from it, and these
+count from the boot of the host. With the uptime of the box, `ps -o etime` shows 441077233 days for
+a process of 2 s, and %CPU is always 0. A time namespace would change both, but needs runc 1.2."""
 KIND = "fuse.lxcfs"
 REMEDY = "run scripts/lxcfs, or install lxcfs 5.0 or newer"
 CONSEQUENCE = "boxes see the processors and memory of the host in /proc"
@@ -74,7 +73,7 @@ _log = logging.getLogger(__name__)
 
 
 async def find(path: str = ENVIRONMENT["PATH"], prefix: Path = PREFIX) -> Path:
-    """Return the first lxcfs that is new enough. Raises Unavailable with what was found instead."""
+    """Return the first lxcfs that is new enough. Raises Unavailable, which names older ones."""
     reason = "lxcfs is not installed"
     for place in (shutil.which("lxcfs", path=path), shutil.which(prefix / "bin" / "lxcfs")):
         if place is None:

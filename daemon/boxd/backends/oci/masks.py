@@ -1,9 +1,9 @@
 """Mounts on the host that mask kernel files and directories in boxes.
 
-Two small tmpfs of the installation hold what a box sees at a masked path: one empty directory for
-each masked directory, and one null device for all masked files. Both superblocks are read-only, so
-a box can change nothing there, whatever options its own mounts have. The host's mounts have the
-options that the box's mounts need, because a bind mount inherits them.
+Two small tmpfs of the installation contain the objects that a box sees at masked paths: one empty
+directory for each masked directory, and one null device for all masked files. Both superblocks are
+read-only, so a box can change nothing there, whatever options its own mounts have. The host's
+mounts have the options that the box's mounts need, because a bind mount inherits them.
 
 Each masked directory has a separate source. CRIU does not set options on a bind mount if an earlier
 bind mount of the same box has the same source.
@@ -50,7 +50,7 @@ def setup(top: Path, paths: Iterable[str]) -> None:
 
 
 def remove(top: Path) -> None:
-    """Unmount and remove what `setup` made. Mounts in running boxes are not affected."""
+    """Unmount and remove the sources of `setup`. Mounts in running boxes are not affected."""
     for place in (top / _DIRECTORIES, top / _FILES, top):
         mounts.unmount(place, lazily=True)
         with suppress(FileNotFoundError):

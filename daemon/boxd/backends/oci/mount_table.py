@@ -47,7 +47,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What the mount at a place must be. `kinds` are the allowed file systems; None allows any."""
+    """The required mount at a place. `kinds` are the allowed file systems; None allows any."""
 
     options: frozenset[str]
     kinds: frozenset[str] | None = None
@@ -151,7 +151,7 @@ def _faults_of(mount: Mount, demand: _Demand, lost: frozenset[str]) -> Iterator[
 
 
 def _demands(config: dict[str, Any], is_here: Callable[[str], bool]) -> dict[str, _Demand]:
-    """Return what each place of a box must have or may have."""
+    """Return the required and the allowed mount at each place of a box."""
     linux = config["linux"]
     return {
         "/": _Demand(frozenset({"nodev"})),

@@ -314,7 +314,7 @@ class RuncBackend:
         return await self._disks.holding(snapshot_id).snapshot_used(snapshot_id)
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
-        """Remove a snapshot. Boxes made from it are not affected."""
+        """Remove a snapshot. Boxes created from it are not affected."""
         await self._snapshots.drop(snapshot_id)
 
     async def snapshots(self) -> tuple[str, ...]:

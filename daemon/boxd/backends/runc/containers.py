@@ -63,7 +63,7 @@ class Containers:
         self._layout = cgroups.detect()
 
     def forget_layout(self) -> None:
-        """Forget the cgroups that `detect` found."""
+        """Forget the result of `detect`."""
         self._layout = None
 
     @property
@@ -254,7 +254,7 @@ class Containers:
         return connected or self.lxcfs.is_there(box_id) or mounts.is_mounted(root)
 
     async def release(self, record: Record) -> None:
-        """Remove what a stopped box does not need: container, cgroup, network, lxcfs and root."""
+        """Remove what only a running box needs: container, cgroup, network, lxcfs and root."""
         box_id = record.plan.box_id
         # An unmount first writes the data to the disk, which may take a while.
         root = self.paths(box_id).root
@@ -288,7 +288,7 @@ class Containers:
         self.paths(box_id).pid.unlink(missing_ok=True)
 
     def _kill(self, box_id: str) -> None:
-        """Send SIGKILL before the thaw, so that frozen processes end before they can run."""
+        """Send SIGKILL before the thaw, so frozen processes end before they can run."""
         cgroup = self.names.cgroup(box_id)
         processes.kill(cgroups.pids_of(self.layout, cgroup))
         cgroups.thaw(self.layout, cgroup)

@@ -189,7 +189,7 @@ class RuncMemory:
         await _uninterrupted(self._resume(tools, record, state, drive))
 
     async def settle(self, record: Record) -> None:
-        """Complete or undo what a service that died has left of a box.
+        """Complete or undo a suspension or resume that a dead service has interrupted.
 
         Waits for a running dump or restore of the box, for a bounded time.
         """
@@ -208,7 +208,7 @@ class RuncMemory:
         if memory_image.is_marked(place):
             await self._complete(record)
         if not self._containers.is_frozen(box_id):
-            await self.discard(record)  # stale: the box has run since
+            await self.discard(record)  # stale: the box has run since then
             links.switch(self._containers.names, record.slot, up=True)
         await asyncio.to_thread(memory_image.drop_rests, place)
         await self._end_if_unsafe(record)
@@ -314,7 +314,7 @@ class RuncMemory:
         await asyncio.to_thread(memory_image.forget, place, sync=False)
 
     async def _complete(self, record: Record) -> None:
-        """Do the last steps of a resume whose service died."""
+        """Run the last steps of a resume whose service died."""
         box_id = record.plan.box_id
         try:
             _, state = await asyncio.to_thread(memory_image.read, self._place(record))
@@ -363,7 +363,7 @@ class RuncMemory:
         """Check that the restored box has its old rights and its drive. Raises BoxdError."""
         with self._containers.init(box_id) as (pid, _):
             if processes.rights(pid) != state.rights:
-                raise BoxdError("the restored box has other rights than before")
+                raise BoxdError("the rights of the restored box have changed")
             if _drive_in(pid) != state.drive:
                 raise BoxdError("the restored box does not have its drive")
 
@@ -474,7 +474,7 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
 
 
 async def _uninterrupted(step: Coroutine[Any, Any, None]) -> None:
-    """Run a step to its end, also if the caller is cancelled meanwhile."""
+    """Run a step to its end, even if the caller is cancelled meanwhile."""
     task = asyncio.ensure_future(step)
     cancelled = False
     while not task.done():

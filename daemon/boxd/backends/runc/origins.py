@@ -1,7 +1,7 @@
-"""The origins of snapshots: the record of the box that each was taken of, in `origins/ID.json`.
+"""The origins of snapshots: the record of each snapshot's box, in `origins/ID.json`.
 
-A layer is valid only above the image version on which it was written. So a box made from a snapshot
-gets that version, and that version is not removed as long as the snapshot exists.
+A layer is valid only on top of the image version on which it was written. So a box created from a
+snapshot gets that version, and the version is not removed as long as the snapshot exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Origins:
         self._directory = names.origins_dir
 
     def put(self, snapshot_id: str, record: Record) -> None:
-        """Record the box of which a snapshot is taken."""
+        """Record the box of a new snapshot."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(self._directory / f"{snapshot_id}.json", record.dump(), durable=True)
 

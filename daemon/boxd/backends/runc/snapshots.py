@@ -1,7 +1,7 @@
-"""Takes snapshots of runc boxes, with their memory, and makes boxes from them.
+"""Takes snapshots of runc boxes, with their memory, and creates boxes from them.
 
 Memory and layer of a frozen box are consistent: nothing changes between the dump and the copy. A
-box made from a snapshot gets the memory image with a new manifest. After that it does not differ
+box created from a snapshot gets the memory image with a new manifest. After that it does not differ
 from a suspended box.
 """
 
@@ -52,7 +52,7 @@ class RuncSnapshots:
         if state.running and not state.frozen:
             raise Conflict("the box is running; freeze it first")
         if not state.memory:
-            await self._memory.discard(record)  # a rest that cannot be used
+            await self._memory.discard(record)  # an incomplete image, which cannot be used
         await asyncio.to_thread(self._origins.put, snapshot_id, record)  # syncs to the disk
         if not memory:
             await layers.snapshot(paths, snapshot_id, disk_only=True)

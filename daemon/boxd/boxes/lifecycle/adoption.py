@@ -33,8 +33,7 @@ ENDED = "ended with the host"
 """Name of the setting that lists the ids of boxes to start again after a restart of the host."""
 ADOPTED_PAUSE = timedelta(minutes=1)
 """Time for which an adopted running box counts as used. Meanwhile its agent can report shells, and
-clients can reconnect.
-"""
+clients can reconnect."""
 _PARALLEL = 4
 """Number of boxes that are stopped or adopted at the same time."""
 

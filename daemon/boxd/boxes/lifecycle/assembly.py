@@ -35,21 +35,18 @@ HELLO_TIMEOUT = 30.0
 RESUME_TIMEOUT = 50.0
 """Seconds in which a resumed agent must send hello. After that the memory is lost, so the time is
 longer than at a start. The sum with HELLO_TIMEOUT, for the start from the disk that follows, is
-below the 90 s that service managers wait for a service to stop.
-"""
+below the 90 s that service managers wait for a service to stop."""
 COPY_TIMEOUT = 10.0
 """Seconds in which the agent of a copied template must send hello. After that the box boots."""
 PROBE_TIMEOUT = 2.0
 """Seconds to wait for a missing tunnel before asking the backend whether the box still runs."""
 STOPPED_S = 3.0
 """An agent counts as lost if the kernel shows it as stopped for this many seconds without a context
-switch. A slow machine does not cause that, and a debugger in use lets the agent run.
-"""
+switch. A slow machine does not cause that, and a debugger in use lets the agent run."""
 STOPPED_LOOK_S = 0.2
 SILENT_S = 10.0
 """An agent without a tunnel counts as lost if it sleeps for this many seconds without running. A
-healthy agent dials at least every second, and whenever the daemon creates its socket again.
-"""
+healthy agent dials at least every second, and whenever the daemon creates its socket again."""
 _ID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -37,8 +37,7 @@ class Policy:
     grace: timedelta | None = None
     """`--grace`: how long a box without `+duration` stays unchanged after the last detach (product
     spec 2.3). None: no grace period. That counts as zero, but a box that cannot be suspended is
-    then not removed before `idle_reap` has passed.
-    """
+    then not removed before `idle_reap` has passed."""
     grace_max: timedelta = LONGEST
     """The longest grace period of a spec or a profile; longer ones are clamped. The product spec
     names no ceiling, so the default is the longest duration that can be written.

@@ -1,6 +1,6 @@
 """The description of one operation of the HTTP API, in the terms of OpenAPI 3.1.
 
-Every route carries an `Operation`. The OpenAPI document and the page `/docs` are made of them.
+Every route has an `Operation`. The OpenAPI document and the page `/docs` are generated from them.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A browser lets a page of another origin read a response only if the response names that origin.
 Before a request that a form could not send, the browser sends a preflight: OPTIONS without
-credentials. The service names only origins that the operator listed, one at a time, and sends no
-CORS headers to others. Pages authenticate by a key, never by a cookie, so no response allows
-credentials.
+credentials. A response names one origin from the operator's list; other origins get no CORS
+headers. Pages authenticate by a key, never by a cookie, so no response allows credentials.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The OpenAPI document and the page `/docs`, both made of the descriptions of the routes."""
+"""The OpenAPI document and the page `/docs`, both generated from the descriptions of routes."""

@@ -37,7 +37,7 @@ _SHOWN_KEYS = {
 
 
 def page(document: Json) -> str:
-    """The page as HTML, made of an OpenAPI document."""
+    """The page as HTML, generated from an OpenAPI document."""
     families: dict[str, list[tuple[str, str, Json]]] = {
         family["name"]: [] for family in document["tags"]
     }

@@ -79,7 +79,7 @@ async def bridge(socket: Socket, call: Call, stream: ByteStream) -> None:
 
 
 async def _ask(upstream: Upstream, target: bytes, lines: Lines) -> Head:
-    with suppress(ConnectionError):  # what the app sent before it closed is read now
+    with suppress(ConnectionError):  # now read the data that the app sent before it closed
         await upstream.upgrade(target, lines)
     return await upstream.head()
 

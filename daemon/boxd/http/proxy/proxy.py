@@ -126,7 +126,9 @@ class ProxyEndpoint:
         self, call: Call, body: Body, send: Send, stream: ByteStream, box: Box
     ) -> None:
         upstream = Upstream(stream, call.place.port)
-        with suppress(ConnectionError):  # what the server sent before it closed is read below
+        with suppress(
+            ConnectionError
+        ):  # the data that the server sent before it closed is read below
             await upstream.request(call.method, call.target, call.lines, call.framing)
         feeding = asyncio.create_task(_feed(upstream, body), name="proxy input")
         try:
@@ -170,8 +172,8 @@ def place_of(raw_path: bytes) -> Place:
 async def _feed(upstream: Upstream, body: Body) -> None:
     """Send the request's body to the app.
 
-    Stops silently if the client disconnects, which the exchange detects, or if the app closes its
-    side, since the app may have answered already.
+    Stops silently if the client disconnects, which the exchange detects. Also stops silently if the
+    app closes its side, because it may already have answered.
     """
     with suppress(ClientGone, ConnectionError):
         while (data := await body.next()) is not None:

@@ -76,7 +76,7 @@ async def admit(scope: Scope, operations: Operations, place: Place) -> Visitor:
     visitor = _by_key(known, candidates[: len(header_keys)], query_keys)
     if visitor is None:
         if not wanted and not crumbs(lines):
-            # A request without a credential is refused as late as one with a wrong credential.
+            # A request without a credential is refused after the same work as one with a wrong one.
             await operations.keys.principal_of_key(None)
         principal, box = await _by_cookie(lines, operations, place)
         visitor = Visitor(principal, "cookie", frozenset(known), box)

@@ -167,7 +167,7 @@ class Exchange(Record):
                 complete.append(date_line())
         complete += self.more_headers
         if self.body_unread and CLOSE not in complete:
-            # Before a next request the server would have to read the rest of this body.
+            # Before the next request, the server would have to read the rest of this body.
             complete.append(CLOSE)
         return complete
 

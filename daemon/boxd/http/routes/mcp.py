@@ -115,7 +115,12 @@ OPERATIONS = {
         "Check whether a page may use MCP",
         "Browsers send this preflight before a page of another origin sends a request. Only pages"
         " of the origins that the operator listed are allowed. Their requests still need a key.",
-        {"204": answer("The page is allowed; the headers say what."), **errors(405, key=False)},
+        {
+            "204": answer(
+                "The page is allowed; the headers list the methods and headers that it may use."
+            ),
+            **errors(405, key=False),
+        },
         security=NO_KEY,
     ),
 }
@@ -163,7 +168,7 @@ class McpEndpoint:
         """Serve one request or one WebSocket."""
         self._hosts.check(scope)
         if scope["type"] == "websocket":
-            # Pages of any origin may connect: they authenticate by a key, and cookies do not count.
+            # Pages of any origin may connect: they authenticate by a key, and cookies are ignored.
             principal = await authenticate(scope, self._operations, query_key=True)
             await self._mcp.serve_socket(principal, socket_of(scope))
             return

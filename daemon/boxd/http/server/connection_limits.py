@@ -134,7 +134,7 @@ class ConnectionLimits:
     def begin(self, slot: Slot, owner: str) -> None:
         """Make a slot busy for `owner`. QuotaExceeded when the owner has too many."""
         if slot not in self._idle(slot):
-            return  # busy already, or just taken back: then its connection is about to end
+            return  # already busy, or just reclaimed: then its connection is about to end
         most = max(1, self._most // SHARE)
         if self._busy[owner] >= most:
             raise QuotaExceeded(f"at most {most} requests of one owner are served at once")

@@ -68,7 +68,7 @@ class HttpProtocol(H11Protocol):
     """One connection. All methods run on the loop and never await, so they never interleave.
 
     While received bytes wait for the next turn, the transport does not read. So at most one read
-    waits, and the end of the client's data arrives after it.
+    waits, and the client's EOF arrives after it.
     """
 
     _turn: asyncio.Handle | None = None

@@ -55,7 +55,7 @@ class Deed:
 
 
 class Audits:
-    """Records commands, and knows those that run.
+    """Records commands, and tracks those that are running.
 
     Critical sections: none; `_open` is read and changed without an await in between.
     """
@@ -97,7 +97,7 @@ class Audits:
 
     async def _finish(self, audit_id: str, deed: Deed) -> None:
         if deed.status is None:
-            return  # the command was interrupted: a row without an end records that
+            return  # the command was interrupted: its row has no end
         try:
             await self._store.finish_audit(audit_id, deed.status, sorted(deed.owners))
         except BoxdError as error:

@@ -87,9 +87,9 @@ class BoxDirectory:
             raise NotFound(f"no box {box.id}; see: ls")
 
     def is_anywhere(self, reference: Reference) -> bool:
-        """Return whether a reference can mean a box of any owner. Reads memory only.
+        """Return whether a reference can mean a box of any owner, for requests without a key.
 
-        For requests without a key.
+        Reads only memory.
         """
         return self._lifecycle.box_index.has(reference)
 
@@ -98,7 +98,7 @@ class BoxDirectory:
         return [box for box in await self._store.boxes(p.owner) if _is_visible(p, box)]
 
     def view(self, box: Box) -> BoxView:
-        """Return what users see of a box now."""
+        """Return the current view of a box for users."""
         return view_box(box, self._clock.now(), self._lifecycle.use(box))
 
 

@@ -39,8 +39,8 @@ class Callers:
     def seen(self, p: Principal, *, has_something: bool = False) -> None:
         """Record in the background that an owner is active.
 
-        Creating a key costs nothing, so the service records an unknown owner only once it owns
-        something (`has_something`).
+        SSH keys cost nothing, so the service records an unknown owner only once it owns an object
+        (`has_something`).
         """
         if p.via == "share":
             return  # the holder of a share is not the owner
@@ -54,5 +54,5 @@ class Callers:
         self.access_policy.check_owner(p.owner)
 
     def came(self, p: Principal, address: str) -> None:
-        """Record the source address of a principal that has just authenticated; "": none."""
+        """Record the source address of a principal after its authentication; "": none."""
         self._sources.came(p.owner, address)

@@ -18,7 +18,7 @@ class Drives(Protocol):
     def use(
         self, owner: str, workspace: str | None, *, create: bool
     ) -> AbstractAsyncContextManager[Filesystem | None]:
-        """Yield the volume's Filesystem; None if it does not exist and `create` is off."""
+        """Yield the volume's Filesystem; None if it does not exist and `create` is false."""
         ...
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:
@@ -39,7 +39,7 @@ class Drives(Protocol):
     async def remove(self, owner: str, workspace: str) -> datetime | None:
         """Remove the drive and its files; call it inside `closing`. A missing drive is no error.
 
-        Returns until when the operator can restore the drive; None: the drive is deleted.
+        Returns the time until which the operator can restore the drive; None: the drive is deleted.
         Raises Conflict while the drive is in use, and Unavailable; the call can be repeated.
         """
         ...

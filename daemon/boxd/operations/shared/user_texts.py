@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class UserTexts:
-    """Fills the SSH address of this service into texts.
+    """Inserts the SSH address of this service into texts.
 
     `ssh_host` is the address that users type; None if the operator has not configured one.
     """

@@ -53,9 +53,9 @@ class Vault:
     ) -> dict[str, str]:
         """Return the secrets for processes in a workspace, by variable.
 
-        A secret of the workspace overrides one of the account; without `account` those of the
-        account are left out. Raises Unavailable also if one secret cannot be decrypted: a process
-        without it could do something that its owner does not want.
+        A secret of the workspace overrides one of the account. Without `account`, the result has no
+        secrets of the account. Raises Unavailable even if only one secret cannot be decrypted,
+        because a process without it could act against its owner's intention.
         """
         values: dict[str, str] = {}
         stored = await self._store.secrets(owner)  # tier `account` comes first
