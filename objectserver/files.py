@@ -88,12 +88,12 @@ class Spool:
 
     def append_file(self, source: int, size: int) -> None:
         """Append the first `size` bytes of an open file; the kernel copies them. Raises OSError."""
-        done = 0
-        while done < size:
-            count = os.copy_file_range(source, self.descriptor, size - done, offset_src=done)
+        copied = 0
+        while copied < size:
+            count = os.copy_file_range(source, self.descriptor, size - copied, offset_src=copied)
             if count == 0:
                 raise OSError(errno.EIO, "a stored file is shorter than recorded")
-            done += count
+            copied += count
         self.size += size
 
     def seal(self, info: ObjectInfo) -> None:

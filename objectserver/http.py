@@ -458,13 +458,13 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while offset < end:
                 try:
-                    sent = os.sendfile(target, body.descriptor, offset, end - offset)
+                    count = os.sendfile(target, body.descriptor, offset, end - offset)
                 except BlockingIOError:
                     await self._until_writable(target)
                     continue
-                if sent == 0:
+                if count == 0:
                     raise ConnectionAbortedError("the file is shorter than announced")
-                offset += sent
+                offset += count
         finally:
             os.close(target)
 

@@ -196,10 +196,10 @@ def _query(raw: str) -> dict[str, str]:
 
 def _subresource(query: dict[str, str]) -> str:
     """Return the parameter that selects the operation: S3 allows at most one in a request."""
-    chosen = [name for name in ("uploads", "uploadid", "delete", "location") if name in query]
-    if len(chosen) > 1:
+    subresources = [name for name in ("uploads", "uploadid", "delete", "location") if name in query]
+    if len(subresources) > 1:
         raise S3Error("InvalidArgument", "the request has more than one subresource")
-    return chosen[0] if chosen else ""
+    return subresources[0] if subresources else ""
 
 
 def _decoded(text: str) -> str:

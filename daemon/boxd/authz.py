@@ -162,7 +162,7 @@ def joined_workspace(p: Principal, inside: str | None, ws: str | None) -> str | 
     """
     requested = None if ws is None else parse_workspace(ws)
     if inside is not None and requested is not None and inside != requested:
-        raise BadRequest(f"the box is asked for in workspace {inside}, and by ws in {requested}")
+        raise BadRequest(f"the box names workspace {inside}, but ws is {requested}; give only one")
     return workspace_of(p, inside or requested)
 
 

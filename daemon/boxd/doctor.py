@@ -253,8 +253,8 @@ def _port(name: str, address: Address, flag: str) -> Check:
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            finding = f"{address} is in use" if taken else f"{address}: {error.strerror}"
+            in_use = error.errno == errno.EADDRINUSE
+            finding = f"{address} is in use" if in_use else f"{address}: {error.strerror}"
             remedy = f"stop the program that listens there, or choose another {flag} HOST:PORT"
             return Check(name, ok=False, finding=finding, remedy=remedy)
     return Check(name, ok=True, finding=f"{address} is free")
@@ -278,9 +278,9 @@ def _secret_files(config: Config) -> Iterator[Check]:
 
 def _backup(config: Config) -> Check:
     """Check the last backup to each target; report the first failure."""
-    known = backups.load(config.state_dir)
+    statuses = backups.load(config.state_dir)
     last = "no backup yet: if the disk fails, names of boxes, keys and workspaces are lost"
-    for url, one in known.items():
+    for url, one in statuses.items():
         remedy = f"check that boxd can write to {url}; boxd retries automatically"
         if one.failed is not None:
             finding = f"backup to {url} failed at {one.failed:%Y-%m-%d %H:%M} UTC: {one.why}"

@@ -62,9 +62,9 @@ def _allow_files() -> None:
     The limits for unknown clients must apply before the process runs out of files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def _serve_until_stopped(config: Config, console: Console) -> None:
@@ -170,10 +170,10 @@ async def _stop_daemon(config: Config, holder: str, progress: Callable[[str], No
         raise Unavailable(f"an unknown process serves {config.state_dir}; stop that process")
     with suppress(ProcessLookupError):  # the daemon has just stopped
         os.kill(int(holder), signal.SIGINT)
-    shown = ""
+    last_text = ""
     while lock_holder(config.state_dir) == holder:
         text = f"Stopping process {holder}, boxes left: {boxes_left(config)}"
-        if text != shown:
+        if text != last_text:
             progress(text)
-        shown = text
+        last_text = text
         await asyncio.sleep(0.1)

@@ -27,16 +27,16 @@ def config_of(arguments: argparse.Namespace) -> Config:
     A field keeps its default if the command line has no flag for it. Raises BadRequest with the
     name of the wrong flag.
     """
-    given = vars(arguments)
+    flag_values = vars(arguments)
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for field_name, flag in flags():
-        if destination(flag) not in given:
+        if destination(flag) not in flag_values:
             continue
         if field_name in sources:
             raise BadRequest(f"give {sources[field_name]} or {flag.name}, not both")
         sources[field_name] = flag.name
-        value = given[destination(flag)]
+        value = flag_values[destination(flag)]
         values[field_name] = value if flag.parse is None else flag.parse(value, flag.name)
     if "store_file" in values:
         values.setdefault("cache_size", EXTERNAL_CACHE_SIZE)

@@ -55,10 +55,10 @@ class Snapshot:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
-        shown: dict[str, Any] = {"snapshot": self.name, "box": self.ref}
+        members: dict[str, Any] = {"snapshot": self.name, "box": self.ref}
         if self.workspace is not None:
-            shown["workspace"] = self.workspace
-        return shown | {
+            members["workspace"] = self.workspace
+        return members | {
             "memory": self.memory,
             "image": self.image,
             "flavor": self.flavor,

@@ -67,10 +67,10 @@ class BoxView:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form of spec 2.1 with more fields. The default workspace is omitted."""
-        shown: dict[str, Any] = {"id": self.id, "name": self.name}
+        members: dict[str, Any] = {"id": self.id, "name": self.name}
         if self.workspace is not None:
-            shown["workspace"] = self.workspace
-        shown |= {
+            members["workspace"] = self.workspace
+        members |= {
             "image": self.image,
             "state": self.state,
             "age_s": round(self.age_s, 3),
@@ -99,7 +99,7 @@ class BoxView:
             "confidential": self.confidential,
             "usage": self.usage.to_json() if self.usage else None,
         }
-        return shown
+        return members
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,5 +29,5 @@ def encoded(name: bytes) -> str | None:
 def members(key: str, name: bytes) -> dict[str, str]:
     """Return the JSON members for a name: `key`, and `encoded_key` if the name is not UTF-8."""
     exact = encoded(name)
-    shown = {key: readable(name)}
-    return shown if exact is None else shown | {ENCODED + key: exact}
+    members = {key: readable(name)}
+    return members if exact is None else members | {ENCODED + key: exact}

@@ -137,10 +137,10 @@ def _check_id(canvas_id: str) -> None:
 
 
 def _mime(text: str) -> Mime:
-    known: dict[str, Mime] = {one: one for one in get_args(Mime)}
-    if text not in known:
-        raise BadRequest(f"unknown canvas type {shown(text)}; known: {', '.join(known)}")
-    return known[text]
+    mimes: dict[str, Mime] = {one: one for one in get_args(Mime)}
+    if text not in mimes:
+        raise BadRequest(f"unknown canvas type {shown(text)}; known: {', '.join(mimes)}")
+    return mimes[text]
 
 
 def _size(content: str, kind: Mime) -> int:

@@ -47,13 +47,15 @@ class SnapshotOperations:
         Raises BadRequest; Conflict with the attachment that uses the box, or if the name is taken.
         """
         require(p, Action.SNAPSHOT_BOX)
-        chosen = None if name is None else parse_name(name, "snapshot name")
-        if chosen is not None and RESERVED.fullmatch(chosen):
+        snapshot_name = None if name is None else parse_name(name, "snapshot name")
+        if snapshot_name is not None and RESERVED.fullmatch(snapshot_name):
             raise BadRequest(
-                f"{chosen} is reserved for the snapshot that a restore creates and replaces: "
-                "choose another name for the snapshot"
+                f"snapshot name {snapshot_name} is reserved, because a restore replaces this "
+                "snapshot; choose another name"
             )
-        snapshot = await self._lifecycle.snapshot(await self._directory.resolve(p, ref, ws), chosen)
+        snapshot = await self._lifecycle.snapshot(
+            await self._directory.resolve(p, ref, ws), snapshot_name
+        )
         return SnapshotView(snapshot, box_removed=False)
 
     async def list_snapshots(

@@ -101,12 +101,14 @@ class WorkspaceOperations:
         """
         require(p, Action.CHANGE_PROFILE)
         workspace = await self._workspace(p, name)
-        chosen = None if profile is None else (await self._profiles.show_profile(p, profile)).name
-        await self._store.set_workspace_profile(p.owner, workspace.name, chosen)
+        profile_name = (
+            None if profile is None else (await self._profiles.show_profile(p, profile)).name
+        )
+        await self._store.set_workspace_profile(p.owner, workspace.name, profile_name)
         views = {view.name: view for view in await self.list_workspaces(p)}
         if workspace.name not in views:
             raise NotFound(f"workspace {workspace.name} was removed")
-        return replace(views[workspace.name], profile=chosen)
+        return replace(views[workspace.name], profile=profile_name)
 
     async def remove_workspace(
         self,
@@ -135,8 +137,8 @@ class WorkspaceOperations:
             if self._drives is not None:
                 until = await self._drives.remove(p.owner, workspace.name)
                 if until is not None:
-                    shown = until.strftime("%Y-%m-%d %H:%M")
-                    progress.note(f"the operator can restore its files until {shown} UTC")
+                    restorable_until = until.strftime("%Y-%m-%d %H:%M")
+                    progress.note(f"the operator can restore its files until {restorable_until} UTC")
             await self._revoke(workspace, progress)
             boxes, _ = await self._inside(workspace)
             if boxes:

@@ -109,11 +109,11 @@ class BoxDrive:
             except OSError as error:
                 raise DriveFailed(f"{self._directory}: {error.strerror}") from None
             store = {**credentials["store"], "endpoint": self._doors.endpoint}
-            wanted = {**credentials, "store": store}
-            if self._serves and self._wanted == wanted:
+            document = {**credentials, "store": store}
+            if self._serves and self._wanted == document:
                 return
             await self._stop(END_STEPS)
-            self._wanted = wanted
+            self._wanted = document
             self._restarts, self._error = 0, ""
             try:
                 await self._start()

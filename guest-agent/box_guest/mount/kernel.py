@@ -120,8 +120,8 @@ class Kernel:
         named += [listing.inos for listing in self._listings.values() if listing.at > old]
         coming = []
         for ino in inos:
-            known = self._send(NOTIFY_INVAL_INODE, _INODE.pack(ino, ATTRIBUTES_ONLY, 0))
-            if not known and any(ino in container for container in named):
+            delivered = self._send(NOTIFY_INVAL_INODE, _INODE.pack(ino, ATTRIBUTES_ONLY, 0))
+            if not delivered and any(ino in container for container in named):
                 coming.append(ino)
         return coming
 
@@ -152,10 +152,10 @@ class Kernel:
         Returns whether the kernel has released the inode. A receipt releases only its own answer.
         """
         answers, is_exact = self._lookups.pop(ino, 0), ino > self._uncounted
-        left = answers - lookups
-        if left > 0:
-            self._lookups[ino] = left
-        elif left == 0 and is_exact:
+        remaining = answers - lookups
+        if remaining > 0:
+            self._lookups[ino] = remaining
+        elif remaining == 0 and is_exact:
             # No answer in flight can contain attributes of this inode.
             self._entries.pop(ino, None)
             self._older.pop(ino, None)

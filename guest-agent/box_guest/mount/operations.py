@@ -367,25 +367,25 @@ class Operations(pyfuse3.Operations):
         if start_id < DOT_COOKIES and not _reply(token, b"..", cursor.parent, 2):
             return
         validities, receipt = self._validities(cursor, entries, dots)
-        taken, relied, told = 0, False, set[Ino]()
+        count, relied, cached_inos = 0, False, set[Ino]()
         for number, (entry, (named, described)) in enumerate(zip(entries, validities, strict=True)):
-            shown = _entry(entry.attr)
-            shown.entry_timeout, shown.attr_timeout = named, described
+            attributes = _entry(entry.attr)
+            attributes.entry_timeout, attributes.attr_timeout = named, described
             if number == receipt:
-                shown.st_size = IMPOSSIBLE_SIZE
-            if not pyfuse3.readdir_reply(token, entry.name, shown, entry.cookie + DOT_COOKIES):
+                attributes.st_size = IMPOSSIBLE_SIZE
+            if not pyfuse3.readdir_reply(token, entry.name, attributes, entry.cookie + DOT_COOKIES):
                 break
-            taken += 1
+            count += 1
             if named:
                 relied = True
             if described:
-                told.add(entry.attr.ino)
+                cached_inos.add(entry.attr.ino)
             if self._kernel is not None:
                 self._kernel.answered(entry.attr.ino)
-        cursor.took(entries[:taken], len(entries), dots)
-        if (relied or told) and self._kernel is not None:
-            got = None if receipt is None or receipt >= taken else entries[receipt].attr.ino
-            self._kernel.listed(fh, cursor.ino, told, got)
+        cursor.took(entries[:count], len(entries), dots)
+        if (relied or cached_inos) and self._kernel is not None:
+            receipt_ino = None if receipt is None or receipt >= count else entries[receipt].attr.ino
+            self._kernel.listed(fh, cursor.ino, cached_inos, receipt_ino)
 
     @handler
     async def releasedir(self, fh: int) -> None:
@@ -404,15 +404,15 @@ class Operations(pyfuse3.Operations):
     @handler
     async def statfs(self, _ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:
         """STATFS."""
-        found = await self._fs.statfs()
-        limit = UNLIMITED if found.bytes_limit is None else found.bytes_limit
-        inodes = UNLIMITED_INODES if found.inodes_limit is None else found.inodes_limit
+        statistics = await self._fs.statfs()
+        limit = UNLIMITED if statistics.bytes_limit is None else statistics.bytes_limit
+        inodes = UNLIMITED_INODES if statistics.inodes_limit is None else statistics.inodes_limit
         data = pyfuse3.StatvfsData()
         data.f_bsize = data.f_frsize = BLOCK_SIZE
         data.f_blocks = limit // BLOCK_SIZE
-        data.f_bfree = data.f_bavail = max(0, limit - found.bytes_used) // BLOCK_SIZE
+        data.f_bfree = data.f_bavail = max(0, limit - statistics.bytes_used) // BLOCK_SIZE
         data.f_files = inodes
-        data.f_ffree = data.f_favail = max(0, inodes - found.inodes_used)
+        data.f_ffree = data.f_favail = max(0, inodes - statistics.inodes_used)
         data.f_namemax = 255
         return data
 
@@ -524,16 +524,16 @@ class Operations(pyfuse3.Operations):
         nothing = [(0.0, 0.0)] * len(entries)
         if self._kernel is None or self._fs.leases is None:
             return nothing, None
-        found = self._fs.leases.listing_validity(cursor.ino, entries)
+        validity = self._fs.leases.listing_validity(cursor.ino, entries)
         if not self._kernel.forgets_names:
-            return [(0.0, attr) for _, attr in found], None
+            return [(0.0, attr) for _, attr in validity], None
         receipt = cursor.fitting(entries, dots) - 1
         while receipt > 0 and not self._kernel.can_receive(entries[receipt].attr.ino):
             receipt -= 1
         # The kernel looks the receipt's entry up separately if a program wants it.
-        if receipt <= 0 or found[:receipt] == nothing[:receipt]:
+        if receipt <= 0 or validity[:receipt] == nothing[:receipt]:
             return nothing, None
-        return found[:receipt] + nothing[receipt:], receipt
+        return validity[:receipt] + nothing[receipt:], receipt
 
     def _look(self, parent: Ino, name: bytes) -> None:
         """Record the inode of a name before its removal: the kernel may keep the inode for long."""

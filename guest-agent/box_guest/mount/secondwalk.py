@@ -51,7 +51,7 @@ class _Walk:
     """The second walk of one thread of the host."""
 
     until: float
-    held: OrderedDict[Ino, _Held] = field(default_factory=OrderedDict)
+    inodes: OrderedDict[Ino, _Held] = field(default_factory=OrderedDict)
     ended: bool = False
 
 
@@ -91,29 +91,29 @@ class SecondWalks:
             return await self._fs.lookup(parent, name)
         for _ in range(TRIES):
             attr = await self._fs.lookup(parent, name)
-            if walk.ended or attr.ino in walk.held:
+            if walk.ended or attr.ino in walk.inodes:
                 return attr
             try:
-                held = await self._hold(attr)
+                inode = await self._hold(attr)
             except NotFound:
                 continue
-            self._put(walk, held)
+            self._put(walk, inode)
             return attr
         return await self._fs.lookup(parent, name)
 
     def attributes(self, thread: int, ino: Ino) -> Attr | None:
         """Return the attributes of an unlinked inode held by this thread's second walk, or None."""
-        held = self._held(thread, ino)
-        return None if held is None else replace(held.attr, nlink=0)
+        inode = self._held(thread, ino)
+        return None if inode is None else replace(inode.attr, nlink=0)
 
     def target(self, thread: int, ino: Ino) -> bytes | None:
         """Return the target of a symbolic link that this thread's second walk holds, or None."""
-        held = self._held(thread, ino)
-        return None if held is None else held.target
+        inode = self._held(thread, ino)
+        return None if inode is None else inode.target
 
     def _held(self, thread: int, ino: Ino) -> _Held | None:
         walk = self._walks.get(thread)
-        return None if walk is None else walk.held.get(ino)
+        return None if walk is None else walk.inodes.get(ino)
 
     async def _hold(self, attr: Attr) -> _Held:
         """Hold an inode. Raises NotFound if it has disappeared."""
@@ -123,28 +123,28 @@ class SecondWalks:
             return _Held(attr, target=await self._fs.readlink(attr.ino))
         return _Held(attr)
 
-    def _put(self, walk: _Walk, held: _Held) -> None:
+    def _put(self, walk: _Walk, inode: _Held) -> None:
         if walk.ended:
-            self._let_go(held)
+            self._let_go(inode)
             return
-        before = walk.held.pop(held.attr.ino, None)
+        before = walk.inodes.pop(inode.attr.ino, None)
         if before is not None:
             self._let_go(before)
-        walk.held[held.attr.ino] = held
-        if len(walk.held) > HELD_MAX:
-            self._let_go(walk.held.popitem(last=False)[1])
+        walk.inodes[inode.attr.ino] = inode
+        if len(walk.inodes) > HELD_MAX:
+            self._let_go(walk.inodes.popitem(last=False)[1])
 
     def _end(self, thread: int, walk: _Walk) -> None:
         if walk.ended:
             return
         walk.ended = True
         del self._walks[thread]
-        for held in walk.held.values():
-            self._let_go(held)
+        for inode in walk.inodes.values():
+            self._let_go(inode)
 
-    def _let_go(self, held: _Held) -> None:
-        if held.handle is not None:
-            task = asyncio.ensure_future(_close(held.handle))
+    def _let_go(self, inode: _Held) -> None:
+        if inode.handle is not None:
+            task = asyncio.ensure_future(_close(inode.handle))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 

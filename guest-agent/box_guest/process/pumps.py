@@ -68,12 +68,12 @@ class OutputPump:
             self._finish()
 
     def _follow(self) -> None:
-        wanted = not self._paused and not self.done.done()
-        if wanted and not self._reading:
+        active = not self._paused and not self.done.done()
+        if active and not self._reading:
             self._loop.add_reader(self._descriptor, self._read)
-        elif self._reading and not wanted:
+        elif self._reading and not active:
             self._loop.remove_reader(self._descriptor)
-        self._reading = wanted
+        self._reading = active
 
     def _read(self) -> None:
         if self._paused or self.done.done():

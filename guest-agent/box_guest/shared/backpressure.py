@@ -140,8 +140,8 @@ class Backpressure:
 
         def delivered(data: bytes, datatype: int | None) -> None:
             # asyncssh refills the window up to this value if less than half of it is left.
-            held = channel._recv_window + waiting.size
-            channel._init_recv_window = window - waiting.size if 2 * held < window else 0
+            open_window = channel._recv_window + waiting.size
+            channel._init_recv_window = window - waiting.size if 2 * open_window < window else 0
             try:
                 deliver(data, datatype)
             finally:

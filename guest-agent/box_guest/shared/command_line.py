@@ -15,11 +15,11 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = [str(choice) for choice in action.choices]
+        choices = [str(choice) for choice in action.choices]
         typed = str(value)
-        near = difflib.get_close_matches(typed, known, n=1) if len(typed) <= _MAX_TYPED else []
+        near = difflib.get_close_matches(typed, choices, n=1) if len(typed) <= _MAX_TYPED else []
         suggestion = f" Did you mean {near[0]}?" if near else ""
-        shown = repr(typed[:_MAX_TYPED])
+        text = repr(typed[:_MAX_TYPED])
         raise argparse.ArgumentError(
-            action, f"{shown} is not one of: {', '.join(known)}.{suggestion}"
+            action, f"{text} is not one of: {', '.join(choices)}.{suggestion}"
         )

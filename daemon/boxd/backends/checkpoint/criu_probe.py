@@ -52,12 +52,12 @@ def main() -> None:
     """Run until killed."""
     descriptor, places = _watch()
     state = {"pid": os.getpid(), "nonce": os.urandom(8).hex()}
-    seen: list[str] = []
+    file_names: list[str] = []
     count = 0
     while True:
         count += 1
-        seen += _appeared(descriptor, places)
-        Path("state.new").write_text(json.dumps({**state, "count": count, "seen": seen}))
+        file_names += _appeared(descriptor, places)
+        Path("state.new").write_text(json.dumps({**state, "count": count, "seen": file_names}))
         Path("state.new").replace("state")
         time.sleep(PAUSE)
 

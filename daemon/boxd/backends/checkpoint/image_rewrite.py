@@ -73,8 +73,8 @@ async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -
     """
     place = await asyncio.to_thread(_link, images, root, hostname)
     if drive is not None:
-        gone = await _gone(images, drive)
-        await asyncio.to_thread(_fit_drive, images, place, root, gone)
+        missing_files = await _gone(images, drive)
+        await asyncio.to_thread(_fit_drive, images, place, root, missing_files)
     return Mended(place, root)
 
 

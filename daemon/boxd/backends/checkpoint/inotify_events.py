@@ -54,8 +54,8 @@ class Notifications:
         self._expire(now)
         backlogs = {}
         for key, size in sizes.items():
-            known = previous.get(key)
-            since = known.since if known is not None and known.size <= size else now
+            earlier = previous.get(key)
+            since = earlier.since if earlier is not None and earlier.size <= size else now
             backlogs[key] = _Backlog(size, since)
         if backlogs:
             self._backlogs[box_id] = backlogs

@@ -477,11 +477,11 @@ def _publish(new: Path, place: Path) -> None:
 
 def _aside(path: Path) -> Path:
     """Rename a directory before its removal, so that a partial one is never used."""
-    gone = path.with_name(f"{path.name}.gone")
+    trash_path = path.with_name(f"{path.name}.gone")
     if path.exists():
-        remove_tree(gone)
-        path.rename(gone)
-    return gone
+        remove_tree(trash_path)
+        path.rename(trash_path)
+    return trash_path
 
 
 def _exchange(new: Path, place: Path) -> None:

@@ -160,7 +160,7 @@ class DockerBackend(WithoutMemory):
         `start` creates the network, because it needs the namespace of a live init.
         """
         async with self._locks.alone(plan.box_id):
-            known = self._records.find(plan.box_id) is not None
+            has_record = self._records.find(plan.box_id) is not None
             slot = self._slots.get(plan.box_id)
             if slot is None:
                 slot = subnets.free_slot(set(self._slots.values()))
@@ -172,7 +172,7 @@ class DockerBackend(WithoutMemory):
                 if await self._find(plan.box_id) is None:
                     await self._make(plan)
             except BaseException:
-                if not known:
+                if not has_record:
                     await to_the_end(self._remove(plan.box_id))
                 raise
 
@@ -277,14 +277,14 @@ class DockerBackend(WithoutMemory):
         except Conflict:
             return BoxStats(0.0, 0, size, 0)
         used = cgroups.usage(self._cgroups, cgroup)
-        received, sent = links.traffic(self._names.link(record.slot))
+        rx_bytes, tx_bytes = links.traffic(self._names.link(record.slot))
         return BoxStats(
             cpu_s=used.cpu_s,
             memory_bytes=used.memory_bytes,
             disk_bytes=size,
             pids=used.pids,
-            net_rx_bytes=received,
-            net_tx_bytes=sent,
+            net_rx_bytes=rx_bytes,
+            net_tx_bytes=tx_bytes,
             oom_kills=used.oom_kills,
         )
 

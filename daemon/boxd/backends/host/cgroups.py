@@ -88,9 +88,9 @@ def parse_mounts(mountinfo: str) -> Layout:
     """
     mounts: dict[str, Path] = {}
     for line in mountinfo.splitlines():
-        left, _, right = line.partition(" - ")
-        place = Path(left.split()[4])
-        kind, _, options = right.split(maxsplit=2)
+        mount_part, _, filesystem_part = line.partition(" - ")
+        place = Path(mount_part.split()[4])
+        kind, _, options = filesystem_part.split(maxsplit=2)
         if kind == "cgroup2":
             mounts.setdefault("", place)
         elif kind == "cgroup":

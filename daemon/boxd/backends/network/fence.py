@@ -170,9 +170,9 @@ def allow(
 
 def expel(table: str, link: str, box: IPv4Address) -> str:
     """Return commands that remove the entries of one box. No error if there are none."""
-    known = f'element inet {table} known {{ "{link}" . {box} }}\n'
+    known_element = f'element inet {table} known {{ "{link}" . {box} }}\n'
     entries = [f'element inet {table} {name} {{ "{link}" }}\n' for name in ("open", "listed")]
-    text = f"add {known}delete {known}"
+    text = f"add {known_element}delete {known_element}"
     text += "".join(f"add {entry}delete {entry}" for entry in entries)
     text += f"add chain inet {table} {link}\n"
     text += f'add element inet {table} lists {{ "{link}" : goto {link} }}\n'

@@ -124,18 +124,18 @@ def _missing(demands: dict[str, _Demand], table: list[Mount]) -> list[str]:
 
 def _faults(demands: dict[str, _Demand], table: list[Mount]) -> Iterator[str]:
     box_devices = next((mount.device for mount in table if mount.place == "/dev"), "")
-    seen = set[str]()
+    places = set[str]()
     for mount in table:
         place = mount.place
         demand = demands.get(place)
         if demand is None and place.startswith(f"{_CGROUP}/"):
             demand = _Demand(SECURITY_OPTIONS, _CGROUP_KINDS)
-        if demand is None or place in seen:
-            yield f"there is one mount too many at {place}"
+        if demand is None or place in places:
+            yield f"there is an extra mount at {place}"
         else:
             options = _NULL_OPTIONS if _is_null(mount, box_devices) else demand.options
             yield from _faults_of(mount, demand, options - mount.options)
-        seen.add(place)
+        places.add(place)
 
 
 def _faults_of(mount: Mount, demand: _Demand, lost: frozenset[str]) -> Iterator[str]:

@@ -158,8 +158,8 @@ class RuncBackend:
     async def create(self, plan: BoxPlan) -> None:
         """Create record, layer, root, network and fence. Existing parts are not changed."""
         async with self._locks.alone(plan.box_id):
-            known = self._records.find(plan.box_id)
-            layers = self._disks.for_new if known is None else self._disks.named(known.disk)
+            existing = self._records.find(plan.box_id)
+            layers = self._disks.for_new if existing is None else self._disks.named(existing.disk)
             record = Record(self._slot(plan.box_id), plan, layers.kind)
             paths = self._names.paths(plan.box_id)
             try:
@@ -170,7 +170,7 @@ class RuncBackend:
                     self._containers.furnish(record)
                 await self._containers.prepare(record)
             except BaseException:
-                if known is None:
+                if existing is None:
                     await to_the_end(self._remove(plan.box_id))
                 elif not self._containers.runs(plan.box_id):
                     await to_the_end(self._containers.release(record))
@@ -254,14 +254,14 @@ class RuncBackend:
         used = cgroups.usage(self._containers.layout, self._names.cgroup(box_id))
         disk, paths = self._disks.named(record.disk), self._names.paths(box_id)
         size = await disk.used(paths)
-        received, sent = links.traffic(self._names.link(record.slot))
+        rx_bytes, tx_bytes = links.traffic(self._names.link(record.slot))
         return BoxStats(
             cpu_s=used.cpu_s,
             memory_bytes=used.memory_bytes,
             disk_bytes=size,
             pids=used.pids,
-            net_rx_bytes=received,
-            net_tx_bytes=sent,
+            net_rx_bytes=rx_bytes,
+            net_tx_bytes=tx_bytes,
             oom_kills=used.oom_kills,
             saved_memory_bytes=await disk.memory_used(paths),
         )

@@ -337,14 +337,14 @@ class RuncMemory:
         paths = self._containers.paths(box_id)
         mark = memory_image.mark(self._place(record))
         check = partial(self._containers.require_mounts_of, box_id)
-        for left in reversed(range(RESTORES)):
+        for attempts_left in reversed(range(RESTORES)):
             try:
                 await dump_restore.restore(
                     tools, box_id, paths, mended.images, mark, drive=drive, check=check
                 )
             except RestoreFailed as failure:
                 await self._containers.forget(box_id)
-                if not left or not failure.repeatable:
+                if not attempts_left or not failure.repeatable:
                     raise
             else:
                 return

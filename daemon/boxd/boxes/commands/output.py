@@ -42,9 +42,9 @@ class Kept:
     def add(self, data: bytes) -> None:
         """Add the next bytes of the stream."""
         self._grow(len(data))
-        taken = data[: max(0, self._room - len(self._head))]
-        self._head += taken
-        if rest := data[len(taken) :]:
+        head = data[: max(0, self._room - len(self._head))]
+        self._head += head
+        if rest := data[len(head) :]:
             # Pieces may be one byte each, and an object takes forty times as much memory.
             if self._tail and len(self._tail[-1]) + len(rest) <= PIECE:
                 self._tail[-1] += rest
@@ -54,12 +54,12 @@ class Kept:
             self._shorten()
 
     def _grow(self, size: int) -> None:
-        wanted = min(size, self._growing)
-        if self._part is None or wanted == 0:
+        request = min(size, self._growing)
+        if self._part is None or request == 0:
             return
-        grown = self._part.grow(wanted)
+        grown = self._part.grow(request)
         self._growing -= grown
-        if grown < wanted:
+        if grown < request:
             self._growing = 0
             self._bound(self.size + grown)
             if over := self._head[self._room :]:
@@ -127,8 +127,8 @@ class Lines:
         return bytes(self._partial)
 
     def _take(self, data: bytes) -> None:
-        held = len(self._partial)
-        self._partial += data[: max(0, self._allowed(held + len(data)) - held)]
+        partial_size = len(self._partial)
+        self._partial += data[: max(0, self._allowed(partial_size + len(data)) - partial_size)]
 
     def _allowed(self, size: int) -> int:
         """Return how much of a line of `size` bytes may be held. Granted bytes stay granted."""
@@ -154,9 +154,9 @@ class Masked:
         if not self._secret:
             return data
         whole = (self._held + data).replace(self._secret, MASK)
-        held = _overlap(whole, self._secret)
-        self._held = whole[len(whole) - held :]
-        return whole[: len(whole) - held]
+        overlap = _overlap(whole, self._secret)
+        self._held = whole[len(whole) - overlap :]
+        return whole[: len(whole) - overlap]
 
     def rest(self) -> bytes:
         """Return the bytes that are still held back, at the end of the stream."""
@@ -184,7 +184,7 @@ def shown_line(line: bytes) -> str:
 
 def last_shown(lines: Sequence[bytes]) -> str:
     """Return the last line that `shown_line` does not make empty, without formatting others."""
-    return next((shown for line in reversed(lines) if line and (shown := shown_line(line))), "")
+    return next((text for line in reversed(lines) if line and (text := shown_line(line))), "")
 
 
 def whole_characters(data: bytes) -> bytes:

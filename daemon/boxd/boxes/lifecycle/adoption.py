@@ -66,7 +66,7 @@ class Adoption:
         present = await self._assembly.present()
         boxes = await self._store.all_boxes()
         await self._remember_ended(boxes)
-        known = {box.id for box in boxes}
+        row_ids = {box.id for box in boxes}
         limit = asyncio.Semaphore(_PARALLEL)
 
         async def adopt(box: Box) -> None:
@@ -91,7 +91,7 @@ class Adoption:
         async with asyncio.TaskGroup() as group:
             for box in boxes:
                 group.create_task(adopt(box))
-            for box_id in (present.keys() | await self._assembly.directories()) - known:
+            for box_id in (present.keys() | await self._assembly.directories()) - row_ids:
                 group.create_task(discard(box_id))
 
     async def _remember_ended(self, boxes: list[Box]) -> None:

@@ -90,10 +90,10 @@ class AgentWatch:
 
     def _lasts(self, box_id: str, state: InitState) -> bool:
         """Return whether the agent has been lost long enough without running in between."""
-        lost = state.stopped or state.sleeping or state == GONE
+        suspicious = state.stopped or state.sleeping or state == GONE
         finding = self._findings.get(box_id)
         now = time.monotonic()
-        if not lost or finding is None or finding.state != state:
+        if not suspicious or finding is None or finding.state != state:
             self._findings[box_id] = _Finding(state, now)
             return False
         return now - finding.since >= assembly.STOPPED_S

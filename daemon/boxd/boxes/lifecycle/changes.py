@@ -206,12 +206,12 @@ class Changes:
             _note_preview_host(box, progress)
         progress.start(box)
         try:
-            lost = ""
+            loss = ""
             if template is None or not await self._copied(box, private_key, template):
                 async with self._pending_removals.abortable(box):
                     await self._assembly.build(box, private_key, snapshot_id=plan.snapshot_id)
-                lost = await self._sleep.revive(box)
-            detail = lost or plan.detail
+                loss = await self._sleep.revive(box)
+            detail = loss or plan.detail
             box = await self._repository.change(box, BoxState.RUNNING, detail, memory=False)
         except BaseException as error:
             await self._undo(box)
@@ -409,7 +409,7 @@ class Changes:
             box = await self._repository.change(box, BoxState.RESUMING, step=Waking.PREPARE)
         progress.start(box)
         try:
-            lost = await self._sleep.revive(box)
+            loss = await self._sleep.revive(box)
         except BaseException as error:
             failure = _plain(error)
             await self._sleep.rest(box, f"did not start: {failure}")
@@ -417,7 +417,7 @@ class Changes:
                 raise
             raise failure from error
         try:
-            box = await self._repository.change(box, BoxState.RUNNING, lost or detail, memory=False)
+            box = await self._repository.change(box, BoxState.RUNNING, loss or detail, memory=False)
         except BoxdError as error:
             self._timers.unsettled(box, error)
             raise

@@ -72,7 +72,7 @@ class Attachment:
     @property
     def lost(self) -> str:
         """Why the tunnel ended before the work in it was done."""
-        return self.hold.lost or "the connection to the box was lost"
+        return self.hold.loss or "the connection to the box was lost"
 
 
 class Holds:

@@ -71,9 +71,9 @@ class Snapshots:
             if not snapshot.ready:
                 await self._store.remove_snapshot(snapshot.id)
         await self._name_again()
-        wanted = {*keep, *(one.id for one in await self._store.all_snapshots())}
+        valid_ids = {*keep, *(one.id for one in await self._store.all_snapshots())}
         for snapshot_id in await self._assembly.backend.snapshots():
-            if snapshot_id not in wanted:
+            if snapshot_id not in valid_ids:
                 await self.drop(snapshot_id)
 
     async def find(self, owner: str, workspace: str | None, box_name: str, name: str) -> Snapshot:
@@ -111,8 +111,8 @@ class Snapshots:
         self.check_able()
         async with self._locks.standstills, self._locks.box(box):
             box = await self._changes.steady(box)
-            wanted = await self.find(box.owner, box.workspace, box.name, name)
-            if (wanted.box_id, wanted.image) != (box.id, box.image):
+            snapshot = await self.find(box.owner, box.workspace, box.name, name)
+            if (snapshot.box_id, snapshot.image) != (box.id, box.image):
                 raise Conflict(
                     f"snapshot {name} is of an older box {box.ref}; create a box from it: "
                     f"snapshot fork {box.ref}@{name} NAME"
@@ -128,11 +128,11 @@ class Snapshots:
                 ) from None
             if box.state is BoxState.RUNNING:
                 box = await self._sleep.suspend(box)
-            await self._keep_before(box, older, wanted)
+            await self._keep_before(box, older, snapshot)
             try:
-                box = await self._bring(box, wanted)
+                box = await self._bring(box, snapshot)
             except Exception:
-                if older is not None and older.id != wanted.id:
+                if older is not None and older.id != snapshot.id:
                     await self._forget(older)
                 raise
             if older is not None:

@@ -154,12 +154,12 @@ class Templates:
 
     async def _remember(self, template: Template) -> None:
         """Add a template to the setting. Drops the oldest ones, and those without an image."""
-        known = await asyncio.to_thread(_usable, [*self._known.values(), template])
-        for key in list(known)[:-MOST]:
-            del known[key]
-        dropped = [one for key, one in self._known.items() if key not in known]
-        await self._write(known)
-        self._known = known
+        usable = await asyncio.to_thread(_usable, [*self._known.values(), template])
+        for key in list(usable)[:-MOST]:
+            del usable[key]
+        dropped = [one for key, one in self._known.items() if key not in usable]
+        await self._write(usable)
+        self._known = usable
         for one in dropped:
             await self._drop(one)
 

@@ -146,13 +146,13 @@ def parse_tiers(shipped: str, own: str = "") -> dict[str, Tier]:
 
 
 def _tier(name: str, limits: dict[str, object]) -> Tier:
-    wanted = {field.name for field in fields(Tier)} - {"name"}
-    if limits.keys() != wanted:
-        unknown = sorted(limits.keys() - wanted) or sorted(wanted - limits.keys())
+    limit_names = {field.name for field in fields(Tier)} - {"name"}
+    if limits.keys() != limit_names:
+        unknown = sorted(limits.keys() - limit_names) or sorted(limit_names - limits.keys())
         raise ValueError(
-            f"tier {name}: {unknown[0]!r} is not a limit; limits: {', '.join(sorted(wanted))}"
+            f"tier {name}: {unknown[0]!r} is not a limit; limits: {', '.join(sorted(limit_names))}"
         )
-    values: dict[str, Any] = {key: _limit(f"{name}.{key}", limits[key]) for key in wanted}
+    values: dict[str, Any] = {key: _limit(f"{name}.{key}", limits[key]) for key in limit_names}
     return Tier(name=name, **values)
 
 

@@ -35,7 +35,7 @@ class Hold:
 
     `owner` is the owner of the caller's credential. `box_id` is empty and `workspace` None until
     the box is known. `end` ends the attachment with an error, even while the daemon still creates
-    the box. `lost` is the event that ended the box during the hold; empty if there was none.
+    the box. `loss` is the event that ended the box during the hold; empty if there was none.
     """
 
     owner: str
@@ -43,7 +43,7 @@ class Hold:
     why: str
     key_id: str | None
     end: Callable[[BoxdError], None] | None = field(default=None)
-    lost: str = ""
+    loss: str = ""
     workspace: str | None = field(default=None)
 
 
@@ -96,7 +96,7 @@ class Attachments:
     def tell_lost(self, box_id: str, why: str) -> None:
         """Record in all holds of the box why its connection is about to end."""
         for hold in self._holds.get(box_id, ()):
-            hold.lost = why
+            hold.loss = why
 
     def expect(self, hold: Hold) -> None:
         """Register a hold, so that it can be ended even before it has a box.

@@ -47,9 +47,9 @@ def ending(expiry: Expiry | None, clock: Clock, end: Callable[[str], None]) -> I
 
     def look() -> None:
         nonlocal timer
-        left = (expiry.at - clock.now()).total_seconds()
-        if left > 0:
-            timer = loop.call_later(min(left, LOOK_EVERY_S), look)
+        remaining = (expiry.at - clock.now()).total_seconds()
+        if remaining > 0:
+            timer = loop.call_later(min(remaining, LOOK_EVERY_S), look)
         else:
             end(expiry.text)
 

@@ -33,10 +33,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """`taken` and `due` are monotonic seconds. `running`: the box ran during the measurement."""
+    """`at` and `due` are monotonic seconds. `running`: the box ran during the measurement."""
 
     usage: Usage
-    taken: float
+    at: float
     due: float
     running: bool
 
@@ -124,7 +124,7 @@ class UsageSampler:
                 return
             self._logged.discard(box_id)
             before = self._samples.get(box_id)
-            if before is None or before.taken < began:
+            if before is None or before.at < began:
                 took = self._clock.monotonic() - began
                 usage = self._usage(stats, began, before)
                 self._samples[box_id] = _Sample(usage, began, began + REST * took, running)
@@ -132,7 +132,7 @@ class UsageSampler:
     def _usage(self, stats: BoxStats, began: float, before: _Sample | None) -> Usage:
         share = None
         if before is not None and stats.cpu_s >= before.usage.cpu_s:
-            share = (stats.cpu_s - before.usage.cpu_s) / (began - before.taken)
+            share = (stats.cpu_s - before.usage.cpu_s) / (began - before.at)
         return Usage(
             at=self._clock.now(),
             cpu_s=stats.cpu_s,

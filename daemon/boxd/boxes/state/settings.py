@@ -55,7 +55,7 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """A duration that was clamped to `given`. `sign` precedes it in a spec.
+    """A duration that was clamped to `maximum`. `sign` precedes it in a spec.
 
     `profile` is the profile that requested `asked`; empty if the spec did.
     """
@@ -63,15 +63,15 @@ class Shortened:
     what: str
     sign: str
     asked: timedelta
-    given: timedelta
+    maximum: timedelta
     profile: str = ""
 
     def note(self, ref: str) -> str:
         """Return the note for the owner of the box with the reference `ref`."""
         asked = f"{self.what} {self.sign}{format_duration(self.asked)}"
         origin = f" of profile {self.profile}" if self.profile else ""
-        given = f"{self.sign}{format_duration(self.given)}"
-        return f"{asked}{origin} shortened: the maximum for box {ref} is {given}"
+        maximum = f"{self.sign}{format_duration(self.maximum)}"
+        return f"{asked}{origin} shortened: the maximum for box {ref} is {maximum}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +197,13 @@ def _other_source(source: str, box: Box, profile: Profile | None) -> list[str]:
     same_profile = box.profile is None or box.profile == name
     if same_profile and image == box.image:
         return []
-    made = f"its image is {shown(box.image)}"
+    actual = f"its image is {shown(box.image)}"
     if box.profile and not same_profile:
-        made = f"its profile is {box.profile} with image {shown(box.image)}"
+        actual = f"its profile is {box.profile} with image {shown(box.image)}"
     elif image == box.image:
-        made += " without a profile"
+        actual += " without a profile"
     asked = shown(image) if profile is None else f"profile {name} with image {shown(image)}"
-    return [f"{made}, the spec names {asked}"]
+    return [f"{actual}, the spec names {asked}"]
 
 
 def _at_most(most: timedelta, value: timedelta | None) -> timedelta | None:

@@ -84,7 +84,7 @@ class Operation:
 
     def to_json(self) -> Json:
         """The operation as an OpenAPI Operation Object."""
-        shown: Json = {
+        description: Json = {
             "operationId": self.id,
             "tags": [self.family],
             "summary": self.summary,
@@ -93,10 +93,10 @@ class Operation:
             "responses": dict(sorted(self.responses.items())),
         }
         if self.parameters:
-            shown["parameters"] = list(self.parameters)
+            description["parameters"] = list(self.parameters)
         if self.body is not None:
-            shown["requestBody"] = self.body
-        return shown
+            description["requestBody"] = self.body
+        return description
 
 
 def errors(*statuses: int, key: bool = True) -> Json:

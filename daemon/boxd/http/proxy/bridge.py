@@ -71,8 +71,8 @@ async def bridge(socket: Socket, call: Call, stream: ByteStream) -> None:
         if head.status != SWITCHING:
             await socket.decline(head.status, lines, await _body(upstream))
             return
-        chosen = _chosen(head, key, socket.subprotocols, call.place.port)
-        await socket.accept(chosen, [line for line in lines if line[0] not in _OURS])
+        subprotocol = _chosen(head, key, socket.subprotocols, call.place.port)
+        await socket.accept(subprotocol, [line for line in lines if line[0] not in _OURS])
         await _pump(socket, first, AppSocket(stream, upstream.trailing))
     finally:
         await cancel(first, asking)
@@ -99,15 +99,15 @@ def _chosen(head: Head, key: str, offered: list[str], port: int) -> str | None:
         name: [value.decode("latin-1").strip() for line, value in head.lines if line == name]
         for name in _OURS
     }
-    chosen = values[b"sec-websocket-protocol"]
+    subprotocol = values[b"sec-websocket-protocol"]
     valid = (
         values[b"sec-websocket-accept"] == [accept_key(key)]
         and not values[b"sec-websocket-extensions"]
-        and (not chosen or (len(chosen) == 1 and chosen[0] in offered))
+        and (not subprotocol or (len(subprotocol) == 1 and subprotocol[0] in offered))
     )
     if not valid:
         raise BadAnswer(f"port {port} of the box sent an invalid WebSocket handshake response")
-    return chosen[0] if chosen else None
+    return subprotocol[0] if subprotocol else None
 
 
 async def _pump(socket: Socket, first: asyncio.Task[bytes | str | None], app: AppSocket) -> None:
@@ -115,10 +115,10 @@ async def _pump(socket: Socket, first: asyncio.Task[bytes | str | None], app: Ap
     incoming = asyncio.create_task(_to_app(socket, first, app), name="websocket to app")
     outgoing = asyncio.create_task(_to_client(app, socket), name="websocket to client")
     pings = asyncio.create_task(app.answer_pings(), name="websocket pings")
-    gone = asyncio.create_task(socket.closed.wait(), name="client gone")
+    disconnect = asyncio.create_task(socket.closed.wait(), name="client gone")
     first_of = partial(asyncio.wait, return_when=asyncio.FIRST_COMPLETED)
     try:
-        await first_of({incoming, outgoing, gone})
+        await first_of({incoming, outgoing, disconnect})
         if not outgoing.done():
             await first_of({incoming, outgoing}, timeout=REST_S)
         if outgoing.done():
@@ -130,7 +130,7 @@ async def _pump(socket: Socket, first: asyncio.Task[bytes | str | None], app: Ap
             await app.close(socket.close_code, socket.close_reason)
             await asyncio.wait({outgoing}, timeout=CLOSE_S)
     finally:
-        await cancel(incoming, outgoing, pings, gone)
+        await cancel(incoming, outgoing, pings, disconnect)
 
 
 async def _to_app(socket: Socket, first: asyncio.Task[bytes | str | None], app: AppSocket) -> None:
@@ -181,8 +181,8 @@ class AppSocket:
         received = self._protocol.close_rcvd
         if received is not None and self._protocol.parser_exc is None:
             return (NORMAL if received.code == NO_CODE else received.code), received.reason
-        sent = self._protocol.close_sent
-        if sent is not None and sent.code == TOO_BIG:
+        close_sent = self._protocol.close_sent
+        if close_sent is not None and close_sent.code == TOO_BIG:
             return TOO_BIG, f"the app sent a message of more than {MAX_MESSAGE} bytes"
         return INTERNAL, "the connection to the app was lost"
 

@@ -59,27 +59,29 @@ async def admit(scope: Scope, operations: Operations, place: Place) -> Visitor:
     lines: HeaderLines = scope["headers"]
     header_keys = [key for key in map(presented_key, _apart(lines)) if key is not None]
     query_keys = key_values(scope["query_string"])
-    known: dict[bytes, Principal] = {}
+    principals: dict[bytes, Principal] = {}
     candidates = [key.encode("latin-1", "replace") for key in header_keys]
     candidates += query_keys
     for name, value in lines:
         if name == b"referer":
             candidates += key_values(referer_query(value))
-    wanted = {value for value in candidates if _KEY.fullmatch(value)}
-    if len(wanted) > MAX_SHOWN:
-        raise BadRequest(f"{len(wanted)} API keys in one request; at most {MAX_SHOWN} are allowed")
-    for value in wanted:
+    key_texts = {value for value in candidates if _KEY.fullmatch(value)}
+    if len(key_texts) > MAX_SHOWN:
+        raise BadRequest(
+            f"{len(key_texts)} API keys in one request; at most {MAX_SHOWN} are allowed"
+        )
+    for value in key_texts:
         try:
-            known[value] = await operations.keys.principal_of_key(value.decode())
+            principals[value] = await operations.keys.principal_of_key(value.decode())
         except InvalidKey:
             continue
-    visitor = _by_key(known, candidates[: len(header_keys)], query_keys)
+    visitor = _by_key(principals, candidates[: len(header_keys)], query_keys)
     if visitor is None:
-        if not wanted and not crumbs(lines):
+        if not key_texts and not crumbs(lines):
             # A request without a credential is refused after the same work as one with a wrong one.
             await operations.keys.principal_of_key(None)
         principal, box = await _by_cookie(lines, operations, place)
-        visitor = Visitor(principal, "cookie", frozenset(known), box)
+        visitor = Visitor(principal, "cookie", frozenset(principals), box)
     enter(scope, operations, visitor.principal)
     return visitor
 

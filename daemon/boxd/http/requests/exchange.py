@@ -94,13 +94,13 @@ class Record:
     async def while_connected(self, serving: Coroutine[Any, Any, None]) -> None:
         """Run `serving` until it ends or the client disconnects, whichever is first."""
         work = asyncio.create_task(serving, name="serving")
-        gone = asyncio.create_task(self.closed.wait(), name="client gone")
+        disconnect = asyncio.create_task(self.closed.wait(), name="client gone")
         try:
-            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 work.result()
         finally:
-            await cancel(work, gone)
+            await cancel(work, disconnect)
 
 
 def record_of(scope: Scope) -> Record:

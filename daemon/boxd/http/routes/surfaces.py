@@ -26,8 +26,8 @@ _TEXTS = ("text/html", "text/markdown", "text/plain", "image/svg+xml")
 async def list_canvases(request: JsonRequest) -> Response:
     """Return the canvases in the caller's scope; with `?ws=`, those of that workspace."""
     caller = await request.caller()
-    found = await caller.operations.canvases.list_canvases(caller.principal, caller.ws)
-    return JSONResponse([canvas.to_json() for canvas in found])
+    canvases = await caller.operations.canvases.list_canvases(caller.principal, caller.ws)
+    return JSONResponse([canvas.to_json() for canvas in canvases])
 
 
 @json_route(

@@ -64,13 +64,13 @@ def matches(template: str, path: str) -> bool:
     A parameter matches one segment that is not empty. A last parameter `{name...}` matches any
     number of segments; with none, the slash before it may be missing too.
     """
-    wanted, segments = template.split("/"), path.split("/")
-    open_ended = wanted[-1].endswith(REST + "}")
+    parts, segments = template.split("/"), path.split("/")
+    open_ended = parts[-1].endswith(REST + "}")
     if open_ended:
-        wanted.pop()
-    if len(segments) < len(wanted) or (len(segments) > len(wanted) and not open_ended):
+        parts.pop()
+    if len(segments) < len(parts) or (len(segments) > len(parts) and not open_ended):
         return False
     return all(
         segment if part.startswith("{") else segment == part
-        for part, segment in zip(wanted, segments, strict=False)
+        for part, segment in zip(parts, segments, strict=False)
     )

@@ -124,7 +124,7 @@ class TermEndpoint:
                 try:
                     return NORMAL, f"exit {exit_code(await shell.wait())}"
                 except Unavailable:
-                    return (GOING_AWAY if attachment.hold.lost else RESTART), attachment.lost
+                    return (GOING_AWAY if attachment.hold.loss else RESTART), attachment.lost
             finally:
                 with contextlib.suppress(TimeoutError):
                     await shell.end()

@@ -239,8 +239,8 @@ class HttpProtocol(H11Protocol):
 
     def _watch_headers(self) -> None:
         """Run the header timer exactly while a request has begun and its headers are incomplete."""
-        begun = not self._served or self._parser.has_input
-        waiting = self.conn.their_state is h11.IDLE and begun
+        request_begun = not self._served or self._parser.has_input
+        waiting = self.conn.their_state is h11.IDLE and request_begun
         if not waiting:
             self._stop_watching()
         elif self._timer is None:

@@ -70,8 +70,8 @@ class Audits:
         """Record a command line that runs inside the context. Raises Unavailable if that fails."""
         require(p, Action.ADMINISTER)
         # A key or token that an administrator pasted by mistake must not enter the database.
-        shown = escaped(_TOKEN.sub(r"\1***", line)).encode("utf-8", "replace")
-        recorded = shown[:MAX_LINE].decode("utf-8", "ignore")
+        masked = escaped(_TOKEN.sub(r"\1***", line)).encode("utf-8", "replace")
+        recorded = masked[:MAX_LINE].decode("utf-8", "ignore")
         row = Audit(random_hex(16), self._clock.now(), p.owner, recorded)
         try:
             await self._store.add_audit(row)
@@ -79,7 +79,7 @@ class Audits:
             raise Unavailable(
                 f"nothing was done, because the audit cannot be written: {error}"
             ) from error
-        deed = Deed(replace(p, key_id=row.id), cut=len(shown) > MAX_LINE)
+        deed = Deed(replace(p, key_id=row.id), cut=len(masked) > MAX_LINE)
         self._open[row.id] = deed
         try:
             yield deed

@@ -88,9 +88,9 @@ class Share:
 
     def release(self) -> None:
         """Return all bytes to the budget. Idempotent."""
-        taken, self._taken = self._taken, 0
-        if taken:
-            self._budget.give(taken)
+        amount, self._taken = self._taken, 0
+        if amount:
+            self._budget.give(amount)
 
 
 class Budgets:

@@ -95,8 +95,8 @@ def test_missing_doubled_and_unknown_mounts_are_named() -> None:
     lines = [one for one in table() if f" {MASKED} " not in one]
     assert faults(lines) == [f"nothing is mounted at {MASKED}"]
     lines = [*table(), line("/root/new", ALL)]
-    assert faults(lines) == ["there is one mount too many at /root/new"]
-    assert faults([*table(), table()[1]]) == ["there is one mount too many at /proc"]
+    assert faults(lines) == ["there is an extra mount at /root/new"]
+    assert faults([*table(), table()[1]]) == ["there is an extra mount at /proc"]
 
 
 @pytest.mark.parametrize("place", ["/proc/acpi", "/proc/keys", "/proc/sys"])

@@ -246,7 +246,7 @@ async def test_a_fresh_box_that_is_refused_leaves_the_old_one(tmp_path: Path, te
         ) as held:
             with pytest.raises((UnknownImage, Unavailable, QuotaExceeded)):
                 await up(world, text)
-            assert held.hold.lost == ""
+            assert held.hold.loss == ""
         assert await rows(world) == [old]
         assert await world.backend.lives(old.id)
     finally:

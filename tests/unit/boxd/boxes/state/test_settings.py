@@ -294,7 +294,7 @@ def test_the_first_who_says_it_decides_within_bounds(
         if what in told:
             note = told[what]
             assert isinstance(note, Shortened)
-            assert (note.asked, note.given) == (stated, most[what])
+            assert (note.asked, note.maximum) == (stated, most[what])
             assert bool(note.profile) is (sources[0] is None)
 
 
