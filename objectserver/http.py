@@ -97,18 +97,18 @@ class Buffers:
 
     def __init__(self) -> None:
         self._free: list[bytearray] = []
-        self._made = 0
+        self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> bytearray:
         """Return a buffer of BUFFER bytes; callers queue while all are in use."""
-        while not self._free and self._made >= MAX_BUFFERS:
+        while not self._free and self._count >= MAX_BUFFERS:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
         if self._free:
             return self._free.pop()
-        self._made += 1
+        self._count += 1
         return bytearray(BUFFER)
 
     def give(self, buffer: bytearray) -> None:
@@ -409,14 +409,14 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._waiter = None
 
-    async def _linger(self, left: int) -> None:
+    async def _linger(self, limit: int) -> None:
         """Send EOF and read on for a while: closing at once would destroy the answer on its way."""
         if self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):  # the client has disconnected
                 self._transport.write_eof()
         self.deadline = self._loop.time() + LINGER_TIMEOUT
-        while left > len(self._head) and not self._ended:
-            left -= len(self._head)
+        while limit > len(self._head) and not self._ended:
+            limit -= len(self._head)
             self._head.clear()
             await self._wait()
         self._head.clear()

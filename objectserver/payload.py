@@ -148,22 +148,22 @@ class _ChunkDecoder:
         self._signed = verified.payload is not Payload.UNSIGNED_TRAILER
         self._has_trailer = verified.payload is not Payload.CHUNKS
         self._line = bytearray()
-        self._left = 0
+        self._remaining = 0
         self._gap = False
         self._hash = hashlib.sha256()
         self._signature: str | None = None
         self._trailer: list[tuple[str, str]] | None = None
-        self._done = False
+        self._complete = False
 
     def feed(self, data: memoryview) -> None:
         while data:
-            if self._left:
-                piece, data = data[: self._left], data[self._left :]
-                self._left -= len(piece)
+            if self._remaining:
+                piece, data = data[: self._remaining], data[self._remaining :]
+                self._remaining -= len(piece)
                 if self._signed:
                     self._hash.update(piece)
                 self._write(piece)
-                if not self._left:
+                if not self._remaining:
                     self._end_chunk()
                     self._gap = True
                 continue
@@ -174,7 +174,7 @@ class _ChunkDecoder:
 
         Raises S3Error if the end is missing or its signature is wrong.
         """
-        if self._trailer is None or self._line or (self._has_trailer and not self._done):
+        if self._trailer is None or self._line or (self._has_trailer and not self._complete):
             raise S3Error("IncompleteBody", "the last chunk is missing")
         fields = dict(self._trailer)
         signature = fields.pop("x-amz-trailer-signature", None)
@@ -211,15 +211,15 @@ class _ChunkDecoder:
             match = _CHUNK.fullmatch(line)
             if match is None or (match[2] is None) is self._signed:
                 raise S3Error("InvalidRequest", "a chunk header is malformed")
-            self._left = int(match[1], 16)
+            self._remaining = int(match[1], 16)
             self._signature = match[2].decode("ascii") if match[2] else None
-            if not self._left:
+            if not self._remaining:
                 self._end_chunk()
                 self._trailer = []
 
     def _on_trailer(self, line: bytes) -> None:
         if not line:
-            self._done = True
+            self._complete = True
             return
         name, colon, value = line.decode("utf-8", "replace").partition(":")
         if not colon or not self._has_trailer or len(self._trailer or ()) > 16:

@@ -234,9 +234,9 @@ def _existing_parent(path: Path) -> Path:
     return next(one for one in path.resolve().parents if one.exists())
 
 
-def _space(name: str, where: Path, shown: str) -> Check:
+def _space(name: str, where: Path, text: str) -> Check:
     free = shutil.disk_usage(where).free
-    finding = f"{shown}, {free / 2**30:.1f} GiB free"
+    finding = f"{text}, {free / 2**30:.1f} GiB free"
     return Check(name, free >= MIN_FREE, finding, "free at least 2 GiB, or use another --state-dir")
 
 

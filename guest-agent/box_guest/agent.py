@@ -138,9 +138,9 @@ class Agent:
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._discard)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _discard(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a background task of the agent failed", exc_info=error)

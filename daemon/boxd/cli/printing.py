@@ -32,7 +32,7 @@ class Progress:
     def __init__(self, console: Console, update: object) -> None:
         self._console = console
         self._update = update
-        self._shown = ""
+        self._last_text = ""
 
     def __call__(self, text: str) -> None:
         """Show a step.
@@ -42,8 +42,8 @@ class Progress:
         text = log.escape(text)
         if callable(self._update):
             self._update(text)
-        elif (step := _PERCENT.sub("", text)) != self._shown:
-            self._shown = step
+        elif (step := _PERCENT.sub("", text)) != self._last_text:
+            self._last_text = step
             say(self._console, f"boxd: {step}")
 
 

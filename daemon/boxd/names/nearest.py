@@ -12,9 +12,9 @@ _MAX_TYPED = 64
 """Longer words get no suggestion, because the comparison takes quadratic time."""
 
 
-def did_you_mean(typed: str, known: Iterable[str]) -> str:
+def did_you_mean(typed: str, words: Iterable[str]) -> str:
     """Return `; did you mean WORD?` for an error text, or an empty text if no word is similar."""
     if len(typed) > _MAX_TYPED:
         return ""
-    nearest = difflib.get_close_matches(typed.lower(), list(known), n=1)
+    nearest = difflib.get_close_matches(typed.lower(), list(words), n=1)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -102,20 +102,20 @@ class Operations:
     workspaces: WorkspaceOperations
 
     @classmethod
-    def compose(cls, given: Dependencies) -> Self:
+    def compose(cls, dependencies: Dependencies) -> Self:
         """Build all families from the parts of the service."""
-        store, lifecycle, clock = given.store, given.lifecycle, given.clock
+        store, lifecycle, clock = dependencies.store, dependencies.lifecycle, dependencies.clock
         tier_of, access_policy, drives, catalog = (
-            given.tier_of,
-            given.access_policy,
-            given.drives,
-            given.catalog,
+            dependencies.tier_of,
+            dependencies.access_policy,
+            dependencies.drives,
+            dependencies.catalog,
         )
         feed, ends, attachments = lifecycle.feed, lifecycle.expiry_notifier, lifecycle.attachments
         registry = WorkspaceRegistry(store, tier_of, clock)
         directory = BoxDirectory(store, lifecycle, catalog, access_policy, registry, clock)
         callers = Callers(store, clock, access_policy, lifecycle.source_addresses)
-        vault = Vault(store, given.sealer)
+        vault = Vault(store, dependencies.sealer)
         audits = Audits(store, clock)
         output = Allowances()
         boxes = BoxOperations(directory, registry, lifecycle, callers, vault, tier_of)
@@ -136,7 +136,7 @@ class Operations:
             keys=keys,
             output=output,
             owners=OwnerOperations(
-                store, audits, keys, lifecycle, given.tiers, access_policy, drives
+                store, audits, keys, lifecycle, dependencies.tiers, access_policy, drives
             ),
             profiles=profiles,
             proxies=ProxyOperations(store, directory, lifecycle, callers, clock),
@@ -144,7 +144,7 @@ class Operations:
             shares=ShareOperations(store, directory, boxes, attachments, callers, tier_of, clock),
             snapshots=SnapshotOperations(store, directory, lifecycle),
             stats=StatOperations(store, directory, lifecycle.usage, drives, tier_of),
-            texts=UserTexts(given.ssh_host),
+            texts=UserTexts(dependencies.ssh_host),
             visits=VisitOperations(lifecycle, callers),
             workspaces=WorkspaceOperations(store, registry, profiles, lifecycle, drives, clock),
         )

@@ -50,17 +50,17 @@ class Bucket:
 
     def __init__(self, limit: tuple[int, int]) -> None:
         self._rate, self._size = limit
-        self._left = float(self._size)
+        self._tokens = float(self._size)
         self._when = time.monotonic()
 
     def take(self) -> bool:
         """Take a token; return whether one was available."""
         now = time.monotonic()
-        self._left = min(self._size, self._left + (now - self._when) * self._rate)
+        self._tokens = min(self._size, self._tokens + (now - self._when) * self._rate)
         self._when = now
-        if self._left < 1:
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
 
 

@@ -54,7 +54,7 @@ MAX_ANSWER = 64 * 1024
 
 
 class BoxDrive:
-    """The drive of the box. `_wanted` is None when it must not be mounted.
+    """The drive of the box. `_document` is None when it must not be mounted.
 
     Critical section: `mount`, `umount`, `close` and each restart after a crash exclude each other
     by a lock.
@@ -77,7 +77,7 @@ class BoxDrive:
         self._command = command
         self._doors = StoreEndpoints(gate, directory, background)
         self._lock = asyncio.Lock()
-        self._wanted: dict[str, Any] | None = None
+        self._document: dict[str, Any] | None = None
         self._ended: asyncio.Future[int] | None = None
         self._pid = 0
         self._began = 0.0
@@ -110,10 +110,10 @@ class BoxDrive:
                 raise DriveFailed(f"{self._directory}: {error.strerror}") from None
             store = {**credentials["store"], "endpoint": self._doors.endpoint}
             document = {**credentials, "store": store}
-            if self._serves and self._wanted == document:
+            if self._serves and self._document == document:
                 return
             await self._stop(END_STEPS)
-            self._wanted = document
+            self._document = document
             self._restarts, self._error = 0, ""
             try:
                 await self._start()
@@ -127,7 +127,7 @@ class BoxDrive:
         If a process uses the drive, it stays mounted, unless `force` is set. Raises DriveFailed.
         """
         async with self._lock:
-            if self._wanted is None:
+            if self._document is None:
                 return []
             try:
                 # In a thread: unmounting waits for the mount process, which needs this event loop.
@@ -142,7 +142,7 @@ class BoxDrive:
     async def close(self) -> None:
         """End the mount because the box ends. It is too late to commit data."""
         async with self._lock:
-            if self._wanted is not None:
+            if self._document is not None:
                 await self._end(FAST_END_STEPS)
 
     @property
@@ -188,7 +188,7 @@ class BoxDrive:
                 )
             self._pid, popen.returncode = popen.pid, 0  # the reaper collects this process
             # A pipe holds 64 KiB without a reader; credentials are smaller.
-            os.write(writer, json.dumps(self._wanted).encode())
+            os.write(writer, json.dumps(self._document).encode())
         except BaseException:
             os.close(ready)
             raise
@@ -244,11 +244,11 @@ class BoxDrive:
 
     def _is_over(self, ended: asyncio.Future[int]) -> bool:
         """Whether the end of this process was requested, or another process has replaced it."""
-        return self._wanted is None or self._ended is not ended
+        return self._document is None or self._ended is not ended
 
     async def _end(self, steps: tuple[tuple[signal.Signals, float], ...]) -> None:
         """Unmount, and record that there must be no mount."""
-        self._wanted, self._error = None, ""
+        self._document, self._error = None, ""
         await self._stop(steps)
         await self._doors.close()
 

@@ -25,20 +25,20 @@ class UnlinkedInodes:
     """Attributes of unlinked inodes. Bounded; a forgotten inode gives ESTALE as usual."""
 
     def __init__(self) -> None:
-        self._seen: OrderedDict[tuple[int, bytes], Attr] = OrderedDict()
+        self._lookups: OrderedDict[tuple[int, bytes], Attr] = OrderedDict()
         self._ghosts: OrderedDict[int, Attr] = OrderedDict()
 
     def saw(self, parent: int, name: bytes, attr: Attr) -> Attr:
         """Record the result of a look-up, and return it."""
-        self._seen[parent, name] = attr
-        self._seen.move_to_end((parent, name))
-        if len(self._seen) > SEEN_MAX:
-            self._seen.popitem(last=False)
+        self._lookups[parent, name] = attr
+        self._lookups.move_to_end((parent, name))
+        if len(self._lookups) > SEEN_MAX:
+            self._lookups.popitem(last=False)
         return attr
 
     def removed(self, parent: int, name: bytes) -> None:
         """Record that a name was removed, or now refers to another inode."""
-        attr = self._seen.pop((parent, name), None)
+        attr = self._lookups.pop((parent, name), None)
         if attr is None:
             return
         self._ghosts[attr.ino] = replace(attr, nlink=0, ctime_ns=time.time_ns())

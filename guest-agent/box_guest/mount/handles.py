@@ -111,15 +111,15 @@ class DirectoryCursor:
                 return number
         return len(entries)
 
-    def took(self, taken: Sequence[Dentry], offered: int, dots: int = 0) -> None:
+    def took(self, entries: Sequence[Dentry], offered: int, dots: int = 0) -> None:
         """Record that the kernel took these entries, after `dots` of `.` and `..`, of `offered`
         ones.
 
         The requests of one reader have one size, which the kernel does not report. So the next
         fetch requests slightly more entries than were taken now.
         """
-        if len(taken) < offered:
-            self._room = dots * entry_size(b"..") + sum(entry_size(one.name) for one in taken)
-            self._limit = max(len(taken) + len(taken) // 8, LEAST_FETCH)
+        if len(entries) < offered:
+            self._room = dots * entry_size(b"..") + sum(entry_size(one.name) for one in entries)
+            self._limit = max(len(entries) + len(entries) // 8, LEAST_FETCH)
         elif offered >= self._limit:
             self._limit = min(2 * self._limit, FIRST_FETCH)

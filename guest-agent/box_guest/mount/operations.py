@@ -157,9 +157,9 @@ class Operations(pyfuse3.Operations):
         """LOOKUP; `.` and `..` come from file handles of an exported tree."""
         parent = Ino(parent_inode)
         if name == b".":
-            return self._found(await self._fs.getattr(parent))
+            return self._lookup_answer(await self._fs.getattr(parent))
         if name == b"..":
-            return self._found(await self._fs.getattr(await self._fs.parent(parent)))
+            return self._lookup_answer(await self._fs.getattr(await self._fs.parent(parent)))
         try:
             attr = await self._walks.lookup(ctx.pid, parent, name)
             self._ghosts.saw(parent, name, attr)
@@ -302,7 +302,7 @@ class Operations(pyfuse3.Operations):
         handle = await self._fs.open(Ino(inode), flags)
         await self._drop_set_ids(handle, flags, ctx)
         self._walks.end(ctx.pid)
-        return self._opened(handle, flags, crashes)
+        return self._open_answer(handle, flags, crashes)
 
     @handler
     async def create(
@@ -311,7 +311,7 @@ class Operations(pyfuse3.Operations):
         """CREATE: lookup, mknod and open in one."""
         parent, crashes = Ino(parent_inode), self._fs.crashes
         attr, handle = await self._fs.create(parent, name, mode, flags, _caller(ctx))
-        return self._opened(handle, flags, crashes), self._named(parent, name, attr)
+        return self._open_answer(handle, flags, crashes), self._named(parent, name, attr)
 
     # pyfuse3 declares bytes, but accepts a memoryview: it uses the buffer protocol.
     @handler
@@ -455,7 +455,7 @@ class Operations(pyfuse3.Operations):
             await handle.close()
             raise
 
-    def _opened(self, handle: FileHandle, flags: int, crashes: int) -> pyfuse3.FileInfo:
+    def _open_answer(self, handle: FileHandle, flags: int, crashes: int) -> pyfuse3.FileInfo:
         # The kernel writes appended bytes into its pages at the end of file that it knows. Another
         # host may have appended there meanwhile, and a reader here would see the two mixed. And the
         # kernel does not distinguish an append from a write-back of a shared mapping. So appends
@@ -494,7 +494,7 @@ class Operations(pyfuse3.Operations):
             (self._kernel.named if entry.attr_timeout else self._kernel.answered)(attr.ino)
         return entry
 
-    def _found(self, attr: Attr) -> pyfuse3.EntryAttributes:
+    def _lookup_answer(self, attr: Attr) -> pyfuse3.EntryAttributes:
         """Build the answer to a look-up that the kernel must not cache."""
         if self._kernel is not None:
             self._kernel.answered(attr.ino)

@@ -38,7 +38,7 @@ TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _HeldInode:
     """An inode: its attributes, and what holds it."""
 
     attr: Attr
@@ -51,7 +51,7 @@ class _Walk:
     """The second walk of one thread of the host."""
 
     until: float
-    inodes: OrderedDict[Ino, _Held] = field(default_factory=OrderedDict)
+    inodes: OrderedDict[Ino, _HeldInode] = field(default_factory=OrderedDict)
     ended: bool = False
 
 
@@ -103,27 +103,27 @@ class SecondWalks:
 
     def attributes(self, thread: int, ino: Ino) -> Attr | None:
         """Return the attributes of an unlinked inode held by this thread's second walk, or None."""
-        inode = self._held(thread, ino)
+        inode = self._inode(thread, ino)
         return None if inode is None else replace(inode.attr, nlink=0)
 
     def target(self, thread: int, ino: Ino) -> bytes | None:
         """Return the target of a symbolic link that this thread's second walk holds, or None."""
-        inode = self._held(thread, ino)
+        inode = self._inode(thread, ino)
         return None if inode is None else inode.target
 
-    def _held(self, thread: int, ino: Ino) -> _Held | None:
+    def _inode(self, thread: int, ino: Ino) -> _HeldInode | None:
         walk = self._walks.get(thread)
         return None if walk is None else walk.inodes.get(ino)
 
-    async def _hold(self, attr: Attr) -> _Held:
+    async def _hold(self, attr: Attr) -> _HeldInode:
         """Hold an inode. Raises NotFound if it has disappeared."""
         if stat.S_ISREG(attr.mode):
-            return _Held(attr, handle=await self._fs.open(attr.ino, os.O_RDONLY))
+            return _HeldInode(attr, handle=await self._fs.open(attr.ino, os.O_RDONLY))
         if stat.S_ISLNK(attr.mode):
-            return _Held(attr, target=await self._fs.readlink(attr.ino))
-        return _Held(attr)
+            return _HeldInode(attr, target=await self._fs.readlink(attr.ino))
+        return _HeldInode(attr)
 
-    def _put(self, walk: _Walk, inode: _Held) -> None:
+    def _put(self, walk: _Walk, inode: _HeldInode) -> None:
         if walk.ended:
             self._let_go(inode)
             return
@@ -142,7 +142,7 @@ class SecondWalks:
         for inode in walk.inodes.values():
             self._let_go(inode)
 
-    def _let_go(self, inode: _Held) -> None:
+    def _let_go(self, inode: _HeldInode) -> None:
         if inode.handle is not None:
             task = asyncio.ensure_future(_close(inode.handle))
             self._closing.add(task)

@@ -22,11 +22,11 @@ class AgentWish:
     def __init__(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:
         """Must be created together with the channel."""
         self._chan = chan
-        self._asked = False
+        self._requested = False
         take = getattr(chan, _HANDLER)
 
         def process(packet: SSHPacket) -> None:
-            self._asked = True
+            self._requested = True
             take(packet)
 
         setattr(chan, _HANDLER, process)
@@ -37,4 +37,4 @@ class AgentWish:
 
         None means that the session did not request it, or that the client's request was rejected.
         """
-        return self._chan.get_agent_path() if self._asked else None
+        return self._chan.get_agent_path() if self._requested else None

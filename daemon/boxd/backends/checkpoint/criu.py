@@ -132,7 +132,7 @@ async def verdict(state_dir: Path, *, again: bool = False, tools: Tools = TOOLS)
         key = f"{EDITION} criu {program.text} runc {runc} linux {kernel}"
         summary = f"CRIU {program.text}, tried with runc {runc}"
         async with _alone(state_dir):
-            refusal = _known(state_dir, key)
+            refusal = _stored_verdict(state_dir, key)
             if refusal is None or (refusal and again):
                 refusal = await _try(state_dir, program, key, tools.trial)
     except (BoxdError, OSError) as error:
@@ -185,7 +185,7 @@ async def _try(state_dir: Path, program: Program, key: str, trial: Trial) -> str
     return refusal
 
 
-def _known(state_dir: Path, key: str) -> str | None:
+def _stored_verdict(state_dir: Path, key: str) -> str | None:
     """Return the stored result of a trial with exactly these versions, or None."""
     try:
         stored = json.loads((state_dir / KEPT).read_text())

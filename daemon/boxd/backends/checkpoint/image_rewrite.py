@@ -73,7 +73,7 @@ async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -
     """
     place = await asyncio.to_thread(_link, images, root, hostname)
     if drive is not None:
-        missing_files = await _gone(images, drive)
+        missing_files = await _missing_files(images, drive)
         await asyncio.to_thread(_fit_drive, images, place, root, missing_files)
     return Mended(place, root)
 
@@ -95,12 +95,12 @@ def _link(images: Path, root: Path, hostname: str) -> Path:
     return place
 
 
-def _fit_drive(images: Path, place: Path, root: Path, gone: list[OpenFile]) -> None:
+def _fit_drive(images: Path, place: Path, root: Path, missing_files: list[OpenFile]) -> None:
     data = criu_images.without_sizes((place / FILES).read_bytes())
-    if gone:
-        names = {file.name: _STAND_IN + secrets.token_hex(8) for file in gone}
+    if missing_files:
+        names = {file.name: _STAND_IN + secrets.token_hex(8) for file in missing_files}
         (place / _NAMES).write_text("\n".join(names.values()))
-        for file in {file.name: file for file in gone}.values():
+        for file in {file.name: file for file in missing_files}.values():
             _stand_in(root, names[file.name], file)
         mount = criu_images.root_mount(next(images.glob("mountpoints-*.img")).read_bytes())
         others = {name: f"/{other}".encode() for name, other in names.items()}
@@ -126,7 +126,7 @@ def verify(images: Path) -> None:
                 )
 
 
-async def _gone(images: Path, drive: Path) -> list[OpenFile]:
+async def _missing_files(images: Path, drive: Path) -> list[OpenFile]:
     """Return files of the drive that the box has open and that no longer exist."""
     back = _remapped(images)
     files = [

@@ -79,18 +79,18 @@ class Pages:
     def __init__(self, place: Path, *, lasting: bool) -> None:
         self._place = place
         self._lasting = lasting
-        self._known: dict[str, tuple[int, int]] = {}
+        self._sums: dict[str, tuple[int, int]] = {}
 
     def take(self) -> None:
         """Add the data written so far to the sums. Blocks while it reads. Raises OSError."""
         for file in self._place.glob("pages-*.img"):
             if self._lasting:
                 _start_writing(file)
-            self._known[file.name] = _pages_sum(file, *self._known.get(file.name, (0, 0)))
+            self._sums[file.name] = _pages_sum(file, *self._sums.get(file.name, (0, 0)))
 
     def sum(self, file: Path) -> int:
         """Return the sum of a complete file."""
-        return _pages_sum(file, *self._known.get(file.name, (0, 0)))[1]
+        return _pages_sum(file, *self._sums.get(file.name, (0, 0)))[1]
 
 
 def unpublished(directory: Path) -> Path:

@@ -84,7 +84,7 @@ def is_subvolume(path: Path) -> bool:
 
 def create_subvolume(path: Path) -> None:
     """Create an empty subvolume. Raises FileExistsError."""
-    with _opened(path.parent) as parent:
+    with _open(path.parent) as parent:
         fcntl.ioctl(parent, _SUBVOLUME_CREATE, _name_v2(0, path.name))
 
 
@@ -93,7 +93,7 @@ def snapshot(source: Path, target: Path) -> None:
 
     It includes writes to `source` that are not on the disk yet.
     """
-    with _opened(source) as origin, _opened(target.parent) as parent:
+    with _open(source) as origin, _open(target.parent) as parent:
         fcntl.ioctl(parent, _SNAPSHOT_CREATE, _name_v2(origin, target.name))
 
 
@@ -102,7 +102,7 @@ def destroy_subvolume(path: Path) -> None:
 
     No error if it does not exist. It must contain no other subvolume.
     """
-    with suppress(FileNotFoundError), _opened(path.parent) as parent:
+    with suppress(FileNotFoundError), _open(path.parent) as parent:
         name = os.fsencode(path.name)
         fcntl.ioctl(parent, _SNAPSHOT_DESTROY, _name_v1(name))
 
@@ -111,20 +111,20 @@ def subvolume_id(path: Path) -> int:
     """Return the id of the subvolume that contains a directory."""
     request = bytearray(4096)
     struct.pack_into("<QQ", request, 0, 0, FIRST_FREE_INODE)
-    with _opened(path) as directory:
+    with _open(path) as directory:
         fcntl.ioctl(directory, _INO_LOOKUP, request)
     return int.from_bytes(request[:8], "little")
 
 
 def resize(mount: Path) -> None:
     """Extend a file system on one device to the size of the device."""
-    with _opened(mount) as top:
+    with _open(mount) as top:
         fcntl.ioctl(top, _RESIZE, _name_v1(b"1:max"))
 
 
 def sync(mount: Path) -> None:
     """Write all data to the disk. Quota figures are exact afterwards."""
-    with _opened(mount) as top:
+    with _open(mount) as top:
         fcntl.ioctl(top, _SYNC)
 
 
@@ -142,7 +142,7 @@ def enable_quota(mount: Path) -> Quota:
 
     On a file system with data, full quotas start with a scan in the background.
     """
-    with _opened(mount) as top:
+    with _open(mount) as top:
         try:
             fcntl.ioctl(top, _QUOTA_CTL, bytearray(struct.pack("<QQ", _ENABLE_SIMPLE, 0)))
         except OSError as error:
@@ -159,7 +159,7 @@ def limit(subvolume: Path, size: int) -> None:
 
 def limit_group(mount: Path, number: int, size: int) -> None:
     """Limit the total of all subvolumes in a group, in bytes. Creates the group if needed."""
-    with _opened(mount) as top, suppress(FileExistsError):
+    with _open(mount) as top, suppress(FileExistsError):
         fcntl.ioctl(top, _QGROUP_CREATE, struct.pack("<QQ", 1, _GROUP + number))
     _limit(mount, _GROUP + number, size)
 
@@ -167,7 +167,7 @@ def limit_group(mount: Path, number: int, size: int) -> None:
 def join_group(subvolume: Path, number: int) -> None:
     """Add a subvolume to a group."""
     request = struct.pack("<QQQ", 1, subvolume_id(subvolume), _GROUP + number)
-    with _opened(subvolume) as top, suppress(FileExistsError):
+    with _open(subvolume) as top, suppress(FileExistsError):
         fcntl.ioctl(top, _QGROUP_ASSIGN, request)
 
 
@@ -190,13 +190,13 @@ def forget_removed(mount: Path) -> None:
 
 
 def _remove_group(mount: Path, group: int) -> None:
-    with _opened(mount) as top, suppress(OSError):  # the kernel refuses if it is still in use
+    with _open(mount) as top, suppress(OSError):  # the kernel refuses if it is still in use
         fcntl.ioctl(top, _QGROUP_CREATE, struct.pack("<QQ", 0, group))
 
 
 def _limit(path: Path, group: int, size: int) -> None:
     request = struct.pack(_LIMIT, group, _LIMIT_REFERENCED, size or _NO_LIMIT, 0, 0, 0)
-    with _opened(path) as top:
+    with _open(path) as top:
         fcntl.ioctl(top, _QGROUP_LIMIT, request)
 
 
@@ -212,7 +212,7 @@ def used(subvolume: Path) -> int | None:
 def _facts(path: Path) -> Path:
     """Return the directory of the file system in sysfs."""
     answer = bytearray(_FS_INFO_SIZE)
-    with _opened(path) as directory:
+    with _open(path) as directory:
         fcntl.ioctl(directory, _FS_INFO, answer)
     return Path("/sys/fs/btrfs") / str(uuid.UUID(bytes=bytes(answer[16:32])))
 
@@ -226,7 +226,7 @@ def _name_v2(descriptor: int, name: str) -> bytearray:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open(path: Path) -> Iterator[int]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(path, flags)
     try:

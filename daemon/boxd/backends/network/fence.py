@@ -212,7 +212,7 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
     mark = f"meta mark set meta mark or {MARK:#x}"
     reply = f"ct direction reply ct original ip saddr {fence.subnet} {mark}"
     return {
-        **_called(fence, to_resolver),
+        **_helper_chains(fence, to_resolver),
         "enter": [
             f"{box} meta nfproto != ipv4 drop",
             f"{box} iifname . ip saddr != @known drop",
@@ -256,7 +256,7 @@ def _chains(fence: Fence) -> dict[str, list[str]]:
     }
 
 
-def _called(fence: Fence, to_resolver: str) -> dict[str, list[str]]:
+def _helper_chains(fence: Fence, to_resolver: str) -> dict[str, list[str]]:
     """Return the rules of chains without a hook."""
     return {
         "admitted": [

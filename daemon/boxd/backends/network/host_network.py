@@ -80,8 +80,8 @@ class Network:
     Critical section: `_reload` compares the surroundings and loads the table under a lock, so that
     an older state never overwrites a newer one. Entries of a box are also removed under the lock,
     so that none reappears. All other work concerns one box, and the backend serialises the calls
-    for each box. `_wanted` maps links to the boxes that have entries; `_admitted` maps links to the
-    entries loaded in the current table. Both change only between two awaits.
+    for each box. `_boxes_by_link` maps links to the boxes that have entries; `_admitted` maps links
+    to the entries loaded in the current table. Both change only between two awaits.
     """
 
     def __init__(self, names: HostNames, resolv_conf: Path = RESOLV_CONF) -> None:
@@ -95,7 +95,7 @@ class Network:
             self._open, lambda: host_resolvers(resolv_conf), mark=lockdown.MARK
         )
         self._outline: str | None = None
-        self._wanted: dict[str, tuple[IPv4Address, str]] = {}
+        self._boxes_by_link: dict[str, tuple[IPv4Address, str]] = {}
         self._admitted: dict[str, str] = {}
         self._watch = BackgroundTasks()
 
@@ -182,7 +182,7 @@ class Network:
         if exists and self._admitted.get(link) == entries:
             return
         # Both at once: no process uses the link yet, and a link without entries passes nothing.
-        self._wanted[link] = (address.box, entries)
+        self._boxes_by_link[link] = (address.box, entries)
         steps = [self._admit(link, entries)]
         steps.append(self._renew(box_id, slot) if exists else self._connect(box_id, slot, pid))
         await together(*steps)
@@ -210,7 +210,7 @@ class Network:
             await links.take_down(self._names, box_id, slot)
             return  # without a table there are no entries
         link, box = self._names.link(slot), self.address(slot).box
-        self._wanted.pop(link, None)
+        self._boxes_by_link.pop(link, None)
         self._admitted.pop(link, None)
         await self._resolver.forget(box)
         await together(links.take_down(self._names, box_id, slot), self._expel(link, box))
@@ -272,7 +272,7 @@ class Network:
             await self._seal(now)
             await self._load(now)
             self._admitted.clear()
-            for link in self._wanted:
+            for link in self._boxes_by_link:
                 if device(link).exists():
                     self._set_sysctls(link)
 
@@ -292,7 +292,7 @@ class Network:
             )
         )
         if replace:
-            text += "".join(map(self._entries, self._wanted))
+            text += "".join(map(self._entries, self._boxes_by_link))
         try:
             await run("nft", "-f", "-", stdin=text)
         except CommandFailed as error:
@@ -305,7 +305,7 @@ class Network:
 
     def _entries(self, link: str) -> str:
         """Return all entries of a box in the table."""
-        box, text = self._wanted[link]
+        box, text = self._boxes_by_link[link]
         for address, port, seconds in self._resolver.opened(box):
             text += fence.allow(self._names.table, link, [address], port, seconds)
         return text

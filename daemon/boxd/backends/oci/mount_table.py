@@ -138,10 +138,10 @@ def _faults(demands: dict[str, _Demand], table: list[Mount]) -> Iterator[str]:
         places.add(place)
 
 
-def _faults_of(mount: Mount, demand: _Demand, lost: frozenset[str]) -> Iterator[str]:
+def _faults_of(mount: Mount, demand: _Demand, missing_options: frozenset[str]) -> Iterator[str]:
     """Yield the first property that the mount lacks, if any."""
-    if lost:
-        yield f"{mount.place} is not {', '.join(sorted(lost))}"
+    if missing_options:
+        yield f"{mount.place} is not {', '.join(sorted(missing_options))}"
     elif mount.propagation:
         yield f"{mount.place} propagates to other mount namespaces"
     elif demand.kinds is not None and mount.kind not in demand.kinds:

@@ -147,20 +147,20 @@ class Masked:
 
     def __init__(self, secret: Secret | None) -> None:
         self._secret = secret.reveal().encode() if secret is not None else b""
-        self._held = b""
+        self._pending = b""
 
     def add(self, data: bytes) -> bytes:
         """Return the bytes that can be passed on; hold back a possible start of the secret."""
         if not self._secret:
             return data
-        whole = (self._held + data).replace(self._secret, MASK)
+        whole = (self._pending + data).replace(self._secret, MASK)
         overlap = _overlap(whole, self._secret)
-        self._held = whole[len(whole) - overlap :]
+        self._pending = whole[len(whole) - overlap :]
         return whole[: len(whole) - overlap]
 
     def rest(self) -> bytes:
         """Return the bytes that are still held back, at the end of the stream."""
-        rest, self._held = self._held, b""
+        rest, self._pending = self._pending, b""
         return rest
 
 

@@ -444,9 +444,9 @@ class Lifecycle:
                 task.add_done_callback(lambda done: self._release_abandoned(done, hold))
             raise
 
-    def _release_abandoned(self, done: asyncio.Task[Box], hold: Hold) -> None:
-        if not done.cancelled() and done.exception() is None:
-            self._holds.release(hold, done.result())
+    def _release_abandoned(self, start: asyncio.Task[Box], hold: Hold) -> None:
+        if not start.cancelled() and start.exception() is None:
+            self._holds.release(hold, start.result())
 
     async def _until_started(
         self, work: Coroutine[Any, Any, Box], started: asyncio.Future[Box]
@@ -474,8 +474,8 @@ def _check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
         raise Conflict(f"box {box.ref} is not confidential; use a new name")
 
 
-def _log_failure(done: asyncio.Task[Box], *, unseen: bool) -> None:
+def _log_failure(start: asyncio.Task[Box], *, unseen: bool) -> None:
     """Log the failure of a start that no caller waits for; the row of an old box has it too."""
-    error = None if done.cancelled() else done.exception()
+    error = None if start.cancelled() else start.exception()
     if error is not None and unseen:
         _log.warning("box did not start: %s", error)

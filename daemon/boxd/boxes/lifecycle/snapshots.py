@@ -236,13 +236,13 @@ class Snapshots:
         except NotFound:
             return None
 
-    async def _keep_before(self, box: Box, older: Snapshot | None, wanted: Snapshot) -> None:
+    async def _keep_before(self, box: Box, older: Snapshot | None, snapshot: Snapshot) -> None:
         """Store the state of a suspended box as `pre-restore`. An older one gets another name."""
         if older is None:
             await self._keep(box, PRE_RESTORE)
             return
         names = [one.name for one in await self._store.snapshots(box.owner) if _same(one, older)]
-        stem, first = (PRE_RESTORE, 2) if older.id == wanted.id else (OLD, 1)
+        stem, first = (PRE_RESTORE, 2) if older.id == snapshot.id else (OLD, 1)
         await self._store.rename_snapshot(older.id, _free_name(names, f"{stem}-", first))
         try:
             await self._keep(box, PRE_RESTORE, leaving=1)
@@ -268,16 +268,16 @@ class Snapshots:
             elif one.name.startswith(OLD):
                 await self._store.remove_snapshot(one.id)
 
-    async def _bring(self, box: Box, wanted: Snapshot) -> Box:
+    async def _bring(self, box: Box, snapshot: Snapshot) -> Box:
         box = await self._repository.change(box, BoxState.RESUMING, step=Waking.RESTORE)
         try:
             host_key = await self._assembly.renew_identity(box)
-            await self._assembly.backend.restore_snapshot(box.id, wanted.id)
+            await self._assembly.backend.restore_snapshot(box.id, snapshot.id)
             box = await self._repository.change(
                 box,
                 BoxState.SUSPENDED,
-                f"restored from snapshot {wanted.name}",
-                memory=wanted.memory,
+                f"restored from snapshot {snapshot.name}",
+                memory=snapshot.memory,
                 host_key=host_key,
             )
         except Exception as error:

@@ -11,7 +11,7 @@ of an older image is never used. The daemon drops a template when there are too 
 image has been removed. A setting lists the templates; it is written once the host has the complete
 template.
 
-Critical section: `_creation` allows the creation of one template at a time. `_known` changes
+Critical section: `_creation` allows the creation of one template at a time. `_by_key` changes
 between awaits.
 """
 
@@ -60,7 +60,7 @@ class Templates:
         self._store = collaborators.store
         self._assembly = collaborators.assembly
         self._timers = collaborators.timers
-        self._known: dict[str, Template] = {}
+        self._by_key: dict[str, Template] = {}
         self._refused: set[str] = set()
         self._creation = asyncio.Lock()
         self._tasks = BackgroundTasks()
@@ -72,8 +72,8 @@ class Templates:
         text = await self._store.setting(SETTING)
         stored = [Template(**raw) for raw in json.loads(text or "[]")]
         if self._on:
-            self._known = await asyncio.to_thread(_usable, stored)
-        return [one.id for one in self._known.values()]
+            self._by_key = await asyncio.to_thread(_usable, stored)
+        return [one.id for one in self._by_key.values()]
 
     async def close(self) -> None:
         """Cancel the creation of templates, and remove incomplete ones."""
@@ -81,19 +81,19 @@ class Templates:
 
     def find(self, box: Box) -> str | None:
         """Return the id of a template for a new box, or None if the box has to boot."""
-        template = self._known.get(self._key(box)) if self._able() else None
+        template = self._by_key.get(self._key(box)) if self._able() else None
         return None if template is None else template.id
 
     def wanted(self, box: Box) -> None:
         """Start to create a template for boxes like this one, which had to boot."""
         key = self._key(box) if self._able() else None
-        if key is None or key in self._known or key in self._refused:
+        if key is None or key in self._by_key or key in self._refused:
             return
         self._tasks.start(self._make(key, box), name=f"template of {box.image}")
 
     async def lost(self, box: Box) -> None:
         """Drop the template of a box after a failed copy. The next boot creates a new one."""
-        template = self._known.pop(self._key(box), None)
+        template = self._by_key.pop(self._key(box), None)
         if template is not None:
             await self._forget(template)
 
@@ -109,7 +109,7 @@ class Templates:
 
     async def _make(self, key: str, like: Box) -> None:
         async with self._creation:
-            if key in self._known or key in self._refused:
+            if key in self._by_key or key in self._refused:
                 return
             root = self._assembly.root(like.image)
             template = Template(key, random_hex(16), str(root and root.resolve()))
@@ -154,24 +154,26 @@ class Templates:
 
     async def _remember(self, template: Template) -> None:
         """Add a template to the setting. Drops the oldest ones, and those without an image."""
-        usable = await asyncio.to_thread(_usable, [*self._known.values(), template])
+        usable = await asyncio.to_thread(_usable, [*self._by_key.values(), template])
         for key in list(usable)[:-MOST]:
             del usable[key]
-        dropped = [one for key, one in self._known.items() if key not in usable]
+        dropped = [one for key, one in self._by_key.items() if key not in usable]
         await self._write(usable)
-        self._known = usable
+        self._by_key = usable
         for one in dropped:
             await self._drop(one)
 
     async def _forget(self, template: Template) -> None:
         try:
-            await self._write(self._known)
+            await self._write(self._by_key)
         except BoxdError as error:
             _log.warning("cannot remove a template from the settings: %s", error)
         await self._drop(template)
 
-    async def _write(self, known: dict[str, Template]) -> None:
-        await self._store.put_setting(SETTING, json.dumps([asdict(one) for one in known.values()]))
+    async def _write(self, templates: dict[str, Template]) -> None:
+        await self._store.put_setting(
+            SETTING, json.dumps([asdict(one) for one in templates.values()])
+        )
 
     async def _drop(self, template: Template) -> None:
         """Remove a template from the host. After a failure, the next start removes it, because no

@@ -33,7 +33,7 @@ class AccessPolicy:
         self._clock = clock
         self._unblockable = unblockable
         self._blocked: dict[str, datetime] = {}
-        self._known: set[str] = set()
+        self._owners: set[str] = set()
         self._lock = asyncio.Lock()
         self.draining = False
         """Whether the daemon rejects new work. Ends with the process."""
@@ -41,7 +41,7 @@ class AccessPolicy:
     async def start(self) -> None:
         """Read the accounts of the store. Raises Unavailable."""
         for account in await self._store.accounts():
-            self._known.add(account.owner)
+            self._owners.add(account.owner)
             if account.blocked is not None:
                 self._blocked[account.owner] = account.blocked
 
@@ -71,7 +71,7 @@ class AccessPolicy:
         async with self._lock:
             since = self._blocked.get(owner) or self._clock.now()
             await self._store.set_blocked(owner, since)
-            self._known.add(owner)
+            self._owners.add(owner)
             self._blocked[owner] = since
 
     async def unblock(self, owner: str) -> None:
@@ -83,8 +83,8 @@ class AccessPolicy:
 
     def learn(self, owner: str) -> None:
         """Record that the owner has an object in this service."""
-        self._known.add(owner)
+        self._owners.add(owner)
 
     def knows(self, owner: str) -> bool:
         """Return whether the owner has or had an object here, or has an account record."""
-        return owner in self._known
+        return owner in self._owners

@@ -115,8 +115,8 @@ def free_mb(state_dir: Path) -> int:
     return disk.f_bavail * disk.f_frsize // _MIB
 
 
-def _check(limit: str, wanted: int, allowed: int) -> None:
-    if wanted > allowed:
+def _check(limit: str, required: int, allowed: int) -> None:
+    if required > allowed:
         raise Unavailable(
             f"limit reached: {allowed} {limit}; try again when other users have suspended or "
             "removed boxes"

@@ -177,6 +177,6 @@ def check_source(present: int, tier: Tier) -> None:
     _check("running boxes from your address", present + 1, allowed, _FEWER_AWAKE)
 
 
-def _check(limit: str, wanted: float, allowed: float, remedy: str) -> None:
-    if wanted > allowed:
+def _check(limit: str, required: float, allowed: float, remedy: str) -> None:
+    if required > allowed:
         raise QuotaExceeded(f"limit reached: {allowed:g} {limit}; {remedy}")

@@ -129,10 +129,10 @@ class Attachments:
         """End all holds of an owner with the message `text`. Returns their number."""
         return self._end(lambda hold: hold.owner == owner, lambda: Forbidden(text))
 
-    def _end(self, chosen: Callable[[Hold], bool], reason: Callable[[], BoxdError]) -> int:
+    def _end(self, matches: Callable[[Hold], bool], reason: Callable[[], BoxdError]) -> int:
         ended = 0
         for hold in list(self._revocable):
-            if chosen(hold) and hold.end is not None:
+            if matches(hold) and hold.end is not None:
                 hold.end(reason())
                 ended += 1
         return ended

@@ -41,9 +41,9 @@ class ExpiryNotifier:
     def __init__(self, feed: Feed, clock: Clock) -> None:
         self._feed = feed
         self._clock = clock
-        self._known: dict[Place, datetime] = {}
+        self._times: dict[Place, datetime] = {}
         self._queue: list[tuple[datetime, int, Place]] = []
-        """Ordered by time. An entry is stale if `_known` has another time for it, or none."""
+        """Ordered by time. An entry is stale if `_times` has another time for it, or none."""
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -56,7 +56,7 @@ class ExpiryNotifier:
     def close(self) -> None:
         """Stop publishing, and forget all expiry times."""
         self._closed = True
-        self._known.clear()
+        self._times.clear()
         self._queue.clear()
         self._wait(None)
 
@@ -65,7 +65,7 @@ class ExpiryNotifier:
         if self._closed:
             return
         place = (end.what, end.owner, end.workspace, end.id)
-        self._known[place] = end.at
+        self._times[place] = end.at
         heapq.heappush(self._queue, (end.at, next(self._numbers), place))
         self._tidy()
         if self._queue[0][0] == end.at:
@@ -73,18 +73,18 @@ class ExpiryNotifier:
 
     def drop(self, what: Passing, owner: str, workspace: str | None, name: str) -> None:
         """Remove the expiry time of a canvas or a question."""
-        self._known.pop((what, owner, workspace, name), None)
+        self._times.pop((what, owner, workspace, name), None)
         self._tidy()
 
     def drop_all(self, owner: str, workspace: str | None) -> None:
         """Remove all expiry times of a workspace."""
-        for place in [place for place in self._known if place[1:3] == (owner, workspace)]:
-            del self._known[place]
+        for place in [place for place in self._times if place[1:3] == (owner, workspace)]:
+            del self._times[place]
         self._tidy()
 
     def _tidy(self) -> None:
-        if len(self._queue) > 2 * len(self._known) + SLACK:
-            self._queue = [entry for entry in self._queue if self._known.get(entry[2]) == entry[0]]
+        if len(self._queue) > 2 * len(self._times) + SLACK:
+            self._queue = [entry for entry in self._queue if self._times.get(entry[2]) == entry[0]]
             heapq.heapify(self._queue)
 
     def _look(self) -> None:
@@ -92,10 +92,10 @@ class ExpiryNotifier:
         now = self._clock.now()
         while self._queue:
             at, _, place = self._queue[0]
-            if self._known.get(place) == at:
+            if self._times.get(place) == at:
                 if at > now:
                     break
-                del self._known[place]
+                del self._times[place]
                 self._publish(*place)
             heapq.heappop(self._queue)
         self._wait((self._queue[0][0] - now).total_seconds() if self._queue else None)

@@ -71,7 +71,7 @@ async def bridge(socket: Socket, call: Call, stream: ByteStream) -> None:
         if head.status != SWITCHING:
             await socket.decline(head.status, lines, await _body(upstream))
             return
-        subprotocol = _chosen(head, key, socket.subprotocols, call.place.port)
+        subprotocol = _subprotocol(head, key, socket.subprotocols, call.place.port)
         await socket.accept(subprotocol, [line for line in lines if line[0] not in _OURS])
         await _pump(socket, first, AppSocket(stream, upstream.trailing))
     finally:
@@ -93,7 +93,7 @@ async def _body(upstream: Upstream) -> bytes:
     return bytes(body)
 
 
-def _chosen(head: Head, key: str, offered: list[str], port: int) -> str | None:
+def _subprotocol(head: Head, key: str, offered: list[str], port: int) -> str | None:
     """Return the subprotocol of a valid handshake response, or None. BadAnswer if invalid."""
     values = {
         name: [value.decode("latin-1").strip() for line, value in head.lines if line == name]
@@ -166,7 +166,7 @@ class AppSocket:
         self._stream = stream
         self._protocol = Protocol(Side.CLIENT, state=OPEN, max_size=MAX_MESSAGE)
         self._sending = asyncio.Lock()
-        self._owed: deque[bytes] = deque()
+        self._pongs: deque[bytes] = deque()
         self._news = asyncio.Event()
         self._unparsed = memoryview(begun)
         self._frames: deque[Frame] = deque()
@@ -190,13 +190,13 @@ class AppSocket:
         """Return the next message; None when the app has closed or is gone."""
         while True:
             while self._frames:
-                message = self._taken(self._frames.popleft())
+                message = self._add_frame(self._frames.popleft())
                 if message is not None:
                     return message
             if self._over:
                 return None
             try:
-                if len(self._owed) > MAX_OWED:
+                if len(self._pongs) > MAX_OWED:
                     await self._pay()
                 if not self._unparsed:
                     self._unparsed = memoryview(await self._stream.read())
@@ -255,11 +255,11 @@ class AppSocket:
             self._over = True
 
     def _owe(self) -> None:
-        self._owed += [piece for piece in self._protocol.data_to_send() if piece is not SEND_EOF]
-        if self._owed:
+        self._pongs += [piece for piece in self._protocol.data_to_send() if piece is not SEND_EOF]
+        if self._pongs:
             self._news.set()
 
-    def _taken(self, frame: Frame) -> bytes | str | None:
+    def _add_frame(self, frame: Frame) -> bytes | str | None:
         """Add a frame; return the message that it completes, or None."""
         if frame.opcode in (Opcode.TEXT, Opcode.BINARY):
             self._text = frame.opcode is Opcode.TEXT
@@ -282,8 +282,8 @@ class AppSocket:
 
     async def _pay(self) -> None:
         async with self._sending:
-            while self._owed:
-                await self._stream.write(self._owed.popleft())
+            while self._pongs:
+                await self._stream.write(self._pongs.popleft())
 
     async def _write(self, pieces: list[bytes]) -> None:
         async with self._sending:

@@ -127,19 +127,19 @@ class Upstream:
             if number % TURN == 0:
                 await asyncio.sleep(0)
 
-    async def _counted(self, left: int) -> AsyncIterator[bytes]:
+    async def _counted(self, remaining: int) -> AsyncIterator[bytes]:
         """Yield a body of known length without the parser, which would only copy it.
 
         *Measured*: downloads take half the time.
         """
-        data = self.trailing[:left]
-        while left > 0:
+        data = self.trailing[:remaining]
+        while remaining > 0:
             if data:
                 yield data
-                left -= len(data)
-            if left > 0:
+                remaining -= len(data)
+            if remaining > 0:
                 try:
-                    data = (await self._stream.read())[:left]
+                    data = (await self._stream.read())[:remaining]
                 except ConnectionError:
                     data = b""
                 if not data:

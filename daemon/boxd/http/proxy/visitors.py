@@ -114,14 +114,14 @@ def _apart(lines: HeaderLines) -> list[list[tuple[bytes, bytes]]]:
 
 
 def _by_key(
-    known: dict[bytes, Principal], header_keys: list[bytes], query_keys: list[bytes]
+    principals: dict[bytes, Principal], header_keys: list[bytes], query_keys: list[bytes]
 ) -> Visitor | None:
     for value in header_keys:
-        if value in known:
-            return Visitor(known[value], "header", frozenset(known))
+        if value in principals:
+            return Visitor(principals[value], "header", frozenset(principals))
     for value in query_keys:
-        if value in known:
-            return Visitor(known[value], "query", frozenset(known))
+        if value in principals:
+            return Visitor(principals[value], "query", frozenset(principals))
     return None
 
 

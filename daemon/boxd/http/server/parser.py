@@ -31,7 +31,7 @@ class RequestParser(h11.Connection):
 
     paused = False
     """Whether the parser paused: its buffer may have further events."""
-    _left = 0
+    _remaining = 0
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -50,17 +50,17 @@ class RequestParser(h11.Connection):
     def begin(self) -> None:
         """Begin a turn."""
         self.paused = False
-        self._left = CROWD
+        self._remaining = CROWD
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Return the next event; NEED_DATA also at the end of the turn.
 
         Raises RemoteProtocolError.
         """
-        if self._left == 0:
+        if self._remaining == 0:
             self.paused = True
             return h11.NEED_DATA
-        self._left -= 1
+        self._remaining -= 1
         return super().next_event()
 
 

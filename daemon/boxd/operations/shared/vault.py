@@ -63,10 +63,10 @@ class Vault:
             if (account and one.tier == "account") or (
                 one.tier == "workspace" and one.workspace == workspace
             ):
-                values[one.name] = self._opened(one)
+                values[one.name] = self._decrypt(one)
         return values
 
-    def _opened(self, one: StoredSecret) -> str:
+    def _decrypt(self, one: StoredSecret) -> str:
         try:
             place = _secret_place(one.owner, one.tier, one.workspace, one.name)
             return self._sealer.unseal(place, one.sealed)

@@ -200,7 +200,7 @@ async def test_secrets_keys_and_questions_of_it_go_with_it(
     notes: list[str] = []
     await ops.workspaces.remove_workspace(ALICE, "ws1", progress=Progress(notes.append))
     assert [view.ask.id for view in await ops.asks.list_asks(ALICE)] == [stays.id]
-    assert [place[3] for place in world.lifecycle.expiry_notifier._known] == [stays.id]
+    assert [place[3] for place in world.lifecycle.expiry_notifier._times] == [stays.id]
     assert notes == ["revoked API key inside, whose scope was workspace ws1"]
     assert [one.tier for one in await ops.secrets.list_secrets(ALICE)] == ["account"]
     with pytest.raises(InvalidKey):

@@ -75,7 +75,7 @@ class Share:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._taken = 0
+        self._amount = 0
 
     async def take(self, size: int) -> None:
         """Wait until a result of `size` bytes fits into the budget.
@@ -84,11 +84,11 @@ class Share:
         for each other.
         """
         if size > SMALL:
-            self._taken += await self._budget.take(size)
+            self._amount += await self._budget.take(size)
 
     def release(self) -> None:
         """Return all bytes to the budget. Idempotent."""
-        amount, self._taken = self._taken, 0
+        amount, self._amount = self._amount, 0
         if amount:
             self._budget.give(amount)
 

@@ -129,7 +129,7 @@ async def test_what_goes_with_its_workspace_takes_no_room(watched: Watched) -> N
     for number in range(10 * SLACK):
         watched.ends.put(watched.canvas(f"plan{number}"))
     watched.ends.drop_all(ALICE.owner, "ws1")
-    assert len(watched.ends._known) == 1
+    assert len(watched.ends._times) == 1
     assert len(watched.ends._queue) <= SLACK + 2
     watched.clock.turn(HOUR)
     await watched.told(ASKS)
@@ -168,7 +168,7 @@ async def test_what_ends_after_a_restart_is_told_too(world: World) -> None:
         world.clock.turn(LIVES - HOUR)
         assert await heard.next() == {ASKS}
     assert (await world.operations.asks.wait_ask(ALICE, asked.id)).state == "expired"
-    assert world.lifecycle.expiry_notifier._known == {}
+    assert world.lifecycle.expiry_notifier._times == {}
 
 
 async def test_who_waits_for_an_answer_is_told_that_there_will_be_none(world: World) -> None:
