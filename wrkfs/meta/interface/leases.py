@@ -1,4 +1,4 @@
-"""What a metadata store offers to a caching client: leases. Rules: functions/1_leases.sql."""
+"""The leases that a metadata store grants to a caching client. Rules: functions/1_leases.sql."""
 
 from __future__ import annotations
 

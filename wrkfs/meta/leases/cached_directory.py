@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from wrkfs.types import Attr, Dentry, FileMap, Ino
 
 Key: TypeAlias = "tuple[Ino, bytes] | Ino"
-"""What a change touches: a name in a directory, or the attributes of an inode."""
+"""An object of a change: a name in a directory, or the attributes of an inode."""
 
 MAP_REFS = 16
 """Number of refs of the longest map that is cached."""
@@ -89,7 +89,7 @@ class CachedDirectory:
         """Names in the order of the listing. The first listing builds it, a change of a name
         discards it."""
         self.complete = False
-        """Whether `names` contains every name of the directory."""
+        """True if `names` contains every name of the directory."""
         self.attr: Attr | None = None
         self.attrs: dict[Ino, Attr] = {}
         self.maps: dict[Ino, FileMap] = {}

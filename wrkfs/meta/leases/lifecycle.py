@@ -40,7 +40,7 @@ class LeaseLifecycle:
     def __init__(self, inner: LeaseStore, table: LeaseTable) -> None:
         self.opens = UnrecordedOpens(inner)
         self.voids = 0
-        """How often all leases became void. A grant that was asked for before is void too."""
+        """Number of times that all leases became void. Earlier requests for leases are void too."""
         self._inner = inner
         self._table = table
         self._not_before: OrderedDict[Ino, float] = OrderedDict()

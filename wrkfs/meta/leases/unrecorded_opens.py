@@ -81,7 +81,7 @@ class UnrecordedOpens:
 
     @property
     def allowed(self) -> bool:
-        """Whether a new handle may be light now; see `barred`."""
+        """True if a new handle may stay unrecorded now (`barred`)."""
         return not self._bars
 
     @contextmanager

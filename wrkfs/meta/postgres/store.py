@@ -134,10 +134,10 @@ class PostgresMeta(PostgresFiles):
         With `force`, the call does not wait for the expiry. Use it only if the process of that
         session is known to be dead.
         """
-        done: bool = (await self._links.call("fence", (session, force)))[0][0]
-        if done and session != self._session.id:
+        is_fenced: bool = (await self._links.call("fence", (session, force)))[0][0]
+        if is_fenced and session != self._session.id:
             await self._session.reclaim(session)
-        return done
+        return is_fenced
 
     async def reap(self, silence: timedelta, patience: timedelta) -> None:
         """Fence sessions without heartbeats and reclaim their files.
