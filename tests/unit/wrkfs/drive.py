@@ -20,7 +20,7 @@ ME = Caller(1000, 1000)
 
 
 class Drive:
-    """One volume in memory; `mount` gives another session of it."""
+    """One volume in memory; `mount` returns a new session of it."""
 
     def __init__(self) -> None:
         self.volume = MemoryVolume()

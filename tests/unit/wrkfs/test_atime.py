@@ -1,4 +1,4 @@
-"""Access times, moved as relatime does."""
+"""Access times with relatime semantics."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """New times are told in the next step of the loop."""
+    """New times are sent in the next step of the loop."""
     monkeypatch.setattr(atime, "SEND_DELAY", 0.0)
 
 
 async def read(fs: Filesystem, ino: Ino, flags: int = os.O_RDONLY) -> int:
-    """The access time after a read of the whole file."""
+    """Read the whole file; return its access time."""
     await fs.lookup(ROOT_INO, b"file")
     handle = await fs.open(ino, flags)
     await handle.read(0, 100)
@@ -39,7 +39,7 @@ async def read(fs: Filesystem, ino: Ino, flags: int = os.O_RDONLY) -> int:
 
 
 async def stored(drive: Drive, ino: Ino) -> int:
-    """The access time that others see once all is told."""
+    """Return the access time that other sessions see after all times are sent."""
     for _ in range(10):
         await asyncio.sleep(0)
     return drive.volume.nodes[ino].attr.atime_ns
@@ -149,7 +149,7 @@ async def test_an_answer_from_before_it_was_told_is_corrected(
     assert await stored(drive, ino) == told
     late.set()
     assert (await asked).atime_ns == told
-    # Another session may set it back: what is asked for since shows that.
+    # Another session may set it back: later requests return that time.
     other = await drive.mount()
     await other.setattr(ino, SetAttr(atime_ns=5))
     assert (await fs.getattr(ino)).atime_ns == 5

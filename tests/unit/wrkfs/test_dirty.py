@@ -44,14 +44,14 @@ PATIENCE = 0.05
 
 
 async def waited(split: SplitWrite) -> float:
-    """Seconds that `whole` takes."""
+    """Return the seconds that `wait` takes."""
     began = asyncio.get_running_loop().time()
     await split.wait(PATIENCE)
     return asyncio.get_running_loop().time() - began
 
 
 def stand_still(seconds: float) -> None:
-    """As a process that does not get a processor."""
+    """Block the process, as if it were not scheduled."""
     time.sleep(seconds)
 
 
@@ -82,7 +82,7 @@ def test_a_first_piece_is_waited_for_until_the_next_comes_or_time_is_over() -> N
 
 
 def test_the_next_write_waits_until_who_waited_has_gone_on() -> None:
-    """What was whole at one moment is taken, however quickly pieces follow each other."""
+    """A commit takes a whole write, however quickly the next requests follow."""
 
     async def play() -> None:
         split = SplitWrite()

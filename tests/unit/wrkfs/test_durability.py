@@ -1,4 +1,4 @@
-"""What fsync and close make durable: everything answered before, and nothing twice."""
+"""fsync and close make all earlier changes durable, and none twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Counting(MemoryMeta):
         self.hold: asyncio.Event | None = None
         self.held = asyncio.Event()
         self.made: list[bool] = []
-        """For each file that was made, whether durably."""
+        """For each created file, whether it was created durably."""
 
     async def create(
         self,
@@ -76,7 +76,7 @@ def meta() -> Counting:
 
 @pytest_asyncio.fixture
 async def fs(meta: Counting) -> AsyncIterator[Filesystem]:
-    """A Filesystem with nothing that waits to become durable."""
+    """Return a Filesystem without changes that are not durable."""
     await meta.start()
     made = Filesystem(meta, MemoryBlocks())
     await made.mkdir(ROOT_INO, b"directory", 0o755, ME)
@@ -252,7 +252,7 @@ async def test_after_a_file_that_was_closed_empty_the_next_is_made_durably(
     await closed(fs, b"b")
     await closed(fs, b"c")
     assert (meta.made, meta.durable) == ([False, True, True], 1)
-    # This one has bytes, so the next is expected to have some.
+    # This file has bytes, so the next one is expected to have some.
     await closed(fs, b"d", b"bytes")
     await closed(fs, b"e", b"bytes")
     assert (meta.made, meta.durable) == ([False, True, True, True, False], 3)

@@ -39,7 +39,7 @@ STEPS = st.lists(
 
 
 class OneFile:
-    """One file and what it must hold."""
+    """One file and its expected bytes."""
 
     def __init__(self, handle: FileHandle, appender: FileHandle) -> None:
         self.handle = handle
@@ -53,7 +53,7 @@ class OneFile:
         return (b"%08d" % self.counter * (size // 8 + 1))[:size]
 
     async def step(self, fs: Filesystem, verb: str, offset: int, size: int) -> None:
-        """Does one step on both."""
+        """Do one step on both."""
         if verb == "write":
             data = self.fresh(size)
             await self.handle.write(offset, data)
@@ -96,7 +96,7 @@ async def one_session(steps: list[tuple[str, int, int]]) -> None:
 
 
 async def two_sessions(steps: list[tuple[bool, str, int, int]]) -> None:
-    """The sessions take turns; who hands over flushes, as programs do that share a file."""
+    """The sessions take turns, and flush at the end of each, as programs that share a file do."""
     drive = Drive()
     mounts = [await drive.mount(), await drive.mount()]
     handle = await create(mounts[0])

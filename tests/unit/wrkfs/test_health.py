@@ -1,4 +1,4 @@
-"""What `health` says of stores that answer, refuse, or are silent."""
+"""`health` of stores that answer, report errors, or do not answer."""
 
 from __future__ import annotations
 

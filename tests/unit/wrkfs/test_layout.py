@@ -1,4 +1,4 @@
-"""Overlay of slices, and refusal of rows that cannot be."""
+"""Overlay of slices, and rejection of invalid rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def layout(refs: list[SliceRef], size: int = 100) -> FileLayout:
 
 
 def shown(made: FileLayout, size: int) -> list[int]:
-    """For each byte of the file the slice that shows, 0 for a hole."""
+    """Return for each byte of the file its visible slice, 0 for a hole."""
     result = [0] * size
     for segment in made.between(0, size):
         for at in range(segment.start, segment.end):

@@ -1,4 +1,4 @@
-"""Handles whose closing is cut short: nobody who opens the file later meets what they left."""
+"""Interrupted closes: later opens of the file see no leftovers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from wrkfs.outage_probe import OutageProbe
 
 
 class Server:
-    """Answers probes, or not."""
+    """A server that answers probes while it is up."""
 
     def __init__(self) -> None:
         self.away = False

@@ -1,4 +1,4 @@
-"""Reading: checked bytes, holes, read-ahead, what others commit."""
+"""Reads: checksums, holes, read-ahead, commits of other sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BIG = os.urandom(3 * BLOCK_SIZE + 12345)
 
 
 async def stored(drive: Drive, data: bytes = BIG) -> None:
-    """`file` with `data`, written by a session that is not used for reading."""
+    """Write `file` with `data` in a session that does not read."""
     fs = await drive.mount(drive.blocks)
     handle = await create(fs)
     await handle.write(0, data)
@@ -99,7 +99,7 @@ async def test_a_lost_object_is_an_error(drive: Drive, how: str) -> None:
 
 
 def moved(drive: Drive, ino: Ino) -> None:
-    """As a compaction and a collection leave it: the same bytes and version, other objects."""
+    """Do what compaction and collection do: same bytes and version, other objects."""
     node = drive.volume.nodes[ino]
     new = SliceId(max(ref.slice_id for ref in node.refs) + 1_000_000)
     for ref in node.refs:
@@ -231,7 +231,7 @@ def test_read_ahead_grows_while_sequential_and_ends_with_a_jump() -> None:
 
 
 async def opened(directory: Path) -> DiskCache:
-    """A disk cache that has found what was there."""
+    """Return a disk cache that has indexed its files."""
     disk = DiskCache(directory, 1 << 30, reserve=0.0)
     await disk.start()
     await until(lambda: disk.usage.state == "ready")
@@ -239,7 +239,7 @@ async def opened(directory: Path) -> DiskCache:
 
 
 async def holds(disk: DiskCache, size: int) -> None:
-    """Waits until so much has been written."""
+    """Wait until the cache has written that many bytes."""
     await until(lambda: disk.usage.size >= size)
 
 

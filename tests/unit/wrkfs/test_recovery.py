@@ -1,4 +1,4 @@
-"""A session that is fenced comes back whole, whatever happens while it does."""
+"""A fenced session recovers completely, whatever happens during the recovery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Troubled(MemoryMeta):
-    """A memory store in which opening meets a fence some times, or finds one inode corrupt."""
+    """A memory store whose `open` is fenced several times, or reports one inode as corrupt."""
 
     fences = 0
     corrupt: Ino | None = None

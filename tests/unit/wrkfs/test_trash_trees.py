@@ -1,4 +1,4 @@
-"""Any tree that was removed comes back from the trash as it was."""
+"""A removed tree is restored from the trash unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.wrkfs.drive import Drive
 
 
 async def round_trip(tree: Node, links: list[Link], *, at_once: bool) -> None:
-    """Removes and restores the tree on a volume in memory."""
+    """Remove and restore the tree on a volume in memory."""
     drive = Drive()
     drive.volume.trash_seconds = 3600
     await check_trash(await drive.mount(), tree, links, at_once=at_once)

@@ -1,4 +1,4 @@
-"""Uploads in an outage of the store: an error after its deadline, however much waits."""
+"""Uploads in an outage of the store fail after its deadline, however many wait."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ SLOW = 35.0
 
 
 async def gone(_key: str) -> None:
-    """An absent store, as its client tells of it."""
+    """Behave like the client of an unreachable store."""
     await asyncio.sleep(DEADLINE)
     raise Unavailable("the store")
 
 
 async def slow(_key: str) -> None:
-    """A store that takes its time."""
+    """Behave like a slow store."""
     await asyncio.sleep(SLOW)
 
 
 async def told(handle: FileHandle) -> float:
-    """When fsync told of the loss."""
+    """Return the time at which fsync reports the loss."""
     with pytest.raises(Unavailable):
         await handle.fsync()
     return asyncio.get_running_loop().time()
 
 
 async def outage() -> list[float]:
-    """Two files with more blocks than are uploaded at once; when each is told."""
+    """Write two files with more blocks than upload slots; return the times of their errors."""
     drive = Drive()
     fs = await drive.mount(drive.blocks)
     drive.blocks.before_put = gone
@@ -61,7 +61,7 @@ async def outage() -> list[float]:
 
 
 async def slowness() -> float:
-    """Blocks that wait for their turn longer than the deadline; when all are stored."""
+    """Write blocks that wait for a slot longer than the deadline; return the end time."""
     drive = Drive()
     fs = await drive.mount(drive.blocks)
     drive.blocks.before_put = slow
@@ -83,7 +83,7 @@ def test_a_slow_store_is_no_outage() -> None:
 
 
 async def test_slice_ids_are_reserved_in_ranges_that_grow() -> None:
-    """Who writes little and is killed leaves few ids to collection."""
+    """A session that writes little and is killed leaves few ids to collection."""
     volume = MemoryVolume()
     meta = MemoryMeta(volume)
     await meta.start()

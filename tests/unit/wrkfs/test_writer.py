@@ -1,4 +1,4 @@
-"""Dirty data: coalescing, uploads while writing, bounds, lost writes, fencing."""
+"""Dirty data: coalescing, uploads during writes, limits, lost writes, fencing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Interrupted(MemoryMeta):
 
 
 async def refs(fs: Filesystem) -> list[tuple[int, int, bool]]:
-    """(pos, length, inline) of the slices of `file`."""
+    """Return (pos, length, inline) of the slices of `file`."""
     found = await fs.file_map((await fs.lookup(ROOT_INO, b"file")).ino)
     return [(ref.pos, ref.length, ref.inline is not None) for ref in found.refs]
 
@@ -80,7 +80,7 @@ async def test_full_blocks_are_stored_while_writing(drive: Drive) -> None:
     fs = await drive.mount(drive.blocks)
     handle = await create(fs)
     await handle.write(0, bytes(BLOCK_SIZE) + b"tail")
-    # More than one on a machine that took its time: then the tail was committed, too.
+    # A slow machine may have made more than one commit, and then committed the tail too.
     await until(lambda: drive.blocks.puts)
     await handle.write(BLOCK_SIZE + 4, b"more")
     await handle.close()
@@ -220,7 +220,7 @@ async def test_a_loss_in_the_background_is_told_by_the_next_flush(drive: Drive) 
 
 
 def committed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Bytes of each commit of the first session from now on."""
+    """Return a list that receives the bytes of each further commit of the first session."""
     meta, through, sizes = drive.metas[0], drive.metas[0].commit, list[int]()
 
     async def counted(commit: Commit) -> Attr:
@@ -232,7 +232,7 @@ def committed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_nothing_comes_between_the_pieces_of_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the timer, nor sync, nor the end of another descriptor, nor a truncating open."""
+    """No timer, sync, close of another descriptor, flush or truncation splits a write."""
 
     async def play() -> list[int]:
         drive = Drive()
@@ -307,7 +307,7 @@ def test_a_rest_is_taken_in_though_too_much_is_dirty() -> None:
 def test_a_commit_waits_for_a_rest_that_waits_for_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Slice ids may be used up between two pieces of a write."""
+    """Slice ids may run out between two requests of a write."""
 
     async def play() -> list[int]:
         drive = Drive()
@@ -478,7 +478,7 @@ async def test_a_writer_alone_comes_back_after_the_fence(drive: Drive) -> None:
 
 
 async def test_an_outage_while_rejoining_is_no_loss_of_the_file(drive: Drive) -> None:
-    """Only a file that is gone fails for good; one that could not be asked for is asked again."""
+    """Only a removed file fails for good. After an outage the session tries again."""
     meta = Interrupted(drive.volume)
     await meta.start()
     fs = Filesystem(meta, drive.blocks)

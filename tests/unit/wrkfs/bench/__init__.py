@@ -1,1 +1,1 @@
-"""The works that a drive is measured by."""
+"""The benchmark workloads."""

@@ -1,4 +1,4 @@
-"""Medians, ratios with their spread, and what becomes of works that fail."""
+"""Medians, ratios with their spread, and failed workloads."""
 
 from __future__ import annotations
 

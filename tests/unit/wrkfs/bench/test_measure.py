@@ -1,4 +1,4 @@
-"""All works in real directories, by real client processes."""
+"""All workloads in real directories, with real client processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITHOUT_NETWORK = tuple(work for work in ALL if work.name not in FROM_WHEELS)
 
 
 class Here(Directory):
-    """A directory whose caches nobody drops: the machine has others to serve."""
+    """A directory whose caches stay, because other programs use the machine."""
 
     cooled = 0
 
@@ -32,13 +32,13 @@ class Here(Directory):
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """Two repetitions of little."""
+    """A plan of two small repetitions."""
     material = prepare(tmp_path / "cache", TINY, WITHOUT_NETWORK)
     return Plan(TINY, material, 2, WITHOUT_NETWORK, limit=30.0)
 
 
 def target(path: Path, name: str) -> Here:
-    """A new directory, called by its name."""
+    """Return a target with a new directory."""
     (path / name).mkdir()
     made = Here(path / name)
     made.name = name
@@ -46,7 +46,7 @@ def target(path: Path, name: str) -> Here:
 
 
 def ignore(_text: str) -> None:
-    """Nobody wants to know how far it is."""
+    """Ignore progress."""
 
 
 def test_every_work_gives_a_rate_for_each_target_and_repetition(tmp_path: Path, plan: Plan) -> None:
@@ -73,7 +73,7 @@ def test_clients_work_side_by_side_in_directories_of_their_own(tmp_path: Path, p
 
 def test_what_fails_is_told_and_stops_nothing(tmp_path: Path, plan: Plan) -> None:
     class Broken(Here):
-        """Loses its mount when it is cooled."""
+        """A target that loses its mount when its caches are dropped."""
 
         def drop_caches(self) -> None:
             """Fails."""

@@ -1,4 +1,4 @@
-"""What an unknown command of `wrkfs` is answered."""
+"""The error for an unknown command of `wrkfs`."""
 
 from __future__ import annotations
 

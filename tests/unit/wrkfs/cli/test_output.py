@@ -1,4 +1,4 @@
-"""The progress bar, and sizes for people."""
+"""The progress bar, and readable sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wrkfs.cli.output import Progress, human
 
 
 class Terminal(io.StringIO):
-    """A stream that says that it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         """It is."""

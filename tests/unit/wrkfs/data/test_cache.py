@@ -1,4 +1,4 @@
-"""Blocks in memory: the bound, what goes first, what counts as read."""
+"""Blocks in memory: limit, order of eviction, unread bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The disk cache: what is kept, its bound, restarts, and disks that fail or are tampered with."""
+"""The disk cache: hits, limit, restarts, and disks that fail or contain changed files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Open(Protocol):
     """Opens a cache in the one directory of the test."""
 
     async def __call__(self, limit: int = ..., *, reserve: float = ...) -> DiskCache:
-        """A started cache that has found what was there."""
+        """Return a started cache that has indexed its files."""
         ...
 
 
@@ -37,7 +37,7 @@ def block(number: int) -> tuple[SliceId, int]:
 
 
 def files(directory: Path) -> list[Path]:
-    """The cached pieces."""
+    """Return the files of the cached pieces."""
     return sorted(path for path in directory.glob("??/*"))
 
 
@@ -59,13 +59,13 @@ async def open_cache(tmp_path: Path) -> AsyncIterator[Open]:
 
 
 async def got(cache: DiskCache, key: tuple[SliceId, int], first: int, last: int) -> bytes | None:
-    """What the cache gives."""
+    """Return the bytes from the cache."""
     data = await cache.get(key, first, last)
     return None if data is None else bytes(data)
 
 
 async def put(cache: DiskCache, number: int, data: bytes = DATA, first: int = 0) -> None:
-    """Writes a piece and waits until it can be read."""
+    """Write a piece and wait until it can be read."""
     cache.put(block(number), first, memoryview(data))
     await until(lambda: cache._writer is None)
 

@@ -1,4 +1,4 @@
-"""A process whose last act was a request ends with its own exit status."""
+"""A process whose last action is a request ends with its own exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROCESSES = 12
-"""Without the wait one of 12 to 20 dies of SIGABRT; the next test has no luck in it."""
+"""Without the wait, one of 12 to 20 processes dies of SIGABRT. The next test is deterministic."""
 
 SCRIPT = """
 import asyncio, sys
@@ -39,7 +39,7 @@ asyncio.run(main())
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """Answers at once, and never what was asked for."""
+    """Answers every request with an error at once."""
 
     def do_PUT(self) -> None:
         """No."""

@@ -1,4 +1,4 @@
-"""Retries: what is tried again, and when it ends."""
+"""Retries: which errors are retried, and the deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that is too slow for all requests at once still serves them, one after the other."""
+"""A store that is too slow for concurrent requests serves them one after the other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SLICE = 16 * 1024
 RATE = 1024 * 1024
 """Bytes per second of the store, shared by all its requests."""
 ATTEMPT = 1.0
-"""Seconds: four objects at a time fit in, twelve do not."""
+"""Seconds of one attempt: enough for four concurrent objects, and too short for twelve."""
 
 
 class SlowStore:
-    """Takes objects; all requests share one slow disk, slice by slice."""
+    """A store whose requests share one slow disk."""
 
     def __init__(self, rate: float) -> None:
         self.stored = 0
@@ -25,13 +25,13 @@ class SlowStore:
         self._disk = asyncio.Lock()
 
     async def up(self) -> StoreConfig:
-        """Listens."""
+        """Start to listen."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         return StoreConfig(f"http://127.0.0.1:{port}", "bucket", "volume", "r", "key", "secret")
 
     def down(self) -> None:
-        """Listens no more."""
+        """Stop listening."""
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

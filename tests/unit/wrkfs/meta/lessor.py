@@ -1,4 +1,4 @@
-"""A store in memory that gives leases, as far as one session on it can tell."""
+"""A store in memory that grants leases to one session."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Lessor(MemoryMeta):
         self._on_recall = on_recall
 
     def recall(self, *inos: Ino) -> None:
-        """Somebody waits for leases."""
+        """Another session waits for leases."""
         self._on_recall(inos)
 
     async def take_lease(self, ino: Ino) -> bool:
@@ -59,7 +59,7 @@ class Lessor(MemoryMeta):
             await super().open(ino)
 
     def _placed(self, attr: Attr) -> Attr:
-        """With the directory of what has one name; tests link within one directory."""
+        """Return attributes with the directory of the name. Tests link within one directory."""
         alone = attr.is_dir or attr.nlink == 1
         return replace(attr, parent=self._volume.nodes[attr.ino].parent if alone else Ino(0))
 

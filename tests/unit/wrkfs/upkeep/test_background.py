@@ -1,4 +1,4 @@
-"""The background upkeep goes on, whatever a round meets."""
+"""Background upkeep continues after any error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compaction over stores in memory: which stretches, what they show, who comes in between."""
+"""Compaction on stores in memory: stretches, their bytes, concurrent changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAGE = 4 * KIB
 
 
 async def scattered(fs: Filesystem, pages: list[int], size: int = PAGE) -> Ino:
-    """A file of pages that were written one by one, each in a commit of its own."""
+    """Write a file page by page, each in its own commit."""
     ino = (await fs.stores.meta.create(ROOT_INO, b"file", 0o644, ME, exclusive=True))[0].attr.ino
     for number, page in enumerate(pages):
         await put(fs, ino, page * PAGE, bytes([number % 251 + 1]) * size)
@@ -236,7 +236,7 @@ async def test_a_damaged_file_keeps_no_upkeep_waiting(drive: Drive) -> None:
     random.Random(4).shuffle(pages)
     ino = await scattered(fs, pages)
     stored = await fs.stores.meta.reserve_slices(1)
-    # A block that is nowhere.
+    # A missing block.
     lost = Extent(300 * PAGE, stored, MIB, bytes(4 * 8), None)
     await fs.stores.meta.commit(Commit(ino, (lost,), durable=False))
     await fs.rename(ROOT_INO, b"file", ROOT_INO, b"damaged")
@@ -276,7 +276,7 @@ async def test_a_refused_copy_is_made_in_the_next_round(
 
 
 async def test_a_copy_of_an_epoch_that_has_ended_is_not_put_in(drive: Drive) -> None:
-    """A compactor that was frozen: the objects of its copy are gone when it wakes."""
+    """A frozen process continues its compaction after the objects of its copy were deleted."""
     fs, other = await drive.mount(drive.blocks), await drive.mount()
     pages = list(range(300))
     random.Random(6).shuffle(pages)

@@ -1,4 +1,4 @@
-"""Garbage collection over stores in memory."""
+"""Garbage collection on stores in memory."""
 
 from __future__ import annotations
 

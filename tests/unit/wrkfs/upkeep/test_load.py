@@ -1,4 +1,4 @@
-"""Loading on stores in memory: what ends a load ends all of it."""
+"""Loads on stores in memory: an error ends all parts of a load."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CONTENT = bytes(200_000)
 
 
 def entry(name: str, content: bytes = b"") -> bytes:
-    """A regular file of an archive."""
+    """Return the entry of a regular file."""
     header = tarfile.TarInfo(name)
     header.size = len(content)
     return header.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % 512)
 
 
 async def loaded(drive: Drive, *entries: bytes) -> None:
-    """Loads an archive of these entries into the volume."""
+    """Load an archive of these entries into the volume."""
     fs = await drive.mount()
     archive = io.BytesIO(b"".join(entries) + bytes(1024))
     await load.load(fs, archive, progress=lambda _done, _all: None)
@@ -45,7 +45,7 @@ async def test_a_bad_entry_ends_the_load_though_others_are_still_being_stored(
     drive.blocks.before_put = stuck
 
     class Archive(io.BytesIO):
-        """The bad entry comes when the good one is on its way."""
+        """Yields the bad entry while the good one is being stored."""
 
         def read(self, size: int | None = -1, /) -> bytes:
             data = super().read(size)
@@ -53,7 +53,7 @@ async def test_a_bad_entry_ends_the_load_though_others_are_still_being_stored(
                 asyncio.run_coroutine_threadsafe(storing.wait(), loop).result(30)
             return data
 
-    # The archive is read ahead by less than the second file.
+    # tarfile reads ahead less than the second file.
     good = entry("good", CONTENT) + entry("other", CONTENT)
     archive = Archive(good + entry("../bad") + bytes(20_000))
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Restoring from the trash by path and by number."""
+"""Restores from the trash by path and by number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ME = Caller(7, 8)
 
 @pytest.fixture
 async def fs() -> AsyncIterator[Filesystem]:
-    """A Filesystem of a volume with trash."""
+    """Return a Filesystem of a volume with trash."""
     drive = Drive()
     drive.volume.trash_seconds = 3600
     fs = await drive.mount()
@@ -32,7 +32,7 @@ async def fs() -> AsyncIterator[Filesystem]:
 
 
 async def write(fs: Filesystem, path: bytes, data: bytes) -> Ino:
-    """A file, directories on the way included."""
+    """Create a file with its directories."""
     *above, name = path.split(b"/")
     at = ROOT_INO
     for step in above:

@@ -1,4 +1,4 @@
-"""The order of a listing is cached while the names stay, and counted."""
+"""The order of a listing is cached while the names stay, and counts in the size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept by lease has a bound, whatever is done."""
+"""The cache under leases has a maximum size, whatever calls are made."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES = 3 * ROOM // DIRECTORIES
 
 
 def counted(meta: LeasedMeta) -> int:
-    """Everything that is kept, one by one."""
+    """Count everything that is cached."""
     scans = [one.scan for one in meta.table.directories.values() if one.scan is not None]
     orders = [one.order for one in meta.table.directories.values() if one.order is not None]
     return (
@@ -37,7 +37,7 @@ def counted(meta: LeasedMeta) -> int:
 
 
 def check(meta: LeasedMeta) -> None:
-    """The bound, and what follows from what is kept."""
+    """Check the limit and the consistency of the cache."""
     assert counted(meta) <= ROOM
     assert counted(meta) <= meta.table._size
     assert set(meta.table.homes) == {
@@ -54,7 +54,7 @@ VERBS = (
 
 
 async def furnish(maker: Lessor) -> list[Ino]:
-    """Directories with many files, some of them with bytes."""
+    """Create directories with many files, some of them with bytes."""
     found = []
     slices = 0
     for number in range(DIRECTORIES):
@@ -97,7 +97,7 @@ async def test_what_is_kept_has_a_bound(seed: int) -> None:
 
 
 async def step(meta: LeasedMeta, chance: random.Random, home: Ino, fresh: int) -> None:
-    """One call, as a program makes it."""
+    """Make one call, as a program does."""
     name = b"f%d" % chance.randrange(FILES)
     verb = chance.choice(VERBS)
     if verb == "absent":
@@ -124,7 +124,7 @@ async def step(meta: LeasedMeta, chance: random.Random, home: Ino, fresh: int) -
 
 
 async def use(meta: LeasedMeta, attr: Attr, verb: str, fresh: int, home: Ino) -> None:
-    """One call on a file."""
+    """Make one call on a file."""
     meta.table.attr_validity(attr)
     if verb == "open":
         await meta.open(attr.ino)

@@ -1,4 +1,4 @@
-"""What is answered from what is kept, after own changes too, and what costs a question."""
+"""Answers from the cache, also after own changes, and calls that need the store."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ ME = Caller(1000, 1000)
 
 
 class Asked:
-    """Notes each call of a store."""
+    """Records each call of a store."""
 
     def __init__(self, inner: Lessor) -> None:
         self._inner = inner
         self.calls: list[str] = []
         self.gate: asyncio.Event | None = None
-        """Calls are answered when it is set."""
+        """Calls are answered after it is set."""
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._inner, name)
@@ -60,26 +60,26 @@ class Asked:
         return ask
 
     def taken(self) -> list[str]:
-        """The calls since it was asked last."""
+        """Return the calls since the last call of this method."""
         calls, self.calls = self.calls, []
         return calls
 
 
 @pytest.fixture
 def lessor() -> Lessor:
-    """The store below."""
+    """The inner store."""
     return Lessor()
 
 
 @pytest.fixture
 def asked(lessor: Lessor) -> Asked:
-    """What it is asked."""
+    """The recorded calls."""
     return Asked(lessor)
 
 
 @pytest_asyncio.fixture
 async def meta(asked: Asked) -> AsyncIterator[LeasedMeta]:
-    """A store that keeps."""
+    """A store with a cache."""
     made = LeasedMeta(cast("LeaseStore", asked))
     await made.start()
     yield made
@@ -87,7 +87,7 @@ async def meta(asked: Asked) -> AsyncIterator[LeasedMeta]:
 
 
 async def files(meta: LeasedMeta, directory: Ino, *names: bytes) -> list[Ino]:
-    """New files that nobody has open."""
+    """Create files and close them."""
     found = []
     for name in names:
         made, _ = await meta.create(directory, name, 0o644, ME, exclusive=True)
@@ -97,7 +97,7 @@ async def files(meta: LeasedMeta, directory: Ino, *names: bytes) -> list[Ino]:
 
 
 async def listed(meta: LeasedMeta | Lessor, directory: Ino, limit: int) -> list[Dentry]:
-    """All entries, so many at once."""
+    """Return all entries, in batches."""
     found: list[Dentry] = []
     while part := await meta.readdir(directory, found[-1].cookie if found else 0, limit):
         found += part
@@ -105,7 +105,7 @@ async def listed(meta: LeasedMeta | Lessor, directory: Ino, limit: int) -> list[
 
 
 async def whole(meta: LeasedMeta, *names: bytes) -> tuple[Ino, list[Ino]]:
-    """A new directory with files in it, of which all is kept."""
+    """Create a directory with files, and cache all of it."""
     home = (await meta.mkdir(ROOT_INO, b"home", 0o755, ME)).ino
     return home, await files(meta, home, *names)
 
@@ -148,7 +148,7 @@ async def test_what_was_moved_or_removed_is_known(
         (one.cookie, one.name, one.attr.ino) for one in await listed(lessor, home, 1)
     ]
     assert not meta.table.holds(sub)
-    # What was replaced keeps nobody from seeing the right links.
+    # The replaced file must not hide the right number of links.
     assert own.nlink == 2
 
 
@@ -186,7 +186,7 @@ async def test_changes_at_once_leave_the_times_to_the_store(
 async def test_a_repeated_call_does_not_tell_the_directorys_times(
     meta: LeasedMeta, lessor: Lessor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer shows the new inode as it is now: somebody has changed that since."""
+    """The answer has the current attributes: another session has changed the new inode."""
     home, _ = await whole(meta)
     await meta.getattr(home)
     make = lessor.mkdir
@@ -233,7 +233,7 @@ async def test_behind_the_last_entry_nothing_is_asked(meta: LeasedMeta, asked: A
     asked.taken()
     assert await meta.readdir(ROOT_INO, found[-1].cookie, 100) == []
     assert asked.taken() == []
-    # Of an empty one it is asked: it may have been removed.
+    # An empty directory may have been removed, so the store is asked.
     empty = (await meta.mkdir(ROOT_INO, b"empty", 0o755, ME)).ino
     asked.taken()
     assert await meta.readdir(empty, 0, 100) == []
@@ -277,7 +277,7 @@ async def test_reading_ahead_that_fails_is_no_failure(
 async def test_what_is_replaced_is_relied_on_by_nobody(
     meta: LeasedMeta, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be open: what others write to it is covered by no lease any more."""
+    """It may be open: leases no longer cover what other sessions write to it."""
     home, (_, second) = await whole(meta, b"a", b"b")
     assert meta.table.attr_validity(await meta.getattr(second)) > 0
     told: set[Ino] = set()
@@ -311,7 +311,7 @@ async def test_what_was_in_a_removed_tree_is_relied_on_by_nobody(
 async def test_a_directory_removed_under_an_unknown_name_is_not_kept(
     meta: LeasedMeta, lessor: Lessor
 ) -> None:
-    """Its lease went with it, and it may come back from the trash."""
+    """Its lease ended with it, and it may be restored from the trash."""
     home = (await meta.mkdir(ROOT_INO, b"home", 0o755, ME)).ino
     assert meta.table.holds(home)
     lessor.recall(ROOT_INO)
@@ -363,7 +363,7 @@ async def test_the_first_bytes_are_read_without_a_question(
     found = await meta.open(file)
     assert asked.taken() == []
     assert found == await lessor.file_map(file)
-    # A second commit may be merged with the first, so it is asked.
+    # A second commit may be merged with the first, so the store is asked.
     await meta.commit(Commit(file, (Extent(8, SliceId(2), 4, b"", b"more"),)))
     asked.taken()
     assert await meta.file_map(file) == await lessor.file_map(file)

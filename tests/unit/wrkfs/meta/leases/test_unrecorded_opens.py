@@ -1,4 +1,4 @@
-"""Files that are open by lease: told together, soon, and taken back whatever happens."""
+"""Files that are open under leases: recorded in batches, soon, and released in every case."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILES = 20
 
 
 class Slow(Lessor):
-    """Its answers come when the test says so; what fails may have been done."""
+    """A store that answers on request; a failed call may have taken effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Slow(Lessor):
 
 @pytest_asyncio.fixture
 async def store() -> AsyncIterator[Slow]:
-    """With files 2 to FILES + 1 in it, not open."""
+    """Return a store with files 2 to FILES + 1, not open."""
     made = Slow()
     await made.start()
     for number in range(FILES):
@@ -56,7 +56,7 @@ async def store() -> AsyncIterator[Slow]:
 
 @pytest_asyncio.fixture
 async def opens(store: Slow) -> AsyncIterator[UnrecordedOpens]:
-    """What is open by lease."""
+    """The opens under leases."""
     made = UnrecordedOpens(cast("LeaseStore", store))
     yield made
     await made.close()
@@ -68,7 +68,7 @@ def files(store: Slow) -> list[Ino]:
 
 
 def held(store: Slow) -> list[Ino]:
-    """What the store holds open."""
+    """Return the files that the store holds open."""
     return sorted(store.volume.sustained)
 
 
@@ -90,7 +90,7 @@ async def test_what_is_closed_before_the_next_look_costs_nothing(
     monkeypatch.setattr(unrecorded_opens, "SOON", 0.001)
     opens.start()
     short, stays = files(store)[:2]
-    while not store.sustained:  # every look finds another opening of it
+    while not store.sustained:  # every check finds another handle
         opens.add(short)
         opens.add(stays)
         await asyncio.sleep(0)

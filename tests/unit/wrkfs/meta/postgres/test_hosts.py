@@ -1,4 +1,4 @@
-"""Who is known to be dead: only processes that were seen to end here."""
+"""Dead sessions: only those whose process has verifiably ended on this host."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def child() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Another process and its identity; what it leaves is removed."""
+    """Start another process, yield its identity, and remove its files."""
     with subprocess.Popen(
         [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -67,7 +67,7 @@ def test_who_ends_in_peace_leaves_nothing(memory: Path) -> None:
 def test_of_a_clone_of_this_machine_nothing_is_known(
     child: tuple[subprocess.Popen[str], str],
 ) -> None:
-    """There everything has the same names and numbers, but for what was made since."""
+    """All names and numbers are the same, except those created since."""
     process, identity = child
     process.kill()
     process.wait()
@@ -78,7 +78,7 @@ def test_of_a_clone_of_this_machine_nothing_is_known(
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_a_copy_of_the_file_says_nothing(memory: Path, part: int) -> None:
-    """Of another boot, of another file system: whoever copied it has not seen the process end."""
+    """An identity of another boot or file system is a copy, and proves nothing."""
     name = hosts.PREFIX + "0" * 32
     (memory / name).touch()
     descriptor = os.open(memory / name, os.O_RDONLY)
@@ -113,7 +113,7 @@ def test_what_nobody_wrote_says_nothing(text: str) -> None:
 def test_who_cannot_tell_its_machine_leaves_nothing(
     memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sessions try again whenever they are registered."""
+    """Sessions try again at each registration."""
     monkeypatch.setattr(hosts, "BOOT_ID", memory / "none")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="none"):

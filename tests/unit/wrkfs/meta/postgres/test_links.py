@@ -1,4 +1,4 @@
-"""Ends of connections."""
+"""The end of connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrkfs.meta.postgres.links import Link, Links
 
 
 class Ending:
-    """A connection whose server went away, as asyncpg tells of it in `close`."""
+    """A connection whose server is gone: `close` raises as asyncpg does."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -28,7 +28,7 @@ class Ending:
 
 @pytest.fixture
 def config() -> VolumeConfig:
-    """Of a database that is not asked."""
+    """The configuration of a database that the test does not use."""
     store = StoreConfig("http://127.0.0.1:1", "b", "p", "r", "k", "s")
     return VolumeConfig(
         volume="v", schema="v", meta_dsn="postgresql://u:p@127.0.0.1:1/d", store=store

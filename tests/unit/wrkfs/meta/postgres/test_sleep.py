@@ -1,4 +1,4 @@
-"""When the machine counts as having slept."""
+"""Detection of the machine's sleep."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from wrkfs.meta.postgres.sleep import LEAST, Sleep
 
 
 class Clocks:
-    """A machine: `pauses` are the seconds that pass before each look at a clock."""
+    """A machine: `pauses` are the seconds before each reading of a clock."""
 
     def __init__(self) -> None:
         self.waking, self.slept = 100.0, 5000.0
@@ -16,12 +16,12 @@ class Clocks:
         self.waking += self.pauses.pop(0) if self.pauses else 0.001
 
     def monotonic(self) -> float:
-        """Stands still in sleep."""
+        """A clock that stops during sleep."""
         self._pass()
         return self.waking
 
     def boottime(self) -> float:
-        """Goes on."""
+        """A clock that continues during sleep."""
         self._pass()
         return self.waking + self.slept
 
