@@ -15,8 +15,10 @@ import importlib.util
 import json
 import os
 import runpy
+import select
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 MOST = 1 << 17
@@ -39,10 +41,12 @@ def _serve(control: socket.socket) -> list[str] | None:
         reader, writer = os.pipe()
         first = os.fork()
         if first == 0:
+            intermediate = os.getpid()
             second = os.fork()
             if second:
                 os.write(writer, b"%d" % second)
                 os._exit(0)
+            _wait_for_end(intermediate)
             _become(request, descriptors)
             return list(request["arguments"])
         os.close(writer)
@@ -51,6 +55,16 @@ def _serve(control: socket.socket) -> list[str] | None:
         os.waitpid(first, 0)
         with os.fdopen(reader, "rb") as answer:
             control.send(answer.read())
+
+
+def _wait_for_end(parent: int) -> None:
+    """Wait for the end of the parent. Then the parent of this process is the process of the test."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(parent)
+        waiting = select.poll()
+        waiting.register(handle, select.POLLIN)
+        waiting.poll()
+        os.close(handle)
 
 
 def _become(request: dict[str, object], descriptors: list[int]) -> None:

@@ -138,7 +138,9 @@ class WorkspaceOperations:
                 until = await self._drives.remove(p.owner, workspace.name)
                 if until is not None:
                     restorable_until = until.strftime("%Y-%m-%d %H:%M")
-                    progress.note(f"the operator can restore its files until {restorable_until} UTC")
+                    progress.note(
+                        f"the operator can restore its files until {restorable_until} UTC"
+                    )
             await self._revoke(workspace, progress)
             boxes, _ = await self._inside(workspace)
             if boxes:
