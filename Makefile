@@ -21,7 +21,7 @@ IN_ROOMS := --tx '3*popen//python=tests/room' --dist loadfile --no-loadscope-reo
 ONLINE := tests/e2e
 IMAGES := tests/integration/test_images.py
 # These tests measure the effect of an attack on a neighbour, so no other tests may run.
-ALONE := $(addprefix tests/isolation/test_exhaustion,.py _io.py)
+ALONE := $(addprefix tests/isolation/resources/test_exhaustion,.py _io.py)
 
 # The file lists failed tests as they fail. The list is printed at the end, also after an abort.
 FAILED := .build/failed-tests

@@ -21,7 +21,7 @@ from benchmarks.boxes import CALM, Bench
 from benchmarks.latency import CannotError, Times, measured
 from benchmarks.report import RESULTS, machine, markdown, revision, write
 from tests.e2e.service import Person, Service
-from tests.harness.footprint import Footprint
+from tests.harness.service.footprint import Footprint
 
 MIB = 1 << 20
 OWNERS = 5

@@ -1,4 +1,6 @@
-"""Fixtures shared by all tests. Each area adds a file in `tests/harness/` and names it here.
+"""Fixtures shared by all tests.
+
+Each area adds a module to a folder of `tests/harness/` and names it here.
 
 ======================  ========  =================================================================
 fixture                 scope     gives
@@ -42,21 +44,21 @@ pytest_plugins: list[str] = [
     # Who is imported by others comes before them.
     "tests.plugins.no_leaks",
     "tests.harness.nursery",
-    "tests.harness.agent",
-    "tests.harness.backend",
-    "tests.harness.daemon",
-    "tests.harness.dockerd",
-    "tests.harness.drive",
-    "tests.harness.cluster",
-    "tests.harness.frontdoor",
-    "tests.harness.http",
-    "tests.harness.httpdrive",
-    "tests.harness.objectserver",
-    "tests.harness.metastore",
-    "tests.harness.mortal_daemon",
-    "tests.harness.pg",
-    "tests.harness.site",
-    "tests.harness.suspending",
+    "tests.harness.agents.agent",
+    "tests.harness.boxes.backend",
+    "tests.harness.service.daemon",
+    "tests.harness.boxes.dockerd",
+    "tests.harness.mounts.drive",
+    "tests.harness.servers.cluster",
+    "tests.harness.ssh.frontdoor",
+    "tests.harness.http.web",
+    "tests.harness.http.httpdrive",
+    "tests.harness.servers.objectserver",
+    "tests.harness.volumes.metastore",
+    "tests.harness.service.mortal_daemon",
+    "tests.harness.servers.pg",
+    "tests.harness.http.site",
+    "tests.harness.boxes.suspending",
     "tests.plugins.failed_tests",
     "tests.plugins.figures",
     "tests.plugins.strict_logs",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import BrowserContext
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 PROGRAM = Path("/usr/bin/chromium")
 PATIENCE_MS = 30_000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import BrowserContext
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 
 @pytest_asyncio.fixture

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.harness.caddy import ROOT
+from tests.harness.http.caddy import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 INSTALLED = ROOT / ".build/apps"
 PYTHON = INSTALLED / "python/bin/python"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.harness.caddy import API_HOST
-from tests.harness.http import ALICE, BOB, PREVIEW_DOMAIN
+from tests.harness.http.caddy import API_HOST
+from tests.harness.http.web import ALICE, BOB, PREVIEW_DOMAIN
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 
 async def test_a_preview_host_of_a_box_gets_a_certificate_of_its_own(site: Site) -> None:

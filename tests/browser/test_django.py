@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.browser.running import PYTHON, run, running
-from tests.harness.http import PREVIEW_DOMAIN
+from tests.harness.http.web import PREVIEW_DOMAIN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import BrowserContext
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 PORT = 8000
 SETTINGS = f"""

@@ -13,15 +13,15 @@ import pytest
 from boxd.config import Address, Config
 from tests.browser.chromium import open_chromium
 from tests.browser.running import PYTHON, SOURCES, running
-from tests.harness.http import PREVIEW_DOMAIN
-from tests.harness.site import serve_site
+from tests.harness.http.site import serve_site
+from tests.harness.http.web import PREVIEW_DOMAIN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from playwright.async_api import BrowserContext, Page
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 PORT = 5000
 GREEN = "rgb(0, 128, 0)"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from playwright.async_api import BrowserContext
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 PORT = 8888
 CELL = "print('six times seven is', 6 * 7)"

@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from boxd.config import Address, Config
 from tests.browser.chromium import open_chromium
-from tests.harness.http import PREVIEW_DOMAIN
-from tests.harness.mcp import INITIALIZE, LEGACY
-from tests.harness.portserver import listening, saying
-from tests.harness.site import Site, serve_site
+from tests.harness.http.mcp import INITIALIZE, LEGACY
+from tests.harness.http.portserver import listening, saying
+from tests.harness.http.site import Site, serve_site
+from tests.harness.http.web import PREVIEW_DOMAIN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from tests.browser.running import PYTHON, SOURCES, running
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext
 
-    from tests.harness.site import Site
+    from tests.harness.http.site import Site
 
 PORT = 7000
 GROWTH = 64 << 20

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from tests.doubles.block_store import MemoryBlocks
 from tests.doubles.meta_store import MemoryMeta
-from tests.harness.wire import Wire
+from tests.harness.servers.wire import Wire
 from wrkfs.errors import WrkfsError
 from wrkfs.fs import Filesystem
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from tests.plugins.figures import Figures
     from wrkfs.types import Ino
 

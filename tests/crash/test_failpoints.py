@@ -15,7 +15,7 @@ import pytest
 
 from tests.doubles.block_store import MemoryBlocks
 from tests.doubles.meta_volume import MemoryVolume
-from tests.harness.crashing import POINTS, Died, Trap, guarded_filesystem, shown
+from tests.harness.simulation.crashing import POINTS, Died, Trap, guarded_filesystem, shown
 from wrkfs.errors import StorageError
 from wrkfs.types import ROOT_INO, Caller, Ino, RenameFlags, SetAttr
 

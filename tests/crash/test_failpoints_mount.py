@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.harness.failing_mount import FailingMount
+from tests.harness.mounts.failing_mount import FailingMount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -3,7 +3,7 @@
 The whole service as a process before real boxes. After each kill the box is what the tables of
 `boxd.boxes.lifecycle.suspend` and its neighbours promise, with its memory where that is promised,
 can be used, is there once, and nothing is left of what was broken off. What a kill in the middle of
-CRIU's own work leaves is tried in `tests/integration/boxd/test_suspend_kill.py`.
+CRIU's own work leaves is tried in `tests/integration/boxd/suspension/test_suspend_kill.py`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import until
-from tests.harness.footprint import Footprint
-from tests.harness.mortal_daemon import open_mortal
-from tests.integration.boxd.test_service import User
-from tests.integration.boxd.test_sleep import COUNTER, counter, ticks_on
+from tests.harness.mounts.drive import until
+from tests.harness.service.footprint import Footprint
+from tests.harness.service.mortal_daemon import open_mortal
+from tests.integration.boxd.service.test_service import User
+from tests.integration.boxd.suspension.test_sleep import COUNTER, counter, ticks_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.backends.checkpoint import criu
-    from tests.harness.mortal_daemon import Mortal
+    from tests.harness.service.mortal_daemon import Mortal
     from tests.plugins.figures import Figures
 
 RUNNING, ASLEEP = ("running", False), ("suspended", True)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.backends import wait_for_the_dead
-from tests.harness.fsck import fsck_clean
-from tests.harness.kill_loop import Writer
+from tests.harness.mounts.kill_loop import Writer
+from tests.harness.servers.backends import wait_for_the_dead
+from tests.harness.volumes.fsck import fsck_clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.harness.drive import MountProcess
+    from tests.harness.mounts.drive import MountProcess
     from tests.plugins.figures import Figures
 
 WRITERS = 3

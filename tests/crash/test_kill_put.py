@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.crash.putting import PATH, PIECE, SIZE, piece
-from tests.harness.backends import wait_for_the_dead
+from tests.harness.servers.backends import wait_for_the_dead
 from wrkfs import paths
 from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem

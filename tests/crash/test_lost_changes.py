@@ -21,7 +21,7 @@ from wrkfs.types import ROOT_INO, Caller, SetAttr
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.harness.cluster import Cluster
+    from tests.harness.servers.cluster import Cluster
     from wrkfs.config import StoreConfig, VolumeConfig
 
     Connect: TypeAlias = Callable[..., Awaitable[Filesystem]]

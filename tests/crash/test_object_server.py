@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.mortal_server import MortalServer
+from tests.harness.servers.mortal_server import MortalServer
 from wrkfs.data.retry import DEADLINE
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import Missing, WrkfsError

@@ -16,8 +16,8 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from tests.harness.fsck import fsck_clean_async
-from tests.harness.picture import picture
+from tests.harness.volumes.fsck import fsck_clean_async
+from tests.harness.volumes.picture import picture
 from wrkfs.config import VolumeConfig
 from wrkfs.fs import Filesystem
 from wrkfs.meta.sql.migrate import create_volume_schema, update_volume

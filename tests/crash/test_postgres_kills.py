@@ -19,7 +19,7 @@ from wrkfs.types import ROOT_INO, Caller
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.harness.cluster import Cluster
+    from tests.harness.servers.cluster import Cluster
     from tests.plugins.figures import Figures
     from wrkfs.config import StoreConfig, VolumeConfig
     from wrkfs.handle import FileHandle

@@ -19,7 +19,7 @@ import pytest
 
 from tests.doubles.block_store import MemoryBlocks
 from tests.doubles.meta_volume import MemoryVolume
-from tests.harness.crashing import guarded_filesystem, shown
+from tests.harness.simulation.crashing import guarded_filesystem, shown
 from wrkfs.types import ROOT_INO, Caller, SetAttr
 
 if TYPE_CHECKING:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.backends import wait_for_the_dead
-from tests.harness.drive import until
-from tests.harness.kill_loop import GONE
+from tests.harness.mounts.drive import until
+from tests.harness.mounts.kill_loop import GONE
+from tests.harness.servers.backends import wait_for_the_dead
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.harness.drive import MountProcess
+    from tests.harness.mounts.drive import MountProcess
     from tests.plugins.figures import Figures
 
 FLAGS = (0, 0, os.O_DSYNC)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.service import Person
-from tests.harness.openssh import run
-from tests.harness.sshfs import working_in
+from tests.harness.ssh.openssh import run
+from tests.harness.ssh.sshfs import working_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
 
 HOST = "127.0.0.1"
 MIB = 1 << 20

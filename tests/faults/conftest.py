@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
-from tests.harness.fault_proxy import StoreProxy
-from tests.harness.frozen import Frozen
-from tests.harness.truth import truth_of
+from tests.harness.mounts.frozen import Frozen
+from tests.harness.servers.fault_proxy import StoreProxy
+from tests.harness.volumes.truth import truth_of
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.fs import Filesystem
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -18,7 +18,7 @@ from wrkfs.meta.postgres.store import PostgresMeta
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from tests.harness.truth import Truth
+    from tests.harness.volumes.truth import Truth
     from wrkfs.config import VolumeConfig
 
 

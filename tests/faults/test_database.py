@@ -10,14 +10,14 @@ import pytest
 import pytest_asyncio
 
 from tests.doubles.block_store import MemoryBlocks
-from tests.harness.detour import (
+from tests.harness.logs import provoked
+from tests.harness.servers.detour import (
     database_proxy,
     socket_of,
     through_addresses,
     through_socket,
 )
-from tests.harness.fault_proxy import FaultProxy, Toxic
-from tests.harness.logs import provoked
+from tests.harness.servers.fault_proxy import FaultProxy, Toxic
 from tests.harness.wait import DEADLINE
 from wrkfs.errors import NoSpace, Unavailable
 from wrkfs.fs import Filesystem
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
 
 ME = Caller(0, 0)
 

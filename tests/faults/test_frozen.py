@@ -17,8 +17,8 @@ from wrkfs.meta.postgres.store import PostgresMeta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.harness.drive import MountProcess
-    from tests.harness.frozen import Frozen
+    from tests.harness.mounts.drive import MountProcess
+    from tests.harness.mounts.frozen import Frozen
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 

@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 import pytest
 
-from tests.harness.drive import MountProcess, until
-from tests.harness.fsck import fsck_clean
 from tests.harness.loop import run
-from tests.harness.pages import reads_from_pages
-from tests.harness.rooms import MountWindow, furnish
-from tests.harness.truth import truth_of
-from tests.harness.visibility import Times, keep
+from tests.harness.mounts.drive import MountProcess, until
+from tests.harness.mounts.pages import reads_from_pages
+from tests.harness.mounts.rooms import MountWindow, furnish
+from tests.harness.mounts.visibility import Times, keep
+from tests.harness.volumes.fsck import fsck_clean
+from tests.harness.volumes.truth import truth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from tests.harness.cluster import Cluster
-    from tests.harness.frozen import Frozen
-    from tests.harness.httpdrive import HttpDrive
-    from tests.harness.objectserver import ObjectServer
-    from tests.harness.truth import Truth
+    from tests.harness.http.httpdrive import HttpDrive
+    from tests.harness.mounts.frozen import Frozen
+    from tests.harness.servers.cluster import Cluster
+    from tests.harness.servers.objectserver import ObjectServer
+    from tests.harness.volumes.truth import Truth
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from box_guest.mount import mountpoint as mounting
-from tests.harness.detour import database_proxy, through_socket, through_store
-from tests.harness.drive import MountProcess
-from tests.harness.fault_proxy import Fault, StoreProxy, Toxic
+from tests.harness.mounts.drive import MountProcess
+from tests.harness.servers.detour import database_proxy, through_socket, through_store
+from tests.harness.servers.fault_proxy import Fault, StoreProxy, Toxic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.harness.fault_proxy import FaultProxy, Request
+    from tests.harness.servers.fault_proxy import FaultProxy, Request
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 

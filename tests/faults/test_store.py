@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.harness.fault_proxy import Fault, Toxic
+from tests.harness.servers.fault_proxy import Fault, Toxic
 from wrkfs.data.retry import DEADLINE
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import Corrupt, NoSpace, QuotaExceeded, StorageError, Unavailable, WrkfsError
@@ -19,7 +19,7 @@ from wrkfs.types import ROOT_INO, Caller
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.harness.fault_proxy import Request, StoreProxy
+    from tests.harness.servers.fault_proxy import Request, StoreProxy
     from tests.plugins.figures import Figures
     from wrkfs.fs import Filesystem
     from wrkfs.handle import FileHandle

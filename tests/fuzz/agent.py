@@ -31,7 +31,7 @@ from tests.fuzz.wire import (
     string,
     strings,
 )
-from tests.harness.impostor import GREETING
+from tests.harness.agents.impostor import GREETING
 
 if TYPE_CHECKING:
     from pathlib import Path

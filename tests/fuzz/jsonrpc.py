@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from boxd.mcp.tools.registry import TOOLS
-from tests.harness.mcp import INITIALIZE, LEGACY, MODERN, envelope
+from tests.harness.http.mcp import INITIALIZE, LEGACY, MODERN, envelope
 
 if TYPE_CHECKING:
     from random import Random

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from boxd.ssh.connection.forward import FLUSH_S
 from tests.fuzz.harmless import BOX
 from tests.fuzz.rounds import in_a_box, run_rounds
-from tests.harness.door_process import door_process
+from tests.harness.ssh.door_process import door_process
 from tests.harness.wait import DEADLINE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
     from tests.fuzz.rounds import Round
-    from tests.harness.door_process import Door, Use
+    from tests.harness.ssh.door_process import Door, Use
 
 BLOCK = 500
 UNCOUNTED = 1 << 32

@@ -17,7 +17,7 @@ from tests.fuzz.rounds import connected, in_a_box, key_of, proved, unproved
 from tests.fuzz.wire import number, string
 
 if TYPE_CHECKING:
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
     from tests.plugins.figures import Figures
 
 

@@ -14,11 +14,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.fuzz.jsonrpc import messages
-from tests.harness.mcp import talk
+from tests.harness.http.mcp import talk
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
     from tests.plugins.figures import Figures
 
 POSTED = {"accept": "application/json, text/event-stream", "content-type": "application/json"}

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from box_guest import protocol
 from boxd.errors import BoxdError, Unavailable
 from tests.fuzz.agent import run_agent
-from tests.harness.agent import LocalBox, local_agent
-from tests.harness.impostor import GREETING, agent_with, host_key
+from tests.harness.agents.agent import LocalBox, local_agent
+from tests.harness.agents.impostor import GREETING, agent_with, host_key
 from tests.harness.wait import until
 
 if TYPE_CHECKING:

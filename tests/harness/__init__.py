@@ -1,0 +1,1 @@
+"""Shared code of the tests. Each folder has a topic; the modules here serve all."""

@@ -58,7 +58,7 @@ def _serve(control: socket.socket) -> list[str] | None:
 
 
 def _wait_for_end(parent: int) -> None:
-    """Wait for the end of the parent. Then the parent of this process is the process of the test."""
+    """Wait for the end of the parent. The test's process is then the parent."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(parent)
         waiting = select.poll()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from boxd.model.box import Box
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
     Door = Callable[[Entrance, httpx.AsyncClient, str], Awaitable[None]]
 

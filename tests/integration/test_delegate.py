@@ -24,15 +24,15 @@ from boxd.errors import BadRequest, Forbidden, InvalidKey, NotFound, QuotaExceed
 from boxd.model.delegated import Task
 from boxd.principal import Principal
 from boxd.secret import Secret
-from tests.harness.allowances import small_allowances
-from tests.harness.unhurried import time_from_first_output
+from tests.harness.agents.allowances import small_allowances
+from tests.harness.agents.unhurried import time_from_first_output
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from boxd.model.delegated import Delegated
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 ALICE = Principal("SHA256:alice", None, "ssh_key")
 BOB = Principal("SHA256:bob", None, "ssh_key")

@@ -15,7 +15,7 @@ from boxd.boxes.state.requests import BoxRequest
 from boxd.config import Address, Config
 from boxd.errors import Forbidden
 from boxd.names.spec import parse_spec
-from tests.harness.http import ALICE, BOB, Web, serve_web
+from tests.harness.http.web import ALICE, BOB, Web, serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ import pytest
 from boxd.errors import Unavailable
 from boxd.images import build
 from boxd.images.recipes import Recipe
-from tests.harness.backend import IMAGES_DIR
+from tests.harness.boxes.backend import IMAGES_DIR
 
 if TYPE_CHECKING:
     from pathlib import Path

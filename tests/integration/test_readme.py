@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.daemon import installation
-from tests.harness.readme import blocks, pages
-from tests.harness.terminal import open_shell
+from tests.harness.documents.readme import blocks, pages
+from tests.harness.documents.terminal import open_shell
+from tests.harness.service.daemon import installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.harness.daemon import Daemon
-    from tests.harness.readme import Block
-    from tests.harness.terminal import Reply, Shell
+    from tests.harness.documents.readme import Block
+    from tests.harness.documents.terminal import Reply, Shell
+    from tests.harness.service.daemon import Daemon
 
 pytestmark = pytest.mark.timeout(900)
 

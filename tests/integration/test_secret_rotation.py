@@ -9,12 +9,12 @@ from boxd.boxes.commands.exec import ExecRequest, running
 from boxd.boxes.state.requests import BoxAccess
 from boxd.model.delegated import Task
 from boxd.secret import Secret
-from tests.harness.http import ALICE
-from tests.harness.mcp import talk
+from tests.harness.http.mcp import talk
+from tests.harness.http.web import ALICE
 
 if TYPE_CHECKING:
     from boxd.model.secret import Tier
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 COMMAND = 'echo "[$TOKEN]"'
 

@@ -9,8 +9,8 @@ import psutil
 
 from boxd.mcp.sessions import watch
 from boxd.mcp.sessions.session import MAX_CALLS
-from tests.harness.http import ALICE, BOB
-from tests.harness.mcp import Talk, talk
+from tests.harness.http.mcp import Talk, talk
+from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from boxd.model.canvas import Canvas
     from boxd.principal import Principal
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 
 def _exec(command: str, **meta: object) -> dict[str, Any]:

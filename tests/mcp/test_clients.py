@@ -19,15 +19,15 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from boxd.mcp.tools.registry import TOOLS
-from tests.harness.mcp import MODERN
+from tests.harness.http.mcp import MODERN
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from tests.harness.frontdoor import Entrance
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
+    from tests.harness.ssh.frontdoor import Entrance
 
 pytestmark = pytest.mark.timeout(300)
 

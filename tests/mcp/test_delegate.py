@@ -7,14 +7,14 @@ import json
 from typing import TYPE_CHECKING
 
 from boxd.secret import Secret
-from tests.harness.http import ALICE
-from tests.harness.mcp import talk
+from tests.harness.http.mcp import talk
+from tests.harness.http.web import ALICE
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 TOKEN = "canary-agent-token-0123456789"
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.harness.http import ALICE
-from tests.harness.mcp import INITIALIZE
-from tests.harness.openssh import kill
+from tests.harness.http.mcp import INITIALIZE
+from tests.harness.http.web import ALICE
+from tests.harness.ssh.openssh import kill
 from tests.mcp.test_http import ACCEPT
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.harness.frontdoor import Entrance
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
+    from tests.harness.ssh.frontdoor import Entrance
     from tests.plugins.figures import Figures
 
     Message = dict[str, Any]

@@ -6,11 +6,11 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.harness.mcp import talk
+from tests.harness.http.mcp import talk
 
 if TYPE_CHECKING:
-    from tests.harness.http import Web
-    from tests.harness.mcp import Talk
+    from tests.harness.http.mcp import Talk
+    from tests.harness.http.web import Web
 
 SURFACES = "svc://surfaces"
 PLAN = "svc://surfaces/plan"

@@ -9,13 +9,13 @@ from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
-from tests.harness.http import ALICE
-from tests.harness.mcp import talk
+from tests.harness.http.mcp import talk
+from tests.harness.http.web import ALICE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 NAMES = sorted([b"caf\xe9", b"\xff\xfe", b"\xed\xa0\x80", b"a\xf0\x9f", b"100%E9", "é".encode()])
 """A surrogate in UTF-8 and a character that is cut off are not UTF-8 either."""

@@ -11,15 +11,15 @@ import pytest
 import pytest_asyncio
 
 from boxd.config import Address, Config
-from tests.harness.http import serve_web
-from tests.harness.mcp import INITIALIZE
-from tests.harness.rawhttp import Request, ask
+from tests.harness.http.mcp import INITIALIZE
+from tests.harness.http.rawhttp import Request, ask
+from tests.harness.http.web import serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.harness.http import Web
-    from tests.harness.rawhttp import Answer
+    from tests.harness.http.rawhttp import Answer
+    from tests.harness.http.web import Web
 
 NAME = "api.example.com"
 REFUSED = 421

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from boxd.mcp.transports import http as transport
-from tests.harness.http import ALICE, BOB
-from tests.harness.mcp import INITIALIZE, LEGACY, MODERN, envelope
+from tests.harness.http.mcp import INITIALIZE, LEGACY, MODERN, envelope
+from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}

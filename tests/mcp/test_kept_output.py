@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.limits.budgets import output as output_budget
-from tests.harness.allowances import small_allowances
-from tests.harness.http import BOB
-from tests.harness.mcp import Talk, talk
+from tests.harness.agents.allowances import small_allowances
+from tests.harness.http.mcp import Talk, talk
+from tests.harness.http.web import BOB
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 SAID = 300_000
 SIZE = 1_000_000

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.rawhttp import Request, ask
+from tests.harness.http.rawhttp import Request, ask
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 
 @pytest.mark.timeout(60)

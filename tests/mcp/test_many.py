@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from boxd.mcp.messages import outbox
-from tests.harness.mcp import INITIALIZE, Talk, talk
+from tests.harness.http.mcp import INITIALIZE, Talk, talk
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.client import ClientConnection
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 SESSIONS = 100
 

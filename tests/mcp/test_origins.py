@@ -12,17 +12,17 @@ import pytest
 import pytest_asyncio
 
 from boxd.config import Address, Config
-from tests.harness.http import serve_web
-from tests.harness.mcp import INITIALIZE, MODERN, envelope
-from tests.harness.rawhttp import Request, ask
+from tests.harness.http.mcp import INITIALIZE, MODERN, envelope
+from tests.harness.http.rawhttp import Request, ask
+from tests.harness.http.web import serve_web
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     import httpx
 
-    from tests.harness.http import Web
-    from tests.harness.rawhttp import Answer
+    from tests.harness.http.rawhttp import Answer
+    from tests.harness.http.web import Web
 
 LISTED = "https://app.example.com"
 OTHERS = ("https://evil.example", "http://app.example.com", f"{LISTED}.evil.example", "null")

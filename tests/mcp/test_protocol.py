@@ -13,11 +13,11 @@ from websockets.typing import Origin, Subprotocol
 
 from boxd.boxes.presence import expiry
 from boxd.clock import SystemClock
-from tests.harness.http import ALICE, BOB
-from tests.harness.mcp import INITIALIZE, LEGACY, MODERN, envelope, talk
+from tests.harness.http.mcp import INITIALIZE, LEGACY, MODERN, envelope, talk
+from tests.harness.http.web import ALICE, BOB
 
 if TYPE_CHECKING:
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-03-26", "2025-06-18", LEGACY])

@@ -10,11 +10,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from boxd.boxes.limits.budgets import results as budget
-from tests.harness.mcp import envelope, talk
+from tests.harness.http.mcp import envelope, talk
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 SIZE = 400_000
 CONTENT = 'line\n"\\ é \U0001f600' * (SIZE // 16)

@@ -11,7 +11,7 @@ import pytest
 
 from boxd.mcp.messages import parked
 from boxd.mcp.sessions import http_session
-from tests.harness.mcp import INITIALIZE, LEGACY
+from tests.harness.http.mcp import INITIALIZE, LEGACY
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 

@@ -15,14 +15,14 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.harness.fault_proxy import FaultProxy
-from tests.harness.http import ALICE
+from tests.harness.http.web import ALICE
+from tests.harness.servers.fault_proxy import FaultProxy
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
     Play = Callable[["Scene"], Coroutine[None, None, dict[str, Any]]]
 

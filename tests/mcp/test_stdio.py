@@ -7,14 +7,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from boxd.mcp.transports import stdio
-from tests.harness.mcp import INITIALIZE, envelope
-from tests.harness.openssh import kill
+from tests.harness.http.mcp import INITIALIZE, envelope
+from tests.harness.ssh.openssh import kill
 from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 

@@ -11,14 +11,14 @@ import pytest
 from boxd.mcp.tools import drive
 from boxd.mcp.tools.registry import TOOLS
 from boxd.workspaces.drive import PIECE, Condition, Drive, Written
-from tests.harness.http import ALICE
-from tests.harness.mcp import talk
+from tests.harness.http.mcp import talk
+from tests.harness.http.web import ALICE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
     Body = Callable[[], Awaitable[bytes | None]]
 

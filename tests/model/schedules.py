@@ -12,7 +12,7 @@ from asyncio import events
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from tests.harness.virtual_loop import T, VirtualLoop
+from tests.harness.simulation.virtual_loop import T, VirtualLoop
 
 if TYPE_CHECKING:
     import random

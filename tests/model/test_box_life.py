@@ -46,8 +46,8 @@ from boxd.errors import BoxdError
 from boxd.model.box import TRANSITIONS, Box, BoxState
 from boxd.names.spec import parse_spec
 from tests.doubles.control_store import MemoryStore
-from tests.harness.mortal import Died
-from tests.harness.world import ALICE, World
+from tests.harness.service.mortal import Died
+from tests.harness.simulation.world import ALICE, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

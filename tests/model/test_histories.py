@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
 
-from tests.harness.histories import (
+from tests.harness.simulation.histories import (
     MOVES,
     Call,
     Log,
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tests.harness.drive import MountProcess
-    from tests.harness.histories import Model
-    from tests.harness.httpdrive import HttpDrive
+    from tests.harness.http.httpdrive import HttpDrive
+    from tests.harness.mounts.drive import MountProcess
+    from tests.harness.simulation.histories import Model
     from tests.plugins.figures import Figures
 
 CALLS = 8

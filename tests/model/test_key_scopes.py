@@ -29,15 +29,15 @@ from hypothesis.stateful import (
 )
 
 from boxd.boxes.timing import timers
-from tests.harness.agent import local_agent
-from tests.harness.house import empty_house, ssh_keys
-from tests.harness.portserver import listening
-from tests.harness.rawhttp import Request
+from tests.harness.agents.agent import local_agent
+from tests.harness.authorisation.house import empty_house, ssh_keys
+from tests.harness.http.portserver import listening
+from tests.harness.http.rawhttp import Request
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tests.harness.rawhttp import Answer
+    from tests.harness.http.rawhttp import Answer
 
 pytestmark = pytest.mark.promise("S1")
 

@@ -16,9 +16,9 @@ import pytest
 
 from tests.doubles.block_store import MemoryBlocks
 from tests.doubles.meta_volume import MemoryVolume
-from tests.harness.crashing import Died
-from tests.harness.simulation import Client, Weather
-from tests.harness.virtual_loop import VirtualLoop
+from tests.harness.simulation.crashing import Died
+from tests.harness.simulation.sessions import Client, Weather
+from tests.harness.simulation.virtual_loop import VirtualLoop
 from tests.model.simulated_files import HUGE, ME, SIZES, Cells, Log, Names, Open
 from wrkfs.errors import WrkfsError
 from wrkfs.types import ROOT_INO

@@ -14,8 +14,8 @@ from tests.model.views import Play, Step, plays
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.harness.drive import MountProcess
-    from tests.harness.httpdrive import HttpDrive
+    from tests.harness.http.httpdrive import HttpDrive
+    from tests.harness.mounts.drive import MountProcess
     from tests.plugins.figures import Figures
 
 BATCH = 10

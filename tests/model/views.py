@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.harness.httpdrive import HttpDrive
+    from tests.harness.http.httpdrive import HttpDrive
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import MountProcess, fresh_volume
-from tests.harness.fsck import fsck_clean
+from tests.harness.mounts.drive import MountProcess, fresh_volume
+from tests.harness.volumes.fsck import fsck_clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
-from tests.harness.openssh import HOST
+from tests.harness.ssh.openssh import HOST
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 
 async def connect(

@@ -17,18 +17,18 @@ from boxd.http.proxy import preview
 from boxd.ssh.admin.console import CONSOLE
 from boxd.ssh.cli.registry import CLI
 from boxd.ssh.connection import router
-from tests.harness.cells import begin, credential, hidden
-from tests.harness.house import Estate, changes, estate
-from tests.harness.matrix import COLUMNS, COOKIES, SSH_COLUMNS, TRANSPORTS, Cell, load
-from tests.harness.rawhttp import Request
+from tests.harness.authorisation.cells import begin, credential, hidden
+from tests.harness.authorisation.house import Estate, changes, estate
+from tests.harness.authorisation.matrix import COLUMNS, COOKIES, SSH_COLUMNS, TRANSPORTS, Cell, load
+from tests.harness.http.rawhttp import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from boxd.http.routes.table import Route
-    from tests.harness.house import Furnished
-    from tests.harness.matrix import Row, Transport
-    from tests.harness.rawhttp import Answer
+    from tests.harness.authorisation.house import Furnished
+    from tests.harness.authorisation.matrix import Row, Transport
+    from tests.harness.http.rawhttp import Answer
 
 pytestmark = pytest.mark.promise("S1")
 

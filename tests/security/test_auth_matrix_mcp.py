@@ -10,14 +10,14 @@ from websockets.asyncio.client import connect
 
 from boxd.mcp.resources import STATIC_RESOURCES, TEMPLATES
 from boxd.mcp.tools.registry import TOOLS
-from tests.harness.cells import begin, credential, hidden
-from tests.harness.house import Estate, changes, estate
-from tests.harness.matrix import COLUMNS, MCP_COLUMNS, Cell, load
-from tests.harness.mcp import Talk
+from tests.harness.authorisation.cells import begin, credential, hidden
+from tests.harness.authorisation.house import Estate, changes, estate
+from tests.harness.authorisation.matrix import COLUMNS, MCP_COLUMNS, Cell, load
+from tests.harness.http.mcp import Talk
 
 if TYPE_CHECKING:
-    from tests.harness.house import Furnished
-    from tests.harness.matrix import Row
+    from tests.harness.authorisation.house import Furnished
+    from tests.harness.authorisation.matrix import Row
 
 pytestmark = pytest.mark.promise("S1")
 

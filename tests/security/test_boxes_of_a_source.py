@@ -10,7 +10,7 @@ from boxd.boxes.limits import quota, source_addresses
 if TYPE_CHECKING:
     import pytest
 
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 
 async def test_one_address_has_so_many_running_boxes_with_any_keys(

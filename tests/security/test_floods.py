@@ -23,7 +23,7 @@ from asyncssh.constants import (
 from asyncssh.packet import Boolean, String, UInt32
 
 from boxd.ssh.connection import message_limits
-from tests.harness.openssh import run, running
+from tests.harness.ssh.openssh import run, running
 from tests.harness.wait import DEADLINE, until
 from tests.security.clients import connect, unproved
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 MANY = 50_000
 AT_ONCE = 100

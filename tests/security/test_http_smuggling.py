@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.http import ALICE
-from tests.harness.malformed import LENIENT, LINES, REFUSED
+from tests.harness.http.malformed import LENIENT, LINES, REFUSED
+from tests.harness.http.web import ALICE
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.harness.http import Web
+    from tests.harness.http.web import Web
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 _REQUEST_LINE = re.compile(rb"[!-~]+ /[!-~]* HTTP/1\.1")

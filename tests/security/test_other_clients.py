@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.harness.openssh import HOST, run
+from tests.harness.ssh.openssh import HOST, run
 
 if TYPE_CHECKING:
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 
 async def test_dropbear_gets_output_and_exit_status(front_door: Entrance) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
     from asyncssh.packet import SSHPacket
 
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 PK_OK = 60
 """The answer to an offer of a key: its signature would do."""

@@ -13,15 +13,15 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from boxd.operations import proxies
-from tests.harness.http import ALICE, BOB
-from tests.harness.portserver import PortServer, listening, saying
+from tests.harness.http.portserver import PortServer, listening, saying
+from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.harness.http import Web
-    from tests.harness.portserver import Visit
+    from tests.harness.http.portserver import Visit
+    from tests.harness.http.web import Web
 
 INVALID = {"error": "invalid API key"}
 

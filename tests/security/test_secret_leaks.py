@@ -6,7 +6,7 @@ PostgreSQL shows, and the answers to requests that fail. Each search also looks 
 to be there, so that a search that sees nothing fails.
 
 Not covered here: core files (boxes and servers have none), the memory of living processes
-(`tests/ssh/test_jump_secrecy.py`, `tests/integration/boxd/test_delegate_box.py`).
+(`tests/ssh/access/test_jump_secrecy.py`, `tests/integration/boxd/service/test_delegate_box.py`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import pytest
 
 from boxd.embedded.postgres_cluster import Cluster
 from boxd.embedded.postgres_settings import DATABASE
-from tests.harness.drive import until
-from tests.integration.boxd.test_ports import START
-from tests.integration.boxd.test_service import User
+from tests.harness.mounts.drive import until
+from tests.integration.boxd.service.test_ports import START
+from tests.integration.boxd.service.test_service import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.promise("S2")]
 OWNER_SECRET = "canary-owner-secret-5f21c0"

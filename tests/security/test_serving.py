@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.ssh.connection.limits import MAX_CONNECTIONS, PENDING_KNOWN, PENDING_UNKNOWN
-from tests.harness.openssh import HOST, Client
+from tests.harness.ssh.openssh import HOST, Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
 
 PROGRAM = """
 import asyncio, os, signal, sys

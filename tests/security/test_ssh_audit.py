@@ -17,11 +17,11 @@ from boxd.config import Address
 from boxd.ssh.connection import listener
 from boxd.ssh.connection.listener import SshListener
 from boxd.ssh.connection.listener_state import ListenerSettings
-from tests.harness.openssh import HOST, Done, run
+from tests.harness.ssh.openssh import HOST, Done, run
 from tests.harness.wait import DEADLINE
 
 if TYPE_CHECKING:
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 POLICY = Path(__file__).with_name("ssh_audit_policy.txt")
 STRICT = b"kex-strict-c-v00@openssh.com"

@@ -12,13 +12,13 @@ import pytest
 from boxd.config import Address
 from boxd.ssh.connection import limits, listener
 from boxd.ssh.connection.listener_state import ListenerSettings
-from tests.harness.openssh import HOST, Client, running
+from tests.harness.ssh.openssh import HOST, Client, running
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.frontdoor import Entrance
+    from tests.harness.ssh.frontdoor import Entrance
 
 IDLE = 120
 

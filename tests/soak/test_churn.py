@@ -14,14 +14,14 @@ import pytest
 
 from boxd.backends.host.names import HostNames
 from boxd.config import Config
-from tests.harness.drive import until
-from tests.harness.footprint import ROOM, Footprint
-from tests.integration.boxd.test_service import User
+from tests.harness.mounts.drive import until
+from tests.harness.service.footprint import ROOM, Footprint
+from tests.integration.boxd.service.test_service import User
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
     from tests.plugins.figures import Figures
 
 BATCH = 4

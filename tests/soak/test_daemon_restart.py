@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import until
-from tests.integration.boxd.test_service import User
-from tests.integration.boxd.test_sleep import COUNTER, counter
+from tests.harness.mounts.drive import until
+from tests.integration.boxd.service.test_service import User
+from tests.integration.boxd.suspension.test_sleep import COUNTER, counter
 
 if TYPE_CHECKING:
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
     from tests.plugins.figures import Figures
 
 AWAKE = ("one", "two")

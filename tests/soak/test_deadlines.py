@@ -21,13 +21,13 @@ from boxd.boxes.state.requests import BoxRequest
 from boxd.boxes.timing import timers
 from boxd.names.duration import format_duration
 from boxd.names.spec import parse_spec
-from tests.harness.drive import until
-from tests.harness.world import ALICE, World
-from tests.integration.boxd.test_service import User
+from tests.harness.mounts.drive import until
+from tests.harness.simulation.world import ALICE, World
+from tests.integration.boxd.service.test_service import User
 
 if TYPE_CHECKING:
     from boxd.boxes.limits.quota import Tier
-    from tests.harness.mortal_daemon import Mortal
+    from tests.harness.service.mortal_daemon import Mortal
     from tests.plugins.figures import Figures
 
 pytestmark = [pytest.mark.figure("DEADLINES"), pytest.mark.promise("L1")]

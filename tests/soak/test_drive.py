@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.harness.fsck import fsck_clean
-from tests.harness.leaks import ENDED, listed, missing_objects, rows, stray_objects
 from tests.harness.loop import run
+from tests.harness.volumes.fsck import fsck_clean
+from tests.harness.volumes.leaks import ENDED, listed, missing_objects, rows, stray_objects
 from tests.soak.workers import Worker, serve
 from wrkfs.atime import DUE_MAX, SENT_MAX
 from wrkfs.attribute_cache import COMMITTED_MAX
@@ -26,7 +26,7 @@ from wrkfs.upkeep import gc, trash
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.harness.drive import MountProcess
+    from tests.harness.mounts.drive import MountProcess
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 

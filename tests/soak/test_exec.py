@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.boxd.test_service import User
-from tests.integration.test_api_exec import Ran, header, read_stream
+from tests.integration.boxd.service.test_service import User
+from tests.integration.http.commands.test_api_exec import Ran, header, read_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
     from tests.plugins.figures import Figures
 
 KEPT = Path(".build/exec")

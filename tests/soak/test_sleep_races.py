@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import until
-from tests.integration.boxd.test_service import User
-from tests.integration.boxd.test_sleep import COUNTER, LOOK, counter
+from tests.harness.mounts.drive import until
+from tests.integration.boxd.service.test_service import User
+from tests.integration.boxd.suspension.test_sleep import COUNTER, LOOK, counter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.daemon import Daemon
+    from tests.harness.service.daemon import Daemon
     from tests.plugins.figures import Figures
 
 pytestmark = [pytest.mark.figure("SLEEP"), pytest.mark.timeout(600)]

@@ -10,7 +10,7 @@ import pytest
 
 from boxd.config import Config
 from tests.harness import pytester
-from tests.harness.drive import until
+from tests.harness.mounts.drive import until
 from tests.plugins.run_objects import REPOSITORY, Others, state_dir
 
 LIMIT_S = 50.0

@@ -22,7 +22,7 @@ import asyncpg
 import obstore
 from obstore.store import S3Store
 
-from tests.harness.picture import picture
+from tests.harness.volumes.picture import picture
 from wrkfs.config import StoreConfig, VolumeConfig
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO, Caller, Ino, SetAttr, XattrFlags

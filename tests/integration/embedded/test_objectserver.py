@@ -29,7 +29,7 @@ from objectserver.config import ServerConfig
 from objectserver.files import ObjectFiles, Spool
 from objectserver.keys import Credential, KeyTable
 from objectserver.secret import Secret
-from tests.harness.s3raw import send
+from tests.harness.servers.s3raw import send
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig
 

@@ -19,7 +19,7 @@ from objectserver.config import ServerConfig
 from objectserver.files import ObjectFiles
 from objectserver.keys import Credential, KeyTable
 from objectserver.secret import Secret
-from tests.harness.s3raw import Answer, exchange, read_answer, send, signed_headers
+from tests.harness.servers.s3raw import Answer, exchange, read_answer, send, signed_headers
 from tests.harness.wait import until
 from wrkfs.config import StoreConfig
 

@@ -16,7 +16,7 @@ from boxd.workspaces.mounts import Mounts
 from boxd.workspaces.pool import DrivePool
 from boxd.workspaces.workspace_drives import WorkspaceDrives
 from tests.doubles.backend import FakeBackend
-from tests.harness.leaks import listed
+from tests.harness.volumes.leaks import listed
 from tests.integration.workspaces.test_volumes import World, world
 from wrkfs.data.s3 import CLEAR_BATCH, S3Blocks
 from wrkfs.types import ROOT_INO, Caller
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from boxd.workspaces.volumes import Volumes
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
     from wrkfs.config import StoreConfig
     from wrkfs.fs import Filesystem
 

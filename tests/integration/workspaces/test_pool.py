@@ -13,8 +13,8 @@ import pytest
 
 from boxd.errors import QuotaExceeded, Unavailable
 from boxd.workspaces.pool import IDLE, LIMITS, MAX_OPEN, MAX_OWNER, SHARE, DrivePool, most_open
-from tests.harness.leaks import listed
-from tests.harness.world import TurnedClock
+from tests.harness.simulation.world import TurnedClock
+from tests.harness.volumes.leaks import listed
 from wrkfs.types import ROOT_INO, Caller
 from wrkfs.upkeep import background
 

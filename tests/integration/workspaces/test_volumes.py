@@ -20,7 +20,7 @@ from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.provision import Provisioner
 from boxd.workspaces.seal import Sealer
 from boxd.workspaces.volumes import Volumes
-from tests.harness.leaks import listed
+from tests.harness.volumes.leaks import listed
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import QuotaExceeded
 from wrkfs.fs import Filesystem
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from boxd.model.volume import Volume
     from boxd.secret import Secret
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
     from tests.plugins.strict_logs import AssertLogs
     from wrkfs.config import VolumeConfig
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.harness.drive import fresh_volume
+from tests.harness.mounts.drive import fresh_volume
 from wrkfs.errors import InvalidArgument, NotEmpty, WrkfsError
 from wrkfs.fs import Filesystem
 from wrkfs.meta.postgres.snapshot import Snapshot
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
     from wrkfs.config import VolumeConfig
     from wrkfs.types import Attr, Ino
 

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from tests.doubles.block_store import MemoryBlocks
-from tests.harness.metastore import Leased
+from tests.harness.volumes.metastore import Leased
 from tests.harness.wait import DEADLINE
 from wrkfs.errors import Unavailable
 from wrkfs.fs import Filesystem

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.extents import Objects
+from tests.harness.volumes.extents import Objects
 from wrkfs import errors
 from wrkfs.meta.postgres.statements import STATEMENTS
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SliceId, Stretch
 
 if TYPE_CHECKING:
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Ino
 

@@ -15,7 +15,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SetAttr, SliceId
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Attr, Dentry, Ino
 

@@ -20,7 +20,7 @@ from wrkfs.types import ROOT_INO, Caller
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Ino
 

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from tests.doubles.block_store import MemoryBlocks
-from tests.harness.extents import Objects
+from tests.harness.servers.wire import Wire
+from tests.harness.volumes.extents import Objects
 from tests.harness.wait import until
-from tests.harness.wire import Wire
 from wrkfs import errors
 from wrkfs.fs import Filesystem
 from wrkfs.meta.postgres.links import Links
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.harness.metastore import InPostgres
-    from tests.harness.wire import Moment
+    from tests.harness.servers.wire import Moment
+    from tests.harness.volumes.metastore import InPostgres
 
 ME = Caller(0, 0)
 MARK = b"needle-in-the-wire"

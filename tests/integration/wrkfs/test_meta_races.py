@@ -11,7 +11,7 @@ from wrkfs import errors
 from wrkfs.types import ROOT_INO, Caller, Moved, RenameFlags
 
 if TYPE_CHECKING:
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.postgres.store import PostgresMeta
 
 ME = Caller(0, 0)

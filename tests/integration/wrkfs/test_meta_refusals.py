@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
 
 INO = 1_000_000
 DONE, EXISTS, QUOTA, RECALLED = 0, 17, 122, -2

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import asyncpg
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.postgres.links import Rows
     from wrkfs.types import Ino
 

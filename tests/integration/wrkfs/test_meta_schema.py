@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 import wrkfs.meta
-from tests.harness.extents import Objects
+from tests.harness.volumes.extents import Objects
 from wrkfs import errors
 from wrkfs.meta.sql.migrate import (
     MigrationError,
@@ -22,7 +22,7 @@ from wrkfs.meta.sql.migrate import (
 from wrkfs.types import ROOT_INO, Caller, Commit, Ino, RenameFlags, SetAttr
 
 if TYPE_CHECKING:
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
 
 ME = Caller(0, 0)
 

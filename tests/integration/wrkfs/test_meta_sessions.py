@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.extents import Objects
 from tests.harness.logs import provoked
-from tests.harness.metastore import let_go
+from tests.harness.volumes.extents import Objects
+from tests.harness.volumes.metastore import let_go
 from wrkfs import errors
 from wrkfs.meta.postgres import sessions
 from wrkfs.types import ROOT_INO, Caller, Commit, SessionId
@@ -18,7 +18,7 @@ from wrkfs.types import ROOT_INO, Caller, Commit, SessionId
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.meta.postgres.store import PostgresMeta
 
 ME = Caller(0, 0)

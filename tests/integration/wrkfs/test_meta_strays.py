@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 
 from tests.harness.logs import provoked
-from tests.harness.metastore import let_go
+from tests.harness.servers.wire import Wire
+from tests.harness.volumes.metastore import let_go
 from tests.harness.wait import DEADLINE
-from tests.harness.wire import Wire
 from wrkfs import errors
 from wrkfs.meta.postgres.store import PostgresMeta
 from wrkfs.types import ROOT_INO, Caller, Commit, Extent, SliceId
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from tests.harness.metastore import InPostgres
+    from tests.harness.volumes.metastore import InPostgres
     from wrkfs.types import Ino
 
 ME = Caller(0, 0)

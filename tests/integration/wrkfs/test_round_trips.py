@@ -11,9 +11,18 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.harness.drive import fresh_volume
-from tests.harness.fsck import fsck_clean
-from tests.harness.trees import LINKS, TREES, Link, Node, assert_same, check_trash, make, state
+from tests.harness.mounts.drive import fresh_volume
+from tests.harness.volumes.fsck import fsck_clean
+from tests.harness.volumes.trees import (
+    LINKS,
+    TREES,
+    Link,
+    Node,
+    assert_same,
+    check_trash,
+    make,
+    state,
+)
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO
 from wrkfs.upkeep import dump, load
@@ -21,7 +30,7 @@ from wrkfs.upkeep import dump, load
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
     from wrkfs.config import VolumeConfig
 
 BLOCK = 512

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import MountProcess, fresh_volume
-from tests.harness.fsck import fsck_clean
+from tests.harness.mounts.drive import MountProcess, fresh_volume
+from tests.harness.volumes.fsck import fsck_clean
 from tests.mount.posix.tree import Tree
 from tests.mount.posix.twins import Twins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
 
 
 @pytest.fixture(scope="session")

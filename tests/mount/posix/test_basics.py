@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.drive import until
+from tests.harness.mounts.drive import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.harness.drive import MountProcess
+    from tests.harness.mounts.drive import MountProcess
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.harness.drive import MountProcess
+    from tests.harness.mounts.drive import MountProcess
 
 FILES = 600
 FIRST = 420

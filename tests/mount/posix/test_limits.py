@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.harness.drive import until
 from tests.harness.loop import run
+from tests.harness.mounts.drive import until
 from tests.mount.posix.tree import Tree
 from tests.mount.posix.twins import open_flags
 from wrkfs.meta.postgres.store import PostgresMeta
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.harness.drive import MountProcess
+    from tests.harness.mounts.drive import MountProcess
     from tests.mount.posix.tree import Call
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig

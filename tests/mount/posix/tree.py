@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tests.harness.drive import until
+from tests.harness.mounts.drive import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.world import World
+from tests.harness.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

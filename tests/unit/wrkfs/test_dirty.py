@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.harness.virtual_loop import VirtualLoop
+from tests.harness.simulation.virtual_loop import VirtualLoop
 from wrkfs.dirty import ARRIVED_WAIT, PAGE, DirtyBudget, SplitWrite
 
 

@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.harness.trees import LINKS, TREES, Link, Node, check_trash
+from tests.harness.volumes.trees import LINKS, TREES, Link, Node, check_trash
 from tests.unit.wrkfs.drive import Drive
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.meta_store import MemoryMeta
 from tests.doubles.meta_volume import MemoryVolume
-from tests.harness.virtual_loop import VirtualLoop
+from tests.harness.simulation.virtual_loop import VirtualLoop
 from tests.unit.wrkfs.drive import Drive, create
 from wrkfs.data.retry import DEADLINE
 from wrkfs.errors import Unavailable

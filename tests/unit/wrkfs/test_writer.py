@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.doubles.meta_store import MemoryMeta
-from tests.harness.virtual_loop import VirtualLoop
+from tests.harness.simulation.virtual_loop import VirtualLoop
 from tests.harness.wait import until
 from tests.unit.wrkfs.drive import ME, Drive, content, create
 from wrkfs.dirty import FLUSH_WAIT, PAGE, REST_WAIT

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from box_guest.mount.watchdog import INTERVAL, Watchdog
-from tests.harness.virtual_loop import VirtualLoop
+from tests.harness.simulation.virtual_loop import VirtualLoop
 
 
 def never() -> None:

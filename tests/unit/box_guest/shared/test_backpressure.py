@@ -15,7 +15,7 @@ from asyncssh.packet import Boolean, String, UInt32
 from box_guest.shared import backpressure
 from box_guest.shared.backpressure import HIGH, Backpressure
 from box_guest.shared.packed import Packed
-from tests.harness.unread import GIANT, begin_keys_and_stop, read_again, read_nothing
+from tests.harness.ssh.unread import GIANT, begin_keys_and_stop, read_again, read_nothing
 from tests.harness.wait import until
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from boxd.backup.status import Status
 from boxd.backup.target import DirectoryTarget
 from boxd.clock import SystemClock
 from boxd.config import Config
-from tests.harness.world import TurnedClock
+from tests.harness.simulation.world import TurnedClock
 
 if TYPE_CHECKING:
     from boxd.backup.keyfile import Key

@@ -34,7 +34,7 @@ from boxd.workspaces.credentials import ExternalStore
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OURS, THEIRS = "a" * 32, "b" * 32

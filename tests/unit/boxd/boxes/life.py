@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from boxd.boxes.lifecycle.holds import AttachRequest
 from boxd.boxes.state.requests import BoxRequest
 from boxd.names.spec import parse_spec
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
 
 if TYPE_CHECKING:
     from boxd.model.box import Box
     from boxd.names.spec import BoxSpec
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 OWNER = ALICE.owner
 RELAY_KEY = "ssh-ed25519 CLIENT"

@@ -19,7 +19,7 @@ from tests.unit.boxd.boxes.life import rows, up
 if TYPE_CHECKING:
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 HELD = InitState(stopped="process 7 of the box holds it by ptrace", switches=5)

@@ -13,12 +13,12 @@ from boxd.boxes.lifecycle.holds import AttachRequest
 from boxd.boxes.state.requests import BoxAccess, BoxRequest
 from boxd.errors import Confidential, Conflict
 from boxd.model.box import BoxState
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
 from tests.unit.boxd.boxes.life import OWNER, RELAY_KEY, relayed, rows, spec, up
 
 if TYPE_CHECKING:
     from boxd.model.box import Box
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 WAY = "ssh -J jump@HOST root@web"

@@ -11,8 +11,8 @@ import pytest
 
 from boxd.boxes.state.locks import STANDSTILLS_PER_CPU
 from boxd.model.box import BoxState
+from tests.harness.simulation.world import World
 from tests.harness.wait import until
-from tests.harness.world import World
 from tests.unit.boxd.boxes.life import rows, up
 
 if TYPE_CHECKING:

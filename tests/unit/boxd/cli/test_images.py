@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.cli import main
-from tests.harness.tarballs import Tarball
+from tests.harness.boxes.tarballs import Tarball
 
 if TYPE_CHECKING:
     from pathlib import Path

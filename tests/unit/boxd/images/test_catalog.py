@@ -10,7 +10,7 @@ import pytest
 from boxd.errors import BadRequest, Conflict, Unavailable, UnknownImage
 from boxd.images.catalog import Catalog
 from boxd.model.catalog import Flavor, Image
-from tests.harness.tarballs import Tarball
+from tests.harness.boxes.tarballs import Tarball
 
 if TYPE_CHECKING:
     from pathlib import Path

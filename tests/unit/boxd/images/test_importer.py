@@ -18,7 +18,7 @@ import pytest
 from boxd.errors import BadRequest, Unavailable
 from boxd.images import build, importer
 from boxd.images.unpack import Bounds
-from tests.harness.tarballs import Tarball
+from tests.harness.boxes.tarballs import Tarball
 from tests.harness.wait import until
 
 if TYPE_CHECKING:

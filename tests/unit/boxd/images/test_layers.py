@@ -14,7 +14,7 @@ import pytest
 from boxd.errors import BadRequest
 from boxd.images import importer
 from boxd.images.unpack import Bounds
-from tests.harness.tarballs import Tarball
+from tests.harness.boxes.tarballs import Tarball
 
 if TYPE_CHECKING:
     from pathlib import Path

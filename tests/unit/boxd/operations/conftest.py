@@ -8,7 +8,7 @@ import pytest
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 
 from boxd.errors import BadRequest, Forbidden, NotFound
 from boxd.secret import Secret
-from tests.harness.world import ALICE, BOB
+from tests.harness.simulation.world import ALICE, BOB
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 CANARY = Secret("canary-agent-token")
 

@@ -20,12 +20,12 @@ from boxd.operations.asks import (
     MAX_WAIT_S,
 )
 from boxd.principal import Principal
-from tests.harness.turns import wait_turns
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.turns import wait_turns
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 KEY = Principal(ALICE.owner, None, "api_key", key_id="one")

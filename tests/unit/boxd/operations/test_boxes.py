@@ -14,11 +14,11 @@ from boxd.model.box import BoxState
 from boxd.model.profile import ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.principal import Principal
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 async def _renamed_id(world: World, ref: str, box_id: str) -> None:

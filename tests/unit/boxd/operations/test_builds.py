@@ -12,11 +12,11 @@ from boxd.model.box import BoxState
 from boxd.model.profile import ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.operations import profiles
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from boxd.model.profile import Profile
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 async def built(world: World, ref: str = "web") -> Profile:

@@ -13,12 +13,12 @@ from boxd.errors import BadName, BadRequest, Forbidden, NotFound, QuotaExceeded,
 from boxd.operations import canvases
 from boxd.operations.canvases import LONGEST_TTL, MAX_CANVASES, MAX_CONTENT, MAX_TITLE
 from boxd.principal import Principal
-from tests.harness.turns import wait_turns
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.turns import wait_turns
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 OTHER_SCOPE = Principal(ALICE.owner, "ws2", "api_key", "k2")
 

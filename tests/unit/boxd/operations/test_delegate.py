@@ -13,7 +13,7 @@ from boxd.errors import Confidential, Conflict, Unavailable
 from boxd.model.delegated import Task
 from boxd.operations import delegate
 from boxd.secret import Secret
-from tests.harness.world import ALICE, World
+from tests.harness.simulation.world import ALICE, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

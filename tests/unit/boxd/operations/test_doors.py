@@ -12,11 +12,11 @@ import pytest
 
 from boxd.boxes.state.requests import BoxAccess
 from boxd.model.progress import Progress
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
 
 if TYPE_CHECKING:
     from boxd.model.box import Box
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 SPECS = ("child", "child+", "child^90m", "child+10m", "ws1/child^2h+5m", "child+^9000h+1h")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import BadName, Forbidden, Unavailable
-from tests.harness.world import ALICE, SCOPED
+from tests.harness.simulation.world import ALICE, SCOPED
 
 if TYPE_CHECKING:
     from boxd.operations import Operations

@@ -19,8 +19,8 @@ from boxd.errors import (
     QuotaExceeded,
 )
 from boxd.principal import Principal
-from tests.harness.turns import wait_turns
-from tests.harness.world import ALICE, BOB, World
+from tests.harness.simulation.turns import wait_turns
+from tests.harness.simulation.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,11 +11,11 @@ from boxd.errors import BadName, BadRequest, Forbidden, NotFound, QuotaExceeded,
 from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.operations import profiles
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 HOUR = timedelta(hours=1)
 

@@ -14,7 +14,7 @@ from boxd.errors import Forbidden, InvalidKey, NotFound
 from boxd.operations import proxies
 from boxd.secret import Secret, digest
 from tests.doubles.control_store import MemoryStore
-from tests.harness.world import ALICE, BOB, World
+from tests.harness.simulation.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
     from boxd.model.box import Box

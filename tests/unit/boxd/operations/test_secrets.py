@@ -24,12 +24,12 @@ from boxd.operations.secrets import MAX_SEALED, MAX_SECRETS
 from boxd.principal import Principal
 from boxd.secret import Secret
 from tests.harness.logs import provoked
-from tests.harness.turns import wait_turns
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.turns import wait_turns
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 CANARY = "canary-c0ffee-secret"
 

@@ -26,9 +26,9 @@ from boxd.errors import (
 from boxd.model.box import BoxState
 from boxd.principal import Principal
 from boxd.secret import Secret, digest
-from tests.harness.turns import wait_turns
+from tests.harness.simulation.turns import wait_turns
+from tests.harness.simulation.world import ALICE, BOB, SCOPED, World
 from tests.harness.wait import until
-from tests.harness.world import ALICE, BOB, SCOPED, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,10 +9,10 @@ import pytest
 from boxd.errors import NotFound
 from boxd.model.stat import Stat
 from tests.doubles.backend import MEMORY_BYTES
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 MIB = 1024 * 1024
 

@@ -13,7 +13,7 @@ from boxd.boxes.state.feed import ASKS, FLEET
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidKey
 from boxd.principal import Principal
-from tests.harness.world import ALICE, BOB, SCOPED, World
+from tests.harness.simulation.world import ALICE, BOB, SCOPED, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator

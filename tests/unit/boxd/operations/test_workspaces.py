@@ -16,15 +16,15 @@ from boxd.model.profile import ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.model.usage import DriveUse
 from boxd.secret import Secret
-from tests.harness.turns import wait_turns
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.turns import wait_turns
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from boxd.operations import Operations
     from boxd.operations.shared.drives import Drives
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 class FakeDrives:

@@ -14,14 +14,14 @@ from boxd.errors import Forbidden, InvalidShare, NotFound, QuotaExceeded, Unavai
 from boxd.operations.shared.audits import MAX_LINE
 from boxd.principal import Principal
 from boxd.ssh.admin.console import CONSOLE, run_audited
-from tests.harness.console import ENDPOINT, Typed
+from tests.harness.ssh.console import ENDPOINT, Typed
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
     from boxd.model.account import Audit
     from boxd.operations import Operations
     from boxd.ssh.cli.command import Result
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 

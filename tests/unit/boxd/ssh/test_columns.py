@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.ssh.cli.registry import CLI
-from tests.harness.console import Typed, run
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
+from tests.harness.ssh.console import Typed, run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 FILE = tomllib.loads((Path(__file__).parents[3] / "ssh/columns.toml").read_text())
 COLUMNS: dict[str, list[str]] = FILE["cli"]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from boxd.ssh.cli.command import UsageError
 from boxd.ssh.cli.command_line import MAX_LINE, MAX_OPTIONS, split_words
-from tests.harness.console import run
+from tests.harness.ssh.console import run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 @given(st.text(alphabet="ab-é\x0b '\"\\\t\r\n", max_size=24))

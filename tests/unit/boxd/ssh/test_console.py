@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.ssh.cli.command import MAX_STDIN, Call, Command, Console, ExitStatus, Reply
-from tests.harness.console import Typed, run
+from tests.harness.ssh.console import Typed, run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 async def _size(call: Call) -> Reply:

@@ -12,11 +12,11 @@ from boxd.boxes.state.requests import BoxAccess
 from boxd.model.box import BoxState
 from boxd.model.profile import Profile, ProfileDefaults
 from boxd.principal import Principal
-from tests.harness.console import run
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
+from tests.harness.ssh.console import run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 RUNNING, SUSPENDING = BoxState.RUNNING, BoxState.SUSPENDING

@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Confidential
-from tests.harness.console import ENDPOINT, run
-from tests.harness.world import ALICE, World
+from tests.harness.simulation.world import ALICE, World
+from tests.harness.ssh.console import ENDPOINT, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.harness.console import run
+from tests.harness.ssh.console import run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 SET = "profiles set py --image debian --flavor large --lifetime 5m --deadline 2h --egress none"
 

@@ -8,10 +8,10 @@ import pytest
 
 from boxd.ssh.cli.command import MAX_STDIN, UsageError
 from boxd.ssh.cli.prompt import confirm, read_hidden_line
-from tests.harness.console import Typed, run
+from tests.harness.ssh.console import Typed, run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 @pytest.mark.parametrize(

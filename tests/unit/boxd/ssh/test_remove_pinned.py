@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.console import Typed, run
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
+from tests.harness.ssh.console import Typed, run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 FACT = "box web is pinned until 2026-01-02 05:04 UTC (nightly build)"
 

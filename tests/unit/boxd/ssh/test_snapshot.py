@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.principal import Principal
-from tests.harness.console import run
-from tests.harness.world import ALICE, BOB, SCOPED
+from tests.harness.simulation.world import ALICE, BOB, SCOPED
+from tests.harness.ssh.console import run
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 async def succeed(world: World, line: str, principal: Principal = ALICE) -> str:

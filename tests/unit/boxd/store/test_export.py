@@ -26,7 +26,7 @@ from boxd.model.volume import Volume
 from boxd.store.export import drop_service, importing, open_snapshot
 from boxd.store.migrate import migrations
 from boxd.store.postgres.store import PostgresStore
-from tests.harness.pg import fresh_database
+from tests.harness.servers.pg import fresh_database
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

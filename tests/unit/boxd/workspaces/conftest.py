@@ -11,7 +11,7 @@ from boxd.boxes.state.records import new_box
 from boxd.boxes.state.requests import BoxRequest
 from boxd.boxes.state.settings import Defaults, box_settings
 from boxd.names.spec import parse_spec
-from tests.harness.world import FakeCatalog
+from tests.harness.simulation.world import FakeCatalog
 
 if TYPE_CHECKING:
     from pathlib import Path

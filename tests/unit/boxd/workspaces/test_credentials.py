@@ -15,7 +15,7 @@ from boxd.workspaces.credentials import ExternalStore, RandomPrefixes, StoredCre
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.harness.objectserver import ObjectServer
+    from tests.harness.servers.objectserver import ObjectServer
 
 ADMIN = {"access_key": "admin-key", "secret_key": "admin-secret"}
 BASE: dict[str, object] = {

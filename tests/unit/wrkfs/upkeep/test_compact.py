@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.harness.metastore import let_go
+from tests.harness.volumes.metastore import let_go
 from tests.unit.wrkfs.drive import ME, content, create
 from wrkfs.errors import Corrupt, Fenced, Unavailable
 from wrkfs.layout import FRAGMENTED, KIB, MIB, FileLayout

@@ -1,4 +1,4 @@
-"""The rules of the fence as text; what they do is tested in tests/isolation/test_egress.py."""
+"""The rules of the fence as text. `tests/isolation/fence/test_egress.py` tests their effect."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from boxd.backends.network import resolver as resolvers
 from boxd.backends.network.egress import parse_egress
 from boxd.backends.network.resolver import Resolver
 from boxd.errors import Unavailable
-from tests.harness.nameserver import NameServer, serving
+from tests.harness.network.nameserver import NameServer, serving
 from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from boxd.boxes.timing.timers import RETRY
 from boxd.errors import Unavailable
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec
-from tests.harness.mortal import Died
-from tests.harness.world import ALICE, World
+from tests.harness.service.mortal import Died
+from tests.harness.simulation.world import ALICE, World
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,8 @@ from boxd.model.box import BoxState
 from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.progress import Progress
 from boxd.principal import Principal
+from tests.harness.simulation.world import CREATE_STEPS, Failure, World
 from tests.harness.wait import until
-from tests.harness.world import CREATE_STEPS, Failure, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:

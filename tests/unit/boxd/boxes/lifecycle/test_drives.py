@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import BadRequest, Conflict, NotFound
-from tests.harness.world import Failure, World
+from tests.harness.simulation.world import Failure, World
 from tests.unit.boxd.boxes.life import OWNER, rows, up
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from boxd.errors import (
 )
 from boxd.model.box import BoxState
 from boxd.model.progress import Progress
-from tests.harness.mortal import Died
-from tests.harness.world import Failure, World
+from tests.harness.service.mortal import Died
+from tests.harness.simulation.world import Failure, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from boxd.boxes.timing import timers
 from boxd.errors import Forbidden, InvalidKey, NotFound, UnknownImage
 from boxd.model.box import BoxState
 from boxd.model.progress import Progress
+from tests.harness.simulation.world import ALICE
 from tests.harness.wait import until
-from tests.harness.world import ALICE
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:
     from boxd.model.box import Box
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 

@@ -11,8 +11,8 @@ import pytest
 from boxd.boxes.lifecycle.pending_removals import BeingRemoved, PendingRemovals
 from boxd.errors import NotFound
 from boxd.model.box import BoxState
+from tests.harness.simulation.world import World
 from tests.harness.wait import until
-from tests.harness.world import World
 from tests.unit.boxd.boxes.life import rows, up
 
 if TYPE_CHECKING:

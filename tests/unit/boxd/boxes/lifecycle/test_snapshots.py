@@ -14,8 +14,8 @@ from boxd.boxes.state.requests import BoxRequest
 from boxd.errors import Conflict, NotFound, QuotaExceeded, Unsupported
 from boxd.model.box import BoxState
 from boxd.names.spec import parse_spec
-from tests.harness.mortal import Died
-from tests.harness.world import Failure, World
+from tests.harness.service.mortal import Died
+from tests.harness.simulation.world import Failure, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from boxd.errors import (
     Unsupported,
 )
 from boxd.model.box import BoxState
-from tests.harness.mortal import Died
+from tests.harness.service.mortal import Died
 from tests.harness.wait import until
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:
     from boxd.model.box import Box
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 SUSPEND_CALLS = ("tunnel.quiesce", "backend.freeze", "backend.save_memory", "backend.stop")

@@ -13,8 +13,8 @@ import pytest
 from boxd.boxes.lifecycle import assembly, templates
 from boxd.errors import QuotaExceeded
 from boxd.model.box import BoxState
-from tests.harness.mortal import Died
-from tests.harness.world import World
+from tests.harness.service.mortal import Died
+from tests.harness.simulation.world import World
 from tests.unit.boxd.boxes.life import relayed, rows, up
 
 if TYPE_CHECKING:

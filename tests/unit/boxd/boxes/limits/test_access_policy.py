@@ -9,7 +9,7 @@ import pytest
 from boxd.boxes.limits.access_policy import AccessPolicy
 from boxd.errors import Forbidden, Unavailable
 from tests.doubles.control_store import MemoryStore
-from tests.harness.world import ALICE, BOB, TurnedClock
+from tests.harness.simulation.world import ALICE, BOB, TurnedClock
 
 
 async def test_whom_it_knows() -> None:

@@ -13,7 +13,7 @@ from boxd.boxes.limits import quota, source_addresses
 from boxd.boxes.limits.source_addresses import SourceAddresses
 from boxd.errors import QuotaExceeded
 from boxd.principal import Principal
-from tests.harness.world import World
+from tests.harness.simulation.world import World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

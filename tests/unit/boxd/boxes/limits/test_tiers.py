@@ -12,7 +12,7 @@ from boxd.boxes.limits.quota import load_tiers
 from boxd.boxes.limits.tiers import Tiers
 from boxd.errors import BadRequest, QuotaExceeded
 from tests.doubles.control_store import MemoryStore
-from tests.harness.world import ALICE, BOB, World
+from tests.harness.simulation.world import ALICE, BOB, World
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

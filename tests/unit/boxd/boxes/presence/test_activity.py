@@ -17,7 +17,7 @@ from boxd.boxes.timing.timers import UPKEEP
 from boxd.errors import BadRequest, NotFound
 from boxd.model.box import BoxState
 from boxd.model.view import NextAct
-from tests.harness.world import ALICE, World
+from tests.harness.simulation.world import ALICE, World
 from tests.unit.boxd.boxes.life import OWNER, rows, spec, up
 
 if TYPE_CHECKING:

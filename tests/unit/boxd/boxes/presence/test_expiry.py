@@ -13,12 +13,12 @@ from boxd.boxes.presence import expiry
 from boxd.boxes.presence.expiry import Expiry, ending
 from boxd.boxes.state.requests import BoxRequest
 from boxd.errors import InvalidKey
+from tests.harness.simulation.world import TurnedClock
 from tests.harness.wait import until
-from tests.harness.world import TurnedClock
 from tests.unit.boxd.boxes.life import OWNER, spec
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 HOUR = timedelta(hours=1)
 TEXT = "it has expired"

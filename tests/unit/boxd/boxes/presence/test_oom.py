@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from boxd.backends.interface import Backend
     from boxd.model.box import Box
     from boxd.tunnel.channel import Tunnel
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
 

@@ -13,8 +13,8 @@ from boxd.backends.interface import BackendBox, BoxStats
 from boxd.boxes.presence import usage
 from boxd.boxes.presence.usage import UsageSampler
 from boxd.errors import NotFound, Unavailable
+from tests.harness.simulation.world import TurnedClock
 from tests.harness.wait import until
-from tests.harness.world import TurnedClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,7 +15,7 @@ from boxd.names.reference import parse_reference
 from tests.unit.boxd.boxes.life import OWNER, relayed, rows, spec, up
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 IDS = [f"{number:02x}" * 16 for number in (0x00, 0x0A, 0xA0, 0xA1, 0xFF)]

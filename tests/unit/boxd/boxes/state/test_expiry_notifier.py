@@ -13,14 +13,14 @@ from boxd.boxes.state.expiry_notifier import SLACK, ExpiryNotifier
 from boxd.boxes.state.feed import ASKS, SURFACES, Feed, surface
 from boxd.model.end import End
 from boxd.operations.asks import LIVES, MAX_WAIT_S
+from tests.harness.simulation.world import ALICE, SCOPED, TurnedClock
 from tests.harness.wait import until
-from tests.harness.world import ALICE, SCOPED, TurnedClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from boxd.boxes.state.feed import Change
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 HOUR = timedelta(hours=1)
 

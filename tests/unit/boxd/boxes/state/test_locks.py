@@ -8,7 +8,7 @@ from boxd.boxes.state.locks import Locks
 from tests.unit.boxd.boxes.life import OWNER, up
 
 if TYPE_CHECKING:
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 async def test_a_box_has_the_lock_of_its_name(world: World) -> None:

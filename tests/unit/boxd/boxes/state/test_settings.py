@@ -27,7 +27,7 @@ from boxd.model.catalog import Flavor
 from boxd.model.profile import Profile, ProfileDefaults
 from boxd.names.duration import MAX_DURATION
 from boxd.names.spec import BoxSpec
-from tests.harness.world import FakeCatalog
+from tests.harness.simulation.world import FakeCatalog
 from tests.unit.boxd.boxes.life import spec
 
 HOUR = timedelta(hours=1)

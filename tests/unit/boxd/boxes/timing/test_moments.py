@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from boxd.boxes.timing.moments import BootMoment, Now
 from boxd.clock import SystemClock
-from tests.harness.world import TurnedClock
+from tests.harness.simulation.world import TurnedClock
 
 HOUR = timedelta(hours=1)
 

@@ -17,8 +17,8 @@ from boxd.model.box import BoxState
 from boxd.model.view import NextAct
 from boxd.names.spec import parse_spec
 from tests.doubles.control_store import MemoryStore
+from tests.harness.simulation.world import ALICE, Failure, World
 from tests.harness.wait import until
-from tests.harness.world import ALICE, Failure, World
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

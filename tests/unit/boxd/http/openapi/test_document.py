@@ -17,13 +17,13 @@ from boxd.http.openapi.document import JSON_ROUTES, document, operations_of
 from boxd.mcp.messages import parked
 from boxd.mcp.sessions import http_session
 from boxd.model.usage import Usage
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from boxd.http.routes.mcp import McpService
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 DOCUMENT = document()
 OPERATIONS = [

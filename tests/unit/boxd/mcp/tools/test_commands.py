@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from boxd.boxes.limits.budgets.output import Allowance, Room
 from boxd.mcp.tools.commands import collect, result_of
 from boxd.mcp.tools.tool import Call
-from tests.harness.world import ALICE
+from tests.harness.simulation.world import ALICE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

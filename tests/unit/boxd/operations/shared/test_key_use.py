@@ -9,11 +9,11 @@ from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Unavailable
 from boxd.operations.shared.key_use import LastUses
 from boxd.principal import Principal
-from tests.harness.world import ALICE, BOB, TurnedClock
+from tests.harness.simulation.world import ALICE, BOB, TurnedClock
 
 if TYPE_CHECKING:
     from boxd.operations import Operations
-    from tests.harness.world import World
+    from tests.harness.simulation.world import World
 
 
 async def test_last_use_is_written_at_most_once_a_minute(world: World, ops: Operations) -> None:

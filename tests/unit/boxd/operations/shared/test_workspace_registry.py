@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.errors import Forbidden, QuotaExceeded, UnknownImage
-from tests.harness.world import ALICE, SCOPED, World
+from tests.harness.simulation.world import ALICE, SCOPED, World
 
 if TYPE_CHECKING:
     from pathlib import Path

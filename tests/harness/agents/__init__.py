@@ -1,0 +1,1 @@
+"""Guest agents as local processes, and replacements for them."""

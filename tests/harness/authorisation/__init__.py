@@ -1,0 +1,1 @@
+"""The authorisation matrix, and a service that checks it."""

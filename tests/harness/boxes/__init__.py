@@ -1,0 +1,1 @@
+"""Real boxes: backends, disks, images, suspension and programs in boxes."""

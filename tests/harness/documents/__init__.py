@@ -1,0 +1,1 @@
+"""Documentation as tests run and measure it, and a shell for it."""

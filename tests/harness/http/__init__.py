@@ -1,0 +1,1 @@
+"""The HTTP API, proxies, previews and MCP, with clients for each."""

@@ -1,0 +1,163 @@
+"""Raw clients of the MCP service: JSON-RPC by hand, over a WebSocket.
+
+What the protocol's own libraries would not send, or would hide, is seen here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from websockets.asyncio.client import connect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from websockets.asyncio.client import ClientConnection
+
+    from tests.harness.http.web import Web
+
+LEGACY = "2025-11-25"
+MODERN = "2026-07-28"
+_META = "io.modelcontextprotocol/"
+INITIALIZE = {
+    "protocolVersion": LEGACY,
+    "capabilities": {},
+    "clientInfo": {"name": "test", "version": "1"},
+}
+
+
+def envelope(**more: object) -> dict[str, Any]:
+    """The `_meta` of a request without a handshake."""
+    return {_META + "protocolVersion": MODERN, _META + "clientCapabilities": {}, **more}
+
+
+class Talk:
+    """One connection. What comes is sorted: answers by id, notifications in order."""
+
+    def __init__(self, socket: ClientConnection, *, modern: bool = False) -> None:
+        self.socket = socket
+        self.modern = modern
+        self.told: list[dict[str, Any]] = []
+        """Notifications that came."""
+        self._answers: dict[object, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+        self._news = asyncio.Event()
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for text in self.socket:
+            message = json.loads(text)
+            if "method" in message:
+                self.told.append(message)
+            else:
+                self.answer(message.get("id")).set_result(message)
+            self._news.set()
+
+    def answer(self, number: object) -> asyncio.Future[dict[str, Any]]:
+        """What answers, or will answer, a request."""
+        return self._answers.setdefault(number, asyncio.get_running_loop().create_future())
+
+    async def send(self, message: object) -> None:
+        """Anything, as text unless it is some already."""
+        await self.socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
+
+    async def begin(self, method: str, params: dict[str, Any] | None = None) -> int:
+        """Sends a request; its id."""
+        self._number += 1
+        given = dict(params or {})
+        if self.modern:
+            given["_meta"] = envelope() | given.get("_meta", {})
+        body = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": given}
+        await self.send(body)
+        return self._number
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A request and its whole answer."""
+        number = await self.begin(method, params)
+        async with asyncio.timeout(30):
+            return await self.answer(number)
+
+    async def result(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What a request that succeeds gives."""
+        answer = await self.ask(method, params)
+        assert "result" in answer, answer
+        found: dict[str, Any] = answer["result"]
+        return found
+
+    async def error(self, method: str, params: dict[str, Any] | None = None) -> tuple[int, str]:
+        """Code and text of a request that fails."""
+        answer = await self.ask(method, params)
+        assert "error" in answer, answer
+        return answer["error"]["code"], answer["error"]["message"]
+
+    async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
+        """A notification."""
+        body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+        await self.send(body if params is None else body | {"params": params})
+
+    async def open(self, version: str = LEGACY) -> dict[str, Any]:
+        """The handshake."""
+        found = await self.result("initialize", INITIALIZE | {"protocolVersion": version})
+        await self.notify("notifications/initialized")
+        return found
+
+    async def call(self, name: str, /, **arguments: object) -> dict[str, Any]:
+        """What a tool gives. The two forms of it are the same."""
+        found = await self.result("tools/call", {"name": name, "arguments": arguments})
+        assert not found.get("isError"), found
+        assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
+        shown: dict[str, Any] = found["structuredContent"]
+        return shown
+
+    async def refusal(self, name: str, /, **arguments: object) -> str:
+        """The text of a tool that fails."""
+        found = await self.result("tools/call", {"name": name, "arguments": arguments})
+        assert found["isError"] is True, found
+        text: str = found["content"][0]["text"]
+        return text
+
+    def updates(self) -> list[str]:
+        """The resources of which it was told that they changed."""
+        return [
+            one["params"]["uri"]
+            for one in self.told
+            if one["method"] == "notifications/resources/updated"
+        ]
+
+    async def until_told(self, wanted: Callable[[], object]) -> None:
+        """Waits for a notification that makes `wanted()` true."""
+        async with asyncio.timeout(30):
+            while not wanted():
+                self._news.clear()
+                await self._news.wait()
+
+    async def closed(self) -> tuple[int, str]:
+        """Waits for the end: close code and reason."""
+        async with asyncio.timeout(30):
+            await self.socket.wait_closed()
+        return self.socket.close_code or 0, self.socket.close_reason or ""
+
+    async def close(self) -> None:
+        """Ends it."""
+        await self.socket.close()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+
+@asynccontextmanager
+async def talk(
+    web: Web, key: str | None = None, *, modern: bool = False, opened: bool = True
+) -> AsyncIterator[Talk]:
+    """A connection; after its handshake, where there is one, unless it is not to be `opened`."""
+    headers = {"authorization": f"Bearer {key or web.key}"}
+    url = f"ws://{web.address}/v1/mcp"
+    async with connect(url, additional_headers=headers, max_size=None) as socket:
+        client = Talk(socket, modern=modern)
+        try:
+            if opened and not modern:
+                await client.open()
+            yield client
+        finally:
+            await client.close()

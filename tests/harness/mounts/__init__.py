@@ -1,0 +1,1 @@
+"""Mounts of drives, and workloads on them."""

@@ -1,0 +1,1 @@
+"""Hosts and servers beside the boxes, and probes that run in boxes."""

@@ -1,0 +1,1 @@
+"""PostgreSQL and the object server, proxies before them, and failures."""

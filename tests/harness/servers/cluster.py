@@ -1,0 +1,186 @@
+"""Fixture `cluster`: a PostgreSQL of the test's own that may be killed, with a volume in it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import tempfile
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from boxd.embedded.postgres import EmbeddedPostgres
+from boxd.embedded.process import processes_in
+from tests.harness.loop import run
+from tests.harness.mounts.drive import make_volume, until
+from wrkfs.config import StoreConfig, VolumeConfig
+from wrkfs.meta.sql.migrate import install_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Cluster:
+    """A private PostgreSQL server. Blocking: called from a thread where a loop runs."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.dsn = ""
+        """The superuser's."""
+        self.start()
+        run(_install(self.dsn))
+
+    def start(self) -> None:
+        """Starts it, after whatever end it had."""
+        self.dsn = run(self._start())
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its processes: the power fails."""
+        first = self.postmaster
+        for pid in processes_in(self._data, "postgres"):
+            _signal(pid, signal.SIGKILL)
+        self._wait_for_end(first)
+
+    def kill_postmaster(self) -> None:
+        """SIGKILL to the first process alone; the others notice it."""
+        self._end(signal.SIGKILL)
+
+    def stop_immediately(self) -> None:
+        """SIGQUIT: the next start recovers."""
+        self._end(signal.SIGQUIT)
+
+    def stop(self) -> None:
+        """Fast and clean."""
+        run(EmbeddedPostgres(self._directory).stop())
+
+    def kill_a_backend(self, user: str) -> None:
+        """SIGKILL to one connection of a role; the server restarts all its processes itself."""
+        rows = self.rows("SELECT pid FROM pg_stat_activity WHERE usename = $1 LIMIT 1", user)
+        first = self._started()
+        pid = rows[0][0]
+        assert isinstance(pid, int)
+        _signal(pid, signal.SIGKILL)
+        until(lambda: self._started() not in (None, first))
+
+    def rows(self, query: str, *args: object, schema: str = "public") -> list[tuple[object, ...]]:
+        """What a query answers to the superuser."""
+        return run(_rows(self.dsn, query, args, schema))
+
+    def hold_back(self) -> None:
+        """Asynchronous commits stay in memory until a durable one follows: `kill` loses them."""
+        # What autovacuum does is durable.
+        self.rows("ALTER SYSTEM SET autovacuum = off")
+        self.rows("SELECT pg_reload_conf()")
+        until(lambda: not self._activity("autovacuum launcher", "autovacuum worker"))
+        until(self._stop_writer)
+
+    @property
+    def postmaster(self) -> int:
+        """Pid of the first process."""
+        return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+
+    def volume(self, store: StoreConfig) -> VolumeConfig:
+        """A fresh volume whose blocks are in `store`."""
+        name, password = f"v{secrets.token_hex(16)}", secrets.token_hex(16)
+        run(make_volume(self.dsn, name, password))
+        rest = self.dsn.rpartition("@")[2]
+        return VolumeConfig(name, name, f"postgresql://{name}:{password}@{rest}", store)
+
+    @property
+    def _data(self) -> Path:
+        return EmbeddedPostgres(self._directory).data
+
+    def _started(self) -> object:
+        """When the checkpointer of the present run began; None while there is none."""
+        try:
+            return self.rows(
+                "SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+            )[0][0]
+        except (OSError, LookupError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            return None
+
+    def _activity(self, *kinds: str) -> list[tuple[object, ...]]:
+        """Pid, and what it waits for, of each process of these kinds."""
+        query = "SELECT pid, wait_event FROM pg_stat_activity WHERE backend_type = ANY ($1)"
+        return self.rows(query, list(kinds))
+
+    def _stop_writer(self) -> bool:
+        """Whether the WAL writer stands still, asleep: in its work it holds what commits need."""
+        for pid, _ in self._activity("walwriter"):
+            assert isinstance(pid, int)
+            _signal(pid, signal.SIGSTOP)
+            until(partial(_stands_still, pid))
+            if (pid, "WalWriterMain") in self._activity("walwriter"):
+                return True
+            _signal(pid, signal.SIGCONT)
+        return False
+
+    def _end(self, number: signal.Signals) -> None:
+        """A signal that ends the first process, and the end of all."""
+        # Its file goes with it.
+        first = self.postmaster
+        _signal(first, number)
+        self._wait_for_end(first)
+
+    def _wait_for_end(self, first: int) -> None:
+        """Reaps the server too: a new one takes a zombie for a living one."""
+        with suppress(ChildProcessError):
+            os.waitpid(first, 0)
+        until(lambda: not processes_in(self._data, "postgres"))
+
+    async def _start(self) -> str:
+        server = EmbeddedPostgres(self._directory)
+        dsn = await server.start()
+        await server.detach()
+        return dsn
+
+
+async def _install(dsn: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await install_functions(connection)
+    finally:
+        await connection.close()
+
+
+async def _rows(
+    dsn: str, query: str, args: tuple[object, ...] = (), schema: str = "public"
+) -> list[tuple[object, ...]]:
+    connection = await asyncpg.connect(dsn, server_settings={"search_path": f'"{schema}"'})
+    try:
+        return [tuple(row) for row in await connection.fetch(query, *args)]
+    finally:
+        await connection.close()
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _stands_still(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A server that the tests of one file may kill."""
+    with tempfile.TemporaryDirectory(prefix="boxd-pg-") as name:
+        made = Cluster(Path(name) / "postgres")
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture
+def no_store() -> StoreConfig:
+    """Configuration of a store that is never asked."""
+    return StoreConfig("", "", "", "", "", "")

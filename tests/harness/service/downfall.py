@@ -1,0 +1,98 @@
+"""The host of one installation goes down, as far as a test can have it: see `go_down`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from boxd.backends.oci import masks
+from tests.harness.mounts.drive import until
+from tests.harness.service.footprint import Footprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from boxd.backends.host.names import HostNames
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def go_down(names: HostNames) -> None:
+    """Kills every process of the installation, and takes away all that no disk holds.
+
+    What stays: the state directory, with what is in it in the page cache.
+    """
+    until(lambda: not _kill(names), 60)
+    until(lambda: not _unmount(names), 30)
+    for path in Path("/run/netns").glob(f"boxd-{names.instance}-*"):
+        subprocess.run(["ip", "netns", "delete", path.name], check=True)
+    for path in Path("/sys/class/net").glob(f"{names.link_prefix}*"):
+        # With its namespace it goes by itself, a moment later.
+        subprocess.run(["ip", "link", "delete", path.name], check=False, capture_output=True)
+    subprocess.run(["nft", "delete", "table", "inet", names.table], check=True)
+    until(lambda: not any(_emptied(group) for group in _groups(names)), 30)
+    masks.remove(names.masks)
+    shutil.rmtree(names.runc_root.parent)
+    until(lambda: not _left(names), 30)
+
+
+def _kill(names: HostNames) -> bool:
+    """Whether there was somebody to kill."""
+    inside = f"{names.state_dir}/"
+    members = {
+        int(pid) for group in _groups(names) for pid in (group / "cgroup.procs").read_text().split()
+    }
+    found = False
+    for process in psutil.process_iter(["pid", "cmdline", "cwd", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        words = [*(process.info["cmdline"] or []), process.info["cwd"] or ""]
+        mine = any(inside in f"{word}/" for word in words)
+        if mine or process.info["pid"] in members:
+            found = True
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+    return found
+
+
+def _unmount(names: HostNames) -> bool:
+    """Whether there was something mounted."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    places = (f"{names.state_dir}/", f"{names.lxcfs}/")
+    mine = [place for place in mounts if place.startswith(places)]
+    for place in sorted(mine, reverse=True):
+        # Of some the end was under way.
+        subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+    return bool(mine)
+
+
+def _groups(names: HostNames) -> Iterator[Path]:
+    """All cgroups of the installation, the inner ones first."""
+    for top in (CGROUPS, *CGROUPS.glob("*/")):
+        parent = top / names.cgroup_parent.strip("/")
+        if parent.is_dir():
+            yield from (path for path in sorted(parent.rglob("*"), reverse=True) if path.is_dir())
+            yield parent
+
+
+def _emptied(group: Path) -> bool:
+    """Whether it is still there."""
+    try:
+        group.rmdir()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _left(names: HostNames) -> bool:
+    found = Footprint.of(names.state_dir, psutil.Process().pid)
+    return any(
+        (found.mounts, found.namespaces, found.links, found.cgroups, found.loops, found.rules)
+    )

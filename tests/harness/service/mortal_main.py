@@ -1,0 +1,111 @@
+"""`boxd` whose steps and clock a test commands.
+
+Its command line is `python -m tests.harness.service.mortal_main DIR ...`.
+
+What the lifecycle asks of store, backend, tunnels and drives passes through
+`tests.harness.service.mortal`, so that the process ends by SIGKILL at the step that stands in
+`DIR/end-at`; every step is told in `DIR/steps`. `DIR/wall` and `DIR/elapsed` hold seconds by which
+the clocks are ahead, `DIR/boot` the name of the host's present start. Files that are missing change
+nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from boxd import service
+from boxd.boxes.lifecycle.assembly import Assembly
+from boxd.cli.main import main
+from boxd.clock import SystemClock
+from boxd.store.postgres.store import PostgresStore
+from tests.harness.service.mortal import Life, mortal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from boxd.backends.interface import Backend
+    from boxd.boxes.lifecycle.assembly import Places
+    from boxd.boxes.state.interface import Catalog, DriveAttacher, Tunnels
+
+
+def told(file: Path) -> str:
+    """What stands in a file; "" when there is none."""
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+class CommandedLife(Life):
+    """Ends the process at the step that a file names."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self._directory = directory
+        self._steps = (directory / "steps").open("a", buffering=1)
+
+    def step(self, name: str) -> None:
+        """Tells it, with the time; returns unless this is the end."""
+        self._steps.write(f"{CommandedClock(self._directory).now().timestamp()} {name}\n")
+        if told(self._directory / "end-at") == name:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CommandedClock(SystemClock):
+    """The machine's clocks, and what files add to them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def now(self) -> datetime:
+        """Wall time, UTC."""
+        return super().now() + timedelta(seconds=float(told(self._directory / "wall") or 0))
+
+    def monotonic(self) -> float:
+        """Seconds that only grow."""
+        return super().monotonic() + float(told(self._directory / "elapsed") or 0)
+
+    def boot_id(self) -> str:
+        """Names the machine's present start."""
+        return told(self._directory / "boot") or super().boot_id()
+
+
+def command(directory: Path) -> None:
+    """From now on a service of this process is commanded from a directory."""
+    life = CommandedLife(directory)
+
+    def assembly(
+        *,
+        backend: Backend,
+        tunnels: Tunnels,
+        drives: DriveAttacher | None,
+        catalog: Catalog,
+        places: Places,
+        new_identity: Callable[[], tuple[bytes, str]],
+    ) -> Assembly:
+        return Assembly(
+            backend=mortal(backend, life, "backend"),
+            tunnels=mortal(tunnels, life, "tunnel"),
+            drives=mortal(drives, life, "drive"),
+            catalog=catalog,
+            places=places,
+            new_identity=new_identity,
+        )
+
+    def store(dsn: str) -> PostgresStore:
+        return mortal(PostgresStore(dsn), life, "store")
+
+    vars(service).update(
+        Assembly=assembly, PostgresStore=store, SystemClock=lambda: CommandedClock(directory)
+    )
+
+
+if __name__ == "__main__":
+    command(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))

@@ -1,0 +1,1 @@
+"""Stores, event loops and a core without real time or processes."""

@@ -1,0 +1,495 @@
+"""A whole core on fakes: store in memory, fake backend, tunnels, drives and catalog.
+
+`World.restart` is a new daemon on the same store and the same host, after `World.kill` the old one
+ended at a step. `World.fail_at` makes one step of the parts around the lifecycle raise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from boxd.boxes.lifecycle.assembly import Assembly, Places
+from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
+from boxd.boxes.limits.access_policy import AccessPolicy
+from boxd.boxes.limits.admission import Limits
+from boxd.boxes.limits.quota import Tier, load_tiers
+from boxd.boxes.limits.tiers import Tiers
+from boxd.boxes.timing.policy import SHIPPED, Policy
+from boxd.errors import Conflict, Unavailable, UnknownImage
+from boxd.model.catalog import Flavor, Image
+from boxd.operations import Dependencies, Operations
+from boxd.principal import Principal
+from boxd.workspaces.seal import Sealer
+from tests.doubles.backend import FakeBackend
+from tests.doubles.control_store import MemoryStore
+from tests.harness.service.mortal import Life, mortal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from boxd.backends.interface import BackendBox, BoxPlan
+    from boxd.boxes.limits.host import HostLimits
+    from boxd.model.box import Box
+    from boxd.operations.shared.drives import Drives
+    from boxd.store.interface import ControlStore
+    from boxd.tunnel.channel import Tunnel
+
+ALICE = Principal("SHA256:alice", None, "ssh_key")
+BOB = Principal("SHA256:bob", None, "ssh_key")
+SCOPED = Principal(ALICE.owner, "ws1", "api_key", "k1")
+"""A key of Alice that is confined to one workspace."""
+CREATE_STEPS = (
+    "identity",
+    "backend.create",
+    "tunnel.open",
+    "backend.start",
+    "tunnel.hello",
+    "drive.prepare",
+    "drive.attach",
+)
+
+
+class Failure(Unavailable):
+    """What `fail_at` raises unless told otherwise."""
+
+
+class TurnedClock:
+    """A clock whose hands the test turns."""
+
+    def __init__(self) -> None:
+        self.wall = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        self.seconds = 1000.0
+        self.boot = "first"
+
+    def now(self) -> datetime:
+        """Wall time."""
+        return self.wall
+
+    def monotonic(self) -> float:
+        """Seconds that only grow."""
+        return self.seconds
+
+    def boot_id(self) -> str:
+        """The host's present start."""
+        return self.boot
+
+    def turn(self, by: timedelta) -> None:
+        """Moves both hands."""
+        self.wall += by
+        self.seconds += by.total_seconds()
+
+    def set(self, by: timedelta) -> None:
+        """Somebody sets the wall clock."""
+        self.wall += by
+
+    def restart(self) -> None:
+        """The host is started again."""
+        self.seconds = 5.0
+        self.boot += " again"
+
+
+@dataclass
+class Steps:
+    """Counts the steps that parts make, fails and holds them."""
+
+    done: list[str] = field(default_factory=list)
+    failing: dict[str, BaseException] = field(default_factory=dict)
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    async def step(self, name: str) -> None:
+        """Called by the fakes at each step."""
+        self.step_now(name)
+        if name in self.held:
+            await self.held[name].wait()
+
+    def step_now(self, name: str) -> None:
+        """The same where nothing can be awaited."""
+        self.done.append(name)
+        if name in self.failing:
+            raise self.failing[name]
+
+
+class SteppedBackend(FakeBackend):
+    """The fake backend, whose steps can fail."""
+
+    def __init__(self, steps: Steps, *, suspends: bool) -> None:
+        super().__init__(suspends=suspends)
+        self._steps = steps
+        self.memories: list[str] = []
+        """Ids of boxes, once for each memory that they were given."""
+
+    async def create(self, plan: BoxPlan) -> None:
+        """Fails after the work: the worst moment."""
+        await super().create(plan)
+        await self._steps.step("backend.create")
+
+    async def start(self, box_id: str) -> None:
+        """Fails after the work: the worst moment."""
+        await super().start(box_id)
+        await self._steps.step("backend.start")
+
+    async def stop(self, box_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.stop")
+        await super().stop(box_id)
+
+    async def destroy(self, box_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.destroy")
+        await super().destroy(box_id)
+
+    async def freeze(self, box_id: str) -> None:
+        """Fails after the work: the worst moment."""
+        await super().freeze(box_id)
+        await self._steps.step("backend.freeze")
+
+    async def save_memory(self, box_id: str) -> None:
+        """Fails before the work: what fails has published nothing."""
+        await self._steps.step("backend.save_memory")
+        await super().save_memory(box_id)
+        self.memories.append(box_id)
+
+    async def thaw(self, box_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.thaw")
+        await super().thaw(box_id)
+
+    async def resume(self, box_id: str, drive: Path | None) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.resume")
+        await super().resume(box_id, drive)
+
+    async def snapshot(
+        self, box_id: str, snapshot_id: str, *, lasting: bool = True, memory: bool = True
+    ) -> None:
+        """Fails before the work: what fails leaves no snapshot."""
+        await self._steps.step("backend.snapshot")
+        await super().snapshot(box_id, snapshot_id, lasting=lasting, memory=memory)
+
+    async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.restore_snapshot")
+        await super().restore_snapshot(box_id, snapshot_id)
+        self.memories.append(box_id)
+
+    async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
+        """Fails after the work: the worst moment."""
+        await super().clone(plan, snapshot_id)
+        self.memories.append(plan.box_id)
+        await self._steps.step("backend.clone")
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """Fails before the work."""
+        await self._steps.step("backend.drop_snapshot")
+        await super().drop_snapshot(snapshot_id)
+
+    async def lives(self, box_id: str) -> bool:
+        """Whether the box's processes run."""
+        found = await self.look(box_id)
+        return found is not None and found.running and not found.frozen
+
+    async def look(self, box_id: str) -> BackendBox | None:
+        """The box as it stands on the host."""
+        return next((one for one in await self.list() if one.box_id == box_id), None)
+
+
+class FakeTunnels:
+    """Tunnels of agents that answer whenever their box runs."""
+
+    def __init__(self, steps: Steps, backend: SteppedBackend) -> None:
+        self._steps = steps
+        self._backend = backend
+        self.open_for: set[str] = set()
+        self.shells: dict[str, int] = {}
+        """What agents answer when they are told of a freeze."""
+
+    async def open(self, box_id: str, directory: Path, host_key: str) -> None:
+        """The agent needs the directory and its files."""
+        if not (directory / "config.json").exists():
+            raise Unavailable("the agent finds no configuration")
+        assert host_key.startswith("ssh-ed25519 ")
+        self.open_for.add(box_id)
+        await self._steps.step("tunnel.open")
+
+    async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
+        """Answers at once when the box runs and is listened for."""
+        del timeout
+        if box_id not in self.open_for or not await self._backend.lives(box_id):
+            raise Unavailable("the box does not answer")
+        await self._steps.step("tunnel.hello")
+        return cast("Tunnel", f"tunnel of {box_id}")
+
+    def peek(self, box_id: str) -> Tunnel | None:
+        """The tunnel while it is listened for."""
+        return cast("Tunnel", f"tunnel of {box_id}") if box_id in self.open_for else None
+
+    async def quiesce(self, box_id: str) -> int | None:
+        """One step; then there is no tunnel."""
+        self.open_for.discard(box_id)
+        await self._steps.step("tunnel.quiesce")
+        return self.shells.get(box_id, 0) if await self._backend.lives(box_id) else None
+
+    async def close(self, box_id: str) -> None:
+        """Ends it."""
+        self.open_for.discard(box_id)
+
+    async def close_all(self) -> None:
+        """Ends all."""
+        self.open_for.clear()
+
+
+class FakeDrives:
+    """Knows which boxes have a drive."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.attached: set[str] = set()
+        self.holders: dict[str, str] = {}
+        self.wanted: set[tuple[str, str | None]] | None = None
+
+    async def prepare(self, owner: str, workspace: str | None) -> Path:
+        """One step."""
+        await self._steps.step("drive.prepare")
+        return Path("/mounts") / owner / (workspace or "")
+
+    async def attach(self, box: Box) -> None:
+        """One step."""
+        await self._steps.step("drive.attach")
+        self.attached.add(box.id)
+
+    def use(self, box: Box) -> None:
+        """It came with the box."""
+        self.attached.add(box.id)
+
+    async def detach(self, box: Box) -> None:
+        """Conflict when held."""
+        if box.id in self.holders:
+            raise Conflict(f"/wrk is in use by {self.holders[box.id]}")
+        self.attached.discard(box.id)
+
+    async def info(self, box: Box) -> dict[str, object]:
+        """Whether it is there."""
+        return {"mounted": box.id in self.attached}
+
+    async def forget(self, box: Box) -> None:
+        """The box stopped."""
+        self.attached.discard(box.id)
+
+    async def leave(self, box: Box) -> None:
+        """Nothing to bring to safety."""
+        del box
+
+    async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
+        """Remembers which are used."""
+        self.wanted = wanted
+
+
+class FakeCatalog:
+    """Two images, one of them not built, and two flavors."""
+
+    default_flavor = Flavor("small", "small", 1.0, 512)
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def images(self) -> list[Image]:
+        """Both."""
+        return [Image("debian", "the default"), Image("unbuilt", "not built")]
+
+    def flavors(self) -> list[Flavor]:
+        """Both."""
+        return [self.default_flavor, Flavor("large", "large", 4.0, 4096)]
+
+    def rootfs(self, name: str) -> Path:
+        """A directory that nobody looks into."""
+        if name == "unbuilt":
+            raise Unavailable("image unbuilt is not built: boxd images build unbuilt")
+        if name != "debian":
+            raise UnknownImage(f"no image {name!r}; known: debian, unbuilt")
+        return self._root / "images" / name / "rootfs"
+
+
+class World:
+    """See the module."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        store: ControlStore | None = None,
+        automount: bool = True,
+        suspends: bool = False,
+        policy: Policy = SHIPPED,
+        tier: Callable[[Tier], Tier] = lambda tier: tier,
+        host: HostLimits | None = None,
+        templates: bool = False,
+        previews: bool = False,
+        global_names: bool = False,
+    ) -> None:
+        self.root = root
+        self.steps = Steps()
+        self.clock = TurnedClock()
+        self.store: ControlStore = store if store is not None else MemoryStore()
+        self.backend = SteppedBackend(self.steps, suspends=suspends)
+        self.policy = policy
+        self.catalog = FakeCatalog(root)
+        self.tier = tier(load_tiers()["default"])
+        self.tiers: dict[str, Tier] = {}
+        self.administrators: set[str] = set()
+        self.automount = automount
+        self.open = False
+        self.host = host
+        self.templates = templates
+        self.previews = previews
+        self.global_names = global_names
+        self._make_daemon()
+
+    def _make_daemon(self) -> None:
+        self.life = life = Life()
+        self.tunnels = FakeTunnels(self.steps, self.backend)
+        self.drives = FakeDrives(self.steps)
+        store = mortal(self.store, life, "store")
+        self.given = Tiers(store, {**load_tiers(), "default": self.tier})
+        self.access_policy = AccessPolicy(store, self.clock, self.administrators)
+        places = Places(self.root / "boxes", self.root / "runtime", "ssh-ed25519 DAEMON")
+        self.lifecycle = Lifecycle(
+            store=store,
+            assembly=Assembly(
+                backend=mortal(self.backend, life, "backend"),
+                tunnels=mortal(self.tunnels, life, "tunnel"),
+                drives=mortal(self.drives, life, "drive"),
+                catalog=self.catalog,
+                places=places,
+                new_identity=self._new_identity,
+            ),
+            catalog=self.catalog,
+            clock=self.clock,
+            limits=Limits(tier_of=self.tier_of, host=self.host),
+            options=LifecycleOptions(
+                default_image="debian",
+                automount=self.automount,
+                policy=self.policy,
+                templates=self.templates,
+                previews=self.previews,
+                global_names=self.global_names,
+            ),
+        )
+        self._dependencies = Dependencies(
+            store=store,
+            lifecycle=self.lifecycle,
+            catalog=self.catalog,
+            drives=None,
+            tier_of=self.tier_of,
+            tiers=self.given,
+            access_policy=self.access_policy,
+            clock=self.clock,
+            sealer=Sealer(self.root / "master.key"),
+        )
+        self.operations = Operations.compose(self._dependencies)
+
+    def use_drives(self, drives: Drives) -> None:
+        """Give the operations of this daemon drives; they are new objects from here on."""
+        self._dependencies = replace(self._dependencies, drives=drives)
+        self.operations = Operations.compose(self._dependencies)
+
+    def tier_of(self, owner: str) -> Tier:
+        """The limits of an owner: those in `tiers`, else of the tier that it was given."""
+        return self.tiers.get(owner) or self.given.of(owner)
+
+    def _new_identity(self) -> tuple[bytes, str]:
+        """A key pair that opens nothing."""
+        self.steps.step_now("identity")
+        return b"PRIVATE", "ssh-ed25519 AAAA"
+
+    async def start(self, *, stopping: bool = False) -> None:
+        """Starts the daemon's part; `stopping` as `boxd down` does."""
+        await self.backend.setup()
+        await self.given.start()
+        await self.access_policy.start()
+        await self.lifecycle.start(stopping=stopping)
+        await self.lifecycle.agents.close()  # tests look by themselves
+        self.open = True
+
+    async def close(self, *, stop_boxes: bool = False) -> None:
+        """Ends the daemon's part. Nothing is done the second time."""
+        if not self.open:
+            return
+        self.open = False
+        await self.operations.close()
+        await self.lifecycle.close(stop_boxes=stop_boxes)
+
+    async def restart(self) -> None:
+        """A new daemon on the same store and host."""
+        await self.close()
+        self._make_daemon()
+        await self.start()
+
+    async def kill(self) -> None:
+        """The daemon's process ends where it is; `start` of the next one is up to the caller."""
+        self.life.dead, self.open = True, False
+        lifecycle = self.lifecycle
+        tasks = [
+            *lifecycle._tasks,
+            *lifecycle._timers._work,
+            *lifecycle.templates._tasks,
+            *lifecycle._timers._loop,
+            *lifecycle.usage._tasks,
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._make_daemon()
+
+    async def crash(self) -> None:
+        """The daemon is killed, and a new one starts."""
+        await self.kill()
+        await self.start()
+
+    async def reboot(self) -> None:
+        """The host is started again, and the daemon with it."""
+        await self.kill()
+        for one in await self.backend.list():
+            self.backend.crash(one.box_id)
+        self.clock.restart()
+        await self.start()
+
+    async def tick(self, by: timedelta) -> None:
+        """Time passes, the timers look, and what is due is done."""
+        self.clock.turn(by)
+        await self.look()
+
+    async def look(self) -> None:
+        """The timers look, and what is due is done."""
+        self.lifecycle._timers.look()
+        await self.lifecycle._timers.idle()
+
+    async def quiet(self) -> None:
+        """Waits for what the lifecycle does behind its callers."""
+        while tasks := [*self.lifecycle._tasks, *self.lifecycle.templates._tasks]:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def fail_at(self, step: str, error: BaseException | None = None) -> None:
+        """Makes a step raise from now on."""
+        self.steps.failing[step] = error or Failure(f"{step} failed")
+
+    def heal(self) -> None:
+        """No step fails any more."""
+        self.steps.failing.clear()
+
+    async def left_overs(self) -> dict[str, object]:
+        """What stands on the host and in the store beside nothing."""
+        boxes = self.root / "boxes"
+        found: dict[str, object] = {
+            "rows": [box.ref for box in await self.store.all_boxes()],
+            "snapshots": [one.name for one in await self.store.all_snapshots()],
+            "snapshots of the host": list(await self.backend.snapshots()),
+            "backend": [one.box_id for one in await self.backend.list()],
+            "tunnels": sorted(self.tunnels.open_for),
+            "drives": sorted(self.drives.attached),
+            "directories": sorted(p.name for p in boxes.iterdir()) if boxes.exists() else [],
+        }
+        return {name: what for name, what in found.items() if what}

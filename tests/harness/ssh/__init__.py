@@ -1,0 +1,1 @@
+"""The SSH front door, its management CLI, and SSH clients."""

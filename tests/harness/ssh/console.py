@@ -1,0 +1,54 @@
+"""Command lines of the management CLI on fakes, without a front door."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from boxd.ssh.cli.command import Endpoint
+from boxd.ssh.cli.registry import CLI, execute
+from tests.harness.simulation.world import ALICE
+
+if TYPE_CHECKING:
+    from boxd.principal import Principal
+    from boxd.ssh.cli.command import Console, Result
+    from tests.harness.simulation.world import World
+
+ENDPOINT = Endpoint("host", 22, "SHA256:x", "ssh-ed25519 AAAA")
+
+
+@dataclass
+class Typed:
+    """Input that is there from the beginning, in pieces, and what was written."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    terminal: bool = False
+    written: bytes = b""
+
+    async def read(self) -> bytes:
+        """The next piece."""
+        return self.pieces.pop(0) if self.pieces else b""
+
+    async def write(self, data: bytes) -> None:
+        """Keeps it."""
+        self.written += data
+
+
+async def run(
+    world: World,
+    line: str | None,
+    principal: Principal = ALICE,
+    stdio: Typed | None = None,
+    console: Console = CLI,
+    endpoint: Endpoint = ENDPOINT,
+) -> Result:
+    """One command line, of Alice if nobody else is named."""
+    return await execute(
+        console,
+        line,
+        principal=principal,
+        operations=world.operations,
+        endpoint=endpoint,
+        now=world.clock.now(),
+        stdio=stdio or Typed(),
+    )

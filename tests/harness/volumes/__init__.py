@@ -1,0 +1,1 @@
+"""The content of volumes: metadata, trees, consistency and leaks."""
