@@ -35,7 +35,11 @@ fixture                 scope     gives
 ======================  ========  =================================================================
 """
 
+import pytest
 from hypothesis import settings
+
+# A failed assertion of the harness shows its values, as one of a test does.
+pytest.register_assert_rewrite("tests.harness")
 
 # The same examples everywhere and no deadline: the speed of a machine proves nothing.
 settings.load_profile("ci")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from tests.checks.source import ROOT, product_files, tree
+from tests.checks.source import ROOT, product_files, python_files, tree, where
 
 MAX_FILES = 20
 """Files of code side by side in one folder."""
@@ -35,3 +35,36 @@ def test_no_function_takes_many_parameters() -> None:
             if len(names) > MAX_PARAMETERS and place not in MANY_PARAMETERS:
                 many[place] = len(names)
     assert not many
+
+
+def test_no_folder_of_tests_is_crowded() -> None:
+    files = Counter(
+        str(path.parent.relative_to(ROOT))
+        for path in python_files()
+        if path.is_relative_to(ROOT / "tests") and path.name != "__init__.py"
+    )
+    crowded = {folder: count for folder, count in files.items() if count > MAX_FILES}
+    assert not crowded
+
+
+def test_no_module_imports_a_test_module() -> None:
+    """Shared code of tests belongs in `tests/harness`."""
+    imports = []
+    for path in python_files():
+        for node in ast.walk(tree(path)):
+            match node:
+                case ast.Import(names=names):
+                    modules = [alias.name for alias in names]
+                case ast.ImportFrom(module=str(module), names=names):
+                    modules = [module, *(f"{module}.{alias.name}" for alias in names)]
+                case _:
+                    continue
+            imports += [f"{where(path, node)} {name}" for name in modules if is_test(name)]
+    assert not imports
+
+
+def is_test(module: str) -> bool:
+    """Whether a dotted name is that of a test module of this project."""
+    return any(
+        module.startswith("tests.") and word.startswith("test_") for word in module.split(".")
+    )

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.mounts.drive import until
+from tests.harness.service.counter import COUNTER, counter, ticks_on
 from tests.harness.service.footprint import Footprint
 from tests.harness.service.mortal_daemon import open_mortal
-from tests.integration.boxd.service.test_service import User
-from tests.integration.boxd.suspension.test_sleep import COUNTER, counter, ticks_on
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,3 +22,10 @@ def times_in_memory(pid: int, text: bytes) -> int:
                 with suppress(OSError):
                     count += memory.read(min(PIECE + len(text), end - at)).count(text)
     return count
+
+
+def resident(pid: int, kind: str = "VmHWM") -> int:
+    """Bytes of memory that a process had at most, or has (`VmRSS`)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith(kind))
+    return int(line.split()[1]) * 1024

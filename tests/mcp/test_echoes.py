@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.harness.http.mcp import INITIALIZE
+from tests.harness.http.mcp import ACCEPT, INITIALIZE
 from tests.harness.http.web import ALICE
 from tests.harness.ssh.openssh import kill
-from tests.mcp.test_http import ACCEPT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

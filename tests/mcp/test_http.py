@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from boxd.mcp.transports import http as transport
-from tests.harness.http.mcp import INITIALIZE, LEGACY, MODERN, envelope
+from tests.harness.http.mcp import ACCEPT, INITIALIZE, LEGACY, MODERN, envelope
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from tests.harness.http.web import Web
 
-ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 

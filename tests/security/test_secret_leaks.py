@@ -28,8 +28,8 @@ import pytest
 from boxd.embedded.postgres_cluster import Cluster
 from boxd.embedded.postgres_settings import DATABASE
 from tests.harness.mounts.drive import until
-from tests.integration.boxd.service.test_ports import START
-from tests.integration.boxd.service.test_service import User
+from tests.harness.service.port_program import START
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from boxd.backends.host.names import HostNames
 from boxd.config import Config
 from tests.harness.mounts.drive import until
 from tests.harness.service.footprint import ROOM, Footprint
-from tests.integration.boxd.service.test_service import User
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path

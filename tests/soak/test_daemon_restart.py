@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.mounts.drive import until
-from tests.integration.boxd.service.test_service import User
-from tests.integration.boxd.suspension.test_sleep import COUNTER, counter
+from tests.harness.service.counter import COUNTER, counter
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from tests.harness.service.daemon import Daemon

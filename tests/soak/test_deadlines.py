@@ -22,8 +22,8 @@ from boxd.boxes.timing import timers
 from boxd.names.duration import format_duration
 from boxd.names.spec import parse_spec
 from tests.harness.mounts.drive import until
+from tests.harness.service.user import User
 from tests.harness.simulation.world import ALICE, World
-from tests.integration.boxd.service.test_service import User
 
 if TYPE_CHECKING:
     from boxd.boxes.limits.quota import Tier

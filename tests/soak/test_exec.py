@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.boxd.service.test_service import User
-from tests.integration.http.commands.test_api_exec import Ran, header, read_stream
+from tests.harness.http.commands import Ran, header, read_stream
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.mounts.drive import until
-from tests.integration.boxd.service.test_service import User
-from tests.integration.boxd.suspension.test_sleep import COUNTER, LOOK, counter
+from tests.harness.service.counter import COUNTER, LOOK, counter
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path

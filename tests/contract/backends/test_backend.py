@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,52 +20,16 @@ from boxd.errors import BoxdError, Conflict, NotFound, Unavailable, Unsupported
 from tests.doubles.backend import FakeBackend
 from tests.harness.boxes.backend import STAND_IN, BoxHost, open_box_host
 from tests.harness.boxes.dockerd import open_docker_host
+from tests.harness.boxes.subject import Subject
 from tests.harness.wait import at_once, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from boxd.backends.interface import Backend
     from tests.plugins.strict_logs import AssertLogs
 
 PARALLEL = 20
-
-
-@dataclass
-class Subject:
-    """One backend under test."""
-
-    backend: Backend
-    host: BoxHost | None
-    tmp_path: Path
-    made: int = 0
-
-    def plan(self) -> BoxPlan:
-        """A plan of a new box."""
-        if self.host is not None:
-            return self.host.plan()
-        self.made += 1
-        return BoxPlan(
-            box_id=f"{self.made:032x}",
-            hostname="testbox",
-            image="test",
-            rootfs=self.tmp_path,
-            runtime=self.tmp_path,
-            run_dir=self.tmp_path,
-            cpus=1.0,
-            mem_mb=256,
-            pids=64,
-            egress="all",
-        )
-
-    def leftovers(self) -> list[str]:
-        """What is on the host of boxes."""
-        return self.host.leftovers() if self.host is not None else []
-
-    async def states(self) -> dict[str, bool]:
-        """What `list` says."""
-        return {box.box_id: box.running for box in await self.backend.list()}
 
 
 @pytest_asyncio.fixture(params=["runc", "docker", "fake"])

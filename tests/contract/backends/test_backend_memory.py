@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from boxd.backends.interface import BackendBox
 from boxd.errors import Conflict, MemoryLost, NotFound
-from tests.contract.backends.test_backend import Subject
 from tests.doubles.backend import FakeBackend
 from tests.harness.boxes.backend import open_box_host
+from tests.harness.boxes.subject import Subject
 from tests.harness.boxes.suspending import judging
 
 if TYPE_CHECKING:

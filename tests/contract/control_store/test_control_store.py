@@ -3,79 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.errors import Conflict, NotFound
-from boxd.model.box import TRANSITIONS, Box, BoxState
-from boxd.model.key import ApiKey
+from boxd.model.box import TRANSITIONS, BoxState
 from boxd.model.profile import Profile, ProfileDefaults
 from boxd.model.snapshot import Snapshot
-from boxd.model.volume import Volume
 from boxd.secret import digest, random_hex
+from tests.harness.control_store.rows import NOW, OTHER, OWNER, make_box, make_key, make_volume
 
 if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
-
-NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-OWNER = "SHA256:alice"
-OTHER = "SHA256:bob"
 
 
 @pytest.fixture
 def store(control_store: ControlStore) -> ControlStore:
     """A fresh store of each kind."""
     return control_store
-
-
-def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER) -> Box:
-    """A box with every field set."""
-    return Box(
-        id=random_hex(16),
-        owner=owner,
-        workspace=workspace,
-        name=name,
-        image="debian",
-        flavor="small",
-        cpus=1.5,
-        mem_mb=1024,
-        state=BoxState.CREATING,
-        detail="",
-        backend="runc",
-        host_key="ssh-ed25519 AAAA",
-        created=NOW,
-        deadline=NOW + timedelta(hours=2),
-        grace=timedelta(minutes=5),
-        ephemeral=False,
-        drive=True,
-        since=NOW - timedelta(minutes=1),
-        step=3,
-        idle_since=NOW,
-        memory=True,
-        durable=True,
-        auto_suspend=False,
-        pinned_until=NOW + timedelta(hours=1),
-        pin_why="a build",
-        confidential=True,
-        egress="example.org",
-        disk_mb=2048,
-        pids=99,
-        clamped=True,
-        relay_key="ssh-ed25519 BBBB",
-    )
-
-
-def make_key(name: str = "laptop", owner: str = OWNER) -> ApiKey:
-    """A key with every field set but the last use."""
-    return ApiKey(random_hex(16), owner, name, "ws1", NOW, NOW + timedelta(days=1), None)
-
-
-def make_volume(workspace: str | None = None, owner: str = OWNER) -> Volume:
-    """A volume with random names."""
-    role, schema, prefix = (random_hex(16) for _ in range(3))
-    return Volume(random_hex(16), owner, workspace, role, schema, prefix, b"\x00sealed", NOW)
 
 
 async def test_box_comes_back_as_it_was_written(store: ControlStore) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from boxd.model.canvas import Canvas
 from boxd.model.end import End
-from tests.contract.control_store.test_control_store import NOW, OTHER, OWNER
-from tests.contract.control_store.test_control_store_people import make_ask
+from tests.harness.control_store.rows import NOW, OTHER, OWNER, make_ask
 
 if TYPE_CHECKING:
     from boxd.store.interface import ControlStore

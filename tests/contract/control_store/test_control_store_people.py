@@ -10,16 +10,17 @@ import pytest
 
 from boxd.errors import Conflict, NotFound
 from boxd.model.account import Account, Audit
-from boxd.model.ask import Ask
 from boxd.model.proxy import ProxySession
 from boxd.model.secret import Agent, StoredSecret
 from boxd.model.share import Share
 from boxd.model.workspace import Workspace
 from boxd.secret import digest, random_hex
-from tests.contract.control_store.test_control_store import (
+from tests.harness.control_store.rows import (
+    DAY,
     NOW,
     OTHER,
     OWNER,
+    make_ask,
     make_box,
     make_key,
     make_volume,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 SECOND = timedelta(seconds=1)
-DAY = timedelta(days=1)
 
 
 @pytest.fixture
@@ -43,13 +43,6 @@ def store(control_store: ControlStore) -> ControlStore:
 def make_share(box: Box) -> Share:
     """A share that was never used."""
     return Share(random_hex(16), box.owner, box.id, NOW, NOW + DAY, None)
-
-
-def make_ask() -> Ask:
-    """An open question with every field set."""
-    return Ask(
-        random_hex(16), OWNER, "ws1", "b" * 32, "Go on?", ("yes", "no"), NOW, NOW + DAY, asker="k"
-    )
 
 
 async def test_share_is_found_by_its_digest(store: ControlStore) -> None:

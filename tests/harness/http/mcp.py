@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from tests.harness.http.web import Web
 
+ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
 LEGACY = "2025-11-25"
 MODERN = "2026-07-28"
 _META = "io.modelcontextprotocol/"

@@ -15,12 +15,12 @@ import pytest
 from boxd.http.routes import exec as exec_api
 from boxd.http.routes import mcp, wrk
 from boxd.http.server import serve
+from tests.harness.http.commands import header, marked, open_exec
 from tests.harness.http.portserver import listening
 from tests.harness.http.rawhttp import Answer, Request, ask
 from tests.harness.http.web import ALICE, serve_web
 from tests.harness.http.websocket import BINARY, connected
 from tests.harness.wait import until
-from tests.integration.http.commands.test_api_exec import header, marked, open_exec
 
 if TYPE_CHECKING:
     from boxd.http.routes.table import Route

@@ -13,23 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.http.routes.table import Route
+from tests.harness.http.errors import error_of
 from tests.harness.http.web import ALICE, BOB
 
 if TYPE_CHECKING:
-    import httpx
-
     from tests.harness.http.web import Web
 
 INVALID = '{"error": "invalid API key"}'
-
-
-def error_of(response: httpx.Response) -> str:
-    """The text of a refusal, which is all that its body may hold."""
-    assert response.headers["content-type"] == "application/json"
-    body = response.json()
-    assert list(body) == ["error"]
-    assert isinstance(body["error"], str)
-    return body["error"]
 
 
 async def make_box(web: Web, spec: str) -> str:

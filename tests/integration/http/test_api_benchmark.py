@@ -15,9 +15,9 @@ from benchmarks import http_app
 from benchmarks.http_drive import InProcess
 from benchmarks.http_report import GOALS, report
 from benchmarks.http_works import LISTED, QUICK, Target, measure
+from tests.harness.http.drives import http_drive
 from tests.harness.http.web import ALICE
 from tests.harness.wait import until
-from tests.integration.http.drive.test_api_wrk_large import http_drive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from boxd.config import Address, Config
 from boxd.errors import Unavailable
 from boxd.http.server import serve
 from boxd.http.server.serve import ApiServer
+from tests.harness.http.commands import header, marked, open_exec
 from tests.harness.http.web import serve_web
 from tests.harness.wait import until
-from tests.integration.http.commands.test_api_exec import header, marked, open_exec
 
 if TYPE_CHECKING:
     from tests.harness.http.web import Web

@@ -18,6 +18,7 @@ from boxd.http.requests.exchange import CLOSED, LIMIT
 from boxd.http.server import serve, websocket_protocol
 from boxd.http.server.serve import ApiServer
 from boxd.http.server.websocket_protocol import AHEAD, EARLY, SocketProtocol
+from tests.harness.http.terminals import ping_often
 from tests.harness.http.websocket import (
     BINARY,
     CLOSE,
@@ -126,13 +127,6 @@ async def answer_pings(client: RawSocket, number: int) -> None:
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pings five times a second."""
     monkeypatch.setattr(serve, "PING_S", 0.2)
-
-
-def ping_often(protocol: SocketProtocol, patience: float) -> None:
-    """Pings twenty times a second from now on; for each answer it waits so many seconds."""
-    protocol.stop_keepalive()
-    protocol.ping_interval, protocol.ping_timeout = 0.05, patience
-    protocol.start_keepalive()
 
 
 async def test_an_application_that_does_not_receive_is_not_cut() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from boxd.http.routes import page
 from boxd.operations.canvases import MAX_CONTENT
+from tests.harness.http import hostile_markup
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
-from tests.unit.boxd.http.routes import test_sanitise
 
 if TYPE_CHECKING:
     import httpx
@@ -29,7 +29,7 @@ def check_inert(response: httpx.Response) -> None:
     assert all(word in policy for word in INERT)
     assert "script-src" not in policy
     assert response.headers["x-content-type-options"] == "nosniff"
-    test_sanitise.check_inert(response.text.partition("<body>")[2])
+    hostile_markup.check_inert(response.text.partition("<body>")[2])
 
 
 async def test_canvases_are_listed_and_shown(web: Web) -> None:
@@ -57,7 +57,7 @@ async def test_canvases_are_listed_and_shown(web: Web) -> None:
 
 
 async def test_nothing_in_a_page_can_act(web: Web) -> None:
-    hostile = "\n\n".join(test_sanitise.HOSTILE)
+    hostile = "\n\n".join(hostile_markup.HOSTILE)
     for mime in ("text/html", "text/markdown", "text/plain", "image/svg+xml"):
         await web.operations.canvases.render_canvas(ALICE, "x", hostile, mime=mime)
         check_inert(await web.client().get("/v1/surfaces/x"))

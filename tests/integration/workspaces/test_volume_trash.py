@@ -14,8 +14,8 @@ from boxd.workspaces.volume_admin import credentials_text, listing, restore
 from boxd.workspaces.volumes import RESTORE_MARGIN, Volumes
 from tests.harness.simulation.world import TurnedClock
 from tests.harness.volumes.leaks import listed
-from tests.integration.workspaces.test_drives import OWNER, SIZE, Parts, parts
-from tests.integration.workspaces.test_volumes import World, world
+from tests.harness.workspaces.drives import OWNER, SIZE, Parts, parts
+from tests.harness.workspaces.volumes import World, world
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.types import ROOT_INO
 

@@ -15,12 +15,11 @@ import pytest
 from boxd.embedded.objectstore import EmbeddedObjectServer
 from boxd.errors import Unavailable
 from boxd.store.postgres.store import PostgresStore
-from boxd.workspaces.credentials import ObjectStorage, StoreTarget
+from boxd.workspaces.credentials import StoreTarget
 from boxd.workspaces.idle_upkeep import IdleUpkeep
 from boxd.workspaces.provision import Provisioner
-from boxd.workspaces.seal import Sealer
-from boxd.workspaces.volumes import Volumes
 from tests.harness.volumes.leaks import listed
+from tests.harness.workspaces.volumes import World, world
 from wrkfs.data.s3 import S3Blocks
 from wrkfs.errors import QuotaExceeded
 from wrkfs.fs import Filesystem
@@ -31,7 +30,6 @@ from wrkfs.upkeep import trash
 from wrkfs.upkeep.background import Pace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from boxd.model.volume import Volume
@@ -40,57 +38,10 @@ if TYPE_CHECKING:
     from tests.plugins.strict_logs import AssertLogs
     from wrkfs.config import VolumeConfig
 
+__all__ = ["world"]
+
+
 OWNER = "SHA256:canary-owner"
-
-
-class World:
-    """Everything that volumes are made of, with a switch for each step's failure."""
-
-    def __init__(self, dsn: str, server: ObjectServer, master: Path) -> None:
-        self.dsn = dsn
-        self.issuer = EmbeddedObjectServer(server.directory)
-        self.store = PostgresStore(dsn)
-        self.provisioner = Provisioner(dsn)
-        self.sealer = Sealer(master)
-        endpoint = server.endpoint
-        self.target = StoreTarget(endpoint.url, endpoint.bucket, endpoint.region)
-
-    def volumes(self) -> Volumes:
-        storage = ObjectStorage(self.target, self.issuer)
-        return Volumes(self.store, self.provisioner, storage, self.sealer)
-
-    async def traces(self) -> tuple[list[str], list[str], list[tuple[str, str]], int]:
-        """Roles, schemas, credentials and rows of volumes."""
-        connection = await asyncpg.connect(self.dsn)
-        try:
-            # Roles belong to the whole cluster, so only those that may come here count.
-            roles = await connection.fetch(
-                "SELECT rolname FROM pg_roles WHERE rolname ~ '^v[0-9a-f]{32}$' "
-                "AND has_database_privilege(rolname, current_database(), 'CONNECT')"
-            )
-            schemas = await connection.fetch(
-                "SELECT nspname FROM pg_namespace WHERE nspname ~ '^v[0-9a-f]{32}$'"
-            )
-        finally:
-            await connection.close()
-        rows = len(await self.store.list_volumes())
-        return (
-            [row[0] for row in roles],
-            [row[0] for row in schemas],
-            await self.issuer.credentials(),
-            rows,
-        )
-
-
-@pytest.fixture
-async def world(
-    pg_database: str, objectserver: ObjectServer, tmp_path: Path
-) -> AsyncIterator[World]:
-    world = World(pg_database, objectserver, tmp_path / "master.key")
-    await world.store.start()
-    await world.provisioner.prepare()
-    yield world
-    await world.store.close()
 
 
 async def works(config: VolumeConfig) -> None:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 import pytest_asyncio
 
+from tests.harness.boxes import escapes, posture
 from tests.harness.boxes.dockerd import open_docker_host
+from tests.harness.network import egress_lists, fence
 from tests.harness.network import neighbour as beside
 from tests.harness.network.answers import Answers
+from tests.harness.network.fence import ANYWHERE, LOOPBACK_RESOLVER, PORT
 from tests.harness.network.nameserver import NameServer, serving
 from tests.harness.network.neighbour import PRIVATE, in_namespace
-from tests.isolation.confinement import test_escapes, test_posture
-from tests.isolation.fence import test_egress, test_egress_list
-from tests.isolation.fence.test_egress import ANYWHERE, LOOPBACK_RESOLVER, PORT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -64,44 +64,44 @@ def host_listener() -> Iterator[Answers]:
 
 
 async def test_posture_equals_the_reviewed_file(host: DockerHost) -> None:
-    seen = await test_posture.posture_of_a_box(host)
-    assert seen == test_posture.reviewed(REVIEWED), json.dumps(seen, indent=1)
+    seen = await posture.posture_of_a_box(host)
+    assert seen == posture.reviewed(REVIEWED), json.dumps(seen, indent=1)
 
 
 async def test_caps_are_what_was_asked_for(host: DockerHost) -> None:
-    await test_posture.test_caps_are_what_was_asked_for(host)
+    await posture.check_caps_are_what_was_asked_for(host)
 
 
 async def test_open_files_are_limited(host: DockerHost) -> None:
-    await test_posture.test_open_files_are_limited(host)
+    await posture.check_open_files_are_limited(host)
 
 
 async def test_memory_is_capped_and_only_the_hog_dies(host: DockerHost) -> None:
-    await test_posture.test_memory_is_capped_and_only_the_hog_dies(host)
+    await posture.check_memory_is_capped_and_only_the_hog_dies(host)
 
 
 async def test_shared_memory_counts_and_is_bounded(host: DockerHost) -> None:
-    await test_posture.test_shared_memory_counts_and_is_bounded(host)
+    await posture.check_shared_memory_counts_and_is_bounded(host)
 
 
 async def test_every_escape_is_refused(host: DockerHost) -> None:
-    await test_escapes.test_every_escape_is_refused(host)
+    await escapes.check_every_escape_is_refused(host)
 
 
 async def test_ordinary_work_is_not_refused(host: DockerHost) -> None:
-    await test_escapes.test_ordinary_work_is_not_refused(host)
+    await escapes.check_ordinary_work_is_not_refused(host)
 
 
 async def test_nothing_answers_but_what_the_fence_allows(
     host: DockerHost, neighbour: Neighbour, host_listener: Answers
 ) -> None:
-    await test_egress.test_nothing_answers_but_what_the_fence_allows(host, neighbour, host_listener)
+    await fence.check_nothing_answers_but_what_the_fence_allows(host, neighbour, host_listener)
 
 
 async def test_egress_none_reaches_nothing(
     host: DockerHost, neighbour: Neighbour, host_listener: Answers
 ) -> None:
-    await test_egress.test_egress_none_reaches_nothing(host, neighbour, host_listener)
+    await fence.check_egress_none_reaches_nothing(host, neighbour, host_listener)
 
 
 async def test_a_listed_name_is_reached_and_another_is_not(
@@ -109,9 +109,9 @@ async def test_a_listed_name_is_reached_and_another_is_not(
 ) -> None:
     conf = tmp_path / "resolv.conf"
     conf.write_text(f"nameserver {PRIVATE[0]}\n")
-    names = NameServer(dict(test_egress_list.ZONE))
-    with beside.neighbour(PORT, test_egress_list.OTHER_PORT) as machine, serving(names):
+    names = NameServer(dict(egress_lists.ZONE))
+    with beside.neighbour(PORT, egress_lists.OTHER_PORT) as machine, serving(names):
         in_namespace(machine.name, lambda: names.listen(PRIVATE[0]))
         async with open_docker_host(dockerd, state_dir, image_rootfs, conf) as host:
-            lists = test_egress_list.ListHost(host, machine, names)
-            await test_egress_list.test_a_listed_name_is_reached_and_another_is_not(lists)
+            lists = egress_lists.ListHost(host, machine, names)
+            await egress_lists.check_a_listed_name_is_reached_and_another_is_not(lists)

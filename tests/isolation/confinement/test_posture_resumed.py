@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from boxd.backends.host import cgroups
+from tests.harness.boxes.escapes import tried
 from tests.harness.boxes.lives import WAYS
+from tests.harness.boxes.posture import asleep, caps, posture, reviewed
 from tests.harness.wait import until
-from tests.isolation.confinement.test_escapes import tried
-from tests.isolation.confinement.test_posture import asleep, caps, posture, reviewed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

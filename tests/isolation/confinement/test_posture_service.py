@@ -8,9 +8,9 @@ import pytest
 
 from boxd.backends.host import cgroups
 from boxd.backends.host.names import HostNames
+from tests.harness.boxes.posture import posture
 from tests.harness.mounts.drive import until
-from tests.integration.boxd.service.test_service import User
-from tests.isolation.confinement.test_posture import posture
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path

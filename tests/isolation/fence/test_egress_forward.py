@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.network.fence import ANYWHERE, PORT, host_listener, neighbour
 from tests.harness.network.neighbour import HOST_SIDE, PRIVATE, PUBLIC
-from tests.integration.boxd.service.test_service import SSH, User, user
-from tests.isolation.fence.test_egress import ANYWHERE, PORT, host_listener, neighbour
+from tests.harness.service.user import SSH, User, user
 
 if TYPE_CHECKING:
     from tests.harness.network.answers import Answers

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.boxes.lives import WAYS
+from tests.harness.network.fence import PORT, both, host_listener, neighbour, probe
 from tests.harness.network.neighbour import HOST_SIDE, PRIVATE, PUBLIC, PUBLIC_TOO
-from tests.isolation.fence.test_egress import PORT, both, host_listener, neighbour, probe
 
 if TYPE_CHECKING:
     from tests.harness.boxes.suspending import Sleepy

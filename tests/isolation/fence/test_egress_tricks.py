@@ -17,9 +17,9 @@ from boxd.backends.host.run import run
 from boxd.backends.runc.backend import RuncBackend
 from tests.harness.boxes.backend import STAND_IN
 from tests.harness.network.answers import Answers
+from tests.harness.network.egress_lists import OTHER_PORT, ZONE, ListHost, lists
+from tests.harness.network.fence import PORT, both, host_listener, neighbour, probe
 from tests.harness.network.neighbour import HOST_SIDE, PRIVATE, PUBLIC, in_namespace
-from tests.isolation.fence.test_egress import PORT, both, host_listener, neighbour, probe
-from tests.isolation.fence.test_egress_list import OTHER_PORT, ZONE, ListHost, lists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ import pytest
 from tests.fuzz.judged import OFFENCES
 from tests.fuzz.mutations import bent, disordered, pieces
 from tests.fuzz.wire import number, string
+from tests.harness.service.user import User
 from tests.harness.wait import DEADLINE
-from tests.integration.boxd.service.test_service import User
 
 if TYPE_CHECKING:
     from pathlib import Path

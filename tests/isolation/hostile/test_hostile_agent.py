@@ -24,8 +24,8 @@ from boxd.tunnel.channel import ExitStatus
 from boxd.tunnel.limits import OPENS
 from tests.harness.agents.agent import BOX_ID, LocalBox, local_agent
 from tests.harness.agents.impostor import GREETING, Impostor, agent_with, dial, host_key
+from tests.harness.service.user import User
 from tests.harness.wait import DEADLINE, until
-from tests.integration.boxd.service.test_service import User
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,14 +7,7 @@ burst of foreign load in one half of a trial proves nothing.
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
-import signal
-import subprocess
 import time
-from base64 import b64decode
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,33 +15,22 @@ import pytest
 
 from boxd.backends.network import fence
 from boxd.backends.oci import bundle
+from tests.harness.network.fence import PORT, neighbour
 from tests.harness.network.neighbour import PUBLIC
-from tests.integration.boxd.service.test_service import SSH, User
-from tests.isolation.fence.test_egress import PORT, neighbour
+from tests.harness.service.pair import RECOVERY_S, TRIALS, Pair, pair
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.harness.network.neighbour import Neighbour
-    from tests.harness.service.daemon import Daemon
 
-__all__ = ["neighbour"]
+__all__ = ["neighbour", "pair"]
 
-SAMPLES = 100
-"""Execs in each half of a turn."""
-CHUNK = 10
-TURNS = 2
-TRIALS = 3
-"""Beside a fork bomb one of twenty does not come out on two processors (`bundle.CPU_PERIOD_US`).
-Each fork that the limit refuses has copied its address space before, under locks of files that the
-boxes' systems have in common."""
 RATIO = 3.0
 FLOOR_S = 0.010
 """A quiet p99 below it is taken for it: three times next to nothing is next to nothing."""
 STREAM_BYTES = 64 << 20
 """What the daemon may grow by: far less than the flood brings in a second."""
-RECOVERY_S = 60.0
-"""Bound of the wait for a box that was attacked from inside; it is far shorter in fact."""
 
 ATTACKS = {
     "fork bomb": """
@@ -134,109 +116,6 @@ while True:
         os.listdir("/dev/shm/d")
 """,
 }
-
-
-class Pair:
-    """Box `a`, which misbehaves, and box `b`, its neighbour, of another owner."""
-
-    def __init__(self, daemon: Daemon, folder: Path) -> None:
-        self.daemon = daemon
-        for name in ("attacker", "victim"):
-            (folder / name).mkdir()
-        self.attacker = User(daemon, folder / "attacker")
-        self.victim = User(daemon, folder / "victim")
-        self.attacker.ssh("a", "true")
-        self.victim.ssh("b", "true")
-        self.key = self.victim.ssh("cli", "apikeys create exec")
-
-    @contextmanager
-    def attack(self, program: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Runs a Python program in box `a` while the context lasts; it must not end by itself."""
-        with self.session(f"exec python3 -I - <<'END'\n{program}END\n") as running:
-            yield running
-
-    @contextmanager
-    def session(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
-        """An SSH session to box `a` whose output nobody reads."""
-        port = str(self.daemon.ssh_port)
-        running = subprocess.Popen(
-            [*SSH, "-i", str(self.attacker.key), "-p", port, "a@127.0.0.1", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            yield running
-        finally:
-            with suppress(ProcessLookupError):  # a box may have killed itself
-                os.killpg(running.pid, signal.SIGKILL)
-            running.wait()
-            assert running.stdout is not None
-            running.stdout.close()
-
-    def times(self, count: int = SAMPLES) -> list[float]:
-        """Seconds of each of so many execs in box `b`."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=60)
-        headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "text/plain"}
-        found = []
-        try:
-            for _ in range(count):
-                began = time.monotonic()
-                connection.request("POST", "/v1/exec/b?stream=false", b"echo ok", headers)
-                answer = json.loads(connection.getresponse().read())
-                found.append(time.monotonic() - began)
-                assert (answer["exit_code"], b64decode(answer["stdout"])) == (0, b"ok\n")
-        finally:
-            connection.close()
-        return found
-
-    def times_beside(self, program: str) -> list[float]:
-        """The same beside an attack, which begins again when it has killed its own box."""
-        found: list[float] = []
-        while len(found) < SAMPLES:
-            with self.attack(program) as running:
-                while running.poll() is None and len(found) < SAMPLES:
-                    found += self.times(CHUNK)
-            self.recovers()
-        return found
-
-    def p99s(self, program: str) -> tuple[float, float]:
-        """Seconds: of quiet execs, and of those beside the attack."""
-        quiet, loud = self.times(), []
-        for _ in range(TURNS):
-            loud += self.times_beside(program)
-            quiet += self.times()
-        return p99(quiet), p99(loud)
-
-    def recovers(self) -> None:
-        """Box `a` can be used again when its attack has ended; what that left in memory goes."""
-        tidy = "rm -rf /dev/shm/* /run/fill /dev/fill; ipcrm --all; echo ok"
-        deadline = time.monotonic() + RECOVERY_S
-        while True:
-            try:
-                assert self.attacker.ssh("a", tidy) == "ok"
-            except AssertionError:
-                assert time.monotonic() < deadline
-                continue
-            return
-
-    def rss(self) -> int:
-        """Bytes of the daemon's memory."""
-        assert self.daemon.process is not None
-        status = Path(f"/proc/{self.daemon.process.pid}/status").read_text()
-        return next(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmRSS" in line)
-
-
-def p99(times: list[float]) -> float:
-    """Of a hundred times or more."""
-    return sorted(times)[len(times) * 99 // 100]
-
-
-@pytest.fixture(scope="module")
-def pair(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """See `Pair`."""
-    return Pair(daemon, tmp_path_factory.mktemp("users"))
 
 
 @pytest.mark.promise("S3")

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.isolation.resources.test_exhaustion import CHUNK, SAMPLES, TRIALS, TURNS, p99, pair
+from tests.harness.service.pair import CHUNK, SAMPLES, TRIALS, TURNS, p99, pair
 
 if TYPE_CHECKING:
-    from tests.isolation.resources.test_exhaustion import Pair
+    from tests.harness.service.pair import Pair
 
 __all__ = ["pair"]
 

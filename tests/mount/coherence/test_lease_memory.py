@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.memory import resident
 from tests.harness.mounts.watched_mount import WatchedMount
-from tests.mount.process.test_memory import resident
 from wrkfs.meta.leases.lease_table import ROOM
 
 if TYPE_CHECKING:

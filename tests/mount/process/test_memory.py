@@ -7,17 +7,18 @@ import os
 import random
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.memory import resident
 from tests.harness.mounts.failing_mount import FailingMount
 from tests.harness.wait import until
 from wrkfs.config import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.harness.mounts.drive import MountProcess
     from tests.plugins.figures import Figures
@@ -29,13 +30,6 @@ CALLS = 500
 WAITING_SIZE = 70_000
 SPARE = 160 * MIB
 """What a mount may grow beyond its limits: uploads under way, copies, the allocator's slack."""
-
-
-def resident(pid: int, kind: str = "VmHWM") -> int:
-    """Bytes of memory that a process had at most, or has (`VmRSS`)."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith(kind))
-    return int(line.split()[1]) * 1024
 
 
 @pytest.mark.figure("PX-5")

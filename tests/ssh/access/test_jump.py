@@ -14,11 +14,11 @@ import asyncssh
 import pytest
 
 from boxd.model.box import BoxState
+from tests.harness.ssh.files import contents
+from tests.harness.ssh.forwards import talk
+from tests.harness.ssh.key_agent import ssh_agent
 from tests.harness.ssh.openssh import HOST, Done, end_input, kill, listens, run, running
 from tests.harness.wait import DEADLINE, until
-from tests.ssh.sessions.test_files import contents
-from tests.ssh.sessions.test_forward import talk
-from tests.ssh.sessions.test_service import ssh_agent
 
 if TYPE_CHECKING:
     from pathlib import Path

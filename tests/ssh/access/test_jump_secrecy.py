@@ -17,6 +17,7 @@ from box_guest.shared.algorithms import MACS, RELAY_MACS
 from boxd.boxes.state.requests import BoxAccess
 from boxd.principal import Principal
 from tests.harness.memory import times_in_memory
+from tests.harness.ssh.audit import POLICY, audit, check_strict
 from tests.harness.ssh.door_process import door_process
 from tests.harness.ssh.openssh import HOST, kill, run, running
 from tests.harness.ssh.unread import (
@@ -27,7 +28,6 @@ from tests.harness.ssh.unread import (
     run_unread,
     until_it_stands,
 )
-from tests.security.test_ssh_audit import POLICY, audit, check_strict
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable

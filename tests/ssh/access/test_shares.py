@@ -18,10 +18,10 @@ from boxd.log import LineFormatter
 from boxd.principal import Principal
 from boxd.secret import Secret
 from boxd.ssh.connection import limits
+from tests.harness.ssh.forwards import check_intact, shout, talk
+from tests.harness.ssh.key_agent import ssh_agent
 from tests.harness.ssh.openssh import HOST, Client, Done, end_input, run, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import _shout, check_intact, talk
-from tests.ssh.sessions.test_service import ssh_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -144,7 +144,7 @@ async def test_a_holder_forwards_ports_and_has_neither_agent_nor_secrets(
 ) -> None:
     token = (await mint(front_door))["token"]
     holder, local = holder_of(front_door), tmp_path / "l"
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     target = f"{HOST}:{server.sockets[0].getsockname()[1]}"
     async with server, inside(holder, token, "-L", f"{local}:{target}") as process:
         assert await talk(local, b"hello") == b"HELLO!"
@@ -193,7 +193,7 @@ async def test_revoking_ends_what_is_open_and_opens_nothing_more(
 ) -> None:
     share, other = await mint(front_door), await mint(front_door)
     holder, local = holder_of(front_door), tmp_path / "l"
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     target = f"{HOST}:{server.sockets[0].getsockname()[1]}"
     async with (
         server,

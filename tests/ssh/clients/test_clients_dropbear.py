@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.ssh.forwards import check_intact, free_port, shout
 from tests.harness.ssh.openssh import HOST, end_input, run, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import _shout, check_intact, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ async def test_dropbear_moves_input_and_both_streams(dropbear: Dropbear) -> None
 
 
 async def test_dropbear_forwards_and_a_refusal_leaves_its_session(dropbear: Dropbear) -> None:
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     here, nothing = free_port(), free_port()
     forwards = [
         *("-L", f"{HOST}:{here}:{HOST}:{server.sockets[0].getsockname()[1]}"),

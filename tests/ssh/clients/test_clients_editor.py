@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.harness.servers.fault_proxy import FaultProxy
+from tests.harness.ssh.forwards import free_port, talk
 from tests.harness.ssh.openssh import HOST, Client, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import free_port, talk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,10 +14,10 @@ import pytest
 
 from boxd.tunnel.registry import TunnelRegistry
 from tests.harness.logs import provoked
+from tests.harness.ssh.forwards import free_port
+from tests.harness.ssh.key_agent import ssh_agent
 from tests.harness.ssh.openssh import HOST, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import free_port
-from tests.ssh.sessions.test_service import ssh_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

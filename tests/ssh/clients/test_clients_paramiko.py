@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 import paramiko
 import pytest
 
+from tests.harness.ssh.forwards import free_port, shout
 from tests.harness.ssh.openssh import HOST
-from tests.ssh.sessions.test_forward import _shout, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ async def test_paramiko_is_refused_with_reasons_and_goes_on(
 
 
 async def test_paramiko_reaches_a_port_of_the_box(front_door: Entrance) -> None:
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     port: int = server.sockets[0].getsockname()[1]
 
     def work(client: paramiko.SSHClient) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.ssh.forwards import free_port
 from tests.harness.ssh.openssh import HOST, run
-from tests.ssh.sessions.test_forward import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable

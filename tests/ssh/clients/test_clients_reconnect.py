@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from tests.harness.servers.fault_proxy import FaultProxy, Toxic
+from tests.harness.ssh.forwards import shout, talk
 from tests.harness.ssh.openssh import HOST, Client, kill, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import _shout, talk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ async def test_a_forwarding_comes_back_after_each_break(
     detour = FaultProxy((HOST, 0), (HOST, front_door.door.port))
     assert isinstance(detour.listen, tuple)
     client = Client(tmp_path / "user", detour.listen[1], front_door.door.host_key)
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     local = tmp_path / "l"
     try:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.ssh.connection.server_connection import SESSIONS_PER_CONNECTION
+from tests.harness.ssh.forwards import check_intact
+from tests.harness.ssh.key_agent import ssh_agent
 from tests.harness.ssh.openssh import end_input, kill, run, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import check_intact
-from tests.ssh.sessions.test_service import ssh_agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

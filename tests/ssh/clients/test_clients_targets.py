@@ -9,8 +9,8 @@ import asyncssh
 import pytest
 
 from boxd.ssh.connection.server_connection import CHANNELS_PER_CONNECTION
+from tests.harness.ssh.forwards import free_port
 from tests.harness.ssh.openssh import HOST
-from tests.ssh.sessions.test_forward import free_port
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.ssh.files import contents
 from tests.harness.ssh.openssh import HOST, Done, run
 
 if TYPE_CHECKING:
@@ -40,15 +40,6 @@ def tree(tmp_path: Path) -> Path:
     (root / "deep" / "script").write_text("#!/bin/sh\n")
     (root / "deep" / "script").chmod(0o755)
     return root
-
-
-def contents(root: Path) -> dict[str, str]:
-    """Relative path to hash, of all files below `root`."""
-    return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize("mode", ["-O", "-s"], ids=["scp", "sftp"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.harness.ssh.forwards import check_intact, free_port, shout, talk
 from tests.harness.ssh.openssh import HOST, end_input, listens, running
 from tests.harness.ssh.unread import STAND_S
 from tests.harness.wait import until
@@ -20,35 +20,6 @@ if TYPE_CHECKING:
     from tests.harness.ssh.frontdoor import Entrance
 
 MIB = 1024 * 1024
-
-
-def free_port() -> int:
-    """A port that nobody listens on at the moment."""
-    with socket.socket() as taken:
-        taken.bind((HOST, 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
-async def _shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Reads to the end of input, answers with what came in upper case."""
-    data = await reader.read()
-    writer.write(data.upper() + b"!")
-    await writer.drain()
-    writer.close()
-    await writer.wait_closed()
-
-
-async def talk(path: Path, data: bytes) -> bytes:
-    """Sends all through a Unix socket, ends the sending, reads all."""
-    await until(lambda: listens(path))
-    reader, writer = await asyncio.open_unix_connection(str(path))
-    writer.write(data)
-    writer.write_eof()
-    answer = await reader.read()
-    writer.close()
-    await writer.wait_closed()
-    return answer
 
 
 @asynccontextmanager
@@ -65,19 +36,10 @@ async def forwarding(
         await end_input(process)
 
 
-async def check_intact(process: asyncio.subprocess.Process) -> None:
-    """The session still answers."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(b"intact\n")
-    async with asyncio.timeout(30):
-        assert await process.stdout.readline() == b"intact\n"
-
-
 async def test_a_port_is_reached_with_both_ends_of_input(
     front_door: Entrance, tmp_path: Path
 ) -> None:
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     async with server, forwarding(front_door, tmp_path / "l", f"{HOST}:{port}"):
         assert await talk(tmp_path / "l", b"hello") == b"HELLO!"
@@ -86,7 +48,7 @@ async def test_a_port_is_reached_with_both_ends_of_input(
 
 async def test_a_unix_socket_is_reached(front_door: Entrance, tmp_path: Path) -> None:
     target = front_door.client.directory / "target"
-    server = await asyncio.start_unix_server(_shout, str(target))
+    server = await asyncio.start_unix_server(shout, str(target))
     async with server, forwarding(front_door, tmp_path / "l", str(target)):
         assert await talk(tmp_path / "l", b"hello") == b"HELLO!"
 
@@ -128,7 +90,7 @@ async def test_a_missing_socket_is_named_and_the_session_stays(
 
 
 async def test_standard_input_and_output_forward_alone(front_door: Entrance) -> None:
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     command = ["ssh", *front_door.client.options(), "-l", "web", "-W", f"{HOST}:{port}", HOST]
     async with server, running(command) as process, asyncio.timeout(30):
@@ -209,7 +171,7 @@ async def test_reverse_forwarding_is_refused_and_the_session_stays(front_door: E
 
 
 async def test_a_forwarded_connection_holds_the_box(front_door: Entrance, tmp_path: Path) -> None:
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     port = server.sockets[0].getsockname()[1]
     holds = front_door.lifecycle.attachments
     target = f"{HOST}:{port}"

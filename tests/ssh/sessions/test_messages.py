@@ -13,9 +13,9 @@ import pytest
 from boxd.ssh.connection.server_connection import ServerConnection
 from boxd.tunnel.registry import TunnelRegistry
 from tests.harness.logs import provoked
+from tests.harness.ssh.forwards import check_intact, free_port, shout, talk
 from tests.harness.ssh.openssh import HOST, end_input, run, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import _shout, check_intact, free_port, talk
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -71,7 +71,7 @@ async def test_door_and_agent_make_new_keys_while_bytes_go_both_ways(front_door:
 async def test_a_shared_connection_takes_forwardings_later(
     front_door: Entrance, tmp_path: Path
 ) -> None:
-    server = await asyncio.start_server(_shout, HOST, 0)
+    server = await asyncio.start_server(shout, HOST, 0)
     target = f"{HOST}:{server.sockets[0].getsockname()[1]}"
     client, local = front_door.client, tmp_path / "l"
     async with server, client.master("web") as shared:

@@ -14,25 +14,16 @@ from boxd.errors import Unavailable
 from boxd.ssh.connection.listener import SshListener
 from boxd.ssh.connection.listener_state import ListenerSettings
 from tests.harness.logs import provoked
-from tests.harness.ssh.openssh import HOST, Client, Done, end_input, listens, run, running
+from tests.harness.ssh.forwards import check_intact
+from tests.harness.ssh.key_agent import ssh_agent
+from tests.harness.ssh.openssh import HOST, Client, Done, end_input, run, running
 from tests.harness.wait import until
-from tests.ssh.sessions.test_forward import check_intact
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.harness.ssh.frontdoor import Entrance
-
-
-@asynccontextmanager
-async def ssh_agent(path: Path, key: Path) -> AsyncIterator[None]:
-    """A running `ssh-agent` that holds the key."""
-    async with running(["ssh-agent", "-D", "-a", str(path)]):
-        await until(lambda: listens(path))
-        added = await run(["env", f"SSH_AUTH_SOCK={path}", "ssh-add", "-q", str(key)])
-        assert added.status == 0
-        yield
 
 
 async def test_the_clients_agent_is_reached_from_its_session_only(front_door: Entrance) -> None:

@@ -16,9 +16,9 @@ from boxd.backup import restoration
 from boxd.backup.keyfile import make_key
 from boxd.boxes.lifecycle.changes import REMADE
 from tests.harness.mounts.drive import until
+from tests.harness.service.backup_target import store_file
 from tests.harness.service.daemon import STOP_S, Daemon, installation
-from tests.integration.boxd.service.test_service import User
-from tests.unit.boxd.backup.test_target import store_file
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

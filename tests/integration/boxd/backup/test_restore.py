@@ -28,11 +28,11 @@ from boxd.embedded.process import processes_in
 from boxd.errors import BadRequest, Conflict, NotFound, Unavailable
 from boxd.model.box import BoxState
 from boxd.store.export import importing
+from tests.harness.control_store.contents import BOXES, INSTANCE, OWNER, fill, opened
 from tests.harness.mounts.drive import until
 from tests.harness.servers.pg import fresh_database
 from tests.harness.service.daemon import BOXD
 from tests.harness.wait import until as until_async
-from tests.unit.boxd.store.test_export import BOXES, INSTANCE, OWNER, fill, opened
 
 if TYPE_CHECKING:
     from tests.plugins.strict_logs import AssertLogs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.boxd.service.test_service import User
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path

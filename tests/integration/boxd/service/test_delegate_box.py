@@ -15,7 +15,7 @@ import pytest
 from boxd.backends.host.names import HostNames
 from tests.harness.memory import times_in_memory
 from tests.harness.mounts.drive import until
-from tests.integration.boxd.service.test_service import SSH, User
+from tests.harness.service.user import SSH, User
 
 if TYPE_CHECKING:
     from tests.harness.service.daemon import Daemon

@@ -16,7 +16,7 @@ import pytest
 from boxd.backends.docker.backend import WHY_NO_SUSPEND
 from tests.harness.mounts.drive import until
 from tests.harness.service.daemon import BOXD, STOP_S
-from tests.integration.boxd.service.test_service import SSH, User
+from tests.harness.service.user import SSH, User
 
 if TYPE_CHECKING:
     from pathlib import Path

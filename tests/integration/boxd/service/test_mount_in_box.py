@@ -18,7 +18,7 @@ from boxd.workspaces.seal import Sealer
 from tests.harness.loop import run
 from tests.harness.mounts.drive import until
 from tests.harness.service.daemon import open_daemon
-from tests.integration.boxd.service.test_service import User
+from tests.harness.service.user import User
 from wrkfs.config import VolumeConfig
 
 if TYPE_CHECKING:

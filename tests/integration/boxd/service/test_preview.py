@@ -11,7 +11,7 @@ import pytest
 from tests.harness.http.web import PREVIEW_DOMAIN
 from tests.harness.mounts.drive import until
 from tests.harness.service.daemon import open_daemon
-from tests.integration.boxd.service.test_service import User
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

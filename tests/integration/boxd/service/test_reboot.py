@@ -13,8 +13,8 @@ import pytest
 
 from boxd.boxes.lifecycle.adoption import STARTED_AGAIN
 from tests.harness.mounts.drive import until
-from tests.integration.boxd.service.test_service import User
-from tests.integration.boxd.suspension.test_sleep import COUNTER, counter
+from tests.harness.service.counter import COUNTER, counter
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path

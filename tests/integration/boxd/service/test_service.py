@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import signal
 import subprocess
 from contextlib import suppress
@@ -15,70 +13,12 @@ import pytest
 from boxd.boxes.lifecycle.adoption import SLEEPS
 from tests.harness.mounts.drive import until
 from tests.harness.service.daemon import BOXD, STOP_S, Daemon, open_daemon
+from tests.harness.service.user import User, user
+
+__all__ = ["user"]
+
 
 pytestmark = pytest.mark.timeout(300)
-SSH = (
-    *("ssh", "-F", "none", "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes"),
-    *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
-    *("-o", "LogLevel=ERROR"),
-)
-
-
-class User:
-    """Somebody with an SSH key."""
-
-    def __init__(self, daemon: Daemon, directory: Path) -> None:
-        self.daemon = daemon
-        self.key = directory / "key"
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True
-        )
-
-    def command(self, who: str, command: str) -> list[str]:
-        """A command line of OpenSSH."""
-        port = str(self.daemon.ssh_port)
-        return [*SSH, "-i", str(self.key), "-p", port, f"{who}@127.0.0.1", command]
-
-    def ssh(self, who: str, command: str, *, status: int = 0) -> str:
-        """What a command prints on stdout; on stderr when it is meant to fail."""
-        done = subprocess.run(
-            self.command(who, command),
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
-        assert done.returncode == status, done.stderr + self.daemon.log.read_text()
-        return (done.stderr if status else done.stdout).strip()
-
-    def boxes(self) -> dict[str, dict[str, object]]:
-        """The owner's boxes by reference."""
-        found: list[dict[str, object]] = json.loads(self.ssh("cli", "ls --json"))
-        return {str(box["ref"]): box for box in found}
-
-    def get(self, key: str, path: str) -> tuple[int, bytes]:
-        """An HTTP GET with an API key."""
-        return self.http("GET", key, path)
-
-    def put(self, key: str, path: str, body: bytes) -> int:
-        """An HTTP PUT with an API key."""
-        return self.http("PUT", key, path, body)[0]
-
-    def http(
-        self, method: str, key: str, path: str, body: bytes | None = None, *, timeout: float = 30
-    ) -> tuple[int, bytes]:
-        """A request with an API key; a body is a file or a script: it says so."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=timeout)
-        try:
-            headers = {"Authorization": f"Bearer {key}"}
-            if body is not None:
-                headers["Content-Type"] = "text/plain"
-            connection.request(method, path, body=body, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
 
 
 def own(processes: list[str]) -> set[str]:
@@ -106,12 +46,6 @@ def routing() -> str:
         subprocess.run(["ip", "-4", *words], check=True, capture_output=True, text=True).stdout
         for words in commands
     )
-
-
-@pytest.fixture
-def user(daemon: Daemon, tmp_path: Path) -> User:
-    """A user of the daemon."""
-    return User(daemon, tmp_path)
 
 
 def test_box_lives_on_through_ends_of_the_daemon(daemon: Daemon, user: User) -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from boxd.boxes.lifecycle.adoption import SLEEPS
 from tests.harness.mounts.drive import until
+from tests.harness.service.counter import COUNTER, counter, ticks_on
 from tests.harness.service.daemon import open_daemon
-from tests.integration.boxd.service.test_service import User
+from tests.harness.service.user import User
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,47 +23,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-COUNTER = """
-cat > /root/count.sh <<'END'
-nonce=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \\n')
-exec 3>>/wrk/open
-cd /wrk
-ticks=0
-while true; do
-  ticks=$((ticks + 1))
-  echo "$$ $nonce" >/root/who
-  echo $ticks >/root/ticks
-  echo $ticks >&3
-  sleep 0.1
-done
-END
-nohup setsid sh /root/count.sh >/dev/null 2>&1 </dev/null &
-while ! test -s /root/ticks; do sleep 0.1; done
-"""
-"""A process whose memory holds a nonce and a counter, with a file open and its place on /wrk."""
-
-LOOK = """
-until who=$(cat /root/who) && ticks=$(cat /root/ticks) && test "$who" && test "$ticks"; do :; done
-echo "$who"; echo "$ticks"
-"""
-"""What it says of itself. A file that is being written is empty for a moment."""
-
 
 @pytest.fixture
 def user(daemon: Daemon, tmp_path: Path) -> User:
     """A user of the daemon."""
     return User(daemon, tmp_path)
-
-
-def counter(user: User, ref: str) -> tuple[str, int]:
-    """Pid and nonce of the counter in a box, and how far it has come."""
-    who, ticks = user.ssh(ref, LOOK).splitlines()
-    return who, int(ticks)
-
-
-def ticks_on(user: User, reached: int) -> bool:
-    """Whether the counter in the box `dev` came further."""
-    return counter(user, "dev")[1] > reached
 
 
 def state(user: User, ref: str) -> tuple[object, object]:

@@ -21,9 +21,9 @@ from boxd.backends.runc.backend import RuncBackend
 from boxd.backends.runc.memory import RESTORES
 from boxd.errors import Conflict, DiskFull, MemoryLost
 from tests.harness.boxes.backend import STAND_IN, open_box_host
+from tests.harness.boxes.posture import asleep, posture
 from tests.harness.boxes.suspending import Sleepy, judging
 from tests.harness.wait import until
-from tests.isolation.confinement.test_posture import asleep, posture
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,10 @@ import pytest
 
 from boxd.backends.checkpoint import obstacles
 from boxd.errors import Conflict
+from tests.harness.boxes.programs import started
 
 if TYPE_CHECKING:
-    from tests.harness.boxes.suspending import Guest, Sleepy
+    from tests.harness.boxes.suspending import Sleepy
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -45,19 +46,6 @@ while peer.recv(1):
 time.sleep(999)
 """
 OF_ANOTHER_USER = f"import os, time\n{READY}\nos.setgid(1000)\nos.setuid(1000)\ntime.sleep(999)"
-
-
-async def started(sleepy: Sleepy, program: str, ready: str = "test -e /root/ready") -> Guest:
-    """A box in which the program runs, and has come to its point."""
-    guest = await sleepy.guest()
-    host, box = sleepy.host, guest.box
-    await host.run(box, "sh", "-c", "cat > /root/program.py", stdin=program.encode())
-    command = "setsid /usr/bin/python3 /root/program.py </dev/null >/root/out 2>&1 &"
-    await host.run(box, "sh", "-c", command)
-    wait = f"until {ready}; do sleep 0.05; done"
-    result = await host.run(box, "timeout", "30", "sh", "-c", wait)
-    assert result.status == 0, (await host.run(box, "cat", "/root/out")).out
-    return guest
 
 
 async def test_a_stopped_program_stays_stopped_and_goes_on_when_it_is_told(sleepy: Sleepy) -> None:

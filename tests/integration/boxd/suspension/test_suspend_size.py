@@ -13,7 +13,7 @@ from boxd.backends.disks import disk, image_size
 from boxd.backends.disks.disk import MIB
 from boxd.backends.host import cgroups
 from boxd.errors import DiskFull
-from tests.integration.boxd.suspension.test_suspend_obstacles import started
+from tests.harness.boxes.programs import started
 
 if TYPE_CHECKING:
     from pathlib import Path

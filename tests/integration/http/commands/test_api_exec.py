@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import os
 import re
 import signal
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import httpx
-import psutil
 import pytest
 
 from boxd.boxes.limits import quota, source_addresses
@@ -24,9 +21,19 @@ from boxd.boxes.state.requests import BoxAccess
 from boxd.clock import SystemClock
 from tests.harness.agents.given import give
 from tests.harness.agents.unhurried import time_from_first_output
+from tests.harness.http.commands import (
+    STREAM,
+    Ran,
+    buffered,
+    header,
+    marked,
+    open_exec,
+    read_stream,
+    stream,
+)
+from tests.harness.http.errors import error_of
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
-from tests.integration.http.test_api_basics import error_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,64 +41,9 @@ if TYPE_CHECKING:
 
     from tests.harness.http.web import Web
 
-STREAM = {"content-type": "application/x-svc-exec"}
 PLAIN = {"content-type": "text/plain"}
 BEGIN = "echo begun; sleep 1000"
 DATA = re.compile(rb"event: stdout\ndata: (.*)\n\n")
-
-
-@dataclass
-class Ran:
-    """What a stream told."""
-
-    stdout: bytes
-    stderr: bytes
-    code: int
-
-
-def header(cmd: str, **fields: object) -> bytes:
-    """A header line."""
-    return json.dumps({"cmd": cmd, **fields}).encode() + b"\n"
-
-
-def read_stream(text: bytes) -> Ran:
-    """Parses a whole event stream strictly: only known events, `exit` once and last."""
-    found: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-    assert text.endswith(b"\n\n")
-    blocks = text[:-2].split(b"\n\n")
-    for block in blocks[:-1]:
-        if block == b": keepalive":
-            continue
-        event, data = block.split(b"\n")
-        name = event.removeprefix(b"event: ").decode()
-        raw = base64.b64decode(data.removeprefix(b"data: "), validate=True)
-        assert 0 < len(raw) <= 65536
-        found[name].append(raw)
-    event, data = blocks[-1].split(b"\n")
-    assert event == b"event: exit"
-    code = json.loads(data.removeprefix(b"data: "))
-    assert list(code) == ["code"]
-    return Ran(b"".join(found["stdout"]), b"".join(found["stderr"]), code["code"])
-
-
-async def stream(client: httpx.AsyncClient, spec: str, body: bytes, **headers: str) -> Ran:
-    """Runs a command by the streaming form."""
-    answer = await client.post(f"/v1/exec/{spec}", content=body, headers=STREAM | headers)
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["content-type"] == "text/event-stream"
-    assert answer.headers["cache-control"] == "no-store"
-    return read_stream(answer.content)
-
-
-async def buffered(client: httpx.AsyncClient, spec: str, body: bytes) -> tuple[Ran, int]:
-    """Runs a command by the buffered form; with its duration in ms."""
-    path = f"/v1/exec/{spec}?stream=false"
-    answer = await client.post(path, content=body, headers=STREAM)
-    assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert list(told) == ["exit_code", "stdout", "stderr", "duration_ms"]
-    out, err = (base64.b64decode(told[name], validate=True) for name in ("stdout", "stderr"))
-    return Ran(out, err, told["exit_code"]), told["duration_ms"]
 
 
 async def begun(events: AsyncIterator[bytes]) -> bytes:
@@ -114,18 +66,6 @@ async def until_cut(events: AsyncIterator[bytes]) -> bytes:
             cut = str(error)
     assert "incomplete" in cut
     return b"".join(pieces)
-
-
-def marked(marker: str) -> list[int]:
-    """Processes whose environment holds the marker."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("EXEC_MARK") == marker and process.status() != "zombie":
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
 
 
 async def test_a_command_streams_both_outputs_and_its_code(web: Web) -> None:
@@ -320,21 +260,6 @@ async def test_a_command_that_ignores_term_is_killed(
     ran = await stream(web.client(), "web", body)
     assert (ran.stdout, ran.code) == (b"begun\n", 124)
     await until(lambda: not marked("stubborn"))
-
-
-async def open_exec(
-    web: Web, body: bytes, query: str = "", length: str = "Transfer-Encoding: chunked"
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Begins an exec on a raw connection; `body` goes as one chunk, more may follow."""
-    reader, writer = await web.connect()
-    chunk = b"%x\r\n%b\r\n" % (len(body), body)
-    writer.write(
-        f"POST /v1/exec/web{query} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {web.key}\r\n"
-        f"Content-Type: application/x-svc-exec\r\n{length}\r\n\r\n".encode()
-        + chunk
-    )
-    await writer.drain()
-    return reader, writer
 
 
 async def test_input_and_output_overlap(web: Web) -> None:

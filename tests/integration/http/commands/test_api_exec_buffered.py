@@ -13,19 +13,11 @@ import pytest
 from boxd.boxes.limits.budgets import output as output_budget
 from boxd.http.routes.buffered import PIECE
 from tests.harness.agents.allowances import small_allowances
+from tests.harness.http.commands import STREAM, Ran, buffered, header, marked, open_exec, stream
+from tests.harness.http.drives import MIB, forget_peak, resident
+from tests.harness.http.errors import error_of
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
-from tests.integration.http.commands.test_api_exec import (
-    STREAM,
-    Ran,
-    buffered,
-    header,
-    marked,
-    open_exec,
-    stream,
-)
-from tests.integration.http.drive.test_api_wrk_large import MIB, forget_peak, resident
-from tests.integration.http.test_api_basics import error_of
 
 if TYPE_CHECKING:
     from pathlib import Path

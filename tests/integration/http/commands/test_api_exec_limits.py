@@ -7,29 +7,29 @@ import contextlib
 import hashlib
 import json
 import random
-import socket
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.http.server import protocol
-from tests.harness.http.web import ALICE
-from tests.harness.wait import until
-from tests.integration.http.commands.test_api_exec import (
+from tests.harness.http.commands import (
     STREAM,
     Ran,
     header,
     marked,
     open_exec,
     read_stream,
+    silent,
     stream,
 )
-from tests.integration.http.drive.test_api_wrk_large import MIB, body, forget_peak, resident
-from tests.integration.http.test_api_basics import error_of
+from tests.harness.http.drives import MIB, body, forget_peak, resident
+from tests.harness.http.errors import error_of
+from tests.harness.http.web import ALICE
+from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from tests.harness.http.web import Web
     from tests.plugins.figures import Figures
@@ -168,23 +168,6 @@ async def test_clients_that_read_nothing_hold_a_mib_each(
         # A quarter of it is what a connection, its tasks and its channel take without any output.
         assert await more(28) - few < 28 * 1.25 * MIB
     await until(lambda: not marked("idle"))
-
-
-def silent(web: Web, content: bytes) -> Callable[[], None]:
-    """A client that asks and reads nothing; what ends it."""
-    connection = socket.create_connection((web.address.host, web.address.port))
-    connection.sendall(asking(web, content))
-    return connection.close
-
-
-def asking(web: Web, content: bytes) -> bytes:
-    """A whole request that runs a command."""
-    head = (
-        f"POST /v1/exec/web HTTP/1.1\r\nHost: x\r\nX-Api-Key: {web.key}\r\n"
-        "Content-Type: application/x-svc-exec\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
 
 
 def bytes_written(pid: int) -> int:

@@ -15,12 +15,11 @@ from boxd.http.routes import term
 from boxd.http.server import protocol, websocket_protocol
 from boxd.http.server.protocol import HttpProtocol
 from boxd.tunnel import channel
+from tests.harness.http.commands import asking, header, marked, silent, stream
+from tests.harness.http.terminals import opened, protocol_of
 from tests.harness.http.web import ALICE
 from tests.harness.http.websocket import BINARY
 from tests.harness.wait import until
-from tests.integration.http.commands.test_api_exec import header, marked, stream
-from tests.integration.http.commands.test_api_exec_limits import asking, silent
-from tests.integration.http.commands.test_api_term import opened, protocol_of
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,43 +14,20 @@ from websockets.exceptions import InvalidStatus
 from boxd.boxes.state.requests import BoxAccess
 from boxd.config import Address
 from boxd.http.server import serve, websocket_protocol
-from boxd.http.server.websocket_protocol import SocketProtocol
 from tests.harness.agents.given import give
+from tests.harness.http.commands import marked
 from tests.harness.http.mcp import talk
+from tests.harness.http.terminals import opened, ping_often, protocol_of
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.http.websocket import BINARY, TEXT, ask, connected, handshake
 from tests.harness.wait import until
-from tests.integration.http.commands.test_api_exec import marked
-from tests.integration.http.test_api_socket_protocol import ping_often
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
     from tests.harness.http.web import Web
-    from tests.harness.http.websocket import RawSocket
 
 CLIENT_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHtRwsqnqZqTtHFUUd1VbzwXlyfdIVJO5OWC4Ft44yVS"
-QUIET = b"stty -echo; PS1= exec sh\necho rea''dy\n"
-
-
-async def opened(web: Web, query: str = "", box: str = "web") -> RawSocket:
-    """A terminal whose shell neither echoes nor prompts."""
-    terminal = await connected(web, f"/v1/boxes/{box}/term?key={web.key}{query}")
-    terminal.send(BINARY, QUIET)
-    await terminal.until(b"ready\r\n")
-    return terminal
-
-
-def protocol_of(web: Web) -> SocketProtocol:
-    """The one WebSocket of the server."""
-    server = web.server._server
-    assert server is not None
-    (found,) = [
-        connection
-        for connection in server.server_state.connections
-        if isinstance(connection, SocketProtocol)
-    ]
-    return found
 
 
 async def refused(web: Web, path: str, *lines: str) -> tuple[int, str]:

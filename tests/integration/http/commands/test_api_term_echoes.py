@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from websockets.asyncio.client import connect
 
+from tests.harness.http.terminals import QUIET
 from tests.harness.http.web import ALICE
 from tests.harness.http.websocket import BINARY, CLOSE, connected
 from tests.harness.wait import until
-from tests.integration.http.commands.test_api_term import QUIET
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -11,8 +11,9 @@ from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 
+from tests.harness.http.drives import names
+from tests.harness.http.errors import error_of
 from tests.harness.http.web import ALICE, BOB
-from tests.integration.http.test_api_basics import error_of
 from wrkfs import paths
 from wrkfs.errors import NotFound
 from wrkfs.types import ROOT_INO, Caller, SetAttr
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
     from tests.harness.http.web import Web
 
 ROOT = Caller(0, 0)
-
-
-async def names(web: Web, path: bytes = b"") -> list[bytes]:
-    """Names in a directory of the first owner's drive, seen from inside."""
-    fs = (await web.drives.volume()).fs
-    found = await paths.resolve(fs, path)
-    assert found.attr is not None
-    return sorted(entry.name for entry in await fs.readdir(found.attr.ino, 0, 10_000))
 
 
 async def symlink(web: Web, path: bytes, target: bytes) -> None:

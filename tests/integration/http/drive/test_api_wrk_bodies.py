@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+from tests.harness.http.drives import names
+from tests.harness.http.errors import error_of
 from tests.harness.wait import until
-from tests.integration.http.drive.test_api_wrk import names
-from tests.integration.http.test_api_basics import error_of
 from wrkfs.errors import Unavailable
 from wrkfs.types import ROOT_INO, SetAttr
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.http.drive.test_api_wrk_stores import real_drive
-from tests.integration.http.test_api_basics import error_of
+from tests.harness.http.drives import real_drive
+from tests.harness.http.errors import error_of
 from wrkfs.fs import Filesystem
 from wrkfs.types import ROOT_INO, SetAttr
 

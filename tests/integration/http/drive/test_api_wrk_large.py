@@ -6,22 +6,20 @@ Client and service are in one process, so each figure holds both.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from boxd.embedded.objectstore import EmbeddedObjectServer
-from boxd.workspaces.pool import LIMITS
+from tests.harness.http.drives import MIB, body, forget_peak, http_drive, piece, resident
 from tests.harness.http.web import ALICE
 from wrkfs.config import StoreConfig
-from wrkfs.fs import Filesystem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     import httpx
 
@@ -29,40 +27,8 @@ if TYPE_CHECKING:
     from tests.plugins.figures import Figures
     from wrkfs.config import VolumeConfig
 
-MIB = 1 << 20
-STATUS = Path("/proc/self/status")
 BOUND = 128 * MIB
 """Growth that is allowed: dirty bytes, cached blocks, blocks on their way, buffers, the client."""
-
-
-def resident(field: str) -> int:
-    """`VmRSS` now or `VmHWM`, the most since `forget_peak`, in bytes."""
-    (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
-
-
-def forget_peak() -> int:
-    """Begins a new peak; what is resident now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return resident("VmRSS")
-
-
-async def http_drive(web: Web, volume: VolumeConfig) -> Filesystem:
-    """Puts the owner's drive on the volume, with the bounds that the service gives it."""
-    fs = await Filesystem.connect(volume, kind="http", limits=LIMITS)
-    web.drives.given[ALICE.owner, None] = fs
-    return fs
-
-
-def piece(number: int) -> bytes:
-    """One MiB, another one for each number."""
-    return hashlib.sha256(b"%d" % number).digest() * (MIB // 32)
-
-
-async def body(size: int) -> AsyncIterator[bytes]:
-    """The content of a file."""
-    for number in range(size // MIB):
-        yield piece(number)
 
 
 async def check(client: httpx.AsyncClient, path: str, size: int) -> None:

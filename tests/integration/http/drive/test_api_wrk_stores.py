@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 import pytest
 
-from tests.harness.http.web import ALICE
+from tests.harness.http.drives import real_drive
 from tests.harness.wait import until
 from wrkfs.errors import NotFound
 from wrkfs.fs import Filesystem
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
     from wrkfs.handle import FileHandle
 
 MIB = 1 << 20
-
-
-async def real_drive(web: Web, volume: VolumeConfig) -> Filesystem:
-    """Puts the owner's drive on the volume."""
-    fs = await Filesystem.connect(volume, kind="http")
-    web.drives.given[ALICE.owner, None] = fs
-    return fs
 
 
 async def sha256_of(client: httpx.AsyncClient, path: str) -> str:

@@ -13,12 +13,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from boxd.config import Address, Config
+from tests.harness.http.errors import error_of
+from tests.harness.http.ports import app, ask, echo
 from tests.harness.http.portserver import listening
 from tests.harness.http.web import ALICE, BOB, PREVIEW_DOMAIN, serve_web
 from tests.harness.wait import until
-from tests.integration.http.ports.test_api_proxy import ask
-from tests.integration.http.ports.test_api_proxy_sockets import app, echo
-from tests.integration.http.test_api_basics import error_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.boxes.lifecycle import dialling
+from tests.harness.http.ports import ask
 from tests.harness.http.portserver import OK, listening, saying, sent_headers, status_of
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
@@ -24,16 +25,6 @@ async def box(web: Web, request: pytest.FixtureRequest) -> str:
     """A running box `web`; its id."""
     web.backend.near = request.param == "through the box's network"
     return (await web.operations.boxes.up(ALICE, "web")).id
-
-
-async def ask(web: Web, request: bytes) -> bytes:
-    """Sends bytes as they are; all that comes back until the server closes."""
-    reader, writer = await web.connect()
-    writer.write(request)
-    try:
-        return await asyncio.wait_for(reader.read(), 20)
-    finally:
-        writer.close()
 
 
 def head_of(web: Web, method: bytes, port: int, rest: bytes, *lines: bytes) -> bytes:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from boxd.http.server import websocket_protocol
+from tests.harness.http.ports import app, echo
 from tests.harness.http.portserver import listening, saying
 from tests.harness.http.web import ALICE
 from tests.harness.http.websocket import TEXT, frame, handshake
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
     from websockets.asyncio.client import ClientConnection
     from websockets.asyncio.server import ServerConnection
     from websockets.http11 import Request, Response
@@ -38,28 +36,12 @@ async def box(web: Web, request: pytest.FixtureRequest) -> str:
     return (await web.operations.boxes.up(ALICE, "web")).id
 
 
-@asynccontextmanager
-async def app(
-    handler: Callable[[ServerConnection], Awaitable[None]], **options: object
-) -> AsyncIterator[int]:
-    """A WebSocket server in the box; its port."""
-    settings: dict[str, Any] = {"compression": None, "max_size": None, **options}
-    async with serve(handler, "127.0.0.1", 0, **settings) as server:
-        yield next(iter(server.sockets)).getsockname()[1]
-
-
 def client(web: Web, port: int, rest: str = "", **options: object) -> connect:
     """A client of that port, by the owner's key."""
     settings: dict[str, Any] = {"proxy": None, "compression": None}
     settings["additional_headers"] = {"X-Api-Key": web.key}
     url = f"ws://{web.address}/v1/boxes/web/proxy/{port}/{rest}"
     return connect(url, **(settings | options))
-
-
-async def echo(server: ServerConnection) -> None:
-    with suppress(ConnectionClosed):
-        async for message in server:
-            await server.send(message)
 
 
 async def test_messages_go_both_ways(web: Web, box: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from boxd.config import Address, Config
 from boxd.store.interface import ControlStore
+from tests.harness.http.errors import error_of
 from tests.harness.http.web import ALICE, BOB, PREVIEW_DOMAIN, serve_web
-from tests.integration.http.test_api_basics import error_of
 
 if TYPE_CHECKING:
     import httpx

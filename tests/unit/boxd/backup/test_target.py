@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import secrets
 import shutil
@@ -30,6 +29,7 @@ from boxd.backup.target import (
 from boxd.backup.target_url import open_target
 from boxd.errors import BadRequest, Conflict, NotFound, Unavailable
 from boxd.workspaces.credentials import ExternalStore
+from tests.harness.service.backup_target import store_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,21 +39,6 @@ if TYPE_CHECKING:
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OURS, THEIRS = "a" * 32, "b" * 32
 PART = 5 << 20
-
-
-def store_file(folder: Path, server: ObjectServer, **changes: object) -> Path:
-    """The description of the object server as an operator writes it."""
-    endpoint = server.endpoint
-    content = {
-        "endpoint": endpoint.url,
-        "bucket": endpoint.bucket,
-        "region": endpoint.region,
-        "admin": {"access_key": endpoint.access_key, "secret_key": endpoint.secret.reveal()},
-    }
-    path = folder / f"store-{secrets.token_hex(4)}.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(content | changes))
-    return path
 
 
 @pytest.fixture(params=["directory", "s3"])

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from boxd.errors import BadName
 from boxd.names.duration import MAX_DURATION, format_duration, parse_duration
+from tests.harness.strategies import DURATIONS
 from tests.unit.boxd.names.refusal import value_or_refusal
-
-DURATIONS = st.integers(1, int(MAX_DURATION.total_seconds())).map(lambda s: timedelta(seconds=s))
 
 
 @given(DURATIONS)

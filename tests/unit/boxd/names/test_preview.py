@@ -17,8 +17,8 @@ from boxd.names.preview import (
     parse_preview_label,
 )
 from boxd.names.reference import parse_reference
+from tests.harness.strategies import NAMES
 from tests.unit.boxd.names.refusal import value_or_refusal
-from tests.unit.boxd.names.test_words import NAMES
 
 
 @given(NAMES, st.integers(1, MAX_PORT))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from boxd.errors import BadName
 from boxd.names.reference import Reference, parse_reference
+from tests.harness.strategies import NAMES
 from tests.unit.boxd.names.refusal import value_or_refusal
-from tests.unit.boxd.names.test_words import NAMES
 
 ID = "0123456789abcdef0123456789abcdef"
 

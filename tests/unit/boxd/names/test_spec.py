@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from boxd.errors import BadName
 from boxd.names.duration import format_duration
 from boxd.names.spec import MAX_SPEC, BoxSpec, parse_spec
+from tests.harness.strategies import DURATIONS, NAMES
 from tests.unit.boxd.names.refusal import value_or_refusal
-from tests.unit.boxd.names.test_duration import DURATIONS
-from tests.unit.boxd.names.test_words import NAMES
 
 FLAVORS = frozenset({"small", "large", "gpu1"})
 

@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 
 from boxd.errors import BadName
 from boxd.names import words
+from tests.harness.strategies import NAMES
 from tests.unit.boxd.names.refusal import value_or_refusal
-
-NAMES = st.from_regex(r"[a-z0-9](?:[a-z0-9-]{0,55}[a-z0-9])?", fullmatch=True).filter(
-    lambda name: not words.is_reserved(name)
-)
 
 
 @given(NAMES)

@@ -10,27 +10,10 @@ import pytest
 
 from box_guest import protocol
 from boxd.backends.host.names import HostNames
-from boxd.backends.interface import BoxPlan
 from boxd.backends.network.fence import DNS_ADDRESSES
 from boxd.backends.oci import bundle, mount_table
 from boxd.backends.oci.lxcfs import Lxcfs
-
-PLAN = BoxPlan(
-    box_id="ab" * 16,
-    hostname="dev",
-    image="debian",
-    rootfs=Path("/images/debian"),
-    runtime=Path("/runtime/1"),
-    run_dir=Path("/boxes/x/run"),
-    cpus=1.5,
-    mem_mb=512,
-    pids=99,
-    egress="all",
-)
-PLACES = bundle.Places(
-    Path("/boxes/x/root"), Path("/run/netns/x"), "/boxd-1/x", Path("/run/boxd-1/masks")
-)
-FACTS = bundle.HostFacts(nofile=1_000_000, caps_swap=True)
+from tests.harness.boxes.plans import FACTS, PLACES, PLAN
 
 
 def made(cpus: float = PLAN.cpus) -> dict[str, Any]:

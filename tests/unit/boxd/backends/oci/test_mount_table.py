@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from boxd.backends.oci import bundle, mount_table
-from tests.unit.boxd.backends.oci.test_bundle import FACTS, PLACES, PLAN
+from tests.harness.boxes.plans import FACTS, PLACES, PLAN
 
 ALL = "ro,nosuid,nodev,noexec,relatime"
 MASKED = "/sys/kernel/debug"

@@ -12,7 +12,7 @@ from boxd.backends.host.files import memory_for_boxes
 from boxd.boxes.limits.host import OVERCOMMIT, HostLimits, check_floor, free_mb, host_limits
 from boxd.errors import BadRequest, Unavailable
 from boxd.model.box import BoxState
-from tests.unit.boxd.boxes.limits.test_quota import BOX
+from tests.harness.boxes.records import BOX
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,31 +11,10 @@ import pytest
 from boxd.boxes.limits.quota import Tier, load_tiers
 from boxd.errors import QuotaExceeded, Unavailable
 from boxd.images.recipes import load_flavors
-from boxd.model.box import Box, BoxState
+from tests.harness.boxes.records import BOX
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-BOX = Box(
-    id="0" * 32,
-    owner="SHA256:alice",
-    workspace=None,
-    name="web",
-    image="debian",
-    flavor="small",
-    cpus=1.0,
-    mem_mb=1024,
-    state=BoxState.CREATING,
-    detail="",
-    backend="fake",
-    host_key="ssh-ed25519 AAAA",
-    created=datetime(2026, 1, 2, tzinfo=UTC),
-    deadline=None,
-    grace=None,
-    ephemeral=False,
-    drive=False,
-    since=datetime(2026, 1, 2, tzinfo=UTC),
-)
 
 
 def test_shipped_tiers_are_complete_and_positive() -> None:

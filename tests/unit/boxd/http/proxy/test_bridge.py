@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from boxd.http.proxy.bridge import MAX_OWED, AppSocket
-from tests.unit.boxd.http.proxy.test_upstream import Scripted
+from tests.harness.http.upstream import Scripted
 
 TEXT, BINARY, CONT, CLOSE, PING = 1, 2, 0, 8, 9
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from itertools import pairwise
 
 import pytest
@@ -12,37 +11,9 @@ from hypothesis import strategies as st
 
 from boxd.errors import BadAnswer
 from boxd.http.proxy.upstream import Upstream
+from tests.harness.http.upstream import Scripted
 
 BIG = b"x" * (256 * 1024)
-
-
-class Scripted:
-    """A stream that gives these pieces, and then its end, or is cut."""
-
-    def __init__(self, pieces: list[bytes], *, cut: bool = False) -> None:
-        self._pieces = deque(piece for piece in pieces if piece)
-        self._cut = cut
-        self.closed = False
-        self.written = b""
-
-    async def read(self) -> bytes:
-        """See ByteStream."""
-        if self._pieces:
-            return self._pieces.popleft()
-        if self._cut:
-            raise ConnectionResetError
-        return b""
-
-    async def write(self, data: bytes) -> None:
-        """See ByteStream."""
-        self.written += data
-
-    def write_eof(self) -> None:
-        """See ByteStream."""
-
-    def close(self) -> None:
-        """See ByteStream."""
-        self.closed = True
 
 
 async def answer_of(

@@ -1,0 +1,1 @@
+"""Rows for tests of the control store."""

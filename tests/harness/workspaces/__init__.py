@@ -1,0 +1,1 @@
+"""Workspaces and their drives on real servers."""
