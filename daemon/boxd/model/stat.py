@@ -1,4 +1,4 @@
-"""Figures about an owner: what it has, what it uses, and the limits."""
+"""Figures about an owner: objects, usage and limits."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Mended:
 
 
 def clear(images: Path, root: Path) -> None:
-    """Remove what `mend` made for the images, complete or not."""
+    """Remove the files that `mend` created for the images, complete or not."""
     _clear(_place(images), root)
 
 

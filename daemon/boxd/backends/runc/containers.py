@@ -108,8 +108,8 @@ class Containers:
         if rootfs is None or not rootfs.is_dir():
             version = "" if rootfs is None else f" (version {rootfs.name})"
             raise Unavailable(
-                f"image {record.plan.image}{version}, from which the box was made, is missing on "
-                "this host; ask the operator for it, or recreate the box with "
+                f"image {record.plan.image}{version} of the box is missing on this host; "
+                "ask the operator for it, or recreate the box with "
                 f"{record.plan.hostname}+"
             )
         paths = self.paths(record.plan.box_id)

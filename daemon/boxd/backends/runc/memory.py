@@ -92,7 +92,7 @@ class RuncMemory:
         links.switch(self._containers.names, record.slot, up=False)
 
     async def thaw(self, record: Record) -> None:
-        """Discard the box's memory on the disk for good, and then thaw the box."""
+        """Discard the box's memory on the disk durably, and then thaw the box."""
         self._require_running(record)
         box_id = record.plan.box_id
         await self.discard(record)

@@ -467,9 +467,7 @@ def _check_way_in(box: Box, hold: Hold | None, relay_key: str | None) -> None:
     if hold is None:
         return
     if box.confidential and relay_key is None:
-        raise Confidential(
-            f"box {box.ref} is confidential: only its own SSH server lets in; use {box.relayed}"
-        )
+        raise Confidential(f"box {box.ref} is confidential: connect with {box.relayed}")
     if relay_key is not None and not box.confidential:
         raise Conflict(f"box {box.ref} is not confidential; use a new name")
 

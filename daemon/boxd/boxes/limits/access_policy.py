@@ -58,7 +58,7 @@ class AccessPolicy:
         """Raise Unavailable while the daemon rejects new work."""
         if self.draining:
             raise Unavailable(
-                "this service takes no new work at the moment; what runs keeps running: "
+                "this service accepts no new work at the moment, but running work continues; "
                 "try again later"
             )
 

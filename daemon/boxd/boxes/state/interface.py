@@ -62,7 +62,7 @@ class DriveAttacher(Protocol):
         ...
 
     def use(self, box: Box) -> None:
-        """Count the resumed box, whose memory contains the mount, as a user of it again."""
+        """Count the resumed box as a user of the mount, which its memory contains."""
         ...
 
     async def detach(self, box: Box) -> None:

@@ -41,7 +41,7 @@ class BoxRepository:
         self._feed = feed
 
     async def add(self, box: Box) -> Box:
-        """Add the row of a new box; `since` is the present moment. Returns the stored box."""
+        """Add the row of a new box; `since` is the current time. Returns the stored box."""
         box = replace(box, since=self._elapsed_time.now())
         await self._store.add_box(box)
         self._publish(box)
