@@ -300,7 +300,7 @@ async def test_boxes_of_a_hostile_image(tmp_path: Path) -> None:
         await host.backend.stop(box)
         shutil.move(told.root, tmp_path / "away")
         with pytest.raises(
-            Unavailable, match=rf"image evil \(version {told.root.name}\), from which the box"
+            Unavailable, match=rf"image evil \(version {told.root.name}\) of the box is missing"
         ):
             await host.backend.start(box)
         shutil.move(tmp_path / "away", told.root)
