@@ -18,6 +18,7 @@ from box_guest.control.socket import ControlServer
 from box_guest.control.standby import trim_memory
 from box_guest.drive.fusefs import drop_mount_right
 from box_guest.process.process import Reaper
+from box_guest.shared.signals import restore_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -197,10 +198,12 @@ class _Duties:
 
 
 def prepare_box() -> None:
-    """Set the umask, the working directory and the CLI's symbolic link of a box.
+    """Set the signals, umask, working directory and the CLI's symbolic link of a box.
 
     As pid 1, also drop the right to mount from the bounding set, so that no child inherits it.
     """
+    # The interpreter itself ignores these two, and restores them in commands.
+    restore_ignored(keep=frozenset({signal.SIGPIPE, signal.SIGXFSZ}))
     os.umask(UMASK)
     os.chdir("/")
     if os.getpid() == 1:

@@ -19,20 +19,19 @@ import sys
 from box_guest.shared import frames
 from box_guest.shared.frames import MalformedFrame
 from box_guest.shared.sealing import HANDOVER, Opener, SealBroken
+from box_guest.shared.signals import restore_ignored
 
 FAILED = 125
 """Exit status if the command was not started."""
 NOT_FOUND = 127
 """Exit status if the shell cannot be started, as for every command of the agent."""
-_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT)
-"""The interpreter ignores or catches these signals; an ignored signal would stay ignored in the
-command."""
 
 
 def main() -> int:
     """Execute the command. Returns an exit status only on failure, with the reason on stderr."""
-    for number in _DEFAULT_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+    restore_ignored()
+    # The interpreter catches SIGINT: without this, Ctrl-C would end `_receive` with a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         shell, command, env = _receive()
     except (MalformedFrame, SealBroken) as error:

@@ -17,6 +17,7 @@ from boxd.boxes.commands.exec import TIMEOUT_CODE, ExecRun
 from boxd.errors import Unavailable
 from boxd.tunnel.channel import WINDOW, ExitStatus, Terminal
 from tests.harness.agents.agent import local_agent
+from tests.harness.agents.ignored import ignoring
 from tests.harness.wait import DEADLINE, until
 
 if TYPE_CHECKING:
@@ -392,3 +393,12 @@ async def test_output_may_be_any_bytes(local_box: LocalBox) -> None:
     done = await local_box.run("head -c 65536 /dev/urandom | tee /dev/stderr")
     assert len(done.stdout) == 65536
     assert done.stdout == done.stderr
+
+
+async def test_a_command_ignores_no_signal_that_its_agent_inherited() -> None:
+    """A shell in the background ignores SIGINT and SIGQUIT, and so do its programs."""
+    async with local_agent() as box:
+        with ignoring(signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            await box.start()
+        ran = await box.run("grep ^SigIgn /proc/self/status")
+    assert int(ran.stdout.split()[1], 16) == 0
