@@ -33,7 +33,7 @@ BESIDE = $(MAKE) --no-print-directory -j 2 -O
 # Servers and mounts of a killed benchmark end with it.
 CONTAINED := unshare --mount --pid --fork --kill-child --mount-proc
 
-.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-alone test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-contention bench-ssh bench-http bench-mcp docs docs-pages clean
+.PHONY: help up down setup setup-dev setup-bench check check-types check-code format test test-images test-alone test-rooms test-online unit long long-status bench bench-drive bench-growth bench-boxes bench-budget bench-contention bench-ssh bench-http bench-mcp docs docs-pages docs-pictures clean
 
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -131,6 +131,11 @@ docs: setup-dev ## build the documentation site -> .build/site
 
 docs-pages: setup-dev ## generate the reference pages of docs/ from the code
 	@$(BIN)/python -m scripts.reference_pages
+
+docs-pictures: setup-dev ## run the tests that make the pictures -> docs/pictures
+	rm -rf .build/pictures
+	REPLACE_PICTURES=1 tests/room -m pytest -q tests/browser/test_pictures.py
+	cp .build/pictures/* docs/pictures/
 
 clean: ## remove the virtual environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 PATIENCE_S = 120.0
@@ -45,16 +45,18 @@ class Shell:
         self._terminal = terminal
         self._process = process
         self._unread = b""
+        self.on_output: Callable[[bytes], None] | None = None
+        """Receives everything that the terminal shows from now on."""
 
     def run(self, command: str, replies: Sequence[Reply] = ()) -> Shown:
         """Types one command and gives the replies in order."""
-        self._type(command + "\n")
+        self.type(command + "\n")
         shown = b""
         for question, reply in replies:
-            before = self._until(re.compile(question.encode()), command)
+            before = self.read_until(re.compile(question.encode()), command)
             shown += before
-            self._type(reply)
-        last = self._until(PROMPT, command)
+            self.type(reply)
+        last = self.read_until(PROMPT, command)
         status = PROMPT.search(last)
         assert status is not None
         shown += last[: status.start()]
@@ -62,29 +64,37 @@ class Shell:
 
     def begin(self) -> None:
         """Waits for the first prompt."""
-        self._type("stty -echo -onlcr; PS2=; PS1='<status $?>'\n")
-        self._until(re.compile(rb"<status 0>"), "the first prompt")
+        self.type("stty -echo -onlcr; PS2=; PS1='<status $?>'\n")
+        self.read_until(re.compile(rb"<status 0>"), "the first prompt")
 
-    def _type(self, text: str) -> None:
+    def type(self, text: str) -> None:
+        """Press the keys of a text."""
         os.write(self._terminal, text.encode())
 
-    def _until(self, pattern: re.Pattern[bytes], command: str) -> bytes:
+    def read_until(self, pattern: re.Pattern[bytes], command: str) -> bytes:
+        """Return the output up to the end of the first match. `command` is for the error."""
         deadline = time.monotonic() + PATIENCE_S
         while (match := pattern.search(self._unread)) is None:
             left = deadline - time.monotonic()
             ready = left > 0 and select.select([self._terminal], [], [], left)[0]
             assert ready, f"{command!r} does not show {pattern.pattern!r}: {self._unread!r}"
             try:
-                self._unread += os.read(self._terminal, 65536)
+                output = os.read(self._terminal, 65536)
             except OSError:
                 raise AssertionError(f"the shell ended in {command!r}: {self._unread!r}") from None
+            self._unread += output
+            if self.on_output is not None:
+                self.on_output(output)
         text, self._unread = self._unread[: match.end()], self._unread[match.end() :]
         return text
 
 
 @contextmanager
-def open_shell(home: Path, directory: Path) -> Iterator[Shell]:
-    """A shell in `directory`; `home` exists and is empty. The shell and its children end."""
+def open_shell(home: Path, directory: Path, size: tuple[int, int] = (50, 200)) -> Iterator[Shell]:
+    """A shell in `directory`; `home` exists and is empty. The shell and its children end.
+
+    `size` of the terminal: lines and columns.
+    """
     accounts = home.with_name("passwd")
     accounts.write_text(f"root:x:0:0:root:{home}:/bin/bash\n")
     environment = {
@@ -95,7 +105,7 @@ def open_shell(home: Path, directory: Path) -> Iterator[Shell]:
         "LANG": "C.UTF-8",
     }
     outer, inner = pty.openpty()
-    termios.tcsetwinsize(outer, (50, 200))
+    termios.tcsetwinsize(outer, size)
     enter = ["unshare", "--mount", "bash", "-c", _ENTER, "bash", str(accounts), str(directory)]
     process = subprocess.Popen(
         ["setsid", "--ctty", "--wait", *enter],
