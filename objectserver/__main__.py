@@ -34,7 +34,8 @@ from objectserver.service import Action, Service, error_response
 from objectserver.uploads import Uploads
 
 DESCRIPTORS = 16_384
-"""Limit of open files to set: connections, and the objects that are being sent."""
+"""Limit of open files that the server sets for itself. Each connection and each object that it
+sends needs one."""
 STOP_PATIENCE = 5.0
 """Seconds that running requests get at the end."""
 

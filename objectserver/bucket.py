@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from objectserver.xml import Value
 
 MAX_KEYS = 1000
-"""Most rows of one listing (S3's limit)."""
+"""Maximum number of rows of one listing (S3's limit)."""
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_OBJECT = 5 * 1024**3
 """Largest body of one PUT in bytes (S3's limit)."""
 MAX_DELETE = 1000
-"""Most keys of one multi-delete (S3's limit)."""
+"""Maximum number of keys of one multi-delete (S3's limit)."""
 MAX_XML = 4 * 1024 * 1024
 """Largest XML body in bytes."""
 MAX_HEADERS = 8 * 1024

@@ -15,7 +15,7 @@ NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 MAX_DEPTH = 4
 """Deepest nesting of a client's document."""
 MAX_ELEMENTS = 50_000
-"""Most elements of a client's document."""
+"""Maximum number of elements of a client's document."""
 
 Value: TypeAlias = "str | int | bool | list[tuple[str, Value]]"
 

@@ -35,7 +35,7 @@ class AttributeCache:
         self.atimes = AccessTimes(meta)
 
     def record(self, attr: Attr) -> None:
-        """Remember the attributes after an own change, unless a newer version is known."""
+        """Cache the attributes after a change by this session, unless a newer version is known."""
         last = self.committed.get(attr.ino)
         if last is None or last.version <= attr.version:
             self.committed[attr.ino] = attr

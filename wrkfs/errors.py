@@ -44,7 +44,7 @@ class NotFound(WrkfsError):
 
 
 class Exists(WrkfsError):
-    """The name exists already."""
+    """The name already exists."""
 
     errno = _errno.EEXIST
 

@@ -40,7 +40,7 @@ class HandleOwner(Protocol):
         ...
 
     def record(self, attr: Attr) -> None:
-        """Remember the attributes after an own change."""
+        """Cache the attributes that a change by this session returned."""
         ...
 
     def note_fragmented(self, ino: Ino) -> None:

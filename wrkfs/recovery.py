@@ -65,7 +65,7 @@ class Recovery:
             raise Fenced(f"the session was fenced {REJOIN_TRIES} times while it reopened its files")
 
     async def _reopen_all(self) -> None:
-        """Reopen every handle of an older epoch, also those that were opened meanwhile."""
+        """Reopen every handle of an older epoch, including those opened during the recovery."""
         for file in list(self._files.values()):
             for handle in list(file.handles):
                 if handle.epoch != self._meta.epoch:

@@ -24,7 +24,7 @@ async def to_the_end(cleanup: Coroutine[Any, Any, None]) -> None:
 
 
 async def together(*steps: Coroutine[Any, Any, object]) -> None:
-    """Run steps concurrently. All have ended when this returns or raises, also if cancelled.
+    """Run steps concurrently. All have ended when this returns or raises, even if cancelled.
 
     Raises the error of the first failed step, in the order of the arguments.
     """

@@ -315,7 +315,7 @@ def _shares() -> Check:
         return Check(name, ok=True, finding="one box cannot use them up")
     finding = ", ".join(f"{share.name} is {share.present()}" for share in lacking)
     may = all(os.access(share.file(), os.W_OK) for share in lacking)
-    finding += "; boxd raises it at the start" if may else ": one box can use it up"
+    finding += "; boxd raises it at startup" if may else ": one box can use it up"
     return Check(name, may, finding, remedy=shares.command(lacking), needed=False)
 
 

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 MASK = "***"
 MAX_MESSAGE = 8192
-"""Characters of one message with its fields. The formatter drops the rest before it masks."""
+"""Maximum length of one message with its fields, in characters. The formatter truncates before it
+masks."""
 MAX_PIECE = 2048
-"""Characters of one frame of a traceback, or of the text of one exception."""
+"""Maximum length of one traceback frame, or of the text of one exception, in characters."""
 FIRST_PIECES = 8
 LAST_PIECES = 32
 """Pieces of a longer traceback that remain: the start, and the end with the last exception."""

@@ -139,11 +139,11 @@ DIAL_TIMED_OUT = "timed out"
 """End of the agent's error text when the target of a forward did not answer in time."""
 
 MAX_HOLDERS = 16
-"""Most processes that `drive_state` names as users of the drive."""
+"""Maximum number of processes that `drive_state` names as users of the drive."""
 MAX_DRIVE_TEXT = 300
 """Longest text in `drive_state`, in characters; longer ones are cut."""
 MAX_HEALTH = 40
-"""Most fields in the health report of a mount."""
+"""Maximum number of fields in the health report of a mount."""
 _STORE = ("endpoint", "bucket", "prefix", "region", "access_key", "secret_key")
 _VOLUME = ("volume", "schema", "meta_dsn")
 

@@ -44,7 +44,7 @@ class Directory:
             raise WorkloadFailed(f"the filesystem at {self.path} was unmounted or replaced")
 
     def drop_caches(self) -> None:
-        """Drop pages, names and inodes of the whole machine, but no cache of a mount process."""
+        """Drop the machine's caches of pages, names and inodes. Mount processes keep theirs."""
         os.sync()
         try:
             DROP.write_text("3")

@@ -72,7 +72,7 @@ def _main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = CommandParser(
-        prog="wrkfs", description="Inspect and maintain one volume, also while it is mounted."
+        prog="wrkfs", description="Inspect and maintain one volume, even while it is mounted."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():

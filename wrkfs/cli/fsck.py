@@ -1,4 +1,4 @@
-"""Check the rows of the volume against every invariant, also while it is mounted.
+"""Check the rows of the volume against every invariant, even while it is mounted.
 
 Each check runs on one snapshot of the volume. Different checks run on different snapshots.
 

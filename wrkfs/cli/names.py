@@ -14,7 +14,7 @@ ENCODED = "encoded_"
 
 
 def strict(data: object) -> object:
-    """Returns the document without surrogates. A list of names gets a list of encoded names."""
+    """Return the document without surrogates. A list of names is encoded as a list."""
     if isinstance(data, list):
         return [strict(item) for item in data]
     if not isinstance(data, dict):

@@ -21,7 +21,7 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 REDRAW = 0.1
 """Seconds between two updates of a bar."""
 WIDTH = 30
-"""Characters of a bar."""
+"""Width of a bar, in characters."""
 
 
 def shared(parser: argparse.ArgumentParser, *, again: bool = False) -> None:

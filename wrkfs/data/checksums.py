@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wrkfs.types import BytesLike
 
 SUM_SIZE = 4
-"""Number of bytes of one sum."""
+"""Size of one checksum, in bytes."""
 
 
 def sums(block: BytesLike) -> bytes:

@@ -38,7 +38,7 @@ async def retrying(
     """Return the result of `call`; repeat the call while its errors are transient.
 
     A permanent error is raised at once. After `deadline` seconds the current attempt is cancelled,
-    and Unavailable is raised from the last transient error. `action` begins its text.
+    and Unavailable is raised from the last transient error. Its text starts with `action`.
     """
     last: Exception | None = None
     attempt = 0

@@ -33,7 +33,7 @@ XATTR_VALUE_MAX = 64 * 1024
 XATTR_LIST_MAX = 64 * 1024
 """Maximum length of the list of extended attribute names of one inode in bytes (Linux)."""
 NODE_KINDS = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFBLK, stat.S_IFCHR)
-"""Types that `mknod` creates. The kernel decides who may create device nodes, and opens none."""
+"""Types that `mknod` creates. The kernel decides who may create device nodes. It opens none."""
 EXTENTS_MAX = 4096
 """Maximum number of extents in one commit."""
 _ID_MAX = (1 << 32) - 1
@@ -157,7 +157,7 @@ def pieces(extent: Extent, base: int) -> Iterator[tuple[int, int, int]]:
 def check_rename(flags: RenameFlags) -> None:
     """Reject unknown flags and combinations of flags. Raises InvalidArgument."""
     if flags not in (RenameFlags.NONE, RenameFlags.NOREPLACE, RenameFlags.EXCHANGE):
-        raise InvalidArgument("invalid flags of rename")
+        raise InvalidArgument("invalid rename flags")
 
 
 def check_xattr_flags(flags: XattrFlags) -> None:

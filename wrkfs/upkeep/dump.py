@@ -43,11 +43,12 @@ XATTR = "SCHILY.xattr."
 ESCAPED = "WRKFS.escaped"
 """Record of the first entry: names of extended attributes are escaped. Older dumps lack it."""
 SPARSE_NAME = "GNU.sparse.name"
-"""Record with a sparse file's own name; its entry has another name."""
+"""Pax record with the real name of a sparse file; the entry itself has a substitute name."""
 SOCKET = "WRKFS.socket"
 """Record of a socket, which other programs read as an empty file."""
 MTIME_MAX = 8**11 - 1
-"""Maximum mtime, in seconds, in the header of an entry. The pax header has the exact time."""
+"""Largest mtime, in seconds, that the header of an entry can hold. The pax header has the exact
+time."""
 TYPES = {
     stat.S_IFREG: tarfile.REGTYPE,
     stat.S_IFDIR: tarfile.DIRTYPE,

@@ -40,7 +40,7 @@ async def repair(
     """Return the number of rows that each step repaired, without steps that repaired none.
 
     The volume may be in use. Mounts wait for locks, and a recall drops all that they have cached.
-    Raises Unavailable, also if a mount does not answer the recall, and StorageError.
+    Raises StorageError, and Unavailable, for example if a mount does not answer the recall.
     """
     repaired: dict[str, int] = {}
     async with connected(config) as connection:

@@ -255,7 +255,7 @@ class _Tree:
                 return existing.ino
             if must:
                 raise
-            result.missing[path] = "the path exists already"
+            result.missing[path] = "the path already exists"
             return None
         except (NotFound, TooManyLinks) as error:
             if must:

@@ -63,7 +63,7 @@ class BoxPlan:
     egress: str
     """A policy for `boxd.backends.network.egress`: `all`, `none`, or a list."""
     disk_mb: int = 0
-    """Limit of the writable layer in MiB, if the backend supports it; 0: none."""
+    """Size limit of the writable layer in MiB, if the backend supports it; 0: none."""
     template: bool = False
     """The box exists only to be copied. Its snapshots do not keep a version of an image."""
 

@@ -77,7 +77,7 @@ class ArchiveWriter:
     def add_file(self, file: StateFile) -> None:
         """Add a file. Raises OSError, or ValueError if an archive may not contain its name."""
         if not FILE.fullmatch(file.name):
-            raise ValueError(f"not a file for a backup: {file.name}")
+            raise ValueError(f"{file.name} cannot be part of a backup")
         self._line({"file": file.name, "data": base64.b64encode(file.data).decode("ascii")})
 
     def add_row(self, row: Row) -> None:

@@ -43,7 +43,7 @@ class Backup:
     def summary(self) -> str:
         """Return one line for users."""
         rows = ", ".join(f"{table} {count}" for table, count in self.rows.items())
-        return f"{self.name}, {self.size} bytes: {self.files} files, rows of {rows or 'nothing'}"
+        return f"{self.name}, {self.size} bytes: {self.files} files; rows: {rows or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Restores a state directory from a backup, so that `boxd serve` continues the old service.
 
-All work happens in `.restore` below the state directory. First the whole archive is verified. Then
-the rows are imported in one transaction. Finally the pieces move into place, `instance` last,
-because no service runs without that file. A failure undoes everything.
+All work happens in `.restore` below the state directory. The restore first verifies the whole
+archive, and then imports the rows in one transaction. Finally it moves the files into place. The
+file `instance` comes last, because no service runs without it. A failure undoes everything.
 """
 
 from __future__ import annotations

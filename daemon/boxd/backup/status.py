@@ -1,6 +1,6 @@
 """The outcome of the last backup to each target: `backups.json` in the state directory.
 
-This is a file and not a row, so that `boxd doctor` reports it also while the database is down.
+This is a file and not a row, so that `boxd doctor` can report it even while the database is down.
 """
 
 from __future__ import annotations

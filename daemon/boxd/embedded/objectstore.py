@@ -32,7 +32,7 @@ STOP_STEPS = ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 ADMIN_KEY = "boxd-admin"
 """Access key of the administrator's credential."""
 TAIL = 2000
-"""Characters of the server's log that an error quotes."""
+"""Length of the end of the server's log that an error quotes, in characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ Any role may set work_mem to 64 GB. With this limit the statement fails (53200),
 keeps its memory.
 """
 TAIL = 2000
-"""Bytes of the server's output that an error quotes."""
+"""Length of the end of the server's output that an error quotes, in bytes."""
 
 
 class EmbeddedPostgres:
@@ -139,7 +139,7 @@ class EmbeddedPostgres:
     def _pid_file(self) -> list[str]:
         """Return the lines of postmaster.pid.
 
-        They are: pid, data directory, start time, port, ..., and the status as the 8th.
+        The first four are pid, data directory, start time and port. The 8th is the status.
         """
         try:
             text = (self.data / "postmaster.pid").read_text(encoding="utf-8", errors="replace")

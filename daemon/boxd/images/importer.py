@@ -40,7 +40,7 @@ SANDBOX = (
 PROGRAM = "import sys; from boxd.images.unpack import main; main(*sys.argv[1:])"
 MAX_ANSWER = 1 << 20
 _MAX_QUOTE = 2000
-"""Characters of a program's error output that an error quotes."""
+"""Maximum length of a quotation from a program's error output, in characters."""
 _ARCHIVES = "a tar archive, as it is or compressed by gzip, bzip2, xz or zstd"
 
 
@@ -215,7 +215,7 @@ async def _check_feeder(feeder: asyncio.subprocess.Process, source: Path) -> Non
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Kill the process, and wait until its streams end: then all its children are dead, too."""
+    """Kill the process and wait until its streams end, which shows that its children are dead."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

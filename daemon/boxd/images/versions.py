@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     """Returns the names of the boxes and snapshots that use each version."""
 
 _MAX_NAMES = 5
-"""How many of these names an error lists."""
+"""Maximum number of these names that an error lists."""
 
 
 class Versions:

@@ -120,9 +120,9 @@ class Box:
     egress: str = "all"
     """`all`, `none`, or a list of names and networks."""
     disk_mb: int = 0
-    """Limit of the writable layer in MiB. 0: no limit."""
+    """Size limit of the writable layer in MiB. 0: no limit."""
     pids: int = PIDS
-    """Limit of processes and threads."""
+    """Maximum number of processes and threads."""
     clamped: bool = False
     """The deadline is earlier than the request asked for."""
     relay_key: str = ""

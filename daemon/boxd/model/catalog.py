@@ -27,4 +27,4 @@ class Flavor:
     disk_mb: int = 0
     """MiB that the box may write besides its image and /wrk. 0: no limit."""
     pids: int = PIDS
-    """Limit of processes and threads."""
+    """Maximum number of processes and threads."""

@@ -20,7 +20,7 @@ class Stat:
     of: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form. It has `of` only for one of several figures."""
+        """Return the JSON form, which has `of` only if `of` is not empty."""
         form = {"what": self.what, "unit": self.unit, "used": self.used, "limit": self.limit}
         return form | ({"of": self.of} if self.of else {})
 

@@ -8,9 +8,9 @@ from urllib.parse import urlsplit
 from boxd.errors import BadRequest
 
 MAX_HOST_NAME = 253
-"""Characters of a host name."""
+"""Maximum length of a host name, in characters."""
 MAX_PREVIEW_DOMAIN = MAX_HOST_NAME - 64
-"""Characters of a preview domain: its hosts add a label of 63 characters and a dot."""
+"""Maximum length of a preview domain, in characters. Hosts add a 63-character label and a dot."""
 _LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 

@@ -10,7 +10,7 @@ from boxd.names.reference import Reference, parse_reference
 from boxd.names.words import fold, shown
 
 MAX_LABEL = 63
-"""Characters of one DNS label."""
+"""Maximum length of one DNS label, in characters."""
 MAX_PORT = 65_535
 
 _PORT = re.compile(r"[1-9][0-9]{0,4}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 MAX_SPEC = 512
-"""Characters of a whole spec."""
+"""Maximum length of a whole spec, in characters."""
 EXAMPLE = "for example 'web', 'ws1/web' or 'web:python:small^2h+10m'"
 
 _IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_]|[-._:/@](?![:/@]))*(?<![-._:/@])")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from boxd.secret import Secret
 
 MAX_VALUE = 64 * 1024
-"""Bytes of one value."""
+"""Maximum size of one value, in bytes."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _REFUSED = ("LD_", "SSH_", "BOX_")

@@ -7,7 +7,7 @@ import re
 from boxd.errors import BadName
 
 MAX_NAME = 57
-"""Characters of a name. With a hyphen and a port it fits in one DNS label (63)."""
+"""Maximum length of a name, in characters. With a hyphen and a port, it fits in a DNS label."""
 MAX_KEY_NAME = 64
 DEFAULT_WORKSPACE = "(default)"
 """The text for the workspace that has no name."""

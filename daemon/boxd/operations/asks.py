@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 LIVES = timedelta(hours=24)
-"""How long a question is open; its result can be read for the same time afterwards."""
+"""Lifetime of a question. Its result stays readable for the same time afterwards."""
 MAX_OPEN = 100
 """Open questions to one owner."""
 MAX_OF_ASKER = 25

@@ -145,7 +145,7 @@ class BoxOperations:
         return self._directory.view(await self._lifecycle.pin(box, span, why))
 
     async def unpin(self, p: Principal, ref: str, ws: str | None = None) -> BoxView:
-        """Remove the pin of a box; a box without a pin is no error."""
+        """Remove the pin of a box. No error if the box has none."""
         require(p, Action.PIN_BOX)
         box = await self._directory.resolve(p, ref, ws)
         return self._directory.view(await self._lifecycle.unpin(box))

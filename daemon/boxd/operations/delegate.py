@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 MAX_PROMPT = 1024 * 1024
-"""Bytes of a prompt for an agent."""
+"""Maximum size of a prompt for an agent, in bytes."""
 
 
 def _ignore(_line: str) -> None:

@@ -101,7 +101,7 @@ class OwnerOperations:
         return self._lifecycle.attachments.end_owner(owner, BLOCKED)
 
     async def fleet_unblock(self, p: Principal, owner: str) -> None:
-        """Unblock an owner; an owner that is not blocked is no error. Raises Unavailable."""
+        """Unblock an owner. No error if the owner is not blocked. Raises Unavailable."""
         await self._access_policy.unblock(self._audits.deed(p).about(owner))
 
     async def fleet_keys(self, p: Principal, owner: str) -> list[ApiKey]:

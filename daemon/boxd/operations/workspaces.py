@@ -88,7 +88,7 @@ class WorkspaceOperations:
         require(p, Action.CREATE_WORKSPACE)
         name = parse_workspace(name)
         if name in await self._store.workspaces(p.owner):
-            raise Conflict(f"workspace {name} exists already; see: ws ls")
+            raise Conflict(f"workspace {name} already exists; see: ws ls")
         await self._registry.ensure(p, name)
         return WorkspaceView(name, 0, None, None, self._clock.now())
 

@@ -90,7 +90,7 @@ async def open_snapshot(dsn: str) -> AsyncIterator[DatabaseSnapshot]:
 
 @dataclass(frozen=True, slots=True)
 class HostLosses:
-    """How many objects of the backup no longer exist."""
+    """Numbers of objects in the backup that no longer exist."""
 
     boxes: int
     """Boxes whose disk was lost. Their rows stay, and they start with a new disk."""

@@ -39,7 +39,7 @@ values (*measured*).
 OPEN_S = 30.0
 """Seconds after which an agent that does not answer the opening of a channel counts as absent."""
 WRITE_BUFFER = 64 * 1024
-"""Bytes of a command's input that may wait here for the box."""
+"""Maximum size of command input that may wait here for the box, in bytes."""
 CLOSE_S = 10.0
 """Seconds to wait for a channel to close; an agent ends a stubborn process group in less."""
 FAULTS = (asyncssh.Error, PacketDecodeError, OSError, TimeoutError)
@@ -306,7 +306,7 @@ class Exec(asyncssh.SSHClientSession[bytes]):
             await self._news.wait()
 
     def _go_on(self) -> None:
-        """Resume the box's side: the reader is done with all chunks, or reads no more."""
+        """Resume the box's side, because the reader has consumed all chunks or stopped reading."""
         if self._held and not self._chunks and self._chan is not None:
             self._held = False
             self._chan.resume_reading()

@@ -30,7 +30,7 @@ MAX_TEXT = 256
 MAX_ERROR = 4000
 """Longest error text in an answer, in characters: the answer must fit into one line."""
 MAX_SHELLS = 999
-"""Most detached shells that a box can report; higher numbers are cut."""
+"""Maximum number of detached shells that a box can report; higher numbers are capped."""
 ACTIVITY_S = 1.0
 """Seconds between two reports of a box's activity; of faster ones, only the last is reported."""
 

@@ -34,11 +34,11 @@ DIALS = (10, 30)
 """Connections. A rejected agent dials five times a second."""
 
 FIRST_PAUSE_S = 0.5
-"""Seconds of the first pause."""
+"""Length of the first pause in seconds."""
 LONGEST_PAUSE_S = 60.0
-"""Seconds of the longest pause."""
+"""Length of the longest pause in seconds."""
 FORGIVEN_S = 600.0
-"""Seconds of good behaviour after which pauses start short again."""
+"""Seconds without misbehaviour after which pauses start short again."""
 
 _IGNORE, _KEXINIT, _GLOBAL_REQUEST, _CHANNEL_OPEN = 2, 20, 80, 90
 _DATA = {94: 9, 95: 13}

@@ -88,7 +88,7 @@ class Gateway:
         return self._database
 
     async def offer(self, tunnel: Tunnel) -> None:
-        """Open the forwards in a tunnel, unless they are open there. Raises Unavailable."""
+        """Open the forwards in a tunnel, unless they are already open. Raises Unavailable."""
         async with self._lock:
             if self._closed or self._tunnel is tunnel:
                 return

@@ -35,7 +35,7 @@ IDLE = 60.0
 TICK = 5.0
 """Seconds between two searches for idle Filesystems."""
 MAX_OPEN = 64
-"""Most open Filesystems. Each holds connections to the database and a cache of blocks."""
+"""Maximum number of open Filesystems. Each holds database connections and a cache of blocks."""
 LIMITS = Limits(blocks=24 * MIB, dirty=48 * MIB)
 """Memory of each Filesystem: enough to stream at the speed of the store.
 
@@ -45,7 +45,7 @@ with 32 MiB of dirty data, and 0.98 with 48 MiB. If the store keeps up, files of
 SHARE = 4
 """All Filesystems together may use one part in SHARE of the host's memory; see `most_open`."""
 MAX_OWNER = 8
-"""Most open Filesystems of one owner, so that no owner locks out the others."""
+"""Maximum number of open Filesystems of one owner, so that no owner locks out the others."""
 
 DriveKey = tuple[str, str | None]
 """Owner and workspace (None: the default one)."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 from contextlib import asynccontextmanager, suppress
 
 CONNECTION_LIMIT = 32
-"""Most connections of a volume's role."""
+"""Maximum number of connections of a volume's role."""
 CONNECT_TIMEOUT = 30.0
 STATEMENT_TIMEOUT = 60.0
 SCRAM_ITERATIONS = 4096

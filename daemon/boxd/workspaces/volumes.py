@@ -250,7 +250,7 @@ class Volumes:
                 await self._provisioner.drop(name)
                 removed += 1
             else:
-                _log.warning("volume %s holds files but no workspace names it", name)
+                _log.warning("volume %s contains files, but no workspace uses it", name)
         prefixes = {volume.prefix for volume in volumes}
         for access_key, prefix in await self._issuer.credentials():
             if OWN_PREFIX.fullmatch(prefix) and prefix.removesuffix("/") not in prefixes:

@@ -25,7 +25,7 @@ FLAGS = ("allow_other", "default_permissions")
 MOUNTINFO = Path("/proc/self/mountinfo")
 CAP_SYS_ADMIN = 21
 MAX_LAYERS = 16
-"""Most stacked mounts at one place that are removed before this gives up."""
+"""Maximum number of stacked mounts at one place that the caller removes before it gives up."""
 
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432
 """The same numbers on every architecture."""

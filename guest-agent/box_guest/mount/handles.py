@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FIRST_FETCH = 410
-"""Entries of the first fetch: with attributes, they fill the 64 KiB that the C library reads."""
+"""Number of entries in the first fetch. With attributes, they fill the 64 KiB that libc reads."""
 LEAST_FETCH = 16
 """Smallest number of entries to fetch."""
 LIBRARY_BUFFER = 64 * 1024

@@ -91,7 +91,7 @@ class Kernel:
         self._receipts: dict[int, int] = {}
         """Readers by the inode whose FORGET is the receipt of their last answer."""
         self._lookups: OrderedDict[int, int] = OrderedDict()
-        """How often answers have named an inode since the kernel forgot it."""
+        """Number of answers that have named an inode since the kernel forgot it."""
         self._uncounted = 0
         """The highest inode whose count was dropped: counts up to this inode may be too low."""
         self._entries: dict[int, int] = {}

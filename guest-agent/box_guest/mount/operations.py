@@ -239,7 +239,7 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         """RENAME2."""
         if flags & ~(RenameFlags.NOREPLACE | RenameFlags.EXCHANGE):
-            raise InvalidArgument("unknown flags of rename")
+            raise InvalidArgument("unknown rename flags")
         old, new, leases = Ino(parent_inode_old), Ino(parent_inode_new), self._fs.leases
         self._look(new, name_new)
         await self._fs.rename(old, name_old, new, name_new, RenameFlags(flags))

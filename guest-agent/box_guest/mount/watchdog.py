@@ -43,7 +43,7 @@ class Watchdog:
         """The current task starts a request. Returns the task."""
         task = asyncio.current_task(self._loop)
         if task is None:
-            raise RuntimeError("a request is handled by a task")
+            raise RuntimeError("a request must run in a task")
         self._since[task] = time.monotonic()
         self._busy = True
         if self._timer is None:

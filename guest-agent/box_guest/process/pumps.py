@@ -169,7 +169,7 @@ class InputPump:
         self._hold(False)
 
     def _write(self, data: bytes | bytearray) -> int | None:
-        """Return the number of bytes written, or None, and close, if the reader is gone."""
+        """Return the number of bytes written. If the reader is gone, close and return None."""
         try:
             return os.write(self._descriptor, data)
         except BlockingIOError:

@@ -31,7 +31,7 @@ class MalformedFrame(ValueError):
 
 
 def joined(words: Iterable[bytes]) -> bytes:
-    """Join words to one text, each followed by NUL.
+    """Join words into one byte string, with a NUL after each.
 
     Raises MalformedFrame if a word contains NUL.
     """

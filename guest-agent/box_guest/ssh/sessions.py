@@ -286,7 +286,7 @@ class _ChannelOutput:
         self._lost = False
         self._look: asyncio.TimerHandle | None = None
         self.unwanted: Callable[[], None] | None = None
-        """Called instead of writing stdout."""
+        """Called instead of writing to stdout."""
 
     def write(self, data: bytes, *, stderr: bool) -> None:
         if self.unwanted is not None and not stderr:

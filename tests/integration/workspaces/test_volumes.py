@@ -301,7 +301,7 @@ async def test_sweep_removes_the_half_made_and_keeps_files(
     await drive.mkdir(ROOT_INO, b"directory", 0o755, Caller(0, 0))
     await drive.close()
     await world.store.remove_volume(lost.volume)
-    with assert_logs("holds files but no workspace names it"):
+    with assert_logs("contains files, but no workspace uses it"):
         assert await volumes.sweep() >= 2
     assert orphan_key not in dict(await world.issuer.credentials())
     after = await world.traces()

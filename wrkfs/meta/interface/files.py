@@ -74,7 +74,7 @@ class FileStore(Protocol):
     # -- inodes --
 
     async def getattr(self, ino: Ino) -> Attr:
-        """Return the attributes of an inode, also of a sustained one. Raises NotFound.
+        """Return the attributes of an inode, even of a sustained one. Raises NotFound.
 
         For 10 s after an inode moved to the trash, this method and `open` still answer. The kernel
         looks up a name first and then asks for the inode; in between, the name may be replaced.

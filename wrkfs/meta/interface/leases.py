@@ -62,7 +62,7 @@ class LeaseStore(NodeStore, Protocol):
     async def sustain(self, inos: Sequence[Ino]) -> None:
         """Open files as `open` does, all in one call and without maps; each needs its `release`.
 
-        Skips inodes that are gone or are no regular files. Raises as `open`.
+        Skips inodes that are gone or are not regular files. Raises as `open`.
         """
         ...
 

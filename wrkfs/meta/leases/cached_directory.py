@@ -1,4 +1,4 @@
-"""The cache of one leased directory, and the own changes under way. Nothing in here waits."""
+"""The cache of one leased directory, and this session's changes under way. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -154,9 +154,10 @@ class CachedDirectory:
         return self.order[first : first + limit]
 
     def stamp(self, at_ns: int | None, subdirectories: int = 0) -> None:
-        """Record that an own change of entries moved the directory's times to `at_ns`.
+        """Record that a change of entries by this session set the directory's times to `at_ns`.
 
-        `subdirectories` is the change of their number. None as time drops the attributes.
+        `subdirectories` is the change in the number of subdirectories. If `at_ns` is None, the
+        cache drops the attributes.
         """
         if self.attr is not None and at_ns is not None and self.attr.ctime_ns <= at_ns:
             self.attr = replace(

@@ -36,7 +36,7 @@ LONGEST = 10.0
 SHORTEST = 0.1
 """Validities of fewer seconds count as 0."""
 _ANSWER = 2
-"""Weight that the answer of an own change may add: a name, and the attributes of an inode."""
+"""Weight that the answer to one change may add: a name, and the attributes of an inode."""
 
 
 async def _no_kernel(_directories: Sequence[Ino], _inos: set[Ino]) -> None:
@@ -284,7 +284,9 @@ class LeaseTable:
     # -- own changes --
 
     def begin_change(self, *keys: Key) -> Change:
-        """Register an own change; the cache answers nothing that it touches until `end_change`."""
+        """Register a change by this session. Until `end_change`, the cache serves nothing that it
+        affects.
+        """
         self.grow(_ANSWER)
         self._reserved += _ANSWER
         return self.changes.begin(self._tick, *keys)
@@ -295,7 +297,7 @@ class LeaseTable:
         self._reserved -= _ANSWER
 
     def changed_directory(self, change: Change, directory: Ino) -> CachedDirectory | None:
-        """Return the cache for the answer of a change: its lease must be older than the change."""
+        """Return the directory's cache, or None if its lease is not older than the change."""
         cached = self.directories.get(directory)
         return None if cached is None or cached.since > change.tick else cached
 
@@ -316,7 +318,7 @@ class LeaseTable:
         cached.stamp(at_ns, int(attr.is_dir))
 
     def add_changed(self, change: Change, attr: Attr) -> None:
-        """Cache the attributes that an own change was answered with."""
+        """Cache the attributes in the answer to a change by this session."""
         if attr.is_dir:
             cached = self.changed_directory(change, attr.ino)
             if cached is not None:

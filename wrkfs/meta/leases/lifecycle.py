@@ -237,7 +237,7 @@ class LeaseLifecycle:
 
     @asynccontextmanager
     async def changing(self, *keys: Key) -> AsyncIterator[Change]:
-        """Run an own change in the body; meanwhile the cache answers nothing that it touches."""
+        """Run a change by this session in the body; the cache serves nothing that it affects."""
         change = self._table.begin_change(*keys)
         try:
             yield change

@@ -85,7 +85,7 @@ class OpenFiles:
         return inos
 
     def begin_release(self, inos: Iterable[Ino]) -> asyncio.Future[None]:
-        """Register that the removal of rows is about to be sent."""
+        """Register a request to remove rows before it is sent."""
         if self._creates:
             self._released.update(inos)
         future = asyncio.get_running_loop().create_future()

@@ -27,7 +27,7 @@ class Sleep:
         self._known = self._ahead()[1]
 
     def has_been(self) -> bool:
-        """Return True if the machine has slept since the last True, or since the start."""
+        """Return True once after each sleep of the machine."""
         least, most = self._ahead()
         if least > self._known + LEAST:
             self._known = most

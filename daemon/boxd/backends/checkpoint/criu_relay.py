@@ -19,7 +19,7 @@ import sys
 
 PERMISSION = b"go"
 MOST = 256 * 1024
-"""Limit of a message between runc and CRIU, in bytes; *measured*: 5,000 for a restore."""
+"""Maximum size of a message between runc and CRIU, in bytes; *measured*: 5,000 for a restore."""
 EARLY = frozenset({b"pre-restore", b"setup-namespaces", b"post-setup-namespaces"})
 """Reports before the processes exist. All other reports of CRIU need the permission."""
 _FEATURES, _VERSION = 9, 10
@@ -127,7 +127,7 @@ def _end_output(descriptor: int) -> None:
 
 
 def _has_permission(gate: str, pid: int) -> bool:
-    """Ask the service for permission. False also if the service has died or dies meanwhile."""
+    """Ask the service for permission. Return False if the service is dead or dies meanwhile."""
     # The path of a socket is limited to 107 bytes.
     directory = os.open(os.path.dirname(gate), os.O_PATH | os.O_DIRECTORY)
     service = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

@@ -51,7 +51,7 @@ class SelfTestFailed(BoxdError):
 async def try_out(criu: Path, work: Path) -> None:
     """Suspend and resume a test box with the CRIU at `criu`; its files are below `work`.
 
-    Nothing remains when this returns, also of an earlier test that was interrupted. Two concurrent
+    Nothing remains when this returns, not even of an interrupted earlier test. Two concurrent
     tests must not share `work`. Raises SelfTestFailed if CRIU fails, and Unavailable or other
     errors if the test could not run.
     """
@@ -192,7 +192,7 @@ class _SelfTest:
             raise BoxdError(mount_table.summary(differences))
 
     async def clear(self) -> None:
-        """Remove everything, including the rest of an incomplete test."""
+        """Remove everything, including the remains of an incomplete test."""
         await self._end()
         await cgroups.remove(self._layout, self._names.cgroup_parent)
         if self._names.netns_path(BOX).exists():

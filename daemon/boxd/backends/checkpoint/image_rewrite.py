@@ -66,7 +66,7 @@ def _clear(place: Path, root: Path) -> None:
 
 
 async def mend(images: Path, *, root: Path, drive: Path | None, hostname: str) -> Mended:
-    """Make restorable images in a directory next to the images of a dump.
+    """Write restorable images to a directory next to the images of a dump.
 
     `root` is the mounted root of the box, `drive` the mount for its /wrk. Raises DamagedImage,
     OSError, and the error of `run` if the drive does not answer.

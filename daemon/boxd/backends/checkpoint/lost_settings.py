@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 FILE = "forgotten.json"
 """File of the settings, in the directory of CRIU's images."""
 MOST_SOCKETS = 10_000
-"""Limit of sockets per box whose options are stored; the box is frozen while the service reads."""
+"""Maximum number of sockets per box whose options are stored. The box is frozen while the service
+reads them."""
 _IOPRIO_SET, _IOPRIO_GET, _OF_PROCESS = 251, 252, 1
 _CLASS_SHIFT, _BEST_EFFORT, _NO_PRIORITY = 13, 2, 0
 _SHM_DEST, _IPC_RMID, _CLONE_NEWIPC = 0o1000, 0, 0x08000000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MOST = 1000
-"""Limit of messages discarded per socket."""
+"""Maximum number of messages discarded per socket."""
 _UNREAD, _INODE = 4, 9
 """Columns of /proc/net/netlink."""
 

@@ -27,8 +27,8 @@ LACKS_SYS_RESOURCE = (
     "the service lacks CAP_SYS_RESOURCE, without which CRIU cannot read a process's limits"
 )
 MOST_DESCRIPTORS = 200_000
-"""Limit of open descriptors per box. The service reads each four times, which takes 18 us in all
-(*measured*, busy machine). A copy after a fork costs a box 8 bytes. Without the limit, 512
+"""Maximum number of open descriptors per box. The service reads each four times, which takes 18 us
+in all (*measured*, busy machine). A copy after a fork costs a box 8 bytes. Without the limit, 512
 processes could keep the service busy for 10 minutes.
 """
 _AWAKE = "the box stays awake"
@@ -124,7 +124,7 @@ def jammed_ports(tables: Iterable[str]) -> set[int]:
 
 
 def _inner(tables: Iterable[str]) -> list[list[str]]:
-    """Return the rows of connections with both ends in the same network, each with a process."""
+    """Return the rows of connections whose ends are both in this network and have a process."""
     lines = [line.split() for table in tables for line in table.splitlines()[1:]]
     rows = [line for line in lines if line[9] != "0"]
     ends = {(row[1], row[2]) for row in rows}
@@ -229,7 +229,7 @@ def _counting(processes: Mapping[int, Process]) -> str:
             with suppress(*GONE):
                 text = Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text()
                 if _SEMAPHORE.search(text):
-                    return f"{process} has a semaphore of eventfd open. End it; {_AWAKE}"
+                    return f"{process} has an eventfd in semaphore mode open. End it; {_AWAKE}"
     return ""
 
 

@@ -22,7 +22,7 @@ PROGRAM = "criu"
 _SOCKET = "gate"
 _ASKED = "asked"
 _LONGEST = 32
-"""Limit of a request from the relay, in bytes."""
+"""Maximum size of a request from the relay, in bytes."""
 _TEXT = """#!/bin/sh
 if mkdir {asked} 2>/dev/null; then
     case "$1 $2" in

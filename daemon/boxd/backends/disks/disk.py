@@ -48,7 +48,7 @@ FLOOR_MOST, FLOOR_LEAST, FLOOR_PART = 2048 * MIB, 64 * MIB, 8
 """Free space that new disks leave to existing boxes: 1/FLOOR_PART of the disk, within bounds."""
 ORIGIN = "trusted.overlay.origin"
 _AT_ONCE = 2
-"""Limit of concurrent copies."""
+"""Maximum number of concurrent copies."""
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -94,12 +94,12 @@ class Disk(ABC):
         """Raise DiskFull if an image of that size would leave too little space to other boxes."""
         least, free = _room(paths.directory)
         if free - needed.total < least:
-            files = f", and its open files without a name are {needed.files // MIB} MiB"
+            files = f" and {needed.files // MIB} MiB for its deleted open files"
             raise DiskFull(
-                "the host's disk has no room for the memory of the box: it is "
+                "the host's disk has no room for the memory of the box: it needs "
                 f"{needed.memory // MIB} MiB{files if needed.files >= MIB else ''}. "
                 f"{free // MIB} MiB are free, of which {least // MIB} MiB are reserved. "
-                "Remove boxes or snapshots that are not needed"
+                "Remove boxes or snapshots that you do not need"
             )
 
     def require_room(self, paths: BoxPaths) -> None:
@@ -217,7 +217,7 @@ class Disk(ABC):
         return self._memory_of(self._snapshots / snapshot_id)
 
     async def sweep(self) -> None:
-        """Remove the rest of interrupted work."""
+        """Remove the remains of interrupted work."""
         for path in self._snapshots.glob("*.*"):
             await in_thread(self._drop, path)
 

@@ -181,7 +181,7 @@ class Volume:
         free = shutil.disk_usage(self._state_dir).free
         if target > present and free < target - present + HOST_FLOOR:
             _log.warning(
-                "the volume for boxes does not grow: the host has too little free space",
+                "the volume for boxes cannot grow: the host has too little free space",
                 extra={"size": shown(present), "wanted": shown(target), "free": shown(free)},
             )
             target = present

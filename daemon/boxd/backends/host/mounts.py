@@ -111,7 +111,7 @@ def unmount(directory: Path, *, lazily: bool) -> None:
 
 
 def detach(directory: Path) -> None:
-    """Unmount the topmost mount at a directory, also if its server is dead or hangs.
+    """Unmount the topmost mount at a directory, even if its server is dead or hangs.
 
     Raises OSError.
     """

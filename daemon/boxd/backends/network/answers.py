@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_TTL = 3600
-"""Limit of an answer's TTL in seconds."""
+"""Maximum TTL of an answer, in seconds."""
 PLAIN_SIZE = 512
 MAX_SIZE = 1232
-"""Limit of a datagram answer in bytes, without and with EDNS; it fits every path MTU."""
+"""Maximum size of a datagram answer in bytes, without and with EDNS; it fits every path MTU."""
 MAX_ADDRESSES = 32
-"""Limit of addresses in one answer; others are omitted."""
+"""Maximum number of addresses in one answer; others are omitted."""
 
 
 @dataclass(frozen=True, slots=True)

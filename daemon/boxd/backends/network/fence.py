@@ -48,7 +48,7 @@ CONNECTIONS_SHARE = 100
 RESOLVER_PORT = 10053
 """Port of the daemon's resolver, at an address of the boxes' network reserved for it."""
 MAX_ADDRESSES = 512
-"""Limit of open addresses of names per box."""
+"""Maximum number of addresses per box that lookups of names have opened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 UPSTREAM_TIMEOUT = 2.0
 """Seconds that one of the host's resolvers has to answer, before the next one is asked."""
 AT_ONCE = 32
-"""Limit of concurrent queries per box. Queries beyond it are dropped."""
+"""Maximum number of concurrent queries per box. Queries beyond it are dropped."""
 CONNECTIONS = 8
-"""Limit of concurrent TCP connections per box."""
+"""Maximum number of concurrent TCP connections per box."""
 IDLE_TIMEOUT = 10.0
 """Seconds within which a TCP client must send a query, and read its answer."""
 OPEN_AT_LEAST = 60

@@ -91,7 +91,7 @@ class Kernel:
         six = _attribute(_ADDRGENMODE, struct.pack("=B", _NONE))
         spec = _attribute(_AF_SPEC, _attribute(socket.AF_INET6, six))
         head = _LINK.pack(0, 0, self.index(link), 0, 0)
-        self._ask(f"setting up link {link}", _NEW_LINK, 0, head + spec)
+        self._ask(f"disabling automatic IPv6 addresses of link {link}", _NEW_LINK, 0, head + spec)
 
     def switch(self, link: str, *, up: bool) -> None:
         """Set a link up or down."""
@@ -122,10 +122,10 @@ class Kernel:
         self._ask(what, _NEW_NEIGHBOUR, _CREATE | _REPLACE, body)
 
     def add_default_route(self, gateway: IPv4Address) -> None:
-        """Add a default route by `gateway`."""
+        """Add a default route via `gateway`."""
         head = _ROUTE.pack(socket.AF_INET, 0, 0, 0, _MAIN, _BOOT, _UNIVERSE, _UNICAST, 0)
         body = head + _attribute(_GATEWAY, gateway.packed)
-        self._ask(f"adding a route by {gateway}", _NEW_ROUTE, _CREATE | _EXCLUSIVE, body)
+        self._ask(f"adding a route via {gateway}", _NEW_ROUTE, _CREATE | _EXCLUSIVE, body)
 
     def index(self, link: str) -> int:
         """Return the index of a link. Raises LinkFailed with ENODEV if there is none."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PREFIX = 30
 SLOTS = (1 << 14) - 1
-"""Limit of boxes per installation. The rest of its /16 is for the resolver."""
+"""Maximum number of boxes per installation. The resolver uses the remaining subnet of the /16."""
 _CANDIDATES = [IPv4Network((0x0A000000 + (second << 16), 16)) for second in range(256)] + [
     IPv4Network((0xAC100000 + (second << 16), 16)) for second in range(16)
 ]

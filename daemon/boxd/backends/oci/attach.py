@@ -33,10 +33,10 @@ _MNT_DETACH = 2
 _UMOUNT_NOFOLLOW = 8
 _TABLE = "/proc/1/mountinfo"
 _TABLE_BYTES = 1024 * 1024
-"""Limit of the box's mount table that is read, in bytes. A box that mounts its drive itself can
+"""Maximum number of bytes to read of the box's mount table. A box that mounts its drive itself can
 mount an endless file over it."""
 _MAX_LAYERS = 16
-"""Limit of mounts on top of each other at the target."""
+"""Maximum number of mounts on top of each other at the target."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -124,7 +124,7 @@ class Lxcfs:
         return self._program is not None
 
     def files(self, box_id: str) -> dict[str, Path]:
-        """Return the file that shows the box its size, for each of PLACES."""
+        """Return, for each of PLACES, the host's file that reports the limits of the box."""
         return {place: self._place(box_id) / place.lstrip("/") for place in PLACES}
 
     def serves(self, box_id: str) -> bool:

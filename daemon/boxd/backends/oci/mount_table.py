@@ -25,7 +25,7 @@ _NULL_ROOT = "/null"
 _NULL_OPTIONS = frozenset({"nosuid", "noexec"})
 """Options at a masked file: runc mounts the box's null device there, a restore that of `masks`."""
 _MOST = 5
-"""Limit of differences that one message names."""
+"""Maximum number of differences that one message names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -280,7 +280,7 @@ class Containers:
         await asyncio.to_thread(mounts.unmount_everywhere, self.paths(box_id).root)
 
     async def forget(self, box_id: str) -> None:
-        """Remove runc's state and the cgroup, including the rest of an interrupted start."""
+        """Remove runc's state and the cgroup, including the remains of an interrupted start."""
         self._kill(box_id)
         await cgroups.remove(self.layout, self.names.cgroup(box_id))
         # Equivalent to `runc delete --force`, but the start of a program would cost more.

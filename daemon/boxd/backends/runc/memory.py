@@ -151,7 +151,7 @@ class RuncMemory:
         await asyncio.to_thread(_discard, self._place(record))
 
     async def tidy(self, record: Record) -> None:
-        """Remove the rest of memory that was used or is incomplete."""
+        """Remove the remains of a memory image that was used or is incomplete."""
         await asyncio.to_thread(memory_image.drop_rests, self._place(record))
 
     async def resume(self, record: Record, drive: Path | None) -> None:
@@ -202,7 +202,7 @@ class RuncMemory:
             return  # the box's disk is not available
         await asyncio.to_thread(image_rewrite.clear, place, self._root(record))
         if not self._containers.runs(box_id):
-            await self._containers.forget(box_id)  # removes the rest of an incomplete box
+            await self._containers.forget(box_id)  # removes the remains of an incomplete box
             await asyncio.to_thread(memory_image.drop_rests, place)
             return
         if memory_image.is_marked(place):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT_S = 300
 MAX_TIMEOUT_S = 86_400
 MAX_HEADER = 64 * 1024
-"""Most bytes of the header line."""
+"""Maximum size of the header line, in bytes."""
 MAX_COMMAND = 128 * 1024 - 1
-"""Most bytes of a command: the most that Linux accepts as one argument."""
+"""Maximum size of a command, in bytes: the most that Linux accepts as one argument."""
 MAX_ENV_KEYS = 256
 MAX_ENV_BYTES = 128 * 1024
 MAX_DEPTH = 32

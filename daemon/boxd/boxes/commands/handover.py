@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HANDOVER_S = 30.0
 """Seconds in which the program must show its key and accept the variables."""
 MAX_REASON = 4096
-"""Most bytes of the program's error message to read."""
+"""Maximum number of bytes to read of the program's error message."""
 
 
 @contextlib.asynccontextmanager

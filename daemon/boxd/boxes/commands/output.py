@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from boxd.secret import Secret
 
 SHOWN_LINE = 512
-"""Most bytes of a line that is shown while the command runs."""
+"""Maximum size of a line that is shown while the command runs, in bytes."""
 MASK = b"***"
 PIECE = 64 * 1024
 """Bytes up to which small pieces are stored as one."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STOPPED = f"stopped with the service; {FROM_DISK}"
 SLEEPS = "suspended with the service"
 HOST_RESTARTED = f"the host restarted; {FROM_DISK}"
-STARTED_AGAIN = "the host restarted; started again from its disk"
+STARTED_AGAIN = "started again from its disk after a restart of the host"
 BOOT = "boot"
 """Name of the setting that stores the boot id of the host during which the last daemon ran."""
 SUSPEND_TIMEOUT = 10.0

@@ -23,7 +23,7 @@ LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 """Addresses where a port may listen: some programs bind `localhost` to IPv4, others to IPv6."""
 DIAL_S = 10.0
 READ_BYTES = 256 * 1024
-"""Most bytes of one read."""
+"""Maximum size of one read, in bytes."""
 
 
 class SocketStream:

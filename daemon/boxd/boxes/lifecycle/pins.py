@@ -24,7 +24,7 @@ DEFAULT_PIN = timedelta(hours=2)
 LONGEST_PIN = timedelta(days=7)
 _MIB = 1024 * 1024
 MAX_WHY = 200
-"""Most characters of the reason of a pin."""
+"""Maximum length of the reason of a pin, in characters."""
 
 
 class Pins:

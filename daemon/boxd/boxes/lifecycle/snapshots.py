@@ -66,7 +66,7 @@ class Snapshots:
         self._tier_of = tier_of
 
     async def clean(self, keep: Collection[str]) -> None:
-        """Remove remains of a crash, at the start. `keep` are ids on the host without a row."""
+        """Remove remains of a crash, at startup. `keep` are ids on the host without a row."""
         for snapshot in await self._store.all_snapshots():
             if not snapshot.ready:
                 await self._store.remove_snapshot(snapshot.id)

@@ -3,7 +3,7 @@
 A template is a snapshot without an owner. The daemon creates it from a box without a row, after the
 agent has sent hello and closed its tunnel. It does so in the background when a box had to boot
 because there was no template. A copy gets its own host key, name and address. Its agent loads them,
-with fresh randomness, before it sends hello. A failed copy is no error: the box boots, and the
+with fresh randomness, before it sends hello. A failed copy is not an error: the box boots, and the
 daemon drops the template.
 
 The key of a template consists of image, guest runtime, size and system call filter. So a template
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
 
 MOST = 8
-"""Most templates to keep; the daemon drops the oldest first."""
+"""Maximum number of templates to keep; the daemon drops the oldest first."""
 SETTING = "templates"
 _NAME = "template"
 

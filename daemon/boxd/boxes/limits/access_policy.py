@@ -1,6 +1,6 @@
 """The access policy: which owners are blocked, whether the daemon takes new work, and known owners.
 
-The policy is read at the start and stays in memory, so a check costs no query. Critical sections:
+The policy is read at startup and stays in memory, so a check costs no query. Critical sections:
 `block` and `unblock` change the row and the memory under a lock, so that both agree. Besides these,
 only `start` awaits.
 """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from boxd.model.box import Box
 
 RUNNING = 500
-"""Most running boxes of all owners, unless the operator sets another number."""
+"""Maximum number of running boxes of all owners, unless the operator sets another number."""
 OVERCOMMIT = 4
 FREE_MB = 2048
 FREE_SHARE = 20

@@ -27,14 +27,14 @@ _FEWER_AWAKE = "suspend one: suspend NAME, or remove one: rm NAME"
 _OF_DRIVES = frozenset({"drive_mb", "drive_files"})
 _MIB = 1024 * 1024
 RUNNING_PER_SOURCE = 50
-"""Most running boxes that were started from one address, over all owners."""
+"""Maximum number of running boxes that were started from one address, over all owners."""
 AWAKE = frozenset({BoxState.CREATING, BoxState.RUNNING, BoxState.RESUMING, BoxState.SUSPENDING})
 """States in which a box uses processors and memory of its host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """Limits of one owner. tiers.toml explains each; `name` is the name of the tier there."""
+    """Limits of one owner. tiers.toml explains each limit and defines the tier's `name`."""
 
     name: str
     boxes: int
@@ -54,7 +54,7 @@ class Tier:
 
     @property
     def drive_bytes(self) -> int | None:
-        """Most bytes of one drive; None: no limit."""
+        """Maximum size of one drive in bytes; None: no limit."""
         return self.drive_mb * _MIB or None
 
     def check_box(self, boxes: Sequence[Box], box: Box, *, new: bool) -> None:

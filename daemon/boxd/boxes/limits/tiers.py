@@ -1,6 +1,6 @@
 """Tiers of owners: the tier that the operator assigned, or the default one.
 
-The assignments are read at the start and stay in memory, so a lookup costs no query. Critical
+The assignments are read at startup and stay in memory, so a lookup costs no query. Critical
 section: `assign` changes the row and the memory under a lock, so that both agree.
 """
 

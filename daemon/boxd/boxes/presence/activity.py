@@ -152,8 +152,8 @@ class Activity:
     def unwritten(self, known: Callable[[str], bool]) -> dict[str, datetime]:
         """Return the marks of last uses, by box id, that the rows do not have yet.
 
-        They count as written from now on. Boxes in use are among them every `MARK_EVERY`. `known`
-        returns whether a box has a row.
+        The method treats the returned marks as written. It returns boxes in use every `MARK_EVERY`.
+        `known` returns whether a box has a row.
         """
         marks, now = {}, Now.read(self._clock).boot
         shells = {box_id for box_id, use in self._uses.items() if use.shells}
@@ -167,7 +167,7 @@ class Activity:
         return marks
 
     def write_again(self, box_id: str) -> None:
-        """Record that a mark could not be written."""
+        """Return the box's mark in the next `unwritten`, because the write failed."""
         if box_id in self._uses:
             self._uses[box_id].written = False
 

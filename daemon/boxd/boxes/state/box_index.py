@@ -26,7 +26,7 @@ class BoxIndex:
         """Sorted, so that a binary search finds a prefix."""
 
     def fill(self, boxes: Iterable[Box]) -> None:
-        """Add the boxes that existed at the start."""
+        """Add the boxes that existed at startup."""
         for box in boxes:
             self.put(box)
 

@@ -24,7 +24,7 @@ SURFACES = "surfaces"
 ANY_SURFACE = "surfaces/*"
 """More canvases changed than a listener stores ids for: any canvas may have changed."""
 MAX_PENDING = 256
-"""Most pending topics of one listener."""
+"""Maximum number of pending topics of one listener."""
 
 
 def surface(canvas_id: str) -> str:

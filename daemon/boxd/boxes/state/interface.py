@@ -81,7 +81,7 @@ class DriveAttacher(Protocol):
         ...
 
     async def forget(self, box: Box) -> None:
-        """Stop counting the stopped box as a user of the mount. No error if it was none."""
+        """Stop counting the stopped box as a user of the mount. No error if it was not one."""
         ...
 
     async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BoxAccess:
-    """A request of a door to attach its caller to a box.
+    """A request to attach a caller to a box, from SSH, HTTP or MCP.
 
     `target` is text of the caller. A `spec` creates a missing box, a `reference` never does; both
     wake a suspended box. A Box is one that a reference of the same caller has already resolved to.

@@ -44,7 +44,7 @@ class Now:
 
     @classmethod
     def read(cls, clock: Clock) -> Now:
-        """Read both clocks of the service's clock."""
+        """Read both times of the service's clock."""
         return cls(clock.now(), BootMoment(timedelta(seconds=clock.monotonic())))
 
     def left(self, moment: Moment) -> timedelta:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE = 16 * 1024 * 1024
 MAX_REFUSAL = 1024 * 1024
-"""Limit of the body with which an app refuses a WebSocket, in bytes."""
+"""Maximum size of the body with which an app refuses a WebSocket, in bytes."""
 CLOSE_S = 5.0
 """Seconds that an app has to answer a close."""
 REST_S = 60.0
@@ -42,7 +42,7 @@ REST_S = 60.0
 SLICE = 16 * 1024
 """Bytes that are parsed at once: parsed small frames take many times their size in memory."""
 MAX_OWED = 1000
-"""Limit of the pongs that wait for an app."""
+"""Maximum number of pongs that wait for an app."""
 LOST = 1006
 """Close code of a WebSocket that ended without a close frame."""
 _OURS = frozenset({b"sec-websocket-accept", b"sec-websocket-extensions", b"sec-websocket-protocol"})
@@ -218,7 +218,7 @@ class AppSocket:
                 await self._pay()
 
     async def send(self, message: bytes | str) -> None:
-        """Send one message; wait while the app does not read. No effect after its end."""
+        """Send one message; wait while the app does not read. Do nothing if the app has ended."""
         with suppress(ConnectionError, InvalidState):
             if isinstance(message, str):
                 self._protocol.send_text(message.encode())
@@ -229,7 +229,7 @@ class AppSocket:
     async def close(self, code: int, reason: str) -> None:
         """Close the app's side with the client's close code.
 
-        No error after the app's end, or if the app does not read within CLOSE_S.
+        Raises nothing if the app has ended or does not read within CLOSE_S.
         """
         with suppress(ConnectionError, InvalidState, TimeoutError):
             self._protocol.send_close({NO_CODE: NORMAL, LOST: INTERNAL}.get(code, code), reason)
@@ -237,7 +237,7 @@ class AppSocket:
                 await self._write(self._protocol.data_to_send())
 
     async def finish(self) -> None:
-        """Send the rest, and wait up to CLOSE_S until the app ends the connection."""
+        """Send the remaining data, then wait up to CLOSE_S for the app to end the connection."""
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._pay()

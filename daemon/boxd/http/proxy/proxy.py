@@ -56,9 +56,9 @@ def _describe(method: str) -> Operation:
         f"proxy{method.capitalize()}",
         "Ports",
         f"Send {method.upper()} to an app in a box",
-        "The app receives the path after the port, the query and the body unchanged, and neither"
-        " the key nor the cookie. A first visit with `key` sets a cookie that is valid for this box"
-        " and port for an hour. Any other method passes through in the same way.",
+        "The app receives the path after the port, the query and the body unchanged. It receives"
+        " neither the key nor the cookie. A first visit with `key` sets a cookie that is valid for"
+        " this box and port for an hour. The proxy passes on any other method in the same way.",
         {**answers, **errors(404, 409, 502, 504)},
         (
             path(

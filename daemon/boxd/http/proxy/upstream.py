@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from boxd.tunnel.stream import ByteStream
 
 MAX_HEAD_BYTES = 65_536
-"""Limit of a response's status line and header lines, in bytes."""
+"""Maximum size of a response's status line and header lines, in bytes."""
 MAX_INTERIM_BYTES = 4 * MAX_HEAD_BYTES
-"""Limit of all bytes up to the end of the head, including interim responses."""
+"""Maximum number of bytes up to the end of the head, including interim responses."""
 TURN = 32
 """Chunks of a response after which other tasks have their turn; a chunk can be one byte."""
 LAST_STATUS = 599

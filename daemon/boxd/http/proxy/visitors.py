@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 MAX_SHOWN = 8
-"""Limit of the keys, and of the cookies, that the service looks up for one request."""
+"""Maximum number of keys, and of cookies, that the service looks up for one request."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _KEY = re.compile(rb"svc_[0-9a-f]{40}")
 

@@ -125,4 +125,4 @@ def refuse_duplicates(lines: HeaderLines, *names: bytes) -> None:
     """Raise BadRequest if one of the headers `names` is present more than once."""
     for name in names:
         if sum(1 for key, _ in lines if key == name) > 1:
-            raise BadRequest(f"{name.decode().title()} is given twice")
+            raise BadRequest(f"the request has {name.decode().title()} twice; send it once")

@@ -20,7 +20,7 @@ ENCODED_SLASH = "\udc2f"
 """Stands for `%2F` in a decoded path. No UTF-8 text decodes to it, so segments stay separate."""
 MAX_HEADER_LINES = 100
 MAX_HEADER_BYTES = 65_536
-"""Limit of request target and headers in bytes; h11 itself limits only incomplete heads."""
+"""Maximum size of request target and headers, in bytes; h11 itself limits only incomplete heads."""
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
@@ -57,10 +57,10 @@ def framing_problem(
     if lengths and encodings:
         return "Content-Length and Transfer-Encoding cannot be combined"
     if lengths > 1 or encodings > 1:
-        return "Content-Length or Transfer-Encoding is given twice"
+        return "the request has Content-Length or Transfer-Encoding twice"
     for credential in (b"authorization", b"x-api-key"):
         if sum(1 for name, _ in lines if name == credential) > 1:
-            return f"the header {credential.decode()} is given twice; send it once"
+            return f"the request has the header {credential.decode()} twice; send it once"
     if encodings and http_version == "1.0":
         return "HTTP/1.0 has no Transfer-Encoding"
     return None
@@ -109,7 +109,7 @@ def query_workspace(query: bytes) -> str | None:
     if not values:
         return None
     if len(values) > 1:
-        raise BadName("?ws= is given more than once; give one workspace")
+        raise BadName("the request has more than one ?ws=; give one workspace")
     try:
         return values.pop().decode("utf-8")
     except UnicodeDecodeError:

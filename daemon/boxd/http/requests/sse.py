@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
 MAX_RAW = 64 * 1024
-"""Limit of the data in one event, in bytes before base64."""
+"""Maximum size of the data in one event, in bytes before base64."""
 KEEPALIVE_S = 15.0
 LAST_WORDS_S = 1.0
 """Seconds that the final text of an aborted stream waits for a client that does not read."""

@@ -27,7 +27,7 @@ INTERNAL = 1011
 RESTART = 1012
 NO_CODE = 1005
 REASON_BYTES = 123
-"""Limit of the reason in a close frame, in bytes."""
+"""Maximum length of the reason in a close frame, in bytes."""
 
 
 class Socket(Record):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from boxd.http.requests.exchange import Exchange
 
 STREAM_BYTES = 16 * 1024 * 1024
-"""Limit of one stream in bytes."""
+"""Maximum size of one stream in bytes."""
 PIECE = 48 * 1024
 """Bytes of a stream that are encoded at once; a multiple of 3, so base64 needs no padding."""
 
@@ -62,9 +62,9 @@ class BufferedOutput:
         self._end = code, duration_ms
 
     async def answer(self, exchange: Exchange) -> None:
-        """Send the object; a long one in pieces, each after the client has read the ones before.
+        """Send the object. A long object goes out in pieces, as fast as the client reads them.
 
-        Sends nothing if the command has not ended: then the client has disconnected.
+        Sends nothing if the command has not ended, because the client has then disconnected.
         """
         if self._end is None:
             return

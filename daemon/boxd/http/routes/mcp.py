@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 MAX_MESSAGE = 16 * 1024 * 1024
-"""Limit of one message in bytes, the same as on a WebSocket."""
+"""Maximum size of one message in bytes, the same as on a WebSocket."""
 _JSON = frozenset({"application/json", "application/*", "*/*"})
 _EVENTS = frozenset({"text/event-stream", "text/*", "*/*"})
 TEMPLATE = "/v1/mcp"
@@ -86,7 +86,7 @@ OPERATIONS = {
                 "description": "The answer, or events of which the last one is the answer.",
                 "content": {**_MESSAGE, **_STREAM},
             },
-            "202": answer("The message is accepted and has no answer."),
+            "202": answer("The service has accepted the message, which needs no answer."),
             **errors(404, 406, 409, 413, 415, 421, 429),
             "400": {
                 "description": "The HTTP request is malformed, or the message violates the"
@@ -117,7 +117,7 @@ OPERATIONS = {
         " of the origins that the operator listed are allowed. Their requests still need a key.",
         {
             "204": answer(
-                "The page is allowed; the headers list the methods and headers that it may use."
+                "The origin is allowed; the headers list the methods and headers that it may use."
             ),
             **errors(405, key=False),
         },

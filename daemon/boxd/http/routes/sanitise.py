@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 CPU_S = 2
 MEMORY_BYTES = 512 * 1024 * 1024
 MAX_OUTPUT = 4 * 1024 * 1024
-"""Limit of the output in bytes; larger output is an error."""
+"""Maximum size of the output in bytes; larger output is an error."""
 TOO_LARGE = 3
 """Exit status for output above MAX_OUTPUT."""
 _SCHEMES = {"http", "https", "mailto"}

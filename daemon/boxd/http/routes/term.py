@@ -45,7 +45,7 @@ TEMPLATE = "/v1/boxes/{box}/term"
 KIND = "xterm-256color"
 COLUMNS, ROWS = 80, 24
 MOST = 1000
-"""Limit of columns, and of rows."""
+"""Maximum number of columns, and of rows."""
 MESSAGE_BYTES = 64 * 1024
 _NUMBER = re.compile(rb"[0-9]{1,9}")
 _BOX = path(

@@ -114,8 +114,8 @@ OPERATIONS = {
     "get": _describe_read(
         "readFile",
         "Read a file or list a directory",
-        "Returns a file with its entity tag and with a type chosen by its name, or a directory as"
-        " JSON (`Directory`).",
+        "Returns a file with its entity tag; the name determines the content type. Returns a"
+        " directory as JSON (`Directory`).",
     ),
     "head": _describe_read("headFile", "Check a file", "Like GET, without the body."),
     "put": Operation(

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from boxd.names.source import Network
 
 MOST = 8192
-"""Limit of all connections; lower if the process may not open four files for each."""
+"""Maximum number of connections; lower if the process may not open four files for each."""
 STRANGERS = 1024
-"""Limit of the idle connections of all strangers."""
+"""Maximum number of idle connections of all strangers."""
 PER_SOURCE = 256
-"""Limit of the idle connections of one stranger: an IPv4 address, or the /64 of an IPv6 address."""
+"""Maximum number of idle connections of one stranger: an IPv4 address, or the /64 of an IPv6
+address."""
 SHARE = 4
 """One owner can have at most one in SHARE of all slots."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from boxd.config import Config
 
 WEBSOCKET_BYTES = 16 * 1024 * 1024
-"""Limit of one WebSocket message."""
+"""Maximum size of one WebSocket message, in bytes."""
 PING_S = 20.0
 """Seconds between two pings on a WebSocket, and until the pong to one."""
 KEEP_ALIVE_S = 130

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from boxd.http.server.connection_limits import Slot
 
 AHEAD = 256 * 1024
-"""Bytes of complete messages that may wait for the application before reading pauses."""
+"""Size of complete messages waiting for the application at which reading pauses, in bytes."""
 WRITE_BUFFER = 256 * 1024
 """Bytes that may wait for the client's socket before the application waits."""
 MESSAGE_COST = 512

@@ -13,7 +13,8 @@ from collections import deque
 MAX_MESSAGES = 256
 MAX_BYTES = 4 * 1024 * 1024
 PATIENCE_S = 20.0
-"""How long an answer waits for room before the client is disconnected. Other work continues."""
+"""Seconds that an answer waits for space before the service disconnects the client. Other work
+continues."""
 
 
 class SlowClient(Exception):

@@ -197,7 +197,7 @@ TOOLS = (
             Param(
                 "for_s",
                 "integer",
-                "how long, in seconds; 0 removes the pin",
+                "duration of the pin in seconds; 0 removes the pin",
                 default=PIN_S,
                 minimum=0,
                 maximum=MAX_PIN_S,

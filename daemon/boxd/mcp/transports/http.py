@@ -44,9 +44,9 @@ KEEPALIVE_S = 15.0
 EVENTS_AFTER_S = 1.0
 """A request that is unanswered after this time gets events, so that it can be resumed."""
 PRIMING_VERSION = "2025-11-25"
-"""The protocol version in which an event without data may come first, to give clients an id."""
+"""The protocol version in which a stream may begin with an empty event that has only an id."""
 RETRY_MS = 1000
-"""How long such clients wait before they reconnect."""
+"""Time that clients of that version wait before they reconnect."""
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 SESSION_ID = b"mcp-session-id"
 VISIT_REASON = "mcp"
@@ -400,7 +400,7 @@ class _ReplyWriter:
             self.done, self.success = True, reply.success
 
     async def _send_position(self) -> None:
-        """Start the events with an id, from which a client can resume before the first event."""
+        """Send an event id first, so that a client can resume even before the first event."""
         if self._request.version == PRIMING_VERSION:
             await self.events.send_priming_event(self._event_id, RETRY_MS)
         else:

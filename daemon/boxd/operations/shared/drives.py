@@ -37,7 +37,7 @@ class Drives(Protocol):
         ...
 
     async def remove(self, owner: str, workspace: str) -> datetime | None:
-        """Remove the drive and its files; call it inside `closing`. A missing drive is no error.
+        """Remove the drive and its files, if it exists; call it inside `closing`.
 
         Returns the time until which the operator can restore the drive; None: the drive is deleted.
         Raises Conflict while the drive is in use, and Unavailable; the call can be repeated.

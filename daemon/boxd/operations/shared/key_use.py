@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from boxd.clock import Clock
 
 TOUCH_INTERVAL = timedelta(minutes=1)
-"""The shortest time between two writes for the same key."""
+"""Minimum time between two writes for the same key."""
 
 _log = logging.getLogger(__name__)
 

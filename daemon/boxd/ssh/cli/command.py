@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 MAX_STDIN = 64 * 1024
-"""Bytes of input that a command reads as a whole."""
+"""Maximum size of input that a command reads as a whole, in bytes."""
 SHORT_ID = 12
 """Digits of an id in tables and texts."""
 _HELP = frozenset({"--help", "-h"})

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 MAX_REJECTED = 6
 """Rejected keys after which the connection is closed."""
 MAX_ATTEMPTS = 32
-"""Keys that a client may offer or prove on one connection; limits the cost of an endless prober."""
+"""Maximum number of keys that a client may offer or prove on one connection. This bounds the cost
+of a client that tries keys endlessly."""
 RSA_MIN_BITS = 2048
 ADMIN_USER = "sudo"
 """The user name for which only the keys of administrators authenticate."""

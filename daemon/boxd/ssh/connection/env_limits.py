@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncssh.packet import SSHPacket
 
 MAX_BYTES = 128 * 1024
-"""Bytes of names and values that one session may store."""
+"""Maximum size of the names and values that one session may store, in bytes."""
 DISCONNECT_FACTOR = 4
 """The connection ends when a client sends this many times the number or bytes that are stored."""
 

@@ -152,7 +152,7 @@ class Forwarder:
     async def open(self, dial: Dial, on_closed: Callable[[], None]) -> ForwardEnd:
         """Return the client's end of a new forwarded connection.
 
-        `on_closed` is called when the connection ends, also when it does not open. Raises
+        `on_closed` is called when the connection ends or fails to open. Raises
         asyncssh.ChannelOpenError with the reason.
         """
         opening: asyncio.Future[ForwardEnd] = asyncio.get_running_loop().create_future()

@@ -48,7 +48,7 @@ KEY_EXCHANGE_BYTES = 256 * 1024
 CHANNEL_OPENS = (200, 1000)
 """Channel opens. A client that runs commands in turn over one connection needs 150 a second."""
 GLOBAL_REQUESTS = (64, 64)
-"""Global requests. Clients send two at the start, and one a second if they check for life."""
+"""Global requests. Clients send two at the start, and one a second as a keepalive."""
 EMPTY_MESSAGES = (2000, 8000)
 """Messages without data. A command needs six."""
 EMPTY_MESSAGE_BYTES = 4 * 1024

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ERROR_STATUS = 255
 """Exit status of errors of the daemon itself; OpenSSH uses it for its own errors, too."""
 MAX_LINE = 2000
-"""Characters of one line that the daemon writes to stderr."""
+"""Maximum length of one line that the daemon writes to stderr, in characters."""
 
 _log = logging.getLogger(__name__)
 

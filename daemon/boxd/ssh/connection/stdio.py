@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boxd.ssh.connection.session import Channel
 
 MAX_PENDING_INPUT = 64 * 1024
-"""Bytes of unread input from which the channel stops reading."""
+"""Size of unread input at which the channel stops reading, in bytes."""
 
 
 class ChannelStdio:

@@ -58,7 +58,7 @@ class BoxTarget:
         endpoint: Endpoint,
         relay: str | None = None,
     ) -> None:
-        """Errors name further commands with the address of `endpoint`.
+        """`endpoint` is the address in the commands that errors suggest.
 
         `relay` is the public key of a client that uses the box's own SSH server. The box is then
         confidential.

@@ -25,7 +25,7 @@ class PostgresBoxes(PostgresPool):
         try:
             await self._execute(insertion("boxd.box", Box), *values_of(box))
         except asyncpg.UniqueViolationError:
-            raise Conflict(f"box {box.ref} exists") from None
+            raise Conflict(f"box {box.ref} already exists") from None
 
     async def box(self, box_id: str) -> Box | None:
         row = await self._row("SELECT * FROM boxd.box WHERE id = $1", box_id)

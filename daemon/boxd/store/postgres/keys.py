@@ -27,7 +27,7 @@ class PostgresKeys(PostgresPool):
                 sha256,
             )
         except asyncpg.UniqueViolationError:
-            raise Conflict(f"an API key named {key.name} exists") from None
+            raise Conflict(f"an API key named {key.name} already exists") from None
 
     async def keys(self, owner: str) -> list[ApiKey]:
         rows = await self._rows(

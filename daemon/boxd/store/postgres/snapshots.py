@@ -17,7 +17,9 @@ class PostgresSnapshots(PostgresPool):
         try:
             await self._execute(insertion("boxd.snapshot", Snapshot), *values_of(snapshot))
         except asyncpg.UniqueViolationError:
-            raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists") from None
+            raise Conflict(
+                f"snapshot {snapshot.name} of box {snapshot.ref} already exists"
+            ) from None
 
     async def finish_snapshot(self, snapshot_id: str, size_bytes: int) -> None:
         await self._execute(
@@ -32,7 +34,7 @@ class PostgresSnapshots(PostgresPool):
                 "UPDATE boxd.snapshot SET name = $2 WHERE id = $1", snapshot_id, name
             )
         except asyncpg.UniqueViolationError:
-            raise Conflict(f"a snapshot {name} of that box exists") from None
+            raise Conflict(f"that box already has a snapshot {name}") from None
 
     async def snapshots(self, owner: str) -> list[Snapshot]:
         rows = await self._rows(

@@ -132,7 +132,7 @@ async def test_a_host_without_space_keeps_what_is_there(
     state: Path, assert_logs: AssertLogs
 ) -> None:
     await Volume(state, VOLUME_SIZE).open()
-    with assert_logs("does not grow"):
+    with assert_logs("cannot grow"):
         await Volume(state, 1 << 50).open()
     assert _size(state / "disks") == VOLUME_SIZE
 

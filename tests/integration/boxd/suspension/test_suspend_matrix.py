@@ -36,7 +36,7 @@ REFUSED = {
     "processes_with_one_directory": "two processes share one working directory",
     "removed_name_of_a_file_with_another_one": "has the file /root/one open, which lost this name",
     "secret_memory_file": r"memory that cannot be stored \(memfd_secret\)",
-    "semaphore_event_counter": r"`python3` \(pid \d+\) has a semaphore of eventfd open",
+    "semaphore_event_counter": r"`python3` \(pid \d+\) has an eventfd in semaphore mode open",
     "system_call_filter_that_asks_a_program": "a file open of a kind that cannot be stored",
     "tcp_connection_that_nobody_has_accepted": "a TCP connection waits for a program to accept it",
     "tcp_corked_data": "has data that its receiver has not taken",

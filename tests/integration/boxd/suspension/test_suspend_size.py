@@ -70,7 +70,7 @@ async def refused(sleepy: Sleepy, guest: Guest, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
-        (REMOVED, r"it is \d+ MiB, and its open files without a name are 20\d MiB\. 150 MiB"),
+        (REMOVED, r"it needs \d+ MiB and 20\d MiB for its deleted open files\. 150 MiB"),
         (FORKED, r"it is 2\d\d MiB\. 150 MiB"),
     ],
 )

@@ -58,7 +58,7 @@ def _json(agent: Agent) -> dict[str, Any]:
 COMMANDS = (
     Command(
         ("agent", "set"),
-        "choose the program for your tasks; its token is read from standard input",
+        "choose the program for your tasks, and read its token from standard input",
         "agent set --cmd \"'my-agent --print'\" --env AGENT_TOKEN < token.txt",
         _set,
         _set_arguments,

@@ -130,7 +130,7 @@ COMMANDS = (
     ),
     Command(
         ("profiles", "build"),
-        "name a copy of a box's disk; boxes of the profile start with it",
+        "store a copy of a box's disk; boxes of the profile start with that disk",
         "profiles build lab --from web --lifetime 5m",
         _build,
         _build_arguments,
