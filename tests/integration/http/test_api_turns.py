@@ -43,6 +43,11 @@ class Served:
     """Resets connections when it sees the first byte of a body."""
     wordy: bool = False
     """Says much at once, and resets the connection after the first word."""
+    late: asyncio.Event | None = None
+    """Answers without reading the body, once this is set."""
+    answered: bool = False
+    failures: list[Exception] = field(default_factory=list)
+    """What went wrong when it answered late."""
     patient: bool = False
     """Asks for more of a body only when so much is there that reading has been stopped."""
     events: int = 0
@@ -66,6 +71,15 @@ class Served:
             await send({"type": "websocket.accept"})
             message = await receive()
             await send({"type": "websocket.send", "bytes": message["bytes"]})
+            return
+        if self.late is not None:
+            await self.late.wait()
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await send({"type": "http.response.body", "body": b"late"})
+            except Exception as error:
+                self.failures.append(error)
+            self.answered = True
             return
         body, more = bytearray(), True
         while more:
@@ -224,6 +238,24 @@ async def test_the_end_is_told_after_what_came_before_it(app: Served) -> None:
     assert CUT_SHORT in text.decode()
     assert app.turns >= len(BODY) // IN_ONE_TURN
     assert await asyncio.wait_for(reader.read(), 30) == b""
+
+
+@pytest.mark.parametrize("rest", [b"", b"no size\r\n"], ids=["end", "malformed chunk"])
+async def test_an_application_that_answers_after_a_refusal_is_ignored(
+    app: Served, rest: bytes
+) -> None:
+    """The protocol has answered; a second answer on the connection is an error of the server."""
+    app.late = asyncio.Event()
+    reader, writer = await app.connect()
+    writer.write(HEAD + b"\r\n" + b"1\r\nx\r\n" + rest)
+    if not rest:
+        writer.write_eof()
+    ((status, _),) = await answers(reader, 1)
+    assert status == 400
+    app.late.set()
+    await until(lambda: app.answered)
+    assert app.failures == []
+    writer.close()
 
 
 async def test_a_malformed_chunk_behind_many_is_refused(

@@ -205,7 +205,15 @@ class HttpProtocol(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status, text = (400, CUT_SHORT) if self._cut_short else self._parser.refusal
             self._write_answer(error_answer(status, text))
+            self._leave_application()
         self.transport.close()
+
+    def _leave_application(self) -> None:
+        """Drop what the application still sends: the protocol has answered its request."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self._closed.set()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Hand the connection over to `SocketProtocol`, or refuse the upgrade. uvicorn calls it."""
