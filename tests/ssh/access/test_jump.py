@@ -326,7 +326,7 @@ async def test_every_other_door_is_closed_and_shows_this_one(front_door: Entranc
     client.log_level = "INFO"
     await via(client, "ws1/web", "true")
     (box,) = await front_door.store.all_boxes()
-    pointer = f"use ssh -J jump@{HOST}:{client.port} root@ws1/web"
+    pointer = f"connect with ssh -J jump@{HOST}:{client.port} root@ws1/web"
     for user in ("ws1/web", f"session-{box.id[:12]}", "ws1/web:debian+5m"):
         for done in (await client.run(user, "id"), await client.run(user, "-s", "sftp")):
             assert (done.status, done.stdout) == (255, b"")

@@ -141,6 +141,7 @@ async def test_clients_that_go_at_any_moment_leave_nothing(web: Web, figures: Fi
     assert (await stream(web.client(), "web", header("echo alive"))).stdout == b"alive\n"
 
 
+@pytest.mark.timeout(240)
 async def test_clients_that_read_nothing_hold_a_mib_each(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,8 +161,9 @@ async def test_clients_that_read_nothing_hold_a_mib_each(
             before = len(marked("idle"))
             for _ in range(clients):
                 stack.callback(silent(web, header("cat /dev/zero", env={"EXEC_MARK": "idle"})))
-            await until(lambda: len(marked("idle")) >= before + clients)
-            await until(stands_still)
+            # On a busy machine 28 commands take long to fill what is between them and the service.
+            await until(lambda: len(marked("idle")) >= before + clients, deadline=100)
+            await until(stands_still, deadline=100)
             return resident("VmRSS")
 
         few = await more(4)
