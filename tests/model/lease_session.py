@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tests.doubles.meta_store import MemoryMeta
 from tests.model.lease_request import Request
 from wrkfs.errors import WrkfsError
+from wrkfs.meta.interface.lease_times import TRUST
 from wrkfs.types import Attr, Dentry, FileMap, Ino, Moved, RenameFlags
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRUST = 5.0
 EXPIRY = 6.0
-"""See sessions.TRUST; others wait so long."""
+"""The lease time (`wrkfs.lease_time` in SQL): other sessions wait so long."""
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -18,9 +18,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.model.lease_mount import CHANGES, CLOCK, HTTP, ME, D, F, Mount, Op
-from tests.model.lease_session import TRUST, at_once
+from tests.model.lease_session import at_once
 from tests.model.lease_store import Database
 from tests.model.schedules import Event, StepLoop, Violation
+from wrkfs.meta.interface.lease_times import TRUST
 from wrkfs.types import ROOT_INO, Attr
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wrkfs.meta.interface.lease_times import KERNEL_MAX, KERNEL_MIN
 from wrkfs.meta.leases.cached_directory import (
     MAP_BYTES,
     MAP_REFS,
@@ -31,10 +32,6 @@ ROOM = 200_000
 """Maximum number of cached names and attributes: about 100 MB."""
 FOLDERS = 4096
 """Number of directories without a lease that the table remembers, to take their lease first."""
-LONGEST = 10.0
-"""Maximum number of seconds for which a kernel may rely on an answer."""
-SHORTEST = 0.1
-"""Validities of fewer seconds count as 0."""
 _ANSWER = 2
 """Weight that the answer to one change may add: a name, and the attributes of an inode."""
 
@@ -125,8 +122,8 @@ class LeaseTable:
         return validities if self.holds(parent) else [(0.0, 0.0)] * len(validities)
 
     def _validity(self) -> float:
-        validity = min(self._inner.trusted_until - boottime(), LONGEST)
-        return validity if validity > SHORTEST else 0.0
+        validity = min(self._inner.trusted_until - boottime(), KERNEL_MAX)
+        return validity if validity > KERNEL_MIN else 0.0
 
     # -- reading the cache --
 

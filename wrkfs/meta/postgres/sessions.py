@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from wrkfs.errors import Corrupt, Doubtful, Fenced, StorageError, Unavailable, WrkfsError, by_errno
+from wrkfs.meta.interface.lease_times import HEARTBEAT, RECALL_WAIT, TRUST
 from wrkfs.meta.postgres.hosts import Witness, is_dead
 from wrkfs.meta.postgres.sleep import TICK, Sleep
 from wrkfs.types import Ino, SessionId
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 SLOTS = 16
 """Maximum number of mutating calls in flight; further calls wait. Each slot is a row that statfs
 sums."""
-HEARTBEAT = 2.0
-"""Seconds between two heartbeats. The SQL functions let a session expire after 6 without one."""
 REAP_EVERY = 5
 """Heartbeats between two checks for stray rows and for dead sessions."""
 SILENCE = timedelta(seconds=90)
@@ -48,11 +47,6 @@ _FENCED = -1
 _AGAIN = 11
 _RECALLED = -2
 _AGAIN_MAX = 60
-TRUST = 5.0
-"""Seconds after the start of a heartbeat for which a cache under leases may be served: one less
-than other sessions wait."""
-RECALL_WAIT = 30.0
-"""Seconds for which a change waits for leases of other sessions. A dead holder expires after 6."""
 _RECALL_PAUSES = (0.0004, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """Seconds between two checks whether the leases have been given back; the last one repeats."""
 _SURVEY_PAUSE = 0.1

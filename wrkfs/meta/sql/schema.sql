@@ -45,7 +45,7 @@
 --
 -- SESSIONS, EXPIRY AND FENCING
 --  A mount (or HTTP server) registers a session and sends a heartbeat every 2 s, which sets
---  `expires_at` 6 s ahead by the database's clock.
+--  `expires_at` 6 s (`wrkfs.lease_time`) ahead by the database's clock.
 --  * Expired means only that other sessions do not wait for the session: its leases are void (the
 --    holder stops using its cache 5 s after its last heartbeat). Its files stay sustained, its
 --    changes are accepted, and the next heartbeat extends it. So an outage of the database costs a

@@ -26,6 +26,12 @@
 --  * A session that recalls a lease has priority: for a second no other session takes a lease there
 --    (`recall`).
 
+-- Returns the lease time: a session expires when its last heartbeat is older. Until then, other
+-- sessions wait for its leases. wrkfs/meta/interface/lease_times.py has the times that must fit it.
+CREATE FUNCTION wrkfs.lease_time() RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT interval '6 s'
+$$;
+
 -- Returns true if a transaction had ended when the snapshot of the calling query was taken. The
 -- argument has 32 bits; the function takes the number next to the snapshot. It is the only function
 -- with the rights of its owner. Volumes must not read snapshots, because these reveal other volumes.

@@ -21,7 +21,7 @@ BEGIN
     VALUES
         (v_session, a_epoch, a_kind, a_channel,
         coalesce(a_run, (SELECT l.taken_at FROM lease l WHERE l.ino = 0 AND l.session_id = 0)),
-        a_process, v_now, v_now, v_now + interval '6 s');
+        a_process, v_now, v_now, v_now + wrkfs.lease_time());
     INSERT INTO op_result (session_id, slot, epoch, op_seq, ino, flag, bytes, inodes)
     SELECT v_session, n, a_epoch, 0, 0, false, 0, 0 FROM generate_series(1, a_slots) n;
     RETURN v_session;
@@ -81,7 +81,7 @@ DECLARE
     v_now timestamptz := clock_timestamp();
     v_tenure bigint;
 BEGIN
-    UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + interval '6 s',
+    UPDATE session s SET heartbeat_at = v_now, expires_at = v_now + wrkfs.lease_time(),
         suspected_at = NULL, snapshot_at = v_now - a_snapshot, run = a_run
     WHERE s.session_id = a_session AND s.epoch = a_epoch AND s.fenced_at IS NULL
     RETURNING s.tenure INTO v_tenure;
