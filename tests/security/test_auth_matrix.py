@@ -25,7 +25,7 @@ from tests.harness.http.rawhttp import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from boxd.http.routes.table import Route
+    from boxd.http.routes.route import Route
     from tests.harness.authorisation.house import Furnished
     from tests.harness.authorisation.matrix import Row, Transport
     from tests.harness.http.rawhttp import Answer

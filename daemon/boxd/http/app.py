@@ -1,7 +1,6 @@
-"""Protocol adapter only. The HTTP application: which route serves which path.
+"""Protocol adapter only. The HTTP application: it finds the route of each request.
 
-JSON routes are functions with a description each. Exec, /wrk, terminals, ports and MCP stream in
-both directions and are plain ASGI endpoints. `Api.routes` lists every operation, for tests.
+`boxd.http.routes.table` lists the routes. `Api.routes` lists every operation, for tests.
 """
 
 from __future__ import annotations
@@ -9,32 +8,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.config import Config
-from boxd.http.middleware.cors import Origins
 from boxd.http.middleware.guard import Guard
-from boxd.http.middleware.hosts import ServedHosts
 from boxd.http.openapi import docs_page, document
-from boxd.http.openapi.document import JSON_ROUTES
-from boxd.http.proxy import proxy
 from boxd.http.proxy.preview import PreviewHosts
 from boxd.http.proxy.proxy import ProxyEndpoint
 from boxd.http.requests.errors import Refusal, method_not_allowed
 from boxd.http.requests.exchange import exchange_of
 from boxd.http.requests.headers import decode_path
 from boxd.http.requests.websocket import socket_of
-from boxd.http.routes import exec as exec_api
-from boxd.http.routes import mcp, term, wrk
-from boxd.http.routes.exec import ExecEndpoint
 from boxd.http.routes.json_route import Services
-from boxd.http.routes.mcp import McpEndpoint
 from boxd.http.routes.page import Pages
-from boxd.http.routes.table import Route, StreamRoute
-from boxd.http.routes.term import TermEndpoint
-from boxd.http.routes.wrk import WrkEndpoint
+from boxd.http.routes.table import JSON_ROUTES, stream_routes
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from boxd.http.routes.mcp import McpService
+    from boxd.http.routes.route import Route
     from boxd.operations import Operations
 
 
@@ -51,15 +41,7 @@ class Api:
         config = config or Config()
         self._proxy = ProxyEndpoint(operations, partitioned=config.partitioned_cookies)
         self._previews = PreviewHosts(self._proxy, config.preview_domain)
-        methods = ("GET", "HEAD", "PUT", "DELETE")
-        self._streams = [
-            StreamRoute(exec_api.TEMPLATE, ExecEndpoint(operations), ("POST",)),
-            StreamRoute(wrk.TEMPLATE, WrkEndpoint(operations), methods),
-            StreamRoute(term.TEMPLATE, TermEndpoint(operations), ("GET", "HEAD"), socket=True),
-            StreamRoute(proxy.TEMPLATE, self._proxy, socket=True),
-        ]
-        if mcp_service is not None:
-            self._streams.append(_mcp_route(operations, mcp_service, config))
+        self._streams = stream_routes(operations, config, self._proxy, mcp_service)
         self._guarded = Guard(self._dispatch, operations.texts.named)
         described = document.document(self.routes)
         self._services = Services(
@@ -68,6 +50,7 @@ class Api:
             preview_domain=config.preview_domain,
             document=document.text(described),
             docs=docs_page.page(described),
+            docs_policy=docs_page.POLICY,
         )
 
     @property
@@ -120,9 +103,3 @@ class Api:
                 await route.endpoint(scope, receive, send)
                 return
         raise Refusal(404, "no WebSocket is served at this path", [])
-
-
-def _mcp_route(operations: Operations, mcp_service: McpService, config: Config) -> StreamRoute:
-    origins = Origins(config.api_origins)
-    endpoint = McpEndpoint(operations, mcp_service, origins, ServedHosts(config.served_names))
-    return StreamRoute(mcp.TEMPLATE, endpoint, mcp.METHODS, socket=True, origins=origins)

@@ -23,7 +23,7 @@ from tests.harness.http.websocket import BINARY, connected
 from tests.harness.wait import until
 
 if TYPE_CHECKING:
-    from boxd.http.routes.table import Route
+    from boxd.http.routes.route import Route
     from tests.harness.http.portserver import Visit
     from tests.harness.http.web import Web
 

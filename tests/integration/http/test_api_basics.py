@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.http.routes.table import Route
+from boxd.http.routes.route import Route
 from tests.harness.http.errors import error_of
 from tests.harness.http.web import ALICE, BOB
 

@@ -26,6 +26,7 @@ POLICY = (
     f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
+"""The Content-Security-Policy of the page."""
 _CODE = re.compile(r"`([^`]+)`")
 _CHAPTER = re.compile(r'<h2 id="([a-z]+)">([^<]+)</h2>')
 _SHOWN_KEYS = {

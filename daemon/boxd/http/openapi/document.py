@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from starlette.responses import Response
-
-from boxd.http.description.operation import ERRORS, NO_KEY, Operation, answer, errors, ref
+from boxd.http.description.operation import ERRORS, ref
 from boxd.http.description.schemas import SCHEMAS
-from boxd.http.openapi.docs_page import POLICY
 from boxd.http.proxy import proxy
-from boxd.http.routes import boxes, catalogs, health, mcp, surfaces, term, tls_ask, wrk
-from boxd.http.routes import exec as exec_api
-from boxd.http.routes.json_route import json_route
-from boxd.http.routes.table import REST
+from boxd.http.routes.route import REST
+from boxd.http.routes.table import JSON_ROUTES, STREAM_OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from boxd.http.description.operation import Json
-    from boxd.http.routes.json_route import JsonRequest
-    from boxd.http.routes.table import Route
+    from boxd.http.description.operation import Json, Operation
+    from boxd.http.routes.route import Route
 
 ABOUT = (
     "Boxes on demand: isolated environments that are created on first use, are suspended while idle"
@@ -44,66 +38,6 @@ _SECURITY: Json = {
         "name": "svc_proxy",
         "description": "Set by the first visit of a port with `key`, for this port of this box.",
     },
-}
-
-
-@json_route(
-    "GET",
-    "/v1/openapi.json",
-    Operation(
-        "openapi",
-        "Service",
-        "Get this document",
-        "Returns the OpenAPI 3.1 document of this server.",
-        {"200": answer("The document.", {"type": "object"}), **errors(key=False)},
-        security=NO_KEY,
-    ),
-)
-async def openapi(request: JsonRequest) -> Response:
-    """Return the document of the routes that this server serves."""
-    return Response(request.services.document, media_type="application/json")
-
-
-@json_route(
-    "GET",
-    "/docs",
-    Operation(
-        "docs",
-        "Service",
-        "Read the documentation",
-        "Returns this page.",
-        {
-            "200": {
-                "description": "A page without scripts.",
-                "content": {"text/html": {"schema": {"type": "string"}}},
-            },
-            **errors(key=False),
-        },
-        security=NO_KEY,
-    ),
-)
-async def docs(request: JsonRequest) -> Response:
-    """Return the guide and the reference as one page."""
-    headers = {"content-security-policy": POLICY}
-    return Response(request.services.docs, media_type="text/html", headers=headers)
-
-
-JSON_ROUTES = (
-    *health.ROUTES,
-    *boxes.ROUTES,
-    *catalogs.ROUTES,
-    *surfaces.ROUTES,
-    *tls_ask.ROUTES,
-    openapi,
-    docs,
-)
-"""Every JSON route."""
-_STREAMS = {
-    exec_api.TEMPLATE: exec_api.OPERATIONS,
-    wrk.TEMPLATE: wrk.OPERATIONS,
-    proxy.TEMPLATE: proxy.OPERATIONS,
-    term.TEMPLATE: term.OPERATIONS,
-    mcp.TEMPLATE: mcp.OPERATIONS,
 }
 
 
@@ -132,7 +66,7 @@ def _described() -> Iterator[tuple[str, str, Operation]]:
     """Path, method in lower case, and description of every operation."""
     for route in JSON_ROUTES:
         yield route.path, route.method.lower(), route.operation
-    for template, operations in _STREAMS.items():
+    for template, operations in STREAM_OPERATIONS.items():
         for method, operation in operations.items():
             yield _plain(template), method, operation
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from boxd.http.requests.auth import authenticate
 from boxd.http.requests.headers import path_text, query_flag, query_values, query_workspace
-from boxd.http.routes.table import Route, matches
+from boxd.http.routes.route import Route, matches
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,6 +36,8 @@ class Services:
     """The OpenAPI document of this server, as JSON text."""
     docs: str
     """The page `/docs` of this server, as HTML."""
+    docs_policy: str
+    """The Content-Security-Policy of the page `/docs`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,76 +1,66 @@
-"""Protocol adapter only. The routes that plain ASGI endpoints serve, and how paths match."""
+"""Protocol adapter only. The table of all routes.
+
+JSON routes are functions with a description each. Exec, /wrk, terminals, ports and MCP stream in
+both directions: each is a plain ASGI endpoint with the descriptions of its operations.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from boxd.http.middleware.cors import PREFLIGHT, Origins
+from boxd.http.middleware.cors import Origins
+from boxd.http.middleware.hosts import ServedHosts
+from boxd.http.proxy import proxy
+from boxd.http.routes import boxes, catalogs, health, mcp, reference, surfaces, term, tls_ask, wrk
+from boxd.http.routes import exec as exec_api
+from boxd.http.routes.route import StreamRoute
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from boxd.config import Config
+    from boxd.http.proxy.proxy import ProxyEndpoint
+    from boxd.http.routes.mcp import McpService
+    from boxd.operations import Operations
 
-REST = "..."
-"""Ends the name of a parameter that takes all remaining segments: `{path...}`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One path of the API, as `Api.routes` lists it."""
-
-    path: str
-    methods: tuple[str, ...]
-    """HTTP methods that the path supports; empty: all."""
-    public: bool = False
-    """Whether requests need no key."""
-    socket: bool = False
-    """Whether the path accepts WebSockets."""
-    http: bool = True
-    """Whether the path accepts plain HTTP requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRoute:
-    """A path that a plain ASGI endpoint serves.
-
-    `template` is compared segment by segment with the decoded path, in which `%2F` is not a slash.
-    The endpoint reads parameters from the raw path itself.
-    """
-
-    template: str
-    endpoint: ASGIApp
-    methods: tuple[str, ...] = ()
-    """HTTP methods that the endpoint supports; empty: all."""
-    http: bool = True
-    socket: bool = False
-    origins: Origins = field(default_factory=lambda: Origins(()))
-    """Origins whose pages may use the route. Preflights answer with `methods`, which do not list
-    the preflight method itself."""
-
-    @property
-    def route(self) -> Route:
-        """The route as `Api.routes` lists it."""
-        methods = (*self.methods, PREFLIGHT) if self.origins else self.methods
-        return Route(self.template, methods, socket=self.socket, http=self.http)
-
-    def matches(self, path: str) -> bool:
-        """Whether a decoded path belongs to this route."""
-        return matches(self.template, path)
+JSON_ROUTES = (
+    *health.ROUTES,
+    *boxes.ROUTES,
+    *catalogs.ROUTES,
+    *surfaces.ROUTES,
+    *tls_ask.ROUTES,
+    *reference.ROUTES,
+)
+"""Every JSON route."""
+STREAM_OPERATIONS = {
+    exec_api.TEMPLATE: exec_api.OPERATIONS,
+    wrk.TEMPLATE: wrk.OPERATIONS,
+    proxy.TEMPLATE: proxy.OPERATIONS,
+    term.TEMPLATE: term.OPERATIONS,
+    mcp.TEMPLATE: mcp.OPERATIONS,
+}
+"""The descriptions of all streaming operations: template -> method in lower case -> description."""
 
 
-def matches(template: str, path: str) -> bool:
-    """Whether a decoded path matches a template.
+def stream_routes(
+    operations: Operations,
+    config: Config,
+    proxy_endpoint: ProxyEndpoint,
+    mcp_service: McpService | None,
+) -> list[StreamRoute]:
+    """Return the streaming routes of one server. `mcp_service` None: MCP is not served."""
+    methods = ("GET", "HEAD", "PUT", "DELETE")
+    routes = [
+        StreamRoute(exec_api.TEMPLATE, exec_api.ExecEndpoint(operations), ("POST",)),
+        StreamRoute(wrk.TEMPLATE, wrk.WrkEndpoint(operations), methods),
+        StreamRoute(term.TEMPLATE, term.TermEndpoint(operations), ("GET", "HEAD"), socket=True),
+        StreamRoute(proxy.TEMPLATE, proxy_endpoint, socket=True),
+    ]
+    if mcp_service is not None:
+        routes.append(_mcp_route(operations, mcp_service, config))
+    return routes
 
-    A parameter matches one segment that is not empty. A last parameter `{name...}` matches any
-    number of segments; with none, the slash before it may be missing too.
-    """
-    parts, segments = template.split("/"), path.split("/")
-    open_ended = parts[-1].endswith(REST + "}")
-    if open_ended:
-        parts.pop()
-    if len(segments) < len(parts) or (len(segments) > len(parts) and not open_ended):
-        return False
-    return all(
-        segment if part.startswith("{") else segment == part
-        for part, segment in zip(parts, segments, strict=False)
-    )
+
+def _mcp_route(operations: Operations, mcp_service: McpService, config: Config) -> StreamRoute:
+    origins = Origins(config.api_origins)
+    hosts = ServedHosts(config.served_names)
+    endpoint = mcp.McpEndpoint(operations, mcp_service, origins, hosts)
+    return StreamRoute(mcp.TEMPLATE, endpoint, mcp.METHODS, socket=True, origins=origins)

@@ -13,7 +13,8 @@ from boxd.config import Config
 from boxd.errors import BoxdError
 from boxd.http.app import Api
 from boxd.http.description.schemas import SCHEMAS
-from boxd.http.openapi.document import JSON_ROUTES, document, operations_of
+from boxd.http.openapi.document import document, operations_of
+from boxd.http.routes.table import JSON_ROUTES
 from boxd.mcp.messages import parked
 from boxd.mcp.sessions import http_session
 from boxd.model.usage import Usage
