@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.cli.flags import BACKUPS, parent
+from boxd.cli.parsers import BACKUPS, parent
 from boxd.cli.printing import say, showing
 from boxd.names.size import parse_count
 
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.cli.flags import Commands
+    from boxd.cli.parsers import Commands
     from boxd.config import Config
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from boxd import log
-from boxd.cli.flags import COMMON, parent
+from boxd.cli.parsers import COMMON, parent
 from boxd.cli.printing import print_table, say, showing
 
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.cli.flags import Commands
+    from boxd.cli.parsers import Commands
     from boxd.config import Config
 
 

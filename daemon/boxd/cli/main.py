@@ -13,7 +13,7 @@ from box_guest.shared.command_line import CommandParser
 from box_guest.shared.unread import quietly
 from boxd import log
 from boxd.cli import backups, checking, images, serving, volumes
-from boxd.cli.flags import COMMON, EVERYTHING, STARTING, parent
+from boxd.cli.parsers import COMMON, EVERYTHING, STARTING, parent
 from boxd.cli.settings import config_of
 from boxd.errors import BadRequest, BoxdError
 

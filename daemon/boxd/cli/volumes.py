@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from boxd.cli.flags import SERVERS, parent
+from boxd.cli.parsers import SERVERS, parent
 from boxd.cli.printing import print_table
 from boxd.errors import BadRequest
 
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.cli.flags import Commands
+    from boxd.cli.parsers import Commands
     from boxd.config import Config
 
 

@@ -1,4 +1,4 @@
-"""Every field of the configuration declares its flags; help and documentation come from there."""
+"""Every field of the configuration declares its flags; the help comes from there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from boxd.cli import main
-from boxd.cli.flags import EVERYTHING, descriptions, parent
+from boxd.cli.parsers import EVERYTHING, parent
 from boxd.cli.settings import config_of
 from boxd.config import Config, default_text, flags
 from boxd.errors import BadRequest
@@ -65,16 +65,6 @@ def test_help_shows_every_flag_and_its_default(monkeypatch: pytest.MonkeyPatch) 
         assert flag.help in text
         if not flag.is_switch:
             assert f"(default: {default_text(name, flag)})" in text
-
-
-def test_documentation_lists_every_flag_once() -> None:
-    lines = list(descriptions())
-    assert sorted(line.flag for line in lines) == sorted(flag.name for _, flag in ALL)
-    assert all(line.default and line.help and line.group for line in lines)
-    idle = next(line for line in lines if line.flag == "--idle-timeout")
-    assert (idle.metavar, idle.default, idle.group) == ("DURATION", "2m", "boxes")
-    backend = next(line for line in lines if line.flag == "--backend")
-    assert (backend.metavar, backend.default) == ("runc|docker", "runc")
 
 
 def test_a_command_without_a_flag_has_its_default() -> None:

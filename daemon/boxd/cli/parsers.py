@@ -1,9 +1,8 @@
-"""Build argparse parsers and flag documentation from the declarations in `boxd.config`."""
+"""Build argparse parsers from the declarations of flags in `boxd.config`."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from boxd.cli.settings import destination
@@ -11,8 +10,6 @@ from boxd.config import Config, default_text, flags
 from boxd.names.flag import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from boxd.names.flag import Flag
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -28,33 +25,6 @@ STARTING = (*COMMON, Group.LISTENERS, Group.IMAGES, Group.STORES, Group.BACKEND)
 """Groups that determine whether a service can start."""
 EVERYTHING = tuple(Group)
 """Groups for `serve` and `down`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FlagDescription:
-    """A flag as documentation shows it."""
-
-    flag: str
-    metavar: str
-    """The kind of value, or the choices; empty for a switch."""
-    default: str
-    help: str
-    group: str
-
-
-def descriptions() -> Iterator[FlagDescription]:
-    """Yield every flag of the daemon for documentation, in the order of the help text."""
-    declared = list(flags())
-    for group in Group:
-        for field_name, flag in declared:
-            if flag.group is group:
-                yield FlagDescription(
-                    flag=flag.name,
-                    metavar=flag.metavar or "|".join(flag.choices),
-                    default=default_text(field_name, flag),
-                    help=flag.help,
-                    group=group.value,
-                )
 
 
 def parent(groups: tuple[Group, ...]) -> argparse.ArgumentParser:
