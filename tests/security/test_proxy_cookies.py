@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from boxd.operations import proxies
+from boxd.operations import preview_sessions
 from tests.harness.http.portserver import PortServer, listening, saying
 from tests.harness.http.web import ALICE, BOB
 from tests.harness.wait import until
@@ -198,7 +198,7 @@ async def test_a_revoked_key_ends_what_a_cookie_holds(web: Web, box: str) -> Non
 async def test_a_cookie_ends_with_its_time(
     web: Web, box: str, app: PortServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxies, "SESSION_TIME", timedelta(0))
+    monkeypatch.setattr(preview_sessions, "SESSION_TIME", timedelta(0))
     cookie = await visit(web, app.port)
     await refused(web, f"/v1/boxes/web/proxy/{app.port}/", cookie)
 

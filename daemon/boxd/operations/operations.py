@@ -16,8 +16,8 @@ from boxd.operations.drives import DriveOperations
 from boxd.operations.fleet import FleetOperations
 from boxd.operations.keys import KeyOperations
 from boxd.operations.owners import OwnerOperations
+from boxd.operations.preview_sessions import PreviewSessionOperations
 from boxd.operations.profiles import ProfileOperations
-from boxd.operations.proxies import ProxyOperations
 from boxd.operations.secrets import SecretOperations
 from boxd.operations.shared.audits import Audits
 from boxd.operations.shared.box_directory import BoxDirectory
@@ -91,8 +91,8 @@ class Operations:
     """The budget of each owner for output that this process buffers."""
     owners: OwnerOperations
     """Commands of administrators on owners."""
+    preview_sessions: PreviewSessionOperations
     profiles: ProfileOperations
-    proxies: ProxyOperations
     secrets: SecretOperations
     shares: ShareOperations
     snapshots: SnapshotOperations
@@ -138,8 +138,8 @@ class Operations:
             owners=OwnerOperations(
                 store, audits, keys, lifecycle, dependencies.tiers, access_policy, drives
             ),
+            preview_sessions=PreviewSessionOperations(store, directory, lifecycle, callers, clock),
             profiles=profiles,
-            proxies=ProxyOperations(store, directory, lifecycle, callers, clock),
             secrets=SecretOperations(store, vault, registry, clock),
             shares=ShareOperations(store, directory, boxes, attachments, callers, tier_of, clock),
             snapshots=SnapshotOperations(store, directory, lifecycle),

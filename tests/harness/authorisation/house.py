@@ -144,7 +144,7 @@ class Furnished:
         operations = self.house.operations
         p = await operations.keys.principal_of_key(self.alice.keys["account"])
         box = await operations.directory.resolve(p, ref)
-        return (await operations.proxies.open_proxy_session(p, box, port, host)).reveal()
+        return (await operations.preview_sessions.open_proxy_session(p, box, port, host)).reveal()
 
     async def ask(self, request: Request) -> Answer:
         """One request to the HTTP API."""

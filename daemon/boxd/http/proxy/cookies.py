@@ -1,16 +1,21 @@
-"""Protocol adapter only. The cookie `svc_proxy`: setting it, reading it and removing it."""
+"""Protocol adapter only. The cookie `svc_proxy`: setting it, reading it and removing it.
+
+`boxd.operations.preview_sessions` decides what a cookie allows and for how long.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from boxd.operations.preview_sessions import SESSION_TIME
 
 if TYPE_CHECKING:
     from boxd.http.requests.headers import HeaderLines
     from boxd.secret import Secret
 
 COOKIE_NAME = b"svc_proxy"
-MAX_AGE_S = 3600
-"""Seconds for which browsers store the cookie and the service accepts it."""
+MAX_AGE_S = int(SESSION_TIME.total_seconds())
+"""Seconds for which browsers store the cookie."""
 
 
 def set_lines(

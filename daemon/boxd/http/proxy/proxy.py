@@ -111,7 +111,7 @@ class ProxyEndpoint:
         access = BoxAccess(target, kind="reference", why=PROXIED, secrets=False)
         call = Call(scope, place, client, visitor)
         async with self._operations.boxes.attach(visitor.principal, access) as held:
-            stream = await self._operations.proxies.dial(held, place.port)
+            stream = await self._operations.preview_sessions.dial(held, place.port)
             try:
                 if scope["type"] == "websocket":
                     await bridge(socket_of(scope), call, stream)
@@ -146,7 +146,7 @@ class ProxyEndpoint:
 
     async def _cookie(self, call: Call, box: Box) -> list[tuple[bytes, bytes]]:
         place = call.place
-        value = await self._operations.proxies.open_proxy_session(
+        value = await self._operations.preview_sessions.open_proxy_session(
             call.visitor.principal, box, place.port, place.host
         )
         paths: tuple[bytes, ...] = (b"/",)

@@ -130,7 +130,7 @@ async def _by_cookie(
 ) -> tuple[Principal, Box]:
     for value in crumbs(lines)[:MAX_SHOWN]:
         try:
-            return await operations.proxies.opened_by_cookie(
+            return await operations.preview_sessions.opened_by_cookie(
                 value, place.box, place.port, place.host
             )
         except InvalidKey:

@@ -11,7 +11,7 @@ import pytest
 from boxd.authz import Action, may
 from boxd.boxes.state.requests import BoxAccess
 from boxd.errors import Forbidden, InvalidKey, NotFound
-from boxd.operations import proxies
+from boxd.operations import preview_sessions
 from boxd.secret import Secret, digest
 from tests.doubles.control_store import MemoryStore
 from tests.harness.simulation.world import ALICE, BOB, World
@@ -42,21 +42,21 @@ async def opened(ops: Operations, ref: str = "web", port: int = 80) -> str:
     """A cookie for a port of a box, by a key of its own."""
     box = await a_box(ops, ref)
     key = await a_key(ops, f"for-{box.id}")
-    return (await ops.proxies.open_proxy_session(key, box, port, None)).reveal()
+    return (await ops.preview_sessions.open_proxy_session(key, box, port, None)).reveal()
 
 
 async def principal_of(
     ops: Operations, cookie: str, ref: str, port: int, host: str | None
 ) -> Principal:
     """Whom a cookie stands for; the box is the principal's one."""
-    p, box = await ops.proxies.opened_by_cookie(cookie, ref, port, host)
+    p, box = await ops.preview_sessions.opened_by_cookie(cookie, ref, port, host)
     assert box.id == p.box
     return p
 
 
 async def test_a_cookie_opens_its_port_of_its_box(ops: Operations) -> None:
     box, key = await a_box(ops), await a_key(ops)
-    cookie = await ops.proxies.open_proxy_session(key, box, 80, None)
+    cookie = await ops.preview_sessions.open_proxy_session(key, box, 80, None)
     assert len(cookie.reveal()) == 43
     for ref in ("web", box.id, box.id[:6]):
         p = await principal_of(ops, cookie.reveal(), ref, 80, None)
@@ -83,7 +83,7 @@ async def test_nowhere_else(ops: Operations) -> None:
 async def test_a_cookie_of_a_preview_host_opens_that_host(ops: Operations) -> None:
     box, key = await a_box(ops), await a_key(ops)
     host = "web-80.preview.test"
-    cookie = (await ops.proxies.open_proxy_session(key, box, 80, host)).reveal()
+    cookie = (await ops.preview_sessions.open_proxy_session(key, box, 80, host)).reveal()
     assert (await principal_of(ops, cookie, "web", 80, host)).box == box.id
     for other in (None, f"{box.id}-80.preview.test"):
         with pytest.raises(InvalidKey):
@@ -99,9 +99,9 @@ async def test_what_is_no_cookie(ops: Operations, value: str) -> None:
 
 async def test_a_cookie_ends_after_an_hour_or_with_its_key(world: World, ops: Operations) -> None:
     box = await a_box(ops)
-    long = await ops.proxies.open_proxy_session(await a_key(ops), box, 80, None)
+    long = await ops.preview_sessions.open_proxy_session(await a_key(ops), box, 80, None)
     brief = await a_key(ops, "brief", ttl=timedelta(minutes=5))
-    short = await ops.proxies.open_proxy_session(brief, box, 80, None)
+    short = await ops.preview_sessions.open_proxy_session(brief, box, 80, None)
     world.clock.turn(299 * SECOND)
     for cookie in (long, short):
         await principal_of(ops, cookie.reveal(), "web", 80, None)
@@ -116,7 +116,7 @@ async def test_a_cookie_ends_after_an_hour_or_with_its_key(world: World, ops: Op
 
 async def test_a_cookie_goes_with_its_key(ops: Operations) -> None:
     box = await a_box(ops)
-    cookie = await ops.proxies.open_proxy_session(await a_key(ops), box, 80, None)
+    cookie = await ops.preview_sessions.open_proxy_session(await a_key(ops), box, 80, None)
     await ops.keys.remove_key(ALICE, "laptop")
     await a_key(ops)
     with pytest.raises(InvalidKey):
@@ -147,7 +147,7 @@ async def test_a_box_that_changes_hands_takes_no_cookie_along(
 async def test_a_scoped_key_leaves_its_scope_in_the_cookie(ops: Operations) -> None:
     inside, outside = await a_box(ops, "ws1/web"), await a_box(ops, "web")
     key = await a_key(ops, scope="ws1")
-    cookie = (await ops.proxies.open_proxy_session(key, inside, 80, None)).reveal()
+    cookie = (await ops.preview_sessions.open_proxy_session(key, inside, 80, None)).reveal()
     p = await principal_of(ops, cookie, "web", 80, None)
     assert (p.scope, p.box) == ("ws1", inside.id)
     with pytest.raises(InvalidKey):
@@ -159,18 +159,18 @@ async def test_only_api_keys_open_sessions(ops: Operations) -> None:
     visitor = await principal_of(ops, cookie, "web", 80, None)
     for p in (ALICE, visitor):
         with pytest.raises(Forbidden):
-            await ops.proxies.open_proxy_session(p, box, 80, None)
+            await ops.preview_sessions.open_proxy_session(p, box, 80, None)
 
 
 async def test_nothing_opens_a_box_or_by_a_key_that_is_gone(ops: Operations) -> None:
     box, key = await a_box(ops), await a_key(ops)
     await ops.keys.remove_key(ALICE, "laptop")
     with pytest.raises(NotFound):
-        await ops.proxies.open_proxy_session(key, box, 80, None)
+        await ops.preview_sessions.open_proxy_session(key, box, 80, None)
     key = await a_key(ops)
     await ops.boxes.remove(ALICE, "web")
     with pytest.raises(NotFound):
-        await ops.proxies.open_proxy_session(key, box, 80, None)
+        await ops.preview_sessions.open_proxy_session(key, box, 80, None)
 
 
 async def test_a_cookie_may_see_and_attach_its_box_and_nothing_else(ops: Operations) -> None:
@@ -192,18 +192,18 @@ async def test_a_blocked_owner_is_told_so(world: World, ops: Operations) -> None
 async def test_the_oldest_sessions_make_room(
     world: World, ops: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proxies, "MAX_SESSIONS", 2)
+    monkeypatch.setattr(preview_sessions, "MAX_SESSIONS", 2)
     box, key = await a_box(ops), await a_key(ops)
     cookies: list[Secret] = []
     for _ in range(3):
-        cookies.append(await ops.proxies.open_proxy_session(key, box, 80, None))
+        cookies.append(await ops.preview_sessions.open_proxy_session(key, box, 80, None))
         world.clock.turn(1 * SECOND)
     with pytest.raises(InvalidKey):
         await principal_of(ops, cookies[0].reveal(), "web", 80, None)
     for cookie in cookies[1:]:
         await principal_of(ops, cookie.reveal(), "web", 80, None)
     world.clock.turn(3600 * SECOND)
-    last = await ops.proxies.open_proxy_session(key, box, 80, None)
+    last = await ops.preview_sessions.open_proxy_session(key, box, 80, None)
     assert isinstance(world.store, MemoryStore)
     stored = world.store._proxy_sessions.values()
     assert [sha256 for _, sha256 in stored] == [digest(last.reveal())]

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from boxd.tunnel.stream import ByteStream
 
 SESSION_TIME = timedelta(hours=1)
-"""The lifetime of a session, from the first request; later requests do not extend it."""
+"""The lifetime of a session and of its cookie, from the first request; later requests do not extend
+it."""
 MAX_SESSIONS = 1000
 """Sessions of one owner; a new one removes the oldest."""
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-class ProxyOperations:
+class PreviewSessionOperations:
     """Opens sessions of browsers, authenticates their cookies and dials ports. Holds no state."""
 
     def __init__(
