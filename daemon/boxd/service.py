@@ -30,8 +30,8 @@ from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
 from boxd.boxes.limits.admission import Limits
 from boxd.boxes.limits.host import check_floor, host_limits
-from boxd.boxes.limits.quota import DEFAULT_TIER, TIERS_FILE, load_tiers
 from boxd.boxes.limits.source_addresses import SourceAddresses
+from boxd.boxes.limits.tier_limits import DEFAULT_TIER, TIERS_FILE, load_tiers
 from boxd.boxes.limits.tiers import Tiers
 from boxd.boxes.timing.policy import Policy
 from boxd.clock import SystemClock

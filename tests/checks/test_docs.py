@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.limits.quota import parse_tiers
+from boxd.boxes.limits.tier_limits import parse_tiers
 from boxd.images.recipes import parse_flavors, parse_recipes
 from boxd.workspaces.credentials import ExternalStore
 from scripts.reference_pages import NOTE, pages

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from boxd.boxes.limits.quota import load_tiers
+from boxd.boxes.limits.tier_limits import load_tiers
 from boxd.config import Address, Config
 from boxd.http.app import Api
 from boxd.http.server.serve import ApiServer

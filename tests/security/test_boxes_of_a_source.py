@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from boxd.boxes.limits import quota, source_addresses
+from boxd.boxes.limits import source_addresses, tier_limits
 
 if TYPE_CHECKING:
     import pytest
@@ -18,7 +18,7 @@ async def test_one_address_has_so_many_running_boxes_with_any_keys(
 ) -> None:
     # Loopback is all that a test has, and the service takes it for any other network.
     monkeypatch.setattr(source_addresses, "is_exempt", lambda *_: False)
-    monkeypatch.setattr(quota, "RUNNING_PER_SOURCE", 2)
+    monkeypatch.setattr(tier_limits, "RUNNING_PER_SOURCE", 2)
     tier = replace(front_door.tiers.of("anybody"), running=1)
     monkeypatch.setattr(front_door.tiers, "_known", {"default": tier})
     first, second, third = (front_door.new_client(name) for name in ("one", "two", "three"))

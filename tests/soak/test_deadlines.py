@@ -26,7 +26,7 @@ from tests.harness.service.user import User
 from tests.harness.simulation.world import ALICE, World
 
 if TYPE_CHECKING:
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from tests.harness.service.mortal_daemon import Mortal
     from tests.plugins.figures import Figures
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from boxd.boxes.lifecycle.holds import Attachment
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.state.requests import BoxAccess
     from boxd.model.box import Box
     from boxd.model.progress import Progress

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from boxd.boxes.commands.exec import ExecRun
     from boxd.boxes.lifecycle.holds import Attachment
     from boxd.boxes.limits.budgets.output import Allowances, Room
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.model.delegated import Task
     from boxd.model.secret import Agent
     from boxd.operations.boxes import BoxOperations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from boxd.boxes.limits.quota import AWAKE
+from boxd.boxes.limits.tier_limits import AWAKE
 from boxd.errors import Ambiguous, NotFound
 from boxd.model.fleet import FleetBox, Level
 from boxd.names.fingerprint import parse_fleet_reference

@@ -16,7 +16,7 @@ from boxd.secret import Secret, digest, random_hex
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.presence.attachments import Attachments
     from boxd.clock import Clock
     from boxd.operations.shared.callers import Callers

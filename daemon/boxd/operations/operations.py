@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.boxes.limits.access_policy import AccessPolicy
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.limits.tiers import Tiers
     from boxd.boxes.state.interface import Catalog
     from boxd.clock import Clock

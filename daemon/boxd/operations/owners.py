@@ -10,13 +10,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from boxd.boxes.limits.access_policy import BLOCKED
-from boxd.boxes.limits.quota import AWAKE
+from boxd.boxes.limits.tier_limits import AWAKE
 from boxd.model.fleet import OwnerView
 
 if TYPE_CHECKING:
     from boxd.boxes.lifecycle.lifecycle import Lifecycle
     from boxd.boxes.limits.access_policy import AccessPolicy
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.limits.tiers import Tiers
     from boxd.model.key import ApiKey
     from boxd.operations.keys import KeyOperations

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from boxd.boxes.lifecycle.holds import Attachment
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.presence.attachments import Attachments
     from boxd.clock import Clock
     from boxd.model.progress import Progress

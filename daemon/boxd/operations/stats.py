@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from boxd.authz import Action, require
-from boxd.boxes.limits.quota import AWAKE
+from boxd.boxes.limits.tier_limits import AWAKE
 from boxd.model.stat import Identity, Stat
 from boxd.names.words import DEFAULT_WORKSPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.presence.usage import UsageSampler
     from boxd.model.box import Box
     from boxd.model.usage import Usage

@@ -28,7 +28,7 @@ from boxd.boxes.lifecycle.assembly import Assembly, Places
 from boxd.boxes.lifecycle.lifecycle import Lifecycle, LifecycleOptions
 from boxd.boxes.limits.access_policy import AccessPolicy
 from boxd.boxes.limits.admission import Limits
-from boxd.boxes.limits.quota import load_tiers
+from boxd.boxes.limits.tier_limits import load_tiers
 from boxd.boxes.limits.tiers import Tiers
 from boxd.clock import SystemClock
 from boxd.config import Address

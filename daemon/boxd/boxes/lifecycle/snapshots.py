@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from boxd.boxes.lifecycle.changes import Changes
     from boxd.boxes.lifecycle.collaborators import Collaborators
     from boxd.boxes.lifecycle.suspend import Sleep
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.model.box import Box
     from boxd.model.snapshot import Snapshot
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from boxd.boxes.limits.host import HostLimits
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.boxes.state.locks import Locks
     from boxd.model.box import Box
     from boxd.store.interface import ControlStore

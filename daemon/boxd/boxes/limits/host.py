@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from boxd.backends.host.files import MEMINFO, memory_for_boxes
-from boxd.boxes.limits.quota import AWAKE
+from boxd.boxes.limits.tier_limits import AWAKE
 from boxd.errors import BadRequest, Unavailable
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from boxd.boxes.limits.quota import AWAKE, check_source
+from boxd.boxes.limits.tier_limits import AWAKE, check_source
 from boxd.names.source import is_exempt, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.model.box import Box
     from boxd.names.source import Network
 

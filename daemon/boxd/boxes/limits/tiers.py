@@ -11,14 +11,14 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from boxd.boxes.limits.quota import DEFAULT_TIER
+from boxd.boxes.limits.tier_limits import DEFAULT_TIER
 from boxd.errors import BadRequest
 from boxd.names.words import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.store.interface import ControlStore
 
 _log = logging.getLogger(__name__)

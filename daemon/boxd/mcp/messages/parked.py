@@ -9,7 +9,6 @@ Critical sections: none. No method awaits.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from boxd.mcp.messages.replies import Replies
@@ -19,7 +18,7 @@ MAX_BYTES = 16 * 1024 * 1024
 
 
 class ParkedAnswers:
-    """The parked answers of one owner, oldest first."""
+    """The parked answers of one owner, oldest first: one object for all sessions of the owner."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -38,17 +37,3 @@ class ParkedAnswers:
     def remove(self, replies: Replies) -> None:
         """Remove an answer. No error if it is not parked here."""
         self.size -= self._sizes.pop(replies, 0)
-
-
-class ParkedByOwner:
-    """The parked answers of all owners that have sessions."""
-
-    def __init__(self) -> None:
-        self._owners: WeakValueDictionary[str, ParkedAnswers] = WeakValueDictionary()
-
-    def of(self, owner: str) -> ParkedAnswers:
-        """Return the owner's parked answers: one object for all sessions of the owner."""
-        parked = self._owners.get(owner)
-        if parked is None:
-            self._owners[owner] = parked = ParkedAnswers()
-        return parked

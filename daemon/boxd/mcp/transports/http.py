@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from boxd.boxes.limits.budgets.owner_map import OwnerMap
 from boxd.errors import BadRequest, BoxdError, NotFound, QuotaExceeded
 from boxd.mcp.messages import wire
 from boxd.mcp.messages.events import EventStream, send_empty, send_json
-from boxd.mcp.messages.parked import ParkedByOwner
+from boxd.mcp.messages.parked import ParkedAnswers
 from boxd.mcp.sessions.http_session import HttpSession
 from boxd.mcp.sessions.session import Session
 
@@ -122,7 +123,7 @@ class HttpTransport:
         self._sessions: dict[str, HttpSession] = {}
         """By id, least recently used first."""
         self._stateless: dict[str, _Stateless] = {}
-        self._parked = ParkedByOwner()
+        self._parked = OwnerMap(ParkedAnswers)
 
     async def close(self) -> None:
         """End all sessions."""

@@ -13,7 +13,7 @@ from boxd.names.words import shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
     from boxd.clock import Clock
     from boxd.principal import Principal
     from boxd.store.interface import ControlStore

@@ -14,7 +14,7 @@ from boxd.ssh.cli.table import table
 if TYPE_CHECKING:
     import argparse
 
-    from boxd.boxes.limits.quota import Tier
+    from boxd.boxes.limits.tier_limits import Tier
 
 COLUMNS = (
     "TIER",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from boxd.boxes.limits import quota, source_addresses
+from boxd.boxes.limits import source_addresses, tier_limits
 from boxd.boxes.presence import expiry
 from boxd.boxes.state.requests import BoxAccess
 from boxd.clock import SystemClock
@@ -461,8 +461,8 @@ async def test_boxes_count_for_the_address_that_starts_them(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_addresses, "is_exempt", lambda *_: False)
-    monkeypatch.setattr(quota.Tier, "running", 1)
-    monkeypatch.setattr(quota, "RUNNING_PER_SOURCE", 1)
+    monkeypatch.setattr(tier_limits.Tier, "running", 1)
+    monkeypatch.setattr(tier_limits, "RUNNING_PER_SOURCE", 1)
     assert (await stream(web.client(), "web", header("true"))).code == 0
     other = web.client(await web.new_key(BOB))
     answer = await other.post("/v1/exec/web", content=header("true"), headers=STREAM)

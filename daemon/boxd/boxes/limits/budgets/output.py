@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from boxd.boxes.limits.budgets.per_owner import PerOwner
+from boxd.boxes.limits.budgets.owner_map import OwnerMap
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -86,7 +86,7 @@ class Allowances:
     """The allowances of all owners with buffered output."""
 
     def __init__(self) -> None:
-        self.owners = PerOwner(lambda: Allowance())
+        self.owners = OwnerMap(lambda: Allowance())
 
     def room(self, owner: str) -> Room:
         """Return room for one more call of an owner."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from boxd.boxes.limits.budgets.per_owner import PerOwner
+from boxd.boxes.limits.budgets.owner_map import OwnerMap
 
 BYTES = 16 * 1024 * 1024
 """The budget of one owner."""
@@ -97,7 +97,7 @@ class Budgets:
     """The budgets of all owners with connections."""
 
     def __init__(self) -> None:
-        self._owners = PerOwner(lambda: Budget())
+        self._owners = OwnerMap(lambda: Budget())
 
     def of(self, owner: str) -> Budget:
         """Return the owner's budget; concurrent callers get the same one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.limits import quota, source_addresses
+from boxd.boxes.limits import source_addresses, tier_limits
 from boxd.boxes.limits.source_addresses import SourceAddresses
 from boxd.errors import QuotaExceeded
 from boxd.principal import Principal
@@ -28,7 +28,7 @@ MOST = 3
 @pytest.fixture
 async def bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A core where an owner has one running box, and an address three."""
-    monkeypatch.setattr(quota, "RUNNING_PER_SOURCE", MOST)
+    monkeypatch.setattr(tier_limits, "RUNNING_PER_SOURCE", MOST)
     made = World(tmp_path, suspends=True, tier=lambda tier: replace(tier, running=1))
     await made.start()
     try:

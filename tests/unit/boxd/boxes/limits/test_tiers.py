@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from boxd.boxes.limits.quota import load_tiers
+from boxd.boxes.limits.tier_limits import load_tiers
 from boxd.boxes.limits.tiers import Tiers
 from boxd.errors import BadRequest, QuotaExceeded
 from tests.doubles.control_store import MemoryStore

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class PerOwner(Generic[T]):
+class OwnerMap(Generic[T]):
     """Creates an owner's object at first use, and drops it with its last reference."""
 
     def __init__(self, create: Callable[[], T]) -> None:
@@ -20,7 +20,7 @@ class PerOwner(Generic[T]):
 
     def of(self, owner: str) -> T:
         """Return the owner's object; concurrent callers get the same one."""
-        budget = self.active.get(owner)
-        if budget is None:
-            self.active[owner] = budget = self._create()
-        return budget
+        value = self.active.get(owner)
+        if value is None:
+            self.active[owner] = value = self._create()
+        return value

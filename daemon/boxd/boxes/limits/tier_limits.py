@@ -1,4 +1,4 @@
-"""Limits per owner, from tiers.toml. Pure functions: callers pass in what exists."""
+"""The limits of each tier, from tiers.toml. Pure functions: callers pass in what exists."""
 
 from __future__ import annotations
 

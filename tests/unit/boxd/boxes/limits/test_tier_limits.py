@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from boxd.boxes.limits.quota import Tier, load_tiers
+from boxd.boxes.limits.tier_limits import Tier, load_tiers
 from boxd.errors import QuotaExceeded, Unavailable
 from boxd.images.recipes import load_flavors
 from tests.harness.boxes.records import BOX
