@@ -17,6 +17,20 @@ A resume has three steps: 1 the daemon listens for the tunnel and mounts the dri
 restores the memory, which consumes the image; 3 the agent says hello. A failure before step 2
 leaves the box suspended with its memory. If the memory is lost, the box starts from its disk, and
 its row says why.
+
+This file runs the steps. Other files decide whether a suspension starts and whether it can succeed.
+To find out why a box was not suspended, read them in this order:
+
+=================================  ================================================================
+file                               question
+=================================  ================================================================
+boxes/timing/schedule.py           Is it due? Idle time, grace, pins, auto-suspend.
+boxes/presence/attachments.py      Does a client hold the box awake?
+boxes/presence/activity.py         Does a detached shell keep it awake? Did a failed attempt pause?
+boxes/lifecycle/due_actions.py     What happened when it was due?
+`Sleep.check` in this file         Does the box allow it? Confidential boxes and own drive mounts.
+backends/checkpoint/obstacles.py   Which process or file can CRIU not save?
+=================================  ================================================================
 """
 
 from __future__ import annotations
@@ -47,7 +61,7 @@ _log = logging.getLogger(__name__)
 class Step(IntEnum):
     """Steps of a suspension; `Waking` has those of a resume."""
 
-    TELL = 1
+    QUIESCE = 1
     FREEZE = 2
     SAVE = 3
     STOP = 4
@@ -57,7 +71,7 @@ class Waking(IntEnum):
     """Steps of a resume, and the step of a restore."""
 
     PREPARE = 1
-    BRING_BACK = 2
+    RESTORE_MEMORY = 2
     HELLO = 3
     RESTORE = 4
     """The backend restores a snapshot into a suspended box (`lifecycle.snapshots`)."""
@@ -123,7 +137,7 @@ class Sleep:
         """
         self._check_drive(box)
         before = box
-        box = await self._repository.change(box, BoxState.SUSPENDING, step=Step.TELL)
+        box = await self._repository.change(box, BoxState.SUSPENDING, step=Step.QUIESCE)
         try:
             shells = await self._assembly.tunnels.quiesce(box.id)
             if unasked and shells:
@@ -253,7 +267,7 @@ class Sleep:
 
     async def _restore_memory(self, box: Box) -> None:
         drive = await self._assembly.prepare_resume(box)
-        await self._repository.note(box, step=Waking.BRING_BACK)
+        await self._repository.note(box, step=Waking.RESTORE_MEMORY)
         await self._assembly.backend.resume(box.id, drive)
         await self._repository.note(box, step=Waking.HELLO)
         try:
