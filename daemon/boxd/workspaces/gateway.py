@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from box_guest import protocol
 from boxd.errors import Unavailable
 from boxd.secret import Secret
+from boxd.tasks import BackgroundTasks
 from boxd.workspaces import postgres_login
 from wrkfs.config import ConfigError
 from wrkfs.meta.postgres.addresses import addresses, place
@@ -78,7 +79,7 @@ class Gateway:
         self._closed = False
         self._tunnel: Tunnel | None = None
         self._offers: list[Offer] = []
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections = BackgroundTasks()
         self._counts = {protocol.DRIVE_META: 0, protocol.DRIVE_BLOCKS: 0}
         self._keys: set[bytes] = set()
 
@@ -109,10 +110,7 @@ class Gateway:
             offers, self._offers = self._offers, []
             for offer in offers:
                 offer.close()
-            connections = list(self._connections)
-            for task in connections:
-                task.cancel()
-            await asyncio.gather(*connections, return_exceptions=True)
+            await self._connections.close()
 
     def _handler(
         self, path: str, limit: int
@@ -120,14 +118,14 @@ class Gateway:
         serve = self._meta if path == protocol.DRIVE_META else self._blocks
 
         async def handle(reader: ByteReader, writer: ByteWriter) -> None:
-            task = asyncio.current_task()
-            if task is None or self._closed or self._counts[path] >= limit:
+            if self._closed or self._counts[path] >= limit:
                 writer.close()
                 return
-            self._connections.add(task)
             self._counts[path] += 1
             try:
-                await serve(reader, writer)
+                await self._connections.start(
+                    serve(reader, writer), name="connection to a store", awaited=True
+                )
             except (OSError, EOFError, TimeoutError) as error:
                 _log.debug("box %s: a connection to a store ended: %s", self._box_id, error)
             except asyncio.CancelledError:
@@ -136,7 +134,6 @@ class Gateway:
                 # A failure of one connection must not end the tunnel.
                 _log.exception("a connection of box %s to a store failed", self._box_id)
             finally:
-                self._connections.discard(task)
                 self._counts[path] -= 1
                 writer.close()
 
