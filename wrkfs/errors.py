@@ -8,9 +8,9 @@
     ├── TooManyLinks EMLINK      ├── SymlinkLoop ELOOP        ├── InvalidArgument EINVAL
     ├── NotPermitted EPERM       ├── AccessDenied EACCES      ├── NotSupported ENOTSUP
     ├── NoData ENODATA           ├── OutOfRange ERANGE        ├── FileTooBig EFBIG
-    ├── ArgumentTooBig E2BIG     ├── CrossDevice EXDEV        ├── Busy EBUSY
-    ├── NoSpace ENOSPC           ├── QuotaExceeded EDQUOT     ├── Stale ESTALE
-    ├── BadDescriptor EBADF      ├── PreconditionFailed ECANCELED
+    ├── ArgumentTooBig E2BIG     ├── Busy EBUSY               ├── NoSpace ENOSPC
+    ├── QuotaExceeded EDQUOT     ├── Stale ESTALE             ├── BadDescriptor EBADF
+    ├── PreconditionFailed ECANCELED
     └── StorageError EIO
         ├── Corrupt              the store returned other bytes than were written
         │   └── Missing          the object does not exist
@@ -74,7 +74,7 @@ class NameTooLong(WrkfsError):
 
 
 class TooManyLinks(WrkfsError):
-    """The inode has LINK_MAX names."""
+    """The inode has 65,000 names."""
 
     errno = _errno.EMLINK
 
@@ -131,12 +131,6 @@ class ArgumentTooBig(WrkfsError):
     """An extended attribute's value is above the limit."""
 
     errno = _errno.E2BIG
-
-
-class CrossDevice(WrkfsError):
-    """The two names are on different volumes."""
-
-    errno = _errno.EXDEV
 
 
 class Busy(WrkfsError):

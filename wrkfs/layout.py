@@ -34,8 +34,6 @@ NAME_MAX = 255
 """Maximum length of a file name, in bytes (Linux)."""
 PATH_MAX = 4096
 """Maximum length of a path or symlink target, in bytes (Linux)."""
-LINK_MAX = 65000
-"""Maximum number of hard links of one file (EMLINK above)."""
 MAX_FILE_SIZE = (1 << 63) - 1
 """Maximum size of a Linux file."""
 

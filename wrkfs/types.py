@@ -56,11 +56,6 @@ class Attr:
     parent: Ino = field(default=Ino(0), compare=False)
 
     @property
-    def used_bytes(self) -> int:
-        """Number of bytes that a regular file uses of the quota; 0 for other inodes."""
-        return self.size - self.holes if stat.S_ISREG(self.mode) else 0
-
-    @property
     def is_dir(self) -> bool:
         """True for a directory."""
         return stat.S_ISDIR(self.mode)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tests.doubles.meta_store_upkeep import MemoryUpkeep
-from tests.doubles.meta_volume import Entry, MemoryVolume, Node
+from tests.doubles.meta_volume import LINK_MAX, Entry, MemoryVolume, Node, used_bytes
 from wrkfs.errors import (
     Exists,
     Fenced,
@@ -28,7 +28,6 @@ from wrkfs.errors import (
     Stale,
     TooManyLinks,
 )
-from wrkfs.layout import LINK_MAX
 from wrkfs.meta import rules
 from wrkfs.types import (
     ROOT_INO,
@@ -48,6 +47,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from wrkfs.types import Attr, Caller, Commit
+
+XATTR_LIST_MAX = 64 * 1024
+"""Maximum length of the list of extended attribute names of one inode in bytes (Linux)."""
+
+
+def _check_resizable(mode: int) -> None:
+    """Reject a change of size unless the file is regular. Raises IsDirectory, InvalidArgument."""
+    if stat.S_ISDIR(mode):
+        raise IsDirectory
+    if not stat.S_ISREG(mode):
+        raise InvalidArgument("not a regular file")
 
 
 class MemoryMeta(MemoryUpkeep):
@@ -136,8 +146,8 @@ class MemoryMeta(MemoryUpkeep):
         node = volume.node(ino)
         mode = node.attr.mode
         if changes.size is not None:
-            rules.check_resizable(mode)
-            if changes == SetAttr(size=node.attr.size) and not node.attr.used_bytes:
+            _check_resizable(mode)
+            if changes == SetAttr(size=node.attr.size) and not used_bytes(node.attr):
                 return node.attr
             volume.resize(node, changes.size)
         chowned = changes.uid is not None or changes.gid is not None
@@ -189,7 +199,7 @@ class MemoryMeta(MemoryUpkeep):
             node = volume.nodes[directory.entries[name].ino]
             if exclusive:
                 raise Exists
-            rules.check_resizable(node.attr.mode)
+            _check_resizable(node.attr.mode)
         volume.sustain(node.attr.ino, self._session)
         return volume.file_map(node), made
 
@@ -392,7 +402,7 @@ class MemoryMeta(MemoryUpkeep):
     async def open(self, ino: Ino, *, truncate: bool = False) -> FileMap:
         volume = self._alive()
         node = volume.take_up(ino)
-        rules.check_resizable(node.attr.mode)
+        _check_resizable(node.attr.mode)
         if truncate:
             volume.resize(node, 0)
             node.change(mtime_ns=time.time_ns())
@@ -417,7 +427,7 @@ class MemoryMeta(MemoryUpkeep):
             node = volume.node(commit.ino)
         except NotFound:
             raise Stale from None
-        rules.check_resizable(node.attr.mode)
+        _check_resizable(node.attr.mode)
         volume.commit(node, commit)
         return node.attr
 
@@ -497,7 +507,7 @@ class MemoryMeta(MemoryUpkeep):
         if name not in node.xattrs and flags & XattrFlags.REPLACE:
             raise NoData
         names = sum(len(known) + 1 for known in {*node.xattrs, name})
-        if names > rules.XATTR_LIST_MAX:
+        if names > XATTR_LIST_MAX:
             raise NoSpace("too many extended attributes")
         node.xattrs[name] = bytes(value)
         node.change()

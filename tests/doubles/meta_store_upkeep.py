@@ -6,9 +6,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tests.doubles.meta_volume import Entry
+from tests.doubles.meta_volume import LINK_MAX, Entry, used_bytes
 from wrkfs.errors import Exists, InvalidArgument, NotFound, QuotaExceeded, TooManyLinks
-from wrkfs.layout import CHUNK_SIZE, LINK_MAX
+from wrkfs.layout import CHUNK_SIZE
 from wrkfs.meta import rules
 from wrkfs.types import Ino, Place, SliceId, SliceRef, TrashEntry
 
@@ -194,7 +194,7 @@ class MemoryUpkeep:
         if ino not in volume.nodes:
             if volume.inodes_limit is not None and volume.inodes_used + 1 > volume.inodes_limit:
                 raise QuotaExceeded
-            volume.charge(node.attr.used_bytes)
+            volume.charge(used_bytes(node.attr))
             volume.inodes_used += 1
             volume.nodes[ino] = node
         last = volume.trash.pop(ino, None)
@@ -223,7 +223,7 @@ class MemoryUpkeep:
             rows = min(rows, volume.inodes_limit // share)
         size = 0
         for count, one in enumerate(reversed(self._by_age()), 1):
-            size += one.node.attr.used_bytes
+            size += used_bytes(one.node.attr)
             if count > rows or (limit is not None and size > limit):
                 return one.deleted_at
         return None

@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 
     from wrkfs.types import Commit, Extent
 
+LINK_MAX = 65000
+"""Maximum number of names of one file (EMLINK above)."""
 JUST_GONE = timedelta(seconds=10)
 """So long after its last name was taken a file in the trash can still be opened."""
+
+
+def used_bytes(attr: Attr) -> int:
+    """The number of bytes that a regular file uses of the quota; 0 for other inodes."""
+    return attr.size - attr.holes if stat.S_ISREG(attr.mode) else 0
 
 
 @dataclass(slots=True)
@@ -176,7 +183,7 @@ class MemoryVolume:
         if ino not in self.nodes:
             self.nodes[ino] = node
             self.inodes_used += 1
-            self.bytes_used += node.attr.used_bytes
+            self.bytes_used += used_bytes(node.attr)
         return self.node(ino)
 
     def directory(self, ino: Ino) -> Node:
@@ -241,7 +248,7 @@ class MemoryVolume:
             return
         del self.nodes[node.attr.ino]
         self.inodes_used -= 1
-        self.bytes_used -= node.attr.used_bytes
+        self.bytes_used -= used_bytes(node.attr)
         if node.attr.ino not in self.trash:
             self.free_slices(node)
 
@@ -290,7 +297,7 @@ class MemoryVolume:
         """Cuts or extends a regular file: refs are clipped, so cut bytes never come back."""
         now = time.time_ns()
         if size == node.attr.size:
-            if node.attr.used_bytes:
+            if used_bytes(node.attr):
                 node.change(mtime_ns=now, ctime_ns=now)
             return
         gone = [ref for ref in node.refs if ref.pos >= size]
@@ -301,7 +308,7 @@ class MemoryVolume:
         ]
         self.note_freed(node, gone)
         holes = rules.holes(((ref.pos, ref.length) for ref in node.refs), size)
-        self.charge(size - holes - node.attr.used_bytes)
+        self.charge(size - holes - used_bytes(node.attr))
         node.change(
             size=size,
             mtime_ns=now,
@@ -326,7 +333,7 @@ class MemoryVolume:
         places = [(ref.pos, ref.length) for ref in node.refs]
         places += [(base + extent.pos, extent.length) for extent in commit.extents]
         holes = rules.holes(places, size)
-        self.charge(size - holes - node.attr.used_bytes)
+        self.charge(size - holes - used_bytes(node.attr))
         version = node.attr.version
         for extent in commit.extents:
             if extent.inline is not None:

@@ -442,10 +442,10 @@ class BoxLife(RuleBasedStateMachine):
     async def _check_whole(self) -> None:
         """Rows and host tell the same, once what is due was done."""
         life = self.world.lifecycle._timers
-        if life._unsettled or life.half_removed:
+        if life._unsettled or life._half_removed:
             await self.world.tick(timedelta(seconds=31))
         assert not life._unsettled
-        assert not life.half_removed
+        assert not life._half_removed
         await self.world.look()
         boxes = {box.id: box for box in await self.store.all_boxes()}
         now = self.world.clock.now()

@@ -13,7 +13,6 @@ from wrkfs.errors import (
     ArgumentTooBig,
     FileTooBig,
     InvalidArgument,
-    IsDirectory,
     NameTooLong,
     NotFound,
     NotPermitted,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 XATTR_VALUE_MAX = 64 * 1024
 """Maximum length of the value of an extended attribute in bytes (Linux)."""
-XATTR_LIST_MAX = 64 * 1024
-"""Maximum length of the list of extended attribute names of one inode in bytes (Linux)."""
 NODE_KINDS = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFBLK, stat.S_IFCHR)
 """Types that `mknod` creates. The kernel decides who may create device nodes. It opens none."""
 EXTENTS_MAX = 4096
@@ -89,14 +86,6 @@ def without_set_ids(mode: int) -> int:
     """Return the mode after a change for which Linux clears the set-id bits of a file."""
     cleared = stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0)
     return mode & ~cleared
-
-
-def check_resizable(mode: int) -> None:
-    """Reject a change of size unless the file is regular. Raises IsDirectory, InvalidArgument."""
-    if stat.S_ISDIR(mode):
-        raise IsDirectory
-    if not stat.S_ISREG(mode):
-        raise InvalidArgument("not a regular file")
 
 
 def check_setattr(changes: SetAttr) -> None:

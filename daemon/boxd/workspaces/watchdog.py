@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from boxd.tasks import BackgroundTasks
-from boxd.workspaces.provision import CONNECT_TIMEOUT, FAILURES, NAME
+from boxd.workspaces.provision import CONNECT_TIMEOUT, FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -110,23 +110,8 @@ class DatabaseWatchdog:
         """Stop. Idempotent."""
         await self._tasks.close()
 
-    async def end_overdue(self) -> list[Ended]:
-        """End overlong transactions, with a warning for each. Raises the errors of asyncpg."""
-        async with self._connected() as connection:
-            return await self._end_overdue(connection)
-
-    async def recount(self, name: str) -> tuple[int, int]:
-        """Recount a volume and correct its counters; return the error in bytes and inodes.
-
-        Concurrent calls do not matter, because they change the files and the counters alike. Raises
-        the errors of asyncpg, and ValueError if `name` is not a schema of a volume.
-        """
-        if not NAME.fullmatch(name):
-            raise ValueError("not a volume's schema")
-        async with self._connected() as connection:
-            return await self._recount(connection, name)
-
     async def _end_overdue(self, connection: asyncpg.Connection) -> list[Ended]:
+        """End overlong transactions, with a warning for each."""
         rows = await connection.fetch(_END_OVERDUE, self._limit)
         for row in rows:
             _log.warning(
@@ -142,6 +127,11 @@ class DatabaseWatchdog:
         return [Ended(row["usename"], row["state"] or "") for row in rows if row["ended"]]
 
     async def _recount(self, connection: asyncpg.Connection, name: str) -> tuple[int, int]:
+        """Correct the counters of a volume; return their error in bytes and inodes.
+
+        `name` is its schema. Calls of the volume may run meanwhile: they change its files and its
+        counters alike.
+        """
         async with connection.transaction():
             # The role owns no schema, so this path contains no function of the role.
             await connection.execute(f"SET LOCAL search_path = {name}")

@@ -231,7 +231,7 @@ async def state(fs: Filesystem, top: Ino) -> dict[bytes, dict[str, Any]]:
         if attr.is_symlink:
             shown[path]["target"] = await fs.stores.meta.readlink(attr.ino)
         if attr.is_file:
-            shown[path]["held"] = attr.used_bytes
+            shown[path]["held"] = attr.size - attr.holes
             shown[path]["content"], shown[path]["parts"] = await _content(fs, attr)
     return shown
 

@@ -49,6 +49,18 @@ async def roles(pg_database: str) -> AsyncIterator[tuple[str, str, str]]:
             await provisioner.drop(name)
 
 
+async def end_overdue(watchdog: DatabaseWatchdog) -> list[Ended]:
+    """One round of the watchdog: it ends overlong transactions."""
+    async with watchdog._connected() as connection:
+        return await watchdog._end_overdue(connection)
+
+
+async def recount(watchdog: DatabaseWatchdog, name: str) -> tuple[int, int]:
+    """One recount of a volume; returns the error of its counters in bytes and inodes."""
+    async with watchdog._connected() as connection:
+        return await watchdog._recount(connection, name)
+
+
 @asynccontextmanager
 async def freed(dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection of the attacker, with all its limits lifted."""
@@ -107,10 +119,10 @@ async def test_idle_transactions_are_ended_and_idle_connections_are_not(
             async with asyncio.timeout(30):
                 while not (idle.is_closed() and listener.is_closed()):
                     # One that was told to end may still be seen by the next look.
-                    ended.update(await watchdog.end_overdue())
+                    ended.update(await end_overdue(watchdog))
             assert ended == {Ended(name, "idle in transaction")}
         assert await bystander.fetchval("SELECT 1") == 1
-        assert await watchdog.end_overdue() == []
+        assert await end_overdue(watchdog) == []
 
 
 async def test_an_old_snapshot_holds_back_nobodys_vacuum_for_long(
@@ -126,7 +138,7 @@ async def test_an_old_snapshot_holds_back_nobodys_vacuum_for_long(
             await connection.fetchval("SELECT 1")
             assert await observer.fetchval(query) is not None
             with assert_logs("ended, its transaction"):
-                assert len(await DatabaseWatchdog(admin, limit=0.0).end_overdue()) == 1
+                assert len(await end_overdue(DatabaseWatchdog(admin, limit=0.0))) == 1
             async with asyncio.timeout(30):
                 while await observer.fetchval(query) is not None:
                     pass
@@ -173,11 +185,11 @@ async def test_forged_use_is_corrected(
             ):
                 await connection.execute(forged)
                 with assert_logs("its counters were wrong"):
-                    assert await watchdog.recount(names[0]) != (0, 0)
+                    assert await recount(watchdog, names[0]) != (0, 0)
                 found = await metas[0].statfs()
                 assert (found.bytes_used, found.inodes_used) == (0, 1)
-                assert await watchdog.recount(names[0]) == (0, 0)
-        assert await watchdog.recount(names[1]) == (0, 0)
+                assert await recount(watchdog, names[0]) == (0, 0)
+        assert await recount(watchdog, names[1]) == (0, 0)
     finally:
         for meta in metas:
             await meta.close()
@@ -199,7 +211,7 @@ async def test_recounts_disturb_no_calls_and_no_locks_disturb_recounts(
 
     working = [asyncio.create_task(work(who)) for who in range(4)]
     while not all(task.done() for task in working):
-        assert await watchdog.recount(name) == (0, 0)
+        assert await recount(watchdog, name) == (0, 0)
     await asyncio.gather(*working)
     await meta.close()
     async with freed(attacker) as connection:
@@ -207,10 +219,10 @@ async def test_recounts_disturb_no_calls_and_no_locks_disturb_recounts(
         await connection.execute("BEGIN")
         await connection.execute("UPDATE usage SET bytes = bytes")
         with pytest.raises(asyncpg.LockNotAvailableError):
-            await watchdog.recount(name)
+            await recount(watchdog, name)
         await connection.execute("ROLLBACK")
     with assert_logs("were wrong by -1 bytes"):
-        assert await watchdog.recount(name) == (-1, 0)
+        assert await recount(watchdog, name) == (-1, 0)
 
 
 async def test_the_watch_outlives_an_outage(
@@ -311,10 +323,10 @@ async def test_what_is_counted_is_what_fsck_counts(roles: tuple[str, str, str]) 
         ino = found.attr.ino
         for size in (5_000, 100_000_000, 0, 7):
             await meta.setattr(ino, SetAttr(size=size))
-            assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
+            assert await recount(DatabaseWatchdog(admin), name) == (0, 0)
         await meta.unlink(ROOT_INO, b"f")
-        assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
+        assert await recount(DatabaseWatchdog(admin), name) == (0, 0)
         await let_go(meta, ino)
-        assert await DatabaseWatchdog(admin).recount(name) == (0, 0)
+        assert await recount(DatabaseWatchdog(admin), name) == (0, 0)
     finally:
         await meta.close()

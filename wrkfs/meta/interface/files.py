@@ -159,7 +159,10 @@ class FileStore(Protocol):
     # -- the volume --
 
     async def statfs(self) -> StatFs:
-        """Return exact usage and limits. Bytes are `Attr.used_bytes`; inodes exclude the root."""
+        """Return exact usage and limits.
+
+        Bytes are the sizes of files less their holes; inodes exclude the root.
+        """
         ...
 
     async def sync(self) -> None:

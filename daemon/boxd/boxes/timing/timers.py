@@ -146,11 +146,6 @@ class Timers:
             _log.warning("%s; trying again", why, extra={"box": box.id})
         self._half_removed[box.id] = box
 
-    @property
-    def half_removed(self) -> frozenset[str]:
-        """Ids of the boxes whose removal is incomplete."""
-        return frozenset(self._half_removed)
-
     def start(self, actions: TimerActions) -> None:
         """Start to check the boxes and to call `actions`."""
         self._actions = actions

@@ -136,7 +136,7 @@ async def test_removal_that_fails_on_the_host_is_tried_again(
     assert await rows(world) == []
     world.heal()
     world.clock.turn(timedelta(minutes=1))
-    await until(lambda: not world.lifecycle._timers.half_removed)
+    await until(lambda: not world.lifecycle._timers._half_removed)
     assert await world.left_overs() == {}
 
 

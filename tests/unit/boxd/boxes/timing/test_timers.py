@@ -85,7 +85,7 @@ async def test_a_removal_that_hangs_delays_no_deadline(
     await until(lambda: world.steps.done.count("backend.destroy") == seen + 2)
     assert await world.store.box(other.id) is None
     world.steps.held["backend.destroy"].set()
-    await until(lambda: not world.lifecycle._timers.half_removed)
+    await until(lambda: not world.lifecycle._timers._half_removed)
     await world.close()
     assert await world.left_overs() == {}
 
@@ -136,7 +136,7 @@ async def test_creation_that_fails_in_an_outage_is_undone_with_its_row(
     store.away = False
     world.heal()
     world.clock.turn(timedelta(minutes=1))
-    await until(lambda: not world.lifecycle._timers.half_removed)
+    await until(lambda: not world.lifecycle._timers._half_removed)
     assert await world.left_overs() == {}
     assert (await up(world, "web")).state is BoxState.RUNNING
 
