@@ -17,8 +17,18 @@ KINDS = {"fuse": "FUSE requests", "database": "round trips", "objects": "object 
 """Names of the counters in tables. `(prepare)` is the round trip that prepares a statement."""
 VERBS = ("GET", "PUT", "DELETE")
 HEAD = (
-    *("work", "unit", "us", "mount user us", "mount system us", "PostgreSQL us", "switches"),
-    *("preemptions", *(KINDS[kind] for kind in ("fuse", "database")), "GETs", "PUTs"),
+    "work",
+    "unit",
+    "us",
+    "mount user us",
+    "mount system us",
+    "PostgreSQL us",
+    "switches",
+    "preemptions",
+    KINDS["fuse"],
+    KINDS["database"],
+    "GETs",
+    "PUTs",
 )
 
 

@@ -163,7 +163,9 @@ class EmbeddedPostgres:
             process = Process.spawn(
                 [
                     # Every process of the server inherits the limit. Shared buffers do not count.
-                    *("prlimit", f"--data={BACKEND_MEMORY}", "--"),
+                    "prlimit",
+                    f"--data={BACKEND_MEMORY}",
+                    "--",
                     str(cluster.binaries() / "postgres"),
                     f"-D/proc/self/fd/{data}",
                     f"-cunix_socket_directories=/proc/self/fd/{sockets}",

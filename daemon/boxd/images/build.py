@@ -197,12 +197,9 @@ def _drop_file_capabilities(root: Path) -> None:
 
 
 async def _in_root(root: Path, *command: str) -> None:
+    namespaces = ["--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
     await _run(
-        [
-            *("unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"),
-            *(f"--root={root}", "--wd=/", "--", *command),
-        ],
-        lambda _line: None,
+        ["unshare", *namespaces, f"--root={root}", "--wd=/", "--", *command], lambda _line: None
     )
 
 

@@ -31,9 +31,20 @@ TIMEOUT = 1800.0
 MIN_FREE = 1 << 30
 """Bytes that an import leaves free on the host's disk."""
 SANDBOX = (
-    *("unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child"),
-    *("--propagation", "slave", "--"),
-    *("setpriv", "--no-new-privs", "--inh-caps=-all"),
+    "unshare",
+    "--mount",
+    "--pid",
+    "--net",
+    "--ipc",
+    "--uts",
+    "--fork",
+    "--kill-child",
+    "--propagation",
+    "slave",
+    "--",
+    "setpriv",
+    "--no-new-privs",
+    "--inh-caps=-all",
     "--bounding-set=-all,+chown,+dac_override,+fowner,+fsetid,+sys_chroot",
 )
 """The process sees no network and no process of the host, and may only change files and chroot."""
@@ -110,9 +121,15 @@ async def _unpack(
         archive, feeder = await _archive(source, stack)
         try:
             size = os.fstat(archive).st_size if feeder is None else 0
+            limits = json.dumps(asdict(bounds))
             process = await _start(
                 *SANDBOX,
-                *(sys.executable, "-I", "-c", PROGRAM, str(work), json.dumps(asdict(bounds))),
+                sys.executable,
+                "-I",
+                "-c",
+                PROGRAM,
+                str(work),
+                limits,
                 stdin=archive,
                 stdout=asyncio.subprocess.PIPE,
             )

@@ -60,11 +60,10 @@ def launcher(arguments: Sequence[str]) -> bytes:
 def _headers(size: int) -> bytes:
     entry = _BASE + _ELF_HEADER + _PROGRAM_HEADER
     identification = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
-    header = identification + struct.pack(
-        "<HHIQQQIHHHHHH",
-        *(2, _X86_64, 1, entry, _ELF_HEADER, 0, 0),
-        *(_ELF_HEADER, _PROGRAM_HEADER, 1, 0, 0, 0),
-    )
+    kind = struct.pack("<HHI", 2, _X86_64, 1)
+    offsets = struct.pack("<QQQI", entry, _ELF_HEADER, 0, 0)
+    sizes = struct.pack("<HHHHHH", _ELF_HEADER, _PROGRAM_HEADER, 1, 0, 0, 0)
+    header = identification + kind + offsets + sizes
     readable_executable = 5
     loaded = struct.pack("<IIQQQQQQ", 1, readable_executable, 0, _BASE, _BASE, size, size, 0x1000)
     return header + loaded

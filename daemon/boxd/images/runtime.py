@@ -269,14 +269,10 @@ def _compile(root: Path) -> None:
 
     The compiled files are valid without a check of their sources.
     """
-    _run(
-        [
-            *(sys.executable, "-m", "compileall", "-q", "-j", "0"),
-            *("--invalidation-mode", "unchecked-hash"),
-            *("-s", str(root), "-p", str(protocol.RUNTIME_DIR)),
-            str(root / "lib"),
-        ]
-    )
+    compiler = [sys.executable, "-m", "compileall", "-q", "-j", "0"]
+    validity = ["--invalidation-mode", "unchecked-hash"]
+    paths = ["-s", str(root), "-p", str(protocol.RUNTIME_DIR)]
+    _run([*compiler, *validity, *paths, str(root / "lib")])
 
 
 def _verify(root: Path, modules: str) -> None:

@@ -23,8 +23,20 @@ _SESSION = frozenset(
 """The agent, the login shell or the terminal sets them for each session."""
 _SHELL = frozenset(
     (
-        *("BASH_ENV", "ENV", "ZDOTDIR", "IFS", "CDPATH", "GLOBIGNORE", "SHELLOPTS", "BASHOPTS"),
-        *("PS1", "PS4", "PROMPT_COMMAND", "POSIXLY_CORRECT", "EXECIGNORE", "TMOUT"),
+        "BASH_ENV",
+        "BASHOPTS",
+        "CDPATH",
+        "ENV",
+        "EXECIGNORE",
+        "GLOBIGNORE",
+        "IFS",
+        "POSIXLY_CORRECT",
+        "PROMPT_COMMAND",
+        "PS1",
+        "PS4",
+        "SHELLOPTS",
+        "TMOUT",
+        "ZDOTDIR",
     )
 )
 """Their values make a shell run code, change how it parses commands, or end it."""
