@@ -1,4 +1,4 @@
-"""Boxes: states, the transition table of spec 3, and the stored record."""
+"""Boxes: states, the allowed changes between them, and the stored record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Box profiles (product spec, section 2.3)."""
+"""Box profiles: an image with defaults for new boxes, under a name of the owner's."""
 
 from __future__ import annotations
 

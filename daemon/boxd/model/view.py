@@ -66,7 +66,7 @@ class BoxView:
     profile: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON form of spec 2.1 with more fields. The default workspace is omitted."""
+        """Return the JSON form of the API and of `--json`. The default workspace is omitted."""
         members: dict[str, Any] = {"id": self.id, "name": self.name}
         if self.workspace is not None:
             members["workspace"] = self.workspace

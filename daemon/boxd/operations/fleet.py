@@ -1,4 +1,4 @@
-"""Commands of administrators on boxes of all owners, and on the host (product spec, section 2.4).
+"""Commands of administrators on boxes of all owners, and on the host.
 
 Each method requires a principal that an open audit entry issued (`audited`). None shows a secret, a
 file or a session of an owner.

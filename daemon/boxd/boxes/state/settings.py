@@ -1,6 +1,6 @@
 """Settings of a box: the one place that merges spec, profile, tier and service. Pure functions.
 
-The first source that names a value decides (product spec, section 2.3)::
+The first source that names a value decides::
 
     image     the profile that the spec names, the spec, the workspace's profile, the service
               (`--default-image`)

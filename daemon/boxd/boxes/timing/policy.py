@@ -11,9 +11,9 @@ from datetime import timedelta
 from boxd.names.duration import MAX_DURATION, format_duration
 
 IDLE_TIMEOUT = timedelta(minutes=2)
-"""`--idle-timeout`, two minutes: product spec, sections 3 and 8."""
+"""The default of `--idle-timeout`."""
 IDLE_REAP = timedelta(hours=3)
-"""`--idle-reap`, three hours: product spec, sections 3 and 8."""
+"""The default of `--idle-reap`."""
 SHORTEST = timedelta(seconds=1)
 """The timers look once a second. Zero would suspend a box between two commands."""
 LONGEST = MAX_DURATION
@@ -35,12 +35,12 @@ class Policy:
     its last use.
     """
     grace: timedelta | None = None
-    """`--grace`: how long a box without `+duration` stays unchanged after the last detach (product
-    spec 2.3). None: no grace period. That counts as zero, but a box that cannot be suspended is
-    then not removed before `idle_reap` has passed."""
+    """`--grace`: how long a box without `+duration` stays unchanged after the last detach. None: no
+    grace period. That counts as zero, but a box that cannot be suspended is then not removed before
+    `idle_reap` has passed."""
     grace_max: timedelta = LONGEST
-    """The longest grace period of a spec or a profile; longer ones are clamped. The product spec
-    names no ceiling, so the default is the longest duration that can be written.
+    """The longest grace period of a spec or a profile; longer ones are clamped. By default there is
+    no ceiling below the longest duration that can be written.
     """
 
     def __post_init__(self) -> None:
