@@ -90,7 +90,7 @@ def build(parent: Path, progress: Progress, *, drive: bool = False) -> Path:
         return target
     progress("building the guest runtime")
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=".making-") as temporary:
+    with tempfile.TemporaryDirectory(dir=parent, prefix=".unfinished-") as temporary:
         root = Path(temporary) / "runtime"
         _write(root, contents)
         progress("compiling the guest runtime")

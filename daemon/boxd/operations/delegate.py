@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from boxd.authz import Action, require
 from boxd.boxes.commands.exec import ExecRequest, running
 from boxd.boxes.commands.handover import running_with
-from boxd.boxes.commands.output import MASK, SHOWN_LINE, Kept, Lines, Masked, shown_line
+from boxd.boxes.commands.output import MASK, SHOWN_LINE, HeadAndTail, Lines, Masked, shown_line
 from boxd.boxes.limits.budgets.concurrency import ConcurrencyCount
 from boxd.boxes.presence.attachments import DELEGATED
 from boxd.boxes.state.requests import BoxAccess
@@ -160,7 +160,9 @@ class _Report:
         self._on_line = on_line
         self._agent = agent
         self._token = token
-        self._kept = {name: Kept(task.max_output, room.part()) for name in ("stdout", "stderr")}
+        self._outputs = {
+            name: HeadAndTail(task.max_output, room.part()) for name in ("stdout", "stderr")
+        }
         self._masked = {name: Masked(token) for name in ("stdout", "stderr")}
         self._reads_lines = agent is not None and agent.format == "jsonl"
         self._lines = Lines(MAX_OUTPUT, room.part()) if self._reads_lines else Lines(SHOWN_LINE)
@@ -172,7 +174,7 @@ class _Report:
         self._take(stream, self._masked[stream].add(data))
 
     def _take(self, stream: str, data: bytes) -> None:
-        self._kept[stream].add(data)
+        self._outputs[stream].add(data)
         if stream == "stdout":
             for line in self._lines.add(data):
                 self._line(line)
@@ -194,13 +196,13 @@ class _Report:
         if rest := self._lines.rest():
             self._line(rest)
         answer_size = (
-            0 if self._agent is None else max(self._kept["stdout"].size, len(self._object))
+            0 if self._agent is None else max(self._outputs["stdout"].size, len(self._object))
         )
-        return answer_size + sum(kept.size for kept in self._kept.values())
+        return answer_size + sum(output.size for output in self._outputs.values())
 
     def result(self, box: str, code: int, duration_ms: int) -> Delegated:
         """Return the whole result; call it after `end`."""
-        stdout = self._kept["stdout"].whole()
+        stdout = self._outputs["stdout"].whole()
         text = None
         if self._agent is not None:
             answer = _answer(self._object) if self._reads_lines else None
@@ -212,10 +214,10 @@ class _Report:
             box=box,
             exit_code=code,
             stdout=stdout,
-            stderr=self._kept["stderr"].whole(),
+            stderr=self._outputs["stderr"].whole(),
             text=text,
             duration_ms=duration_ms,
-            truncated=self._lines.cut or any(kept.left_out for kept in self._kept.values()),
+            truncated=self._lines.cut or any(output.left_out for output in self._outputs.values()),
         )
 
 

@@ -18,7 +18,7 @@ PIECE = 64 * 1024
 """Bytes up to which small pieces are stored as one."""
 
 
-class Kept:
+class HeadAndTail:
     """The head and the tail of a stream, together at most `limit` bytes.
 
     `part` is the share of the stream in its owner's allowance. When the allowance is used up, the

@@ -161,14 +161,14 @@ class AppSocket:
     it writes must not block the task that reads from it.
     """
 
-    def __init__(self, stream: ByteStream, begun: bytes) -> None:
-        """`begun`: bytes that arrived right after the handshake."""
+    def __init__(self, stream: ByteStream, initial: bytes) -> None:
+        """`initial`: bytes that arrived right after the handshake."""
         self._stream = stream
         self._protocol = Protocol(Side.CLIENT, state=OPEN, max_size=MAX_MESSAGE)
         self._sending = asyncio.Lock()
         self._pongs: deque[bytes] = deque()
         self._news = asyncio.Event()
-        self._unparsed = memoryview(begun)
+        self._unparsed = memoryview(initial)
         self._frames: deque[Frame] = deque()
         self._message = bytearray()
         """Received fragments of the next message, joined, so they take no more than their bytes."""

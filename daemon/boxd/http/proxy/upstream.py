@@ -98,15 +98,15 @@ class Upstream:
         Raises BadAnswer when the server sends no response, or one that is not HTTP.
         """
         while True:
-            event = await self._next(begun=False)
+            event = await self._next(in_body=False)
             if isinstance(event, h11.InformationalResponse):
                 if event.status_code == SWITCHING:
                     return Head(SWITCHING, list(event.headers))
                 continue
             if not isinstance(event, h11.Response) or event.status_code > LAST_STATUS:
-                raise self._unusable(begun=False)
+                raise self._unusable(in_body=False)
             if sum(len(name) + len(value) + 4 for name, value in event.headers) > MAX_HEAD_BYTES:
-                raise self._unusable(begun=False)
+                raise self._unusable(in_body=False)
             head = Head(event.status_code, _without_framing(event))
             if self._method != "HEAD" and event.status_code != NOT_MODIFIED:
                 length = header(head.lines, b"content-length")
@@ -120,7 +120,7 @@ class Upstream:
                 yield data
             return
         for number in count(1):
-            event = await self._next(begun=True)
+            event = await self._next(in_body=True)
             if not isinstance(event, h11.Data):
                 return
             yield event.data
@@ -143,34 +143,34 @@ class Upstream:
                 except ConnectionError:
                     data = b""
                 if not data:
-                    raise self._unusable(begun=True)
+                    raise self._unusable(in_body=True)
 
     async def _send(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
         data = self._parser.send(event)
         if data:
             await self._stream.write(data)
 
-    async def _next(self, *, begun: bool) -> object:
+    async def _next(self, *, in_body: bool) -> object:
         while True:
             try:
                 event = self._parser.next_event()
                 if event is not h11.NEED_DATA:
                     return event
-                if not begun and self._before_head > MAX_INTERIM_BYTES:
-                    raise self._unusable(begun=False)
+                if not in_body and self._before_head > MAX_INTERIM_BYTES:
+                    raise self._unusable(in_body=False)
                 data = await self._stream.read()
             except h11.RemoteProtocolError:
-                raise self._unusable(begun=begun) from None
+                raise self._unusable(in_body=in_body) from None
             except ConnectionError:
                 self._ended = True
-                raise self._unusable(begun=begun) from None
+                raise self._unusable(in_body=in_body) from None
             self._ended = not data
-            if not begun:
+            if not in_body:
                 self._before_head += len(data)
             self._parser.receive_data(data)
 
-    def _unusable(self, *, begun: bool) -> BadAnswer:
-        if begun:
+    def _unusable(self, *, in_body: bool) -> BadAnswer:
+        if in_body:
             return BadAnswer(f"port {self._port} of the box ended its response too early")
         if self._ended and self._before_head == 0:
             return BadAnswer(

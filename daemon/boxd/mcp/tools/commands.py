@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from boxd.boxes.commands.exec import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, ExecRequest, running
-from boxd.boxes.commands.output import SHOWN_LINE, Kept, Lines, last_shown
+from boxd.boxes.commands.output import SHOWN_LINE, HeadAndTail, Lines, last_shown
 from boxd.boxes.state.requests import BoxAccess
 from boxd.mcp.tools.boxes import REF
 from boxd.mcp.tools.params import Param
@@ -39,8 +39,8 @@ class Outcome:
     """The exit code and the output of a command that has ended."""
 
     code: int
-    stdout: Kept
-    stderr: Kept
+    stdout: HeadAndTail
+    stderr: HeadAndTail
     duration_ms: int
 
 
@@ -50,7 +50,7 @@ async def collect(run: ExecRun, stdin: bytes, call: Call, room: Room, started: f
     `max_output` and the owner's room limit the stored output.
     """
     limit = call.args["max_output"]
-    outputs = {name: Kept(limit, room.part()) for name in ("stdout", "stderr")}
+    outputs = {name: HeadAndTail(limit, room.part()) for name in ("stdout", "stderr")}
     lines = {"stdout": Lines(SHOWN_LINE), "stderr": Lines(SHOWN_LINE)}
 
     async def store(stream: str, data: bytes) -> None:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from boxd.boxes.commands.output import MASK, SHOWN_LINE, Kept, Lines, Masked, last_shown, shown_line
+from boxd.boxes.commands.output import (
+    MASK,
+    SHOWN_LINE,
+    HeadAndTail,
+    Lines,
+    Masked,
+    last_shown,
+    shown_line,
+)
 from boxd.boxes.limits.budgets.output import ALWAYS, Allowance, Room
 from boxd.secret import Secret
 
@@ -46,7 +54,7 @@ def test_no_part_of_a_secret_is_passed_before_it_is_known_to_be_none() -> None:
 
 @given(PIECES, st.integers(0, 100))
 def test_head_and_tail_are_kept(pieces: list[bytes], limit: int) -> None:
-    kept, whole = Kept(limit), b"".join(pieces)
+    kept, whole = HeadAndTail(limit), b"".join(pieces)
     for piece in pieces:
         kept.add(piece)
     if len(whole) <= limit:
@@ -68,7 +76,7 @@ def test_what_is_kept_ends_where_the_allowance_does(
 ) -> None:
     budget, whole = Allowance(free), (b"0123456789" * sum(sizes))[: sum(sizes)]
     with Room(budget) as room:
-        kept = Kept(limit, room.part())
+        kept = HeadAndTail(limit, room.part())
         added = 0
         for number, size in enumerate(sizes):
             if number == late:
@@ -84,7 +92,7 @@ def test_what_is_kept_ends_where_the_allowance_does(
 
 
 def test_small_pieces_take_no_more_memory_than_large_ones() -> None:
-    kept = Kept(200_000)
+    kept = HeadAndTail(200_000)
     tracemalloc.start()
     try:
         for _ in range(300_000):
@@ -97,7 +105,7 @@ def test_small_pieces_take_no_more_memory_than_large_ones() -> None:
 
 
 def test_no_character_is_cut_at_the_gap() -> None:
-    kept = Kept(9)
+    kept = HeadAndTail(9)
     kept.add("é".encode() * 50)
     assert kept.whole().decode() == "éé\n[92 bytes left out]\néé"
 
