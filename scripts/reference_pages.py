@@ -1,4 +1,4 @@
-"""Write the generated pages of docs/: flags, CLI, HTTP API, errors and import rules.
+"""Write the generated pages of docs/: flags, CLI, HTTP API, errors, modules and import rules.
 
 `make docs-pages` runs it. With `--check` it writes nothing; the exit status is 1 if a page differs
 from the code.
@@ -7,6 +7,7 @@ from the code.
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 import tomllib
@@ -19,6 +20,7 @@ from boxd.errors import BoxdError
 from boxd.http.openapi.document import document
 from boxd.ssh.admin.console import CONSOLE
 from boxd.ssh.cli.registry import CLI
+from tests.checks.source import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,6 +38,7 @@ def pages() -> dict[str, str]:
         "reference/cli.md": cli(),
         "reference/api.md": api(),
         "reference/errors.md": error_classes(),
+        "internals/modules.md": modules(),
         "internals/import-rules.md": import_rules(),
     }
 
@@ -128,6 +131,43 @@ def error_classes() -> str:
     )
 
 
+def modules() -> str:
+    """All modules, one section for each folder, from the docstrings of the code."""
+    parts = [
+        _head("Modules"),
+        "Each package has a section: first the drive, then the object server, the agent in boxes,"
+        " and the daemon. [Import rules](import-rules.md) says which modules may import which."
+        " [Overview](overview.md) describes the processes.\n",
+    ]
+    for top, folder in PACKAGES.items():
+        base = ROOT / folder
+        for init in sorted(base.rglob("__init__.py"), key=lambda path: path.parent.parts):
+            files = [path for path in sorted(init.parent.glob("*.py")) if path != init]
+            package = ".".join((top, *init.parent.relative_to(base).parts))
+            parts.append(f"## {_code(package)}\n\n{_docstring(init)}\n")
+            if files:
+                rows = [(_code(path.stem), _cell(_summary(path))) for path in files]
+                parts.append(_table(("Module", "What it does"), rows))
+    return "\n".join(parts)
+
+
+def _summary(path: Path) -> str:
+    """The first paragraph of a module's docstring.
+
+    Modules of protocol adapters begin with a sentence that says so; the page leaves it out.
+    """
+    summary = _docstring(path).split("\n\n")[0]
+    return summary.removeprefix("Protocol adapter only.").lstrip()
+
+
+def _docstring(path: Path) -> str:
+    """The docstring of a module; raises ValueError without one."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"), str(path)))
+    if not text:
+        raise ValueError(f"{path.relative_to(ROOT)} has no docstring")
+    return text
+
+
 def import_rules() -> str:
     """The import contracts, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -143,6 +183,8 @@ def import_rules() -> str:
             " between them are siblings; with `|` they do not import each other. The composition"
             " root `service.py` passes siblings to one another. [Modules](modules.md) says what"
             " the modules do.\n",
+            "`tests/checks/test_environment.py` enforces one more rule: only `config.py`, `cli.py`,"
+            " `__main__.py` and the program `criu_relay.py` read `os.environ` and `sys.argv`.\n",
             _table(("Reason", "Rule"), rows),
         )
     )

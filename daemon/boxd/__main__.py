@@ -1,4 +1,4 @@
-"""`python -m boxd` is `boxd`."""
+"""`python -m boxd`: runs the command line `boxd`."""
 
 from __future__ import annotations
 

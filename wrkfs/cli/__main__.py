@@ -1,4 +1,4 @@
-"""`python -m wrkfs.cli`."""
+"""`python -m wrkfs.cli`: runs one command on a volume."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Locks per box."""
+"""Locks of a backend, one for each box or image: the calls for one of them run in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Boxes: states, the allowed changes between them, and the stored record."""
+"""Boxes: their states, the allowed transitions between states, and the stored record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Box profiles: an image with defaults for new boxes, under a name of the owner's."""
+"""Box profiles: an image, a flavor and defaults under one name. Pure data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Box profiles: an image with defaults under a name of the owner's.
+"""Box profiles: an image with defaults, under a name that the owner chooses.
 
 A profile applies in all workspaces of its owner. A scoped credential can list and use profiles, and
 cannot change them.
