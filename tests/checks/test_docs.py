@@ -15,7 +15,8 @@ from boxd.boxes.limits.tier_limits import parse_tiers
 from boxd.images.recipes import parse_flavors, parse_recipes
 from boxd.workspaces.credentials import ExternalStore
 from scripts.reference_pages import NOTE, pages
-from tests.checks.source import PACKAGES, ROOT
+from tests.checks import module_names
+from tests.checks.source import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 TOP = sorted(ROOT.glob("*.md"))
 PAGES = sorted(DOCS.rglob("*.md"))
+PROFILES = sorted((ROOT / "benchmarks").glob("*.md"))
 MAX_README = 150
 MAX_OVERVIEW = 4096
 MAX_WORDS = 40
@@ -30,14 +32,9 @@ MAX_WORDS = 40
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
-MODULE = re.compile(
-    r"(boxd|box_guest|wrkfs|authz|backends|boxes|http|mcp|names|operations|ssh|store|tunnel"
-    r"|workspaces)(\.\w+)+"
-)
 PLACES = re.compile(
     r"(tests|daemon|scripts|benchmarks|docs|wrkfs|guest-agent|objectserver)/[\w/.-]+"
 )
-NOT_MODULES = {"http.md", "mcp.md", "ssh.md"}
 
 
 def test_generated_pages_are_fresh() -> None:
@@ -78,15 +75,51 @@ def test_links_of_the_files_beside_the_site_lead_somewhere(page: Path) -> None:
             assert anchor in anchors, f"{page.name} links {name}#{anchor}"
 
 
-@pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*TOP, *PAGES, *PROFILES], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_files_and_modules_that_a_page_names_are_there(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return
     for code in CODE.findall(page.read_text()):
-        if MODULE.fullmatch(code) and code not in NOT_MODULES:
-            assert _module_exists(code), f"{page.name} names {code}"
+        if module_names.is_dotted(code):
+            assert module_names.exists(code), f"{page.name} names {code}"
         elif PLACES.fullmatch(code):
             assert any(ROOT.glob(code.rstrip("/"))), f"{page.name} names {code}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "boxd.boxes.timing.policy",
+        "boxes.timing.policy",
+        "timing.policy",
+        "shared.vault",
+        "authz.may",
+        "boxd.config.Config",
+        "wrkfs.fs.Filesystem.rename",
+        "wrkfs.commit",
+        "tests.checks.source.ROOT",
+    ],
+)
+def test_names_of_modules_and_their_objects_are_recognised(name: str) -> None:
+    assert module_names.is_dotted(name)
+    assert module_names.exists(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "boxes.output_budget",
+        "backends.criu_cache",
+        "timing.loops",
+        "authz.might",
+        "checks.source",
+        "mcp.budget",
+    ],
+)
+def test_a_name_of_nothing_does_not_exist(name: str) -> None:
+    assert not module_names.exists(name)
 
 
 @pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
@@ -124,14 +157,3 @@ def _example(page: str) -> str:
 
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-")
-
-
-def _module_exists(name: str) -> bool:
-    """Whether a module, or an attribute of one, is there; names may leave out `boxd`."""
-    top, *rest = name.split(".")
-    folder = ROOT / PACKAGES[top] if top in PACKAGES else ROOT / PACKAGES["boxd"] / top
-    for end in (len(rest), len(rest) - 1):
-        path = folder.joinpath(*rest[:end])
-        if path.is_dir() or path.with_suffix(".py").is_file():
-            return True
-    return False
