@@ -88,7 +88,7 @@ def findings() -> Iterator[tuple[str, str, int, str]]:
 
 def documents() -> list[Path]:
     """All documentation except the changelog, whose past entries do not change."""
-    paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
     return sorted(path for path in paths if path.name != "CHANGELOG.md")
 
 

@@ -122,7 +122,9 @@ def test_a_name_of_nothing_does_not_exist(name: str) -> None:
     assert not module_names.exists(name)
 
 
-@pytest.mark.parametrize("page", [*TOP, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [*TOP, *PAGES, *PROFILES], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_sentences_stay_short(page: Path) -> None:
     text = page.read_text()
     if page.name == "CHANGELOG.md" or text.startswith(NOTE):
