@@ -32,6 +32,7 @@ MAX_WORDS = 40
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
+DECIDED = re.compile(r"Decided by 20\d\d-\d\d-\d\d, unless a row begins with its own date\.")
 PLACES = re.compile(
     r"(tests|daemon|scripts|benchmarks|docs|wrkfs|guest-agent|objectserver)/[\w/.-]+"
 )
@@ -63,6 +64,13 @@ def test_what_is_read_first_stays_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README
     for page in (ROOT / "ARCHITECTURE.md", DOCS / "internals/overview.md"):
         assert page.stat().st_size <= MAX_OVERVIEW, page
+
+
+def test_every_page_of_decisions_says_when_they_were_made() -> None:
+    for page in sorted((DOCS / "decisions").glob("*.md")):
+        if page.name != "index.md":
+            third = page.read_text().splitlines()[2]
+            assert DECIDED.match(third), f"{page.name}: {third}"
 
 
 @pytest.mark.parametrize("page", TOP, ids=lambda page: page.name)
