@@ -17,6 +17,8 @@ from boxd.workspaces.credentials import ExternalStore
 from scripts.reference_pages import NOTE, pages
 from tests.checks import module_names
 from tests.checks.source import ROOT
+from tests.harness.documents.readme import blocks
+from tests.harness.documents.readme import pages as run_pages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +26,10 @@ if TYPE_CHECKING:
 DOCS = ROOT / "docs"
 TOP = sorted(ROOT.glob("*.md"))
 PAGES = sorted(DOCS.rglob("*.md"))
+OPERATE = sorted((DOCS / "operate").glob("*.md"))
 PROFILES = sorted((ROOT / "benchmarks").glob("*.md"))
+DATA = {"json", "text", "toml"}
+"""Languages of blocks that are no commands."""
 MAX_README = 150
 MAX_OVERVIEW = 4096
 MAX_WORDS = 40
@@ -155,6 +160,16 @@ def test_the_examples_for_operators_are_valid(tmp_path: Path) -> None:
     store.touch(mode=0o600)
     store.write_text(json.dumps(json.loads(_example("own-postgresql-and-s3.md"))))
     assert list(ExternalStore.from_file(store).volumes) == ["vol-1", "vol-2"]
+
+
+@pytest.mark.parametrize("page", OPERATE, ids=lambda page: page.name)
+def test_commands_for_operators_are_run_or_marked(page: Path) -> None:
+    for block in blocks(page):
+        assert block.language in {"sh", *DATA}, f"{page.name}: {block.language or 'no language'}"
+        if block.language == "sh" and page not in run_pages(ROOT):
+            assert block.not_run, (
+                f"{page.name}: a block that no test runs has no mark: {block.text}"
+            )
 
 
 def _example(page: str) -> str:
