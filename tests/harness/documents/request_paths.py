@@ -1,8 +1,8 @@
-"""The files of the product that three requests pass on their way from a door to the backend.
+"""The files of the product that three requests pass on their way from an interface to the backend.
 
 `python -m tests.harness.documents.request_paths` prints them as `docs/internals/request-paths.md`
-shows them, and `--write` writes them there. The service runs in this process: real doors on
-loopback, real operations and lifecycle, stores in memory, and the fake backend.
+shows them, and `--write` writes them there. The service runs in this process: real interfaces
+on loopback, real operations and lifecycle, stores in memory, and the fake backend.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def _current_task() -> asyncio.Task[Any] | None:
         return None
 
 
-class Doors:
-    """A core on fakes behind its SSH and HTTP doors."""
+class Interfaces:
+    """A core on fakes behind its SSH and HTTP interfaces."""
 
     def __init__(self, world: World, ssh_port: int, url: str, token: str) -> None:
         self.world = world
@@ -173,8 +173,8 @@ class Doors:
 
 
 @asynccontextmanager
-async def open_doors(root: Path) -> AsyncIterator[Doors]:
-    """Start a core on fakes with its doors below `root`."""
+async def open_interfaces(root: Path) -> AsyncIterator[Interfaces]:
+    """Start a core on fakes with its interfaces below `root`."""
     world = World(root, suspends=True)
     await world.start()
     mcp = McpService(world.operations)
@@ -183,14 +183,14 @@ async def open_doors(root: Path) -> AsyncIterator[Doors]:
     settings = ListenerSettings(
         Address("127.0.0.1", 0), make_keys(root), console=build_console(mcp.serve_lines)
     )
-    door = SshListener(world.operations, settings)
+    listener = SshListener(world.operations, settings)
     try:
-        await door.start()
+        await listener.start()
         url = f"http://{await api.start()}"
         _, secret = await world.operations.keys.create_key(ALICE, "key", scope=None, ttl=None)
-        yield Doors(world, door.port, url, secret.reveal())
+        yield Interfaces(world, listener.port, url, secret.reveal())
     finally:
-        await door.close(drain_s=0)
+        await listener.close(drain_s=0)
         await api.close()
         await mcp.close()
         await world.close()
@@ -199,28 +199,32 @@ async def open_doors(root: Path) -> AsyncIterator[Doors]:
 async def measure() -> list[RequestPath]:
     """Trace the three requests, each on a connection of its own."""
     with tempfile.TemporaryDirectory(prefix="paths-") as name:
-        async with open_doors(Path(name)) as doors:
+        async with open_interfaces(Path(name)) as interfaces:
             start, save = SteppedBackend.start.__code__, SteppedBackend.save_memory.__code__
-            await doors.ssh("cli", "up web")
-            doors.world.fail_at("backend.start")  # no agent answers behind the fakes
-            doors.world.fail_at("backend.save_memory")
+            await interfaces.ssh("cli", "up web")
+            interfaces.world.fail_at("backend.start")  # no agent answers behind the fakes
+            interfaces.world.fail_at("backend.save_memory")
             return [
-                await _traced(doors, SSH, "start", start, doors.ssh("dev", "id")),
-                await _traced(doors, EXEC, "start", start, doors.exec("dev", "id")),
+                await _traced(interfaces, SSH, "start", start, interfaces.ssh("dev", "id")),
+                await _traced(interfaces, EXEC, "start", start, interfaces.exec("dev", "id")),
                 await _traced(
-                    doors,
+                    interfaces,
                     SUSPEND,
                     "save_memory",
                     save,
-                    doors.ssh("cli", "suspend web"),
+                    interfaces.ssh("cli", "suspend web"),
                 ),
             ]
 
 
 async def _traced(
-    doors: Doors, title: str, call: str, last: CodeType, request: Coroutine[Any, Any, None]
+    interfaces: Interfaces,
+    title: str,
+    call: str,
+    last: CodeType,
+    request: Coroutine[Any, Any, None],
 ) -> RequestPath:
-    await doors.world.quiet()
+    await interfaces.world.quiet()
     async with asyncio.timeout(QUIET_TIMEOUT_S):
         while await _trace(Tracer(last), asyncio.sleep(QUIET_S)):
             pass
@@ -253,6 +257,12 @@ def section(paths: list[RequestPath]) -> str:
         cells = [f"`{path.title}`", f"`{path.call}`", before.chain, len(path.chain)]
         cells += [before.entered, len(path.entered), before.count]
         lines.append(f"| {' | '.join(str(cell) for cell in cells)} |")
+    chains = _spread([len(path.chain) - EARLIER[path.title].chain for path in paths])
+    entered = _spread([len(path.entered) - EARLIER[path.title].entered for path in paths])
+    lines += [
+        "",
+        f"Compared with before, a call chain has {chains}, and a request enters {entered}.",
+    ]
     for path in paths:
         lines += [
             "",
@@ -270,6 +280,13 @@ def section(paths: list[RequestPath]) -> str:
         for folder, names in sorted(folders.items()):
             lines.append(f"| `{folder}` ({len(names)}) | {', '.join(sorted(names))} |")
     return "\n".join(lines) + "\n"
+
+
+def _spread(changes: list[int]) -> str:
+    """Return how many files more, as one number or as a range."""
+    low, high = min(changes), max(changes)
+    count = str(low) if low == high else f"{low} to {high}"
+    return f"{count} {'file' if count == '1' else 'files'} more"
 
 
 def measured_part(page: str) -> str:
