@@ -137,7 +137,8 @@ def modules() -> str:
         _head("Modules"),
         "Each package has a section: first the drive, then the object server, the agent in boxes,"
         " and the daemon. [Import rules](import-rules.md) says which modules may import which."
-        " [Overview](overview.md) describes the processes.\n",
+        " [Overview](overview.md) describes the processes. A *protocol adapter* only translates"
+        " between a protocol and the operations.\n",
     ]
     for top, folder in PACKAGES.items():
         base = ROOT / folder
