@@ -35,6 +35,7 @@ from boxd.http.server.websocket_protocol import EARLY, SocketProtocol
 
 if TYPE_CHECKING:
     from uvicorn.config import Config
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from boxd.http.requests.errors import Answer
     from boxd.http.requests.headers import HeaderLines
@@ -210,9 +211,10 @@ class HttpProtocol(H11Protocol):
 
     def _leave_application(self) -> None:
         """Drop what the application still sends: the protocol has answered its request."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
             self._closed.set()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
