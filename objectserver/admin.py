@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PEER = struct.Struct("3i")
 MAX_LINE = 64 * 1024
-"""Longest command in bytes."""
+"""Maximum length of a command, in bytes."""
 
 
 class Admin:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 MAX_HEAD = 64 * 1024
-"""Longest request line and headers together, in bytes."""
+"""Maximum size of the request line and headers together, in bytes."""
 BUFFER = 1024 * 1024
 """Size of a receive buffer in bytes."""
 MAX_BUFFERS = 192
@@ -213,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self.task = self._loop.create_task(self._serve())
 
     def get_buffer(self, sizehint: int) -> Any:  # noqa: ANN401 - the base class says so
-        """Return the place for the next bytes: the body's buffer, or the scratch area for heads."""
+        """Return the buffer for the next bytes: that of the body, or the scratch area for heads."""
         if self._target is None:
             return self._server.scratch
         end = min(len(self._target), self._filled + self._body_left)

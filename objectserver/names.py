@@ -13,9 +13,9 @@ import re
 from urllib.parse import unquote_to_bytes
 
 MAX_KEY = 1024
-"""Longest key in bytes of UTF-8."""
+"""Maximum length of a key, in bytes of UTF-8."""
 PIECE = 200
-"""Longest piece of an encoded segment, in characters."""
+"""Maximum length of one piece of an encoded segment, in characters."""
 OBJECT = ".o"
 """Suffix of an object's file."""
 MORE = "+"

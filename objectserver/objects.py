@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from objectserver.xml import Value
 
 MAX_OBJECT = 5 * 1024**3
-"""Largest body of one PUT in bytes (S3's limit)."""
+"""Maximum size of the body of one PUT, in bytes (S3's limit)."""
 MAX_DELETE = 1000
 """Maximum number of keys of one multi-delete (S3's limit)."""
 MAX_XML = 4 * 1024 * 1024
-"""Largest XML body in bytes."""
+"""Maximum size of an XML body, in bytes."""
 MAX_HEADERS = 8 * 1024
-"""Largest total size in bytes of the headers stored with an object."""
+"""Maximum total size of the headers stored with an object, in bytes."""
 SMALL = 128 * 1024
 """Bodies up to this size in bytes are read in the thread that opened the file; larger ones are sent
 by sendfile."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from objectserver.sigv4 import Verified
 
 MAX_LINE = 8192
-"""Longest chunk header or trailer line in bytes."""
+"""Maximum length of a chunk header or trailer line, in bytes."""
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,10})(?:;chunk-signature=([0-9a-f]{64}))?")
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 MAX_SKEW = timedelta(minutes=15)
-"""Largest difference between the time of a request and the server's clock."""
+"""Maximum difference between the time of a request and the server's clock."""
 MAX_EXPIRES = 7 * 24 * 3600
-"""Longest life of a presigned URL in seconds."""
+"""Maximum lifetime of a presigned URL, in seconds."""
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 
@@ -206,7 +206,9 @@ def _query_claim(query: list[tuple[str, str]], payload: str | None) -> _Claim:
     for name, value in query:
         if name in _QUERY_FIELDS:
             if name in values:
-                raise SignatureError("InvalidArgument", f"query parameter {name} is sent twice")
+                raise SignatureError(
+                    "InvalidArgument", f"the request has query parameter {name} twice"
+                )
             values[name] = unquote_to_bytes(value).decode("utf-8", "replace")
     for name in _QUERY_FIELDS:
         if name not in values:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 MAX_AGE = 24 * 3600.0
 """Maximum number of seconds for which a hold is in force: a reader that never ends must not block
-garbage collection for ever."""
+garbage collection forever."""
 
 
 class Holds:

@@ -123,7 +123,7 @@ class WritePath:
             task.add_done_callback(self.tasks.discard)
 
     async def _give_up(self, runs: Sequence[Run]) -> None:
-        # An object that is stored after its deletion would stay for ever.
+        # An object that is stored after its deletion would stay forever.
         uploads = [upload for run in runs for upload in run.uploads]
         await asyncio.gather(*uploads, return_exceptions=True)
         await self.give_up_slices({run.slice_id: run.length for run in runs})

@@ -249,7 +249,7 @@ class Config:
             )
         ),
     )
-    """Bytes of the writable layers of all boxes. None: chosen by free space. 0: no disk limits."""
+    """Maximum size of all writable layers, in bytes. None: by free space. 0: no disk limits."""
     max_running: int | None = field(
         default=None,
         metadata=_flags(
@@ -277,7 +277,7 @@ class Config:
             )
         ),
     )
-    """Bytes."""
+    """Maximum sum of memory limits, in bytes."""
     min_free: int | None = field(
         default=None,
         metadata=_flags(
@@ -291,7 +291,7 @@ class Config:
             )
         ),
     )
-    """Bytes."""
+    """Minimum free space of the disk, in bytes."""
 
     workspace_automount: bool = field(
         default=False,
@@ -352,7 +352,7 @@ class Config:
             )
         ),
     )
-    """Bytes."""
+    """Minimum free space of the disk, in bytes."""
     trash_seconds: int = field(
         default=24 * 3600,
         metadata=_flags(

@@ -114,7 +114,10 @@ def suspending(config: Config) -> Check:
             with tempfile.TemporaryDirectory(dir=_existing_parent(config.state_dir)) as place:
                 verdict = asyncio.run(criu.verdict(Path(place)))
     except OSError as error:
-        text, remedy = f"suspending a box could not be tried: {error}", "use another --state-dir"
+        text, remedy = (
+            f"the trial suspension of a box could not start: {error}",
+            "use another --state-dir",
+        )
         return Check("suspend", ok=False, finding=text, remedy=remedy, needed=False)
     return Check("suspend", verdict.suspends, verdict.text, verdict.remedy, needed=False)
 

@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     info.set_defaults(request=protocol.INFO, fields=lambda _: {})
     pin = commands.add_parser(
-        "pin", parents=[late], help="keep the box awake; `^ttl` still removes it"
+        "pin", parents=[late], help="keep the box awake; a deadline (`^ttl`) still removes it"
     )
     pin.add_argument(
         "--for",

@@ -15,7 +15,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DEFAULT_USER = "root"
 """Login user if the configuration names none."""
 MAX_CONFIG = 1 << 20
-"""Largest configuration file in bytes."""
+"""Maximum size of the configuration file, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

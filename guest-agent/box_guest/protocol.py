@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 VERSION = 1
 """Version of this protocol, sent in `hello`."""
 MAX_LINE = 64 * 1024
-"""Largest message in bytes, newline included."""
+"""Maximum size of a message, in bytes, including the newline."""
 CONTROL_SUBSYSTEM = "box-control"
 """SSH subsystem of the control channel."""
 HANDOVER_SUBSYSTEM = "box-handover"
@@ -72,16 +72,16 @@ WORKSPACE_VERBS = ("mount", "info", "umount")
 PIN_DEFAULT_S = 2 * 3600
 """Seconds that a pin lasts by default."""
 PIN_MAX_S = 7 * 24 * 3600
-"""Longest pin in seconds."""
+"""Maximum duration of a pin, in seconds."""
 MAX_WHY = 200
-"""Longest reason of a pin, in characters."""
+"""Maximum length of a pin's reason, in characters."""
 
 MAX_QUESTION = 2000
-"""Longest question, in characters."""
+"""Maximum length of a question, in characters."""
 MAX_OPTIONS = 20
-"""Largest number of options of a question."""
+"""Maximum number of options of a question."""
 MAX_OPTION = 200
-"""Longest option of a question, in characters."""
+"""Maximum length of one option of a question, in characters."""
 
 PROCESS_NAME = "box-guest"
 """Name of the agent and its CLI in process lists."""
@@ -141,7 +141,7 @@ DIAL_TIMED_OUT = "timed out"
 MAX_HOLDERS = 16
 """Maximum number of processes that `drive_state` names as users of the drive."""
 MAX_DRIVE_TEXT = 300
-"""Longest text in `drive_state`, in characters; longer ones are cut."""
+"""Maximum length of a text in `drive_state`, in characters; longer texts are cut."""
 MAX_HEALTH = 40
 """Maximum number of fields in the health report of a mount."""
 _STORE = ("endpoint", "bucket", "prefix", "region", "access_key", "secret_key")

@@ -225,7 +225,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, M
         """See ControlStore."""
         present = await self.find_volume(volume.owner, volume.workspace)
         if present is not None and present.id != volume.id:
-            raise Conflict("the workspace has a volume")
+            raise Conflict("the workspace already has a volume")
         self._volumes.setdefault(volume.id, volume)
 
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
@@ -275,5 +275,5 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, M
             raise NotFound("no such volume")
         present = await self.find_volume(volume.owner, workspace)
         if present is not None and present.id != volume_id:
-            raise Conflict("the workspace has a volume")
+            raise Conflict("the workspace already has a volume")
         self._volumes[volume_id] = replace(volume, trashed_until=None, workspace=workspace)

@@ -210,7 +210,7 @@ class DiskCache:
             self._writer = asyncio.create_task(self._write_out())
 
     async def _write_out(self) -> None:
-        """Delete and write one after the other: a deletion must not hit a newer file."""
+        """Delete and write one file at a time, so that no deletion removes a newer file."""
         while self._dropped or self._queue:
             dropped, self._dropped = self._dropped, []
             await self._run(self._files.remove, dropped)

@@ -152,7 +152,7 @@ def check_rename(flags: RenameFlags) -> None:
 def check_xattr_flags(flags: XattrFlags) -> None:
     """Reject unknown flags and combinations of flags. Raises InvalidArgument."""
     if flags not in (XattrFlags.NONE, XattrFlags.CREATE, XattrFlags.REPLACE):
-        raise InvalidArgument("invalid flags of setxattr")
+        raise InvalidArgument("invalid setxattr flags")
 
 
 def holes(places: Iterable[tuple[int, int]], size: int) -> int:

@@ -35,7 +35,7 @@ PIECE = 4 * MIB
 """Number of bytes in one read of a file, and in one write of the archive."""
 AHEAD = 16 * MIB
 CACHE = 64 * MIB
-"""Maximum number of cached bytes of blocks."""
+"""Maximum size of cached blocks, in bytes."""
 BLOCK = 512
 """Block size of tar."""
 XATTR = "SCHILY.xattr."

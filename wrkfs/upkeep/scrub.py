@@ -42,7 +42,7 @@ _USER = "SELECT min(s.inode) FROM slice s WHERE s.slice_id = $1 AND NOT s.is_inl
 async def scrub(
     config: VolumeConfig, *, progress: Callable[[int, int], None] | None = None
 ) -> list[Finding]:
-    """Return a finding for each block that is missing or has other bytes than were written.
+    """Return a finding for each block that is missing or differs from what was written.
 
     Does not report blocks whose files were removed during the scrub. Calls `progress(bytes read,
     total bytes)`. Unavailable, StorageError.
@@ -73,7 +73,7 @@ class _Scrub:
         self._total = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._damage: list[tuple[int, str]] = []
-        """Slices with a damaged block, and a text."""
+        """Slices with a damaged block, each with a description."""
 
     async def run(self) -> list[Finding]:
         """Return the findings."""

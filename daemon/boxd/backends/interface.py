@@ -75,9 +75,9 @@ class BackendBox:
     box_id: str
     running: bool
     frozen: bool = False
-    """It is alive, but its processes are frozen."""
+    """The box is alive, but its processes are frozen."""
     memory: bool = False
-    """There is a complete image of its memory on the disk."""
+    """The disk has a complete image of the box's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class InitState:
     """State of the main thread of a box's init, which runs the agent's event loop."""
 
     stopped: str = ""
-    """Why it is stopped (a debugger or a signal), for the box's owner; empty if it is not."""
+    """Reason why the thread is stopped, for the box's owner; empty if it is not stopped."""
     sleeping: bool = False
-    """It waits for an event, neither for a processor nor for a disk."""
+    """The thread waits for an event, not for a processor or a disk."""
     switches: int = 0
-    """Number of its context switches. If the number has not changed, it has not run."""
+    """Number of context switches. While the number does not change, the thread does not run."""
 
 
 @dataclass(frozen=True, slots=True)

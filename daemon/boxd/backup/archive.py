@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CONTENT = 1
 """Version of the format above. An archive with a higher number comes from a newer release."""
 MAX_LINE = 64 << 20
-"""Longest line, in bytes."""
+"""Maximum length of a line, in bytes."""
 CATALOGS = ("images.toml", "flavors.toml", "tiers.toml")
 """Files of the state directory that the operator writes."""
 FILE = re.compile(

@@ -227,7 +227,7 @@ def _remove_empty(state: Path) -> None:
 
 def _summary(config: Config, name: str, manifest: Manifest, losses: HostLosses) -> list[str]:
     lines = [
-        f"restored {name}, made {manifest.made}, into {config.state_dir}",
+        f"restored {name}, created {manifest.made}, into {config.state_dir}",
         f"  {losses.boxes} boxes, whose disks were lost: each starts from its image when next used",
     ]
     if losses.boxes:

@@ -66,7 +66,7 @@ def _credentials(config: Config, arguments: argparse.Namespace) -> int:
 
     file: Path = arguments.file
     if file.exists():
-        raise BadRequest(f"{file} exists; give the name of a new file")
+        raise BadRequest(f"{file} already exists; give the name of a new file")
     text = asyncio.run(volume_credentials(config, arguments.volume))
     try:
         write_private(file, text.encode())

@@ -28,7 +28,7 @@ SYSTEM_USERS = ("postgres", "boxd-postgres")
 """Users for the server if the daemon is root. The first one that exists is used."""
 SOCKET_NAME = ".s.PGSQL.5432"
 SOCKET_PATH_MAX = 107
-"""Longest path of a Unix socket on Linux, in bytes."""
+"""Maximum length of a Unix socket's path on Linux, in bytes."""
 SHORT_PARENT = Path("/run")
 """The directory of the short link to a socket directory whose path is too long."""
 INITDB_TIMEOUT = 120.0
@@ -75,7 +75,7 @@ class Cluster:
             programs = self._distribution / version / "bin"
             if not (programs / "postgres").exists():
                 raise Unavailable(
-                    f"{self.data} was made by PostgreSQL {version}, which is not installed; "
+                    f"{self.data} was created by PostgreSQL {version}, which is not installed; "
                     f"run: apt-get install postgresql-{version}"
                 )
             return programs

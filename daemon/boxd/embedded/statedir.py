@@ -46,7 +46,7 @@ def hold_lock(state: Path) -> int:
 
 
 def lock_holder(state: Path) -> str | None:
-    """Return the pid, as text, of the daemon that uses the state directory; None without one."""
+    """Return the pid, as text, of the daemon that uses the state directory, or None."""
     try:
         file = (state / LOCK).open("rb")
     except OSError:

@@ -29,7 +29,7 @@ MIN_MEM_MB = 64
 """The agent alone uses up to 40 MiB."""
 MIN_PIDS = 16
 MAX_DESCRIPTION = 200
-"""Longest description, in characters."""
+"""Maximum length of a description, in characters."""
 
 _Parsed = TypeVar("_Parsed")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")

@@ -96,7 +96,7 @@ class Source(Protocol):
 
 
 class _Tar(tarfile.TarFile):
-    """Records the end mark. Without it the archive is truncated, or damaged in the middle."""
+    """Records the end marker. An archive without it is truncated, or damaged in the middle."""
 
     ended = False
     members: list[tarfile.TarInfo]
@@ -162,7 +162,7 @@ class Unpacker:
                     tar.members.clear()  # tarfile would keep all of them in memory
                     self._apply(tar, entry)
                 if not tar.ended:
-                    raise Refused("the archive is cut, or damaged: its end mark is missing")
+                    raise Refused("the archive is truncated or damaged: its end marker is missing")
             while stream.read(_CHUNK):
                 pass  # reading to the end checks the checksum of the compressed data
         except (tarfile.TarError, EOFError, lzma.LZMAError) as error:

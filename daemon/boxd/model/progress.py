@@ -32,7 +32,7 @@ class Progress:
     def in_lines(
         cls, on_note: Callable[[str], None] | None, on_step: Callable[[str], None] | None
     ) -> Progress:
-        """Report starts as lines, too: `on_step` receives "creating web ..." and the like."""
+        """Report starts also as text: `on_step` receives, for example, "creating web ..."."""
         if on_step is None:
             return cls(on_note)
         return cls(on_note, lambda box: on_step(start_line(box)))

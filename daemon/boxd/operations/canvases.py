@@ -31,7 +31,7 @@ MAX_CANVASES = 100
 MAX_CONTENT = 256 * 1024
 """Bytes of one."""
 MAX_TITLE = 200
-"""Characters."""
+"""Maximum length of a title, in characters."""
 LONGEST_TTL = timedelta(days=365)
 _ID = re.compile(r"[a-z0-9-]{1,64}")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WINDOW = 512 * 1024
 """Receive window of a channel in bytes."""
 PACKET = 128 * 1024
-"""Largest packet in bytes."""
+"""Maximum size of a packet, in bytes."""
 TERMINAL_WINDOW = 128 * 1024
 TERMINAL_PACKET = 32 * 1024
 """Window and largest packet of a channel with a terminal.

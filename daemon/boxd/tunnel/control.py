@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 MAX_REQUESTS = 8
 """Requests of a box that may be in flight."""
 MAX_TEXT = 256
-"""Longest text in a hello, in characters."""
+"""Maximum length of a text in a hello, in characters."""
 MAX_ERROR = 4000
-"""Longest error text in an answer, in characters: the answer must fit into one line."""
+"""Maximum length of an answer's error text, in characters: the answer must fit into one line."""
 MAX_SHELLS = 999
 """Maximum number of detached shells that a box can report; higher numbers are capped."""
 ACTIVITY_S = 1.0

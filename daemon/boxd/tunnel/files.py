@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STEP_S = 60.0
 """Seconds within which the box must complete an operation."""
 MAX_ENTRIES = 10_000
-"""Largest directory that can be listed, in entries."""
+"""Maximum number of entries of a directory that can be listed."""
 NEW_DIRECTORY = 0o755
 NEW_FILE = 0o644
 

@@ -22,13 +22,13 @@ class ByteStream(Protocol):
     async def read(self) -> bytes:
         """Return the next bytes; empty after the other side's EOF.
 
-        Raises ConnectionError if the connection was cut.
+        Raises ConnectionError if the connection was lost.
         """
 
     async def write(self, data: bytes) -> None:
         """Send bytes; wait while the other side accepts no more.
 
-        Raises ConnectionError if the connection was cut.
+        Raises ConnectionError if the connection was lost.
         """
 
     def write_eof(self) -> None:
@@ -68,7 +68,7 @@ class ChannelStream(asyncssh.SSHTCPSession[bytes]):
             if self._ended:
                 return b""
             if self._lost:
-                raise ConnectionResetError("the connection to the port was cut")
+                raise ConnectionResetError("the connection to the port was lost")
             self._news.clear()
             await self._news.wait()
         data = self._chunks.popleft()
@@ -82,7 +82,7 @@ class ChannelStream(asyncssh.SSHTCPSession[bytes]):
         """Send bytes; wait while the channel's window is full."""
         await self._writable.wait()
         if self._chan is None or self._chan.is_closing():
-            raise ConnectionResetError("the connection to the port was cut")
+            raise ConnectionResetError("the connection to the port was lost")
         self._chan.write(data)
 
     def write_eof(self) -> None:

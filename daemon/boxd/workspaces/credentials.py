@@ -175,7 +175,7 @@ class ExternalStore:
                 answer = await client.get_object(Bucket=bucket, Key=key)
                 async with answer["Body"] as body:
                     if await body.read() != key.encode("ascii"):
-                        raise Unavailable(f"{self.target.endpoint} returned other bytes than sent")
+                        raise Unavailable(f"{self.target.endpoint} returned different bytes")
                 step = "delete from"
                 await client.delete_object(Bucket=bucket, Key=key)
         except ClientError as error:

@@ -153,7 +153,7 @@ class Condition:
             or (since is not None and present is not None and present.mtime_ns // SECOND > since)
         )
         if failed:
-            state = "nothing is there" if tag is None else f"its tag is {tag}"
+            state = "the path does not exist" if tag is None else f"its tag is {tag}"
             raise PreconditionFailed(f"{label}: the precondition does not hold; {state}")
 
     def pin(self, present: Attr | None) -> Pin:
@@ -537,7 +537,7 @@ def translated(label: str, *, missing: bool = False) -> Iterator[None]:
         yield
     except drive_errors.WrkfsError as error:
         if missing and isinstance(error, drive_errors.NotDirectory):
-            raise NotFound(f"{label} does not exist: a file is in its path") from error
+            raise NotFound(f"{label} does not exist: one of its parents is a file") from error
         for kind, translation in _STATUS:
             if isinstance(error, kind):
                 raise translation(f"{label}: {error}") from error

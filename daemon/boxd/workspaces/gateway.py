@@ -60,7 +60,7 @@ class Gateway:
         if query.get("sslmode", ["prefer"])[0] not in ("disable", "allow", "prefer"):
             raise Unavailable(
                 "boxes that mount their drives themselves need a metadata database without "
-                "sslmode=require: run a proxy that adds TLS beside the service, or omit "
+                "sslmode=require: run a proxy beside the service that adds TLS, or omit "
                 "--mount-in-box"
             )
         try:
@@ -129,7 +129,7 @@ class Gateway:
             except (OSError, EOFError, TimeoutError) as error:
                 _log.debug("box %s: a connection to a store ended: %s", self._box_id, error)
             except asyncio.CancelledError:
-                _log.debug("box %s: a connection to a store was cut", self._box_id)
+                _log.debug("box %s: a connection to a store was lost", self._box_id)
             except Exception:
                 # A failure of one connection must not end the tunnel.
                 _log.exception("a connection of box %s to a store failed", self._box_id)

@@ -164,7 +164,7 @@ class Mounts:
 
     def _mount(self, volume: str) -> Mount:
         if "/" in volume or volume in ("", ".", ".."):
-            raise ValueError("a volume id must be a file name")
+            raise ValueError("a volume id must be a valid file name")
         return self._mounts.setdefault(volume, Mount(volume, self._directory / volume))
 
     def _supervise(self, mount: Mount, config: VolumeConfig, process: Process) -> Supervisor:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 PROTOCOL_3, SSL_REQUEST, GSS_REQUEST, CANCEL = 196608, 80877103, 80877104, 80877102
 MAX_STARTUP = 10_000
-"""Largest first message of a client, in bytes. This is the limit of PostgreSQL itself."""
+"""Maximum size of a client's first message, in bytes. This is the limit of PostgreSQL itself."""
 MAX_MESSAGE = 64 * 1024
-"""Largest message of the server before it is ready, in bytes."""
+"""Maximum size of a message of the server before it is ready, in bytes."""
 MAX_ITERATIONS = 1_000_000
 _OK, _CLEARTEXT, _SASL, _SASL_CONTINUE, _SASL_FINAL = 0, 3, 10, 11, 12
 _MECHANISM = b"SCRAM-SHA-256"

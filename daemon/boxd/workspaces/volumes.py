@@ -135,7 +135,7 @@ class Volumes:
             self._closing.discard((owner, workspace))
 
     async def id_of(self, owner: str, workspace: str | None) -> str | None:
-        """Return the id of a workspace's volume; None without one. Raises Unavailable."""
+        """Return the id of a workspace's volume, or None if it has none. Raises Unavailable."""
         volume = await self._store.find_volume(owner, workspace)
         return None if volume is None else volume.id
 

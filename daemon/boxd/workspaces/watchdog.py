@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
 LIMIT = 30.0
-"""Longest transaction of a volume's role, in seconds."""
+"""Maximum duration of a transaction of a volume's role, in seconds."""
 TICK = 2.0
 """Seconds between two searches for overlong transactions."""
 RECOUNT_EVERY = 60.0

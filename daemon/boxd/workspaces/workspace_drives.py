@@ -57,7 +57,7 @@ class WorkspaceDrives:
         return await self._volumes.is_empty(owner, workspace)
 
     async def remove(self, owner: str, workspace: str) -> datetime | None:
-        """Remove the drive; return until when it can be restored (None: it is deleted)."""
+        """Remove the drive. Return the time until which it can be restored (None: never)."""
         volume_id = await self._volumes.id_of(owner, workspace)
         if volume_id is None:
             return None

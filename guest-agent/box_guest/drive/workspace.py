@@ -50,7 +50,7 @@ HEALTH_S = 5.0
 MAX_LOG = 64 * 1024
 """Size in bytes above which the mount's log is truncated at the next start."""
 MAX_ANSWER = 64 * 1024
-"""Largest health report in bytes."""
+"""Maximum size of a health report, in bytes."""
 
 
 class BoxDrive:

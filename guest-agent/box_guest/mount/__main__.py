@@ -47,9 +47,9 @@ MAX_TASKS = 1024
 INIT_TIMEOUT = 10.0
 """Seconds to wait for the kernel's first request."""
 DRAIN_TIMEOUT = 8.0
-"""Seconds for requests in work to end after SIGTERM, and again for the last commits."""
+"""Seconds for active requests to end after SIGTERM, and again for the last commits."""
 MAX_CREDENTIALS = 64 * 1024
-"""Largest credentials document in characters."""
+"""Maximum length of the credentials document, in characters."""
 CACHE_SIZE = 4 << 30
 """Default size of the disk cache in bytes."""
 
@@ -189,7 +189,7 @@ async def _until_unmounted(
         if not served.done():
             if directory is not None:
                 await _unmount(directory)
-            # Boxes may still use the mount: for them it ends after the requests in work.
+            # Boxes may still use the mount: for them it ends after the active requests.
             pyfuse3.terminate()
             await asyncio.wait({served}, timeout=DRAIN_TIMEOUT)
         if served.done():

@@ -14,7 +14,7 @@ from pathlib import Path
 MOUNTINFO = Path("/proc/self/mountinfo")
 MNT_DETACH = 2
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
-"""The same numbers on every architecture."""
+"""Numbers of system calls, the same on every architecture."""
 FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 1
 FSCONFIG_CMD_CREATE = 6
 MAX_STACKED = 16
@@ -59,7 +59,7 @@ def prepare(mountpoint: Path) -> Path:
             if error.errno not in (errno.ENOTCONN, errno.EIO, errno.EEXIST):
                 raise MountpointError(f"{path}: {error.strerror}") from None
             if device(path) is None:
-                raise MountpointError(f"{path}: it is not a directory") from None
+                raise MountpointError(f"{path}: not a directory") from None
             unmount(path, lazy=True)
             continue
         if device(path) is not None:
@@ -106,9 +106,9 @@ def tune(mountpoint: Path) -> None:
 
 
 def control_files() -> int | None:
-    """Return a descriptor of fusectl that is mounted nowhere: not every host mounts it.
+    """Return a descriptor of a detached fusectl, because not every host mounts it.
 
-    None: no access.
+    Returns None without access.
     """
     context = _libc.syscall(SYS_FSOPEN, b"fusectl", FSOPEN_CLOEXEC)
     if context < 0:

@@ -536,7 +536,7 @@ class Operations(pyfuse3.Operations):
         return validity[:receipt] + nothing[receipt:], receipt
 
     def _look(self, parent: Ino, name: bytes) -> None:
-        """Record the inode of a name before its removal: the kernel may keep the inode for long."""
+        """Record the inode of a name before its removal: the kernel may keep it long."""
         attr = None if self._fs.leases is None else self._fs.leases.peek(parent, name)
         if attr is not None:
             self._ghosts.saw(parent, name, attr)

@@ -1,7 +1,7 @@
 """Cancels requests that take too long, so that no caller hangs, and detects idle periods.
 
-All requests in work are checked once a second: a timer for each of them *measured* 4 us, this 0.4
-us.
+One timer checks all active requests once a second. *Measured*: this costs 0.4 us for each request,
+a timer for each request 4 us.
 """
 
 from __future__ import annotations

@@ -49,9 +49,9 @@ def _groups(user: str, etc: Path) -> tuple[int, ...]:
 
 
 def _records(path: Path, size: int) -> list[list[str]]:
-    """Return the lines of a colon-separated file that have `size` fields.
+    """Return the lines of a colon-separated file that have exactly `size` fields.
 
-    Unreadable files have none.
+    Returns [] if the file is unreadable.
     """
     try:
         text = path.read_text("utf-8", "surrogateescape")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHUNK = 128 * 1024
-"""Largest read in bytes; as large as one packet of the tunnel."""
+"""Maximum size of a read in bytes, the same as that of one packet of the tunnel."""
 TAIL = 1 << 20
-"""Largest content of a pipe or terminal in bytes.
+"""Maximum size of the content of a pipe or terminal, in bytes.
 
 Bytes read beyond it after a command's end were not written by the command.
 """
@@ -56,7 +56,7 @@ class OutputPump:
     def last_call(self) -> None:
         """Finish as soon as nothing is left to read, because the command has ended.
 
-        Another process may keep the other end open for ever and even write to it, so the amount
+        Another process may keep the other end open forever and even write to it, so the amount
         read from now on is limited too. A slow reader of the channel still gets everything.
         """
         self._last_call = True

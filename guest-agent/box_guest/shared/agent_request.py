@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HANDLER = "_process_auth_agent_req_at_openssh_dot_com_request"
 
 
-class AgentWish:
+class AgentRequest:
     """The agent forwarding request of one channel's session."""
 
     def __init__(self, chan: asyncssh.SSHServerChannel[bytes]) -> None:

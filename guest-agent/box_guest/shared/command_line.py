@@ -6,7 +6,7 @@ import argparse
 import difflib
 
 _MAX_TYPED = 64
-"""Longer words are not compared, in characters: the comparison takes quadratic time."""
+"""Maximum length of a word to compare, in characters. The comparison takes quadratic time."""
 
 
 class CommandParser(argparse.ArgumentParser):

@@ -35,9 +35,9 @@ def on_end_of_writing(chan: asyncssh.SSHServerChannel[bytes], unwanted: Callable
 
 
 def _drop_output(chan: asyncssh.SSHServerChannel[bytes]) -> None:
-    """Discard stdout that waits for the client's window, so that the session can write on and end.
+    """Discard stdout that waits for the client's window, so that the session can continue and end.
 
-    OpenSSH does not open its window again for output that it cannot pass on. Stderr is kept.
+    OpenSSH does not open its window again for output that it cannot pass on. Stderr stays.
     """
     chan._send_buf = [piece for piece in chan._send_buf if piece[1] is not None]
     chan._send_buf_len = sum(len(data) for data, _ in chan._send_buf)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 MAX_VARIABLES = 256
 """Variables of one session; further ones are dropped."""
 MAX_VALUE = 32 * 1024
-"""Largest value of a variable in bytes; larger ones are dropped."""
+"""Maximum size of a variable's value, in bytes; larger values are dropped."""
 
 SESSION = {
     b"SSH_CLIENT": b"UNKNOWN 65535 65535",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_FRAME = 4 << 20
-"""Largest frame in bytes."""
+"""Maximum size of a frame, in bytes."""
 GREETING = b"box-guest hands over, key "
 """Start of the program's first line; the public key follows in hexadecimal digits."""
 KEY_SIZE = 32

@@ -11,7 +11,7 @@ import struct
 
 _HEAD = struct.Struct(">BI")
 MOST = 128 * 1024
-"""Largest joined piece in bytes, the size of the tunnel's largest packet."""
+"""Maximum size of a joined piece, in bytes, the same as that of the tunnel's packets."""
 COMPACT = 64 * 1024
 """Smallest number of delivered bytes that are removed from the front of the buffer at once."""
 

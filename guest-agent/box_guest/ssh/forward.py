@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WINDOW = 512 * 1024
 """Receive window in bytes of a channel that the agent opens."""
 PACKET = 128 * 1024
-"""Largest packet in bytes of a channel that the agent opens."""
+"""Maximum size of a packet, in bytes, in channels that the agent opens."""
 OFFER_S = 20.0
 """Seconds for which a connection of the mount waits for a tunnel that is down."""
 DIAL_S = 10.0

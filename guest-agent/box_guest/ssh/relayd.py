@@ -23,7 +23,7 @@ from asyncssh.constants import (
 
 from box_guest import protocol
 from box_guest.errors import ConfigError
-from box_guest.shared.agent_request import AgentWish
+from box_guest.shared.agent_request import AgentRequest
 from box_guest.shared.algorithms import CIPHERS, KEX, RELAY_MACS, SAFE_SIGNATURES, SIGNATURES
 from box_guest.shared.backpressure import Backpressure
 from box_guest.shared.command_bytes import take_any_command
@@ -51,9 +51,9 @@ MAX_CONNECTIONS = 64
 WINDOW = 1 << 20
 """Receive window of a channel in bytes."""
 PACKET = 32 * 1024
-"""Largest packet in bytes."""
+"""Maximum size of a packet, in bytes."""
 MAX_KEY = 16 * 1024
-"""Largest host key file in bytes."""
+"""Maximum size of the host key file, in bytes."""
 
 
 class Relay:
@@ -191,7 +191,7 @@ class RelaySession(BoxSession):
     def connection_made(self, chan: ServerChannel) -> None:
         """Note the channel and its request for the client's SSH agent."""
         super().connection_made(chan)
-        self._agent = AgentWish(chan)
+        self._agent = AgentRequest(chan)
 
     def sent(self, chan: ServerChannel) -> Mapping[bytes, bytes]:
         """Return the client's variables, filtered, and those that describe the session."""

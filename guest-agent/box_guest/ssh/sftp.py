@@ -1,8 +1,8 @@
 """File transfer over the box's root: sftp, and `scp -O` if the image has no scp.
 
-Protocol adapter only. File operations run in a thread of the SSH session's own, because any path
-may lead to a slow drive, and the event loop serves everything else in the box. The thread costs 10
-% of the processor time of a download with OpenSSH's block size.
+Protocol adapter only. File operations run in one thread for each SSH session, because any path may
+lead to a slow drive. The event loop serves everything else in the box. The thread costs 10 % of the
+processor time of a download with OpenSSH's block size.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class BoxSFTP(asyncssh.SFTPServer):
         return self._run(os.path.realpath, self.map_path(path))
 
     def rename(self, oldpath: bytes, newpath: bytes) -> Awaitable[None]:
-        """Rename a file; fails if the new name exists."""
+        """Rename a file. Fails if the new name exists."""
         return self._run(super().rename, oldpath, newpath)
 
     def posix_rename(self, oldpath: bytes, newpath: bytes) -> Awaitable[None]:

@@ -35,7 +35,7 @@ WINDOW = 512 * 1024
 """Receive window of a channel in bytes: as fast as 8 MiB over a Unix socket, with a sixteenth of
 the memory that a stalled channel can hold."""
 PACKET = 128 * 1024
-"""Largest packet in bytes."""
+"""Maximum size of a packet, in bytes."""
 KEEPALIVE_S = 15
 """Seconds between two keep-alive messages."""
 KEEPALIVE_COUNT = 3

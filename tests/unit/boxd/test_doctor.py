@@ -185,7 +185,7 @@ def test_suspending_without_a_writable_directory(config: Config) -> None:
     file.touch()
     check = doctor.suspending(replace(config, state_dir=file / "state"))
     assert not check.ok
-    assert "could not be tried" in check.finding
+    assert "could not start" in check.finding
     assert "--state-dir" in check.remedy
 
 

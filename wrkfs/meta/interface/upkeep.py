@@ -75,7 +75,7 @@ class UpkeepStore(Protocol):
         ...
 
     async def purge_trash(self, until: datetime | None, limit: int) -> int:
-        """Free up to `limit` entries that were removed before `until`; returns their number.
+        """Free up to `limit` entries that were removed before `until`. Return their number.
 
         With None, frees entries that are older than the volume's retention time. Call it until it
         returns 0.
@@ -97,7 +97,7 @@ class UpkeepStore(Protocol):
         ...
 
     async def thin_links(self, share: int, rows: int, limit: int) -> int:
-        """Delete up to `limit` of the oldest linked entries beyond `rows`; returns their number.
+        """Delete up to `limit` of the oldest linked entries beyond `rows`. Return their number.
 
         With an inode quota, the limit is also 1/`share` of that quota.
         """

@@ -211,7 +211,7 @@ class LeaseTable:
                 self.put_attr(cached, attr)
 
     def put_attr(self, cached: CachedDirectory, attr: Attr) -> None:
-        """Put the attributes of a file into a directory's cache; drops a map of another version."""
+        """Cache the attributes of a file in its directory, and drop a map of another version."""
         home = self.homes.get(attr.ino)
         if home is not None and home != attr.parent:
             self.drop_file(attr.ino)
@@ -354,7 +354,7 @@ class LeaseTable:
             self.on_evict(evicted, inos)
 
     def pop(self, directory: Ino) -> set[Ino]:
-        """Drop a directory; returns the inodes whose attributes the kernel may rely on."""
+        """Drop a directory. Return the inodes whose attributes the kernel may rely on."""
         cached = self.directories.pop(directory, None)
         if cached is None:
             return set()

@@ -101,7 +101,7 @@ class UnrecordedOpens:
             self._opened.set()
 
     async def release(self, ino: Ino) -> bool:
-        """Remove one handle; returns False if the inode has no light one.
+        """Remove one handle. Return False if the inode has no light one.
 
         Raises the errors of `FileStore.release`.
         """

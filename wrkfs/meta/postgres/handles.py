@@ -66,7 +66,7 @@ class OpenFiles:
             self._registered.add(ino)
 
     def drop(self, ino: Ino) -> bool:
-        """Remove a handle; returns True if it was the last one."""
+        """Remove a handle. Return True if it was the last one."""
         remaining = self._counts.get(ino, 0) - 1
         if remaining > 0:
             self._counts[ino] = remaining
@@ -75,7 +75,7 @@ class OpenFiles:
         return self._counts.pop(ino, None) is not None
 
     def wait(self, ino: Ino) -> int:
-        """Queue the release of an inode without handles; returns the length of the queue."""
+        """Queue the release of an inode without handles. Return the length of the queue."""
         self._waiting.add(ino)
         return len(self._waiting)
 
@@ -122,7 +122,7 @@ class OpenFiles:
         self._released.update(self._releasing)
 
     def end_create(self, ino: Ino | None) -> bool:
-        """End `begin_create`; returns True if a release may have deleted the row it relied on."""
+        """End `begin_create`. Return True if a release may have deleted the row it relied on."""
         doubtful = ino is not None and (ino in self._released or ino in self._releasing)
         self._creates -= 1
         if not self._creates:

@@ -129,7 +129,7 @@ class PostgresMeta(PostgresFiles):
             self._on_crash(lost)
 
     async def fence(self, session: SessionId, *, force: bool = False) -> bool:
-        """Fence another session and reclaim its files; returns False if it has not expired.
+        """Fence another session and reclaim its files. Return False if it has not expired.
 
         With `force`, the call does not wait for the expiry. Use it only if the process of that
         session is known to be dead.

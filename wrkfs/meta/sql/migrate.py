@@ -121,7 +121,7 @@ async def create_volume_schema(
 
 
 async def update_volume(conn: asyncpg.Connection, schema: str, role: str) -> bool:
-    """Migrate a volume and the rights of its role to this release; returns True if it was older.
+    """Migrate a volume and the rights of its role to this release. Return True if it was older.
 
     Raises MigrationError if a newer release wrote the volume.
     """
@@ -146,7 +146,7 @@ async def _grant(conn: asyncpg.Connection, quoted: str, grantee: str) -> None:
 
 
 async def migrate_volume(conn: asyncpg.Connection, schema: str) -> int:
-    """Apply the migrations that a volume lacks; returns its new schema version.
+    """Apply the migrations that a volume lacks. Return its new schema version.
 
     Raises MigrationError if a newer release wrote the volume.
     """

@@ -72,12 +72,12 @@ _EXPLANATIONS = {
     "The socket has data to read": "a program has not read a netlink message about the network; "
     "wait, or end it",
     "corked dgram socket": "a UDP socket has data that its program holds back (UDP_CORK); end it",
-    "Zombies with threads": "the first thread of a program has ended and others run; end it",
+    "Zombies with threads": "the main thread of a program has ended, but other threads run; end it",
     "Can't make FS id": "two processes share one working directory (CLONE_FS); end one",
     "mapfile link": "a program has memory that cannot be stored (memfd_secret); end it",
-    "Can't lookup mount": "a program has a file of a mount open that cannot be stored; end it",
-    "Can't dump file": "a program has a file open of a kind that cannot be stored; end it",
-    "Can't dump ghost file": f"an open file without a name is larger than {GHOST_LIMIT}; close it",
+    "Can't lookup mount": "a program has an open file on a mount that cannot be stored; end it",
+    "Can't dump file": "a program has an open file of a kind that cannot be stored; end it",
+    "Can't dump ghost file": f"a deleted open file is larger than {GHOST_LIMIT}; close it",
 }
 """Explanations of CRIU's error texts for users, with the remedy."""
 

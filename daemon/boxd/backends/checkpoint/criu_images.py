@@ -53,7 +53,7 @@ _HOSTNAME = 1
 
 
 class DamagedImage(BoxdError):
-    """The image is truncated, or of another kind than expected."""
+    """The image is truncated, or has an unexpected type."""
 
 
 class Wire(IntEnum):

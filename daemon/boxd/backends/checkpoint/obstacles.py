@@ -186,7 +186,7 @@ def _queued(processes: Mapping[int, Process]) -> str:
         if process.pid == 1:
             with suppress(*GONE):
                 if os.listdir(f"/proc/{pid}/root/dev/mqueue"):
-                    return f"there is a POSIX message queue. Remove it (/dev/mqueue); {_AWAKE}"
+                    return f"the box has a POSIX message queue. Remove it (/dev/mqueue); {_AWAKE}"
     return ""
 
 

@@ -20,7 +20,7 @@ class Disks:
     """The disks of one installation.
 
     They have a size limit if the host supports it. Plain disks are for other hosts, and for boxes
-    that were made without a limit.
+    that were created without a limit.
     """
 
     def __init__(self, names: HostNames, size: int | None) -> None:
@@ -39,7 +39,7 @@ class Disks:
         except Unavailable as error:
             self._why_not = str(error)
             _log.log(
-                logging.WARNING if self._size or self._volume.made else logging.INFO,
+                logging.WARNING if self._size or self._volume.exists else logging.INFO,
                 "disks of boxes have no limit: %s",
                 error,
             )

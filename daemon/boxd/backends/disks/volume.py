@@ -66,7 +66,7 @@ class Volume:
         """Directory of memory images that belong to snapshots on the volume."""
 
     @property
-    def made(self) -> bool:
+    def exists(self) -> bool:
         """Whether an image exists, which may contain disks of boxes."""
         return self._image.exists()
 
@@ -75,7 +75,7 @@ class Volume:
 
         Raises Unavailable with the reason why there will be no volume, and the remedy.
         """
-        if self.made:
+        if self.exists:
             return f"{self._image}, {shown(self._image.stat().st_size)}"
         if self._on_host():
             return "the btrfs of the state directory"
@@ -83,7 +83,7 @@ class Volume:
 
     async def open(self) -> None:
         """Create, extend, mount or adopt the volume. Raises Unavailable with the reason."""
-        if not self.made:
+        if not self.exists:
             if self._on_host():
                 self.top.mkdir(mode=0o700, exist_ok=True)
                 return
@@ -101,14 +101,14 @@ class Volume:
 
     def allow_layers(self, extra: int) -> None:
         """Set the common limit of all layers, plus `extra` bytes."""
-        if self.made:
+        if self.exists:
             status = os.statvfs(self.top)
             size = status.f_blocks * status.f_frsize
             btrfs.limit_group(self.top, LAYERS, size - floor(size) + extra)
 
     def count_layer(self, layer: Path) -> None:
         """Add a new layer to the quota group of all layers."""
-        if self.made:
+        if self.exists:
             btrfs.join_group(layer, LAYERS)
 
     def _on_host(self) -> bool:

@@ -152,8 +152,8 @@ def _why_stopped(status: dict[str, str]) -> str:
         return "a signal stopped it"
     numbers = _status(tracer).get("NSpid", "").split()
     if len(numbers) < _LEVELS_IN_BOX:
-        return "a debugger outside the box holds it"
-    return f"process {numbers[-1]} of the box holds it by ptrace"
+        return "a debugger outside the box stopped it"
+    return f"process {numbers[-1]} of the box stopped it with ptrace"
 
 
 def _status(pid: int) -> dict[str, str]:

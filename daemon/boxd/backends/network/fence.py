@@ -274,7 +274,7 @@ def _helper_chains(fence: Fence, to_resolver: str) -> dict[str, list[str]]:
 
 
 def _own_chain(table: str, link: str, egress: Egress) -> str:
-    """Return commands for the chain and sets of a box with a list; set elements are not changed."""
+    """Return commands for the chain and sets of a box with a list. They keep the sets' elements."""
     matches = [f"ip daddr @{link}-names", f"{_WITH_PORTS} ip daddr . th dport @{link}-ports"]
     for port in (None, *egress.range_ports()):
         networks = ", ".join(map(str, egress.networks(port)))

@@ -181,7 +181,7 @@ class Places:
 
     They are the mounted root, the network namespace, the cgroup, and the top directory of the
     mounts that mask paths (`masks`). `sizes` maps kernel files that show the machine's size to
-    files that show the box's size (`lxcfs`).
+    files that report the box's limits (`lxcfs`).
     """
 
     root: Path

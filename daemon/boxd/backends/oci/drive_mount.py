@@ -1,6 +1,6 @@
-"""Mounts host files in a running box: the drive at /wrk, and kernel files that show the box's size.
+"""Mounts host files in a running box: the drive at /wrk, and kernel files that report its limits.
 
-The mounts are made in the mount namespace of the box's init.
+The mounts exist in the mount namespace of the box's init.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ class RuncBackend:
             await self._memory.save(self._records.get(box_id))
 
     async def thaw(self, box_id: str) -> None:
-        """Discard the box's memory on the disk, and thaw it. Conflict if it is not running."""
+        """Discard the memory image and thaw the box. Raises Conflict if the box is not running."""
         async with self._locks.alone(box_id):
             await self._memory.thaw(self._records.get(box_id))
 

@@ -53,7 +53,7 @@ class Origins:
         (self._directory / f"{snapshot_id}.json").unlink(missing_ok=True)
 
     def keep(self, snapshots: Collection[str]) -> None:
-        """Remove the origins of all snapshots except `snapshots` (incomplete or removed ones)."""
+        """Remove all origins except those of `snapshots`: the others are incomplete or removed."""
         for path in self._directory.glob("*.json"):
             if path.stem not in snapshots:
                 path.unlink(missing_ok=True)

@@ -30,7 +30,7 @@ MAX_COMMAND = 128 * 1024 - 1
 MAX_ENV_KEYS = 256
 MAX_ENV_BYTES = 128 * 1024
 MAX_DEPTH = 32
-"""Deepest nesting of the header's JSON."""
+"""Maximum nesting depth of the header's JSON."""
 KILL_AFTER_S = 5.0
 """Seconds from TERM to KILL, and from KILL to closing the channel."""
 LOOK_S = 0.5

@@ -1,4 +1,4 @@
-"""Adoption of boxes at the start of the daemon, and their end when it stops.
+"""Adopts boxes when the daemon starts, and suspends or stops them when it stops.
 
 Each box is handled under its lock, a few boxes at a time.
 """

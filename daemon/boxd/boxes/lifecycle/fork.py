@@ -92,7 +92,7 @@ class Forks:
         if box is not None and spec.fresh:
             self._pins.check_removable(box)
         if box is not None and not spec.fresh:
-            raise Conflict(f"box {box.ref} exists; choose another name, or {spec.name}+")
+            raise Conflict(f"box {box.ref} already exists; choose another name, or {spec.name}+")
         return box
 
 

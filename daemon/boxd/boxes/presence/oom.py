@@ -52,7 +52,7 @@ class OomReports:
         self._counts: dict[str, int] = {}
         """The last count of the cgroup, by box id."""
         self._unreported: dict[str, int] = {}
-        """Kills that no login has been informed of, by box id."""
+        """Number of kills that no login has reported yet, by box id."""
 
     async def news(self, counter: OomCounter) -> str | None:
         """Return a message about the kills since the last login, or None."""

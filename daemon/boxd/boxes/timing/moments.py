@@ -37,7 +37,7 @@ Moment: TypeAlias = datetime | BootMoment
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The present on both clocks."""
+    """The current time on both clocks."""
 
     wall: datetime
     boot: BootMoment

@@ -45,7 +45,7 @@ class Tags:
 
 
 def parse_tags(value: bytes | None) -> Tags | None:
-    """Parse an If-Match or If-None-Match value; None without one. BadRequest when malformed."""
+    """Parse an If-Match or If-None-Match value. Raises BadRequest if it is malformed."""
     if value is None:
         return None
     if value.strip() == b"*":

@@ -42,7 +42,7 @@ def framing_problem(
     if not raw_path.startswith(b"/"):
         return "the request target must start with '/'"
     if any(byte <= 0x20 or byte == 0x7F for byte in raw_path + query):
-        return "the request target has a control byte"
+        return "the request target contains a control character"
     if http_version not in ("1.0", "1.1"):
         return f"HTTP/{http_version} is not supported; use HTTP/1.1"
     size = len(raw_path) + len(query) + sum(len(name) + len(value) for name, value in lines)
@@ -51,7 +51,7 @@ def framing_problem(
     if len(lines) > MAX_HEADER_LINES:
         return f"{len(lines)} header lines; at most {MAX_HEADER_LINES} are allowed"
     if _CONTROL.search(b"".join(value for _, value in lines)):
-        return "a header value has a control byte"
+        return "a header value contains a control character"
     lengths = sum(1 for name, _ in lines if name == b"content-length")
     encodings = sum(1 for name, _ in lines if name == b"transfer-encoding")
     if lengths and encodings:

@@ -249,7 +249,7 @@ class _ConnectionWriter(_Stream):
         self._closed_one = asyncio.Event()
 
     def expect_answer(self, message: JSONRPCMessage) -> ServerMessageMetadata | None:
-        """Count a request as open until it is answered, or needs no answer."""
+        """Count a request as open until it is answered, or no longer needs an answer."""
         if not isinstance(message, JSONRPCRequest):
             return None
         self._open += 1

@@ -26,7 +26,7 @@ async def _run(call: Call) -> Reply:
 COMMANDS = (
     Command(
         ("drain",),
-        "accept no new boxes, sessions and commands; running ones continue",
+        "accept no new boxes, sessions or commands; running ones continue",
         "drain",
         _run,
         _arguments,

@@ -29,7 +29,7 @@ _SPECS = (
 
 
 def command_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the words of the command to explain."""
+    """Add the argument for the command to explain."""
     parser.add_argument("command", nargs="*")
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 AUTH_REQUESTS = 40
 """Authentication requests by all methods. A client may offer 32 keys (`auth.MAX_ATTEMPTS`)."""
 PREAUTH_KEY_EXCHANGES = 1
-"""Key exchanges after the first one, before authentication. No known client needs one."""
+"""Further key exchanges before authentication. No known client needs one."""
 PREAUTH_MESSAGES = 100
 """Other messages before authentication. asyncssh's client sends one with each request."""
 

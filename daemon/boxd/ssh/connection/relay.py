@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import asyncssh
 
-from box_guest.shared.agent_request import AgentWish
+from box_guest.shared.agent_request import AgentRequest
 from box_guest.shared.command_bytes import encoded
 from box_guest.shared.environment import SESSION, filtered
 from boxd.errors import Unavailable
@@ -137,12 +137,12 @@ class RelaySession(Session):
         self.stdout_unread = False
         """The client's stdout has no reader."""
         self._box_closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._agent: AgentWish
+        self._agent: AgentRequest
 
     def connection_made(self, chan: Channel) -> None:
         """Store the open channel, and watch for a request for the client's agent."""
         super().connection_made(chan)
-        self._agent = AgentWish(chan)
+        self._agent = AgentRequest(chan)
 
     @guarded(False)
     def exec_requested(self, command: str) -> bool:

@@ -30,7 +30,7 @@ class BoxRoute:
 
     @property
     def creates_new_box(self) -> bool:
-        """Each use of the spec creates a new box, so a connection uses it only once."""
+        """Whether each use of the spec creates a new box; a connection then uses it only once."""
         return self.spec is not None and (self.spec.fresh or self.spec.anonymous)
 
 

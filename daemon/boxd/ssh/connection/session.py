@@ -50,7 +50,7 @@ S = TypeVar("S", bound=Abortable)
 def guarded(
     fallback: R,
 ) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """Wrap a callback of asyncssh: an exception ends its channel, and `fallback` is returned."""
+    """Wrap a callback of asyncssh. After an exception, close the channel and return `fallback`."""
 
     def wrap(callback: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @functools.wraps(callback)
@@ -90,9 +90,9 @@ class Session(asyncssh.SSHServerSession[bytes]):
         self._exit: Exit | None = None
         self.chan: Channel
         self.closed = False
-        """The channel is closed. asyncssh fails if such a channel resumes reading."""
+        """Whether the channel is closed. asyncssh fails if a closed channel resumes reading."""
         self.pty = False
-        """The client asked for a terminal."""
+        """Whether the client asked for a terminal."""
 
     async def run(self) -> Exit:
         """Do the work of the channel. A BoxdError is written to stderr; the status is then 255."""

@@ -62,7 +62,7 @@ class PostgresWorkspaces(PostgresPool):
                 *values_of(volume),
             )
         except asyncpg.UniqueViolationError:
-            raise Conflict("the workspace has a volume") from None
+            raise Conflict("the workspace already has a volume") from None
 
     async def find_volume(self, owner: str, workspace: str | None) -> Volume | None:
         row = await self._row(
@@ -99,6 +99,6 @@ class PostgresWorkspaces(PostgresPool):
                 workspace,
             )
         except asyncpg.UniqueViolationError:
-            raise Conflict("the workspace has a volume") from None
+            raise Conflict("the workspace already has a volume") from None
         if row is None:
             raise NotFound("no such volume")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)
 
-HELD = r"its agent \(process 1\) does not run: process \d+ of the box holds it by ptrace"
+HELD = r"its agent \(process 1\) does not run: process \d+ of the box stopped it with ptrace"
 TRACE = """
 import ctypes, os, pathlib, sys, time
 libc = ctypes.CDLL(None, use_errno=True)

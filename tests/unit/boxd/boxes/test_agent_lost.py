@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.harness.simulation.world import World
     from tests.plugins.strict_logs import AssertLogs
 
-HELD = InitState(stopped="process 7 of the box holds it by ptrace", switches=5)
+HELD = InitState(stopped="process 7 of the box stopped it with ptrace", switches=5)
 ASLEEP = InitState(sleeping=True, switches=5)
 
 
@@ -54,7 +54,7 @@ async def test_a_box_whose_agent_is_stopped_starts_from_its_disk(
     assert (again.id, again.state) == (box.id, BoxState.RUNNING)
     assert again.detail == (
         "started from its disk: its agent (process 1) does not run: "
-        "process 7 of the box holds it by ptrace"
+        "process 7 of the box stopped it with ptrace"
     )
     assert await rows(world) == [again]
     assert "backend.start" in world.steps.done[-6:]
