@@ -5,20 +5,39 @@ from __future__ import annotations
 import ast
 import statistics
 
-from tests.checks.source import product_files, python_files, tree, where
+from tests.checks.source import ROOT, product_files, python_files, tree, where
 
-MAX_FILE = 600
+MAX_FILE = 500
+"""Lines. A longer file is a question about the design; LONG_FILES has the answers."""
+LONG_FILES = {
+    "daemon/boxd/backends/disks/disk.py": "one class, the disk of a box; its steps share the locks",
+    "daemon/boxd/backends/runc/memory.py": "save, restore and their failures; one state machine",
+    "daemon/boxd/config.py": "one field for each flag, with its default and its help",
+    "daemon/boxd/service.py": "wires all parts in the order in which they start and stop",
+    "daemon/boxd/workspaces/drive.py": "the operations of HTTP on a drive, one method each",
+    "guest-agent/box_guest/mount/operations.py": "one method for each FUSE request",
+    "objectserver/http.py": "one method for each S3 request",
+    "tests/contract/meta_store/test_meta_store_files.py": "one suite for both stores",
+    "tests/contract/meta_store/test_meta_store_trash.py": "one suite for both stores",
+    "tests/doubles/meta_store.py": "implements one protocol",
+    "tests/integration/http/commands/test_api_exec.py": "one route and its cases",
+    "tests/model/test_box_life.py": "one state machine of hypothesis",
+    "tests/unit/wrkfs/test_writer.py": "one class and its cases",
+    "wrkfs/meta/leases/store.py": "one method for each call of the protocol that takes leases",
+}
+"""Files that may be longer, up to MAX_LONG_FILE, and why."""
+MAX_LONG_FILE = 600
 MAX_FUNCTION = 60
 MAX_MEDIAN = 200
 
 
 def test_no_file_is_too_long() -> None:
-    long = {
-        str(path): count
-        for path in python_files()
-        if (count := len(path.read_text().splitlines())) > MAX_FILE
+    counts = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in python_files()
     }
-    assert not long
+    long = {name: count for name, count in counts.items() if count > MAX_FILE}
+    assert long.keys() == LONG_FILES.keys()
+    assert max(long.values()) <= MAX_LONG_FILE
 
 
 def test_the_median_file_is_short() -> None:
