@@ -102,26 +102,26 @@ long-status: ## print the progress of the long runs
 bench: bench-drive bench-growth bench-boxes bench-ssh bench-http bench-mcp ## run all benchmarks (on an otherwise idle machine)
 
 bench-drive: setup-bench ## compare the drive with JuiceFS and others on the same stores -> benchmarks/results/drive.* (FLAGS=--quick)
-	$(CONTAINED) $(BIN)/python -m benchmarks.drive $(FLAGS)
+	$(CONTAINED) $(BIN)/python -m benchmarks.drive.measure $(FLAGS)
 
 bench-growth: setup-bench ## measure operations in large drives -> benchmarks/results/growth.* (FLAGS=--quick)
-	$(CONTAINED) $(BIN)/python -m benchmarks.growth $(FLAGS)
+	$(CONTAINED) $(BIN)/python -m benchmarks.drive.growth $(FLAGS)
 
 bench-budget: setup-dev ## measure the parts of an operation of the mount -> benchmarks/results/budget.* (FLAGS=--quick)
-	$(CONTAINED) $(BIN)/python -m benchmarks.budget $(FLAGS)
+	$(CONTAINED) $(BIN)/python -m benchmarks.drive.budget $(FLAGS)
 
 bench-contention: setup-dev ## measure the waits of four clients on two mounts in one directory -> standard output
-	$(CONTAINED) $(BIN)/python -m benchmarks.contention $(FLAGS)
+	$(CONTAINED) $(BIN)/python -m benchmarks.drive.contention $(FLAGS)
 
 bench-boxes: setup-dev ## measure create, suspend, resume and fork of boxes, and many boxes -> benchmarks/results/boxes* (FLAGS=--quick)
-	$(BIN)/python -m benchmarks.boxes $(FLAGS)
-	$(BIN)/python -m benchmarks.boxes_fleet $(FLAGS)
+	$(BIN)/python -m benchmarks.boxes.measure $(FLAGS)
+	$(BIN)/python -m benchmarks.boxes.fleet $(FLAGS)
 
 bench-ssh: setup-dev ## compare the SSH server with Debian's sshd: connections, files, 100 clients -> benchmarks/results/ssh.* (FLAGS=--quick)
-	$(BIN)/python -m benchmarks.ssh $(FLAGS)
+	$(BIN)/python -m benchmarks.ssh.measure $(FLAGS)
 
 bench-http: setup-dev ## compare the HTTP API with the mount and with ports in boxes -> benchmarks/results/http.* (FLAGS=--quick)
-	$(BIN)/python -m benchmarks.http $(FLAGS)
+	$(BIN)/python -m benchmarks.http.measure $(FLAGS)
 
 bench-mcp: setup-dev ## measure MCP over each transport -> benchmarks/results/mcp.* (FLAGS=--quick)
 	$(BIN)/python -m benchmarks.mcp $(FLAGS)

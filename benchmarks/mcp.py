@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from websockets.sync.client import connect
 
-from benchmarks.boxes import CALM, complain
-from benchmarks.http_client import Client
+from benchmarks.boxes.measure import CALM, complain
+from benchmarks.http.client import Client
 from benchmarks.latency import Times
 from benchmarks.report import asked, machine, markdown, write
 from tests.e2e.service import Person, Service

@@ -37,11 +37,11 @@ def test_no_function_takes_many_parameters() -> None:
     assert not many
 
 
-def test_no_folder_of_tests_is_crowded() -> None:
+def test_no_folder_of_tests_or_benchmarks_is_crowded() -> None:
     files = Counter(
         str(path.parent.relative_to(ROOT))
         for path in python_files()
-        if path.is_relative_to(ROOT / "tests") and path.name != "__init__.py"
+        if path.relative_to(ROOT).parts[0] in ("tests", "benchmarks") and path.name != "__init__.py"
     )
     crowded = {folder: count for folder, count in files.items() if count > MAX_FILES}
     assert not crowded

@@ -11,10 +11,10 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from benchmarks import http_app
-from benchmarks.http_drive import InProcess
-from benchmarks.http_report import GOALS, report
-from benchmarks.http_works import LISTED, QUICK, Target, measure
+from benchmarks.http import app as test_program
+from benchmarks.http.drive import InProcess
+from benchmarks.http.report import GOALS, report
+from benchmarks.http.workloads import LISTED, QUICK, Target, measure
 from tests.harness.http.drives import http_drive
 from tests.harness.http.web import ALICE
 from tests.harness.wait import until
@@ -62,7 +62,7 @@ async def test_the_api_is_measured(
         await asyncio.create_subprocess_exec(
             sys.executable, *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        for words in ((str(http_app.__file__), str(port)), server)
+        for words in ((str(test_program.__file__), str(port)), server)
     ]
     try:
         await until(lambda: answers(port) and answers(files))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.budget import Counted
+from benchmarks.drive.budget import Counted
 from tests.harness.mounts.drive import until
 
 if TYPE_CHECKING:

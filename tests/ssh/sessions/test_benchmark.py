@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from benchmarks.ssh_report import report
-from benchmarks.ssh_works import QUICK, Limit, Side, measure
-from benchmarks.sshd import sshd
+from benchmarks.ssh.report import report
+from benchmarks.ssh.sshd import sshd
+from benchmarks.ssh.workloads import QUICK, Limit, Side, measure
 from tests.e2e.service import Person, Service
 from tests.harness.ssh.door_process import door_process
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from benchmarks.boxes import GOALS, report
+from benchmarks.boxes.measure import GOALS, report
 from benchmarks.latency import REFUSALS, CannotError, Times, measured
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.budget import WORKS, Counted
-from benchmarks.costs import UNITS, Cost, lines
-from benchmarks.counters import ASK, Counters
+from benchmarks.drive.budget import WORKS, Counted
+from benchmarks.drive.costs import UNITS, Cost, lines
+from benchmarks.drive.counters import ASK, Counters
 from benchmarks.peers.ours import Ours
 from benchmarks.report import machine, revision, write
 from tests.harness.wait import until
@@ -92,7 +92,7 @@ def test_the_counting_mount_is_started_as_ours_is(tmp_path: Path) -> None:
     ours = list(Ours(volume, tmp_path / "ours", "m").command())
     counted = list(Counted(volume, tmp_path, "m").command())
     at = ours.index("box_guest.mount")
-    assert counted[at : at + 2] == ["benchmarks.counted", str(tmp_path / "m.counts")]
+    assert counted[at : at + 2] == ["benchmarks.drive.counted", str(tmp_path / "m.counts")]
     assert len(counted) == len(ours) + 1
     assert counted[at + 2 : -2] == ours[at + 1 : -2]
 

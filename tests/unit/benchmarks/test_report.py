@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import drive, growth
-from benchmarks.chart import chart
-from benchmarks.goals import GOALS
+from benchmarks.drive import growth, measure
+from benchmarks.drive.chart import chart
+from benchmarks.drive.goals import GOALS
 from benchmarks.report import machine, revision, write
 from wrkfs.bench.figures import summary
 from wrkfs.bench.measure import Series
@@ -51,7 +51,7 @@ def test_every_work_has_a_goal() -> None:
 def test_a_run_becomes_json_a_table_and_a_chart(tmp_path: Path) -> None:
     found = result()
     ratios = {name: work["ratio"] for name, work in found["works"].items()}
-    write(tmp_path, "drive", drive.lines(found), found, chart("<title>", ratios, GOALS))
+    write(tmp_path, "drive", measure.lines(found), found, chart("<title>", ratios, GOALS))
     kept = json.loads((tmp_path / "drive.json").read_text())
     assert kept["works"]["create"]["ratio"] == 3.0
     assert kept["works"]["rename"]["juicefs"] == "fails"

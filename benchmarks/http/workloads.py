@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.http_client import HOST, Client, processor_s
+from benchmarks.http.client import HOST, Client, processor_s
 from benchmarks.latency import Times, measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from benchmarks.http_drive import InProcess
+    from benchmarks.http.drive import InProcess
 
 TEXT = "Content-Type: text/plain"
 PIECE = 1 << 20
@@ -54,7 +54,7 @@ class Target:
     inside: int
     """A process in the box."""
     app: int
-    """The port of `http_app` in the box."""
+    """The port of `benchmarks.http.app` in the box."""
     files: int
     """The port of `python3 -m http.server` there, with a file `data` of `Size.bytes`."""
     preview: str
@@ -224,7 +224,7 @@ def fetch(within: list[str], url: str, size: int, key: str = "") -> float:
 
 
 def streams(target: Target, size: Size) -> dict[str, Rates]:
-    """Transfer a body from and to `http_app`, with the proxy and without.
+    """Transfer a body from and to `benchmarks.http.app`, with the proxy and without.
 
     Both ends only send and receive, so the difference is the cost of the proxy.
     """

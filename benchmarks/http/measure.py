@@ -1,4 +1,4 @@
-"""Compares the HTTP API with its parts: `python -m benchmarks.http [--quick]`.
+"""Compares the HTTP API with its parts: `python -m benchmarks.http.measure [--quick]`.
 
 Runs on its own service with one box and one client. Writes `http.json` and `http.md` into
 `benchmarks/results`. Rates are medians in MB/s (10^6 bytes) of alternating transfers. Each has a
@@ -30,13 +30,13 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from benchmarks.boxes import CALM, complain
-from benchmarks.http_client import HOST, Client
-from benchmarks.http_drive import InProcess
-from benchmarks.http_report import report
-from benchmarks.http_works import FULL, LISTED, QUICK, TEXT, Target, measure
+from benchmarks.boxes.measure import CALM, complain
+from benchmarks.http.client import HOST, Client
+from benchmarks.http.drive import InProcess
+from benchmarks.http.report import report
+from benchmarks.http.workloads import FULL, LISTED, QUICK, TEXT, Target, measure
 from benchmarks.report import asked, machine
-from benchmarks.ssh import agent_of
+from benchmarks.ssh.measure import agent_of
 from boxd.embedded.postgres import EmbeddedPostgres
 from tests.e2e.service import Person, Service
 from wrkfs.config import VolumeConfig
@@ -44,7 +44,7 @@ from wrkfs.config import VolumeConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.http_works import Size
+    from benchmarks.http.workloads import Size
 
 BOX = "live"
 APP_PORT, FILES_PORT = 9000, 9001
@@ -119,7 +119,7 @@ async def _add_sleepers(state: Path) -> None:
 
 def _start_apps(person: Person, api_port: int, key: str, size: Size) -> None:
     """Start the apps in the box, and wait until they answer."""
-    text = Path(__file__).with_name("http_app.py").read_bytes()
+    text = Path(__file__).with_name("app.py").read_bytes()
     person.run(BOX, "cat > /tmp/app.py", stdin=text)
     person.run(BOX, f"mkdir /tmp/www && head -c {size.bytes} /dev/urandom > /tmp/www/data")
     for program in (

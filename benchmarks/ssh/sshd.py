@@ -21,7 +21,7 @@ from tests.e2e.service import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UNPACKED = ROOT / ".build/openssh/root"
 START_S, END_S = 30.0, 5.0
 NOBODY = "sshd:x:104:65534::/run/sshd:/usr/sbin/nologin"

@@ -1,4 +1,4 @@
-"""Compares operations in large and small drives: `python -m benchmarks.growth`.
+"""Compares operations in large and small drives: `python -m benchmarks.drive.growth`.
 
 The large cases are: many files in a volume, many entries in one directory, many volumes in the
 database, and many mounts of one volume. Writes `growth.json` and `growth.md` into
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.goals import GROWTH
+from benchmarks.drive.goals import GROWTH
 from benchmarks.peers.ours import Ours
 from benchmarks.report import RESULTS, machine, markdown, revision, write
 from benchmarks.stores import stores
@@ -75,7 +75,7 @@ QUICK = Scale(100, 2000, 1000, 4, 3, operations=20, repeat=1)
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.growth")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive.growth")
     parser.add_argument("--quick", action="store_true", help="much smaller cases")
     parser.add_argument("--out", type=Path, default=RESULTS, help="directory of the results")
     arguments = parser.parse_args()

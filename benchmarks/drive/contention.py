@@ -1,7 +1,7 @@
 """Measures calls of four clients on two mounts that change one directory.
 
-`python -m benchmarks.contention [--calls N]` prints percentiles by call. For the longest calls it
-prints the requests to the mount, and the causes of their waits (`benchmarks.waits`).
+`python -m benchmarks.drive.contention [--calls N]` prints percentiles by call. For the longest
+calls it prints the requests to the mount, and the causes of their waits (`benchmarks.drive.waits`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = 12
 """Number of names that all clients share."""
 LONGEST = 12
 """Number of calls that are explained."""
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Recorded(Ours):
@@ -42,7 +42,7 @@ class Recorded(Ours):
         """Return the command of the recording mount."""
         words = list(super().command())
         at = words.index("box_guest.mount")
-        words[at : at + 1] = ["benchmarks.waits", str(self.record)]
+        words[at : at + 1] = ["benchmarks.drive.waits", str(self.record)]
         return words
 
     def environment(self) -> Mapping[str, str]:
@@ -173,7 +173,7 @@ def _line(request: dict[str, Any], mount: int, call: Call) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.contention")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive.contention")
     parser.add_argument("--calls", type=int, default=500, help="calls per client (default: 500)")
     tell(*measure(parser.parse_args().calls))
 

@@ -9,7 +9,7 @@ from benchmarks.report import markdown, revision, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from benchmarks.http_works import Found, Rates, Size
+    from benchmarks.http.workloads import Found, Rates, Size
     from benchmarks.latency import Times
 
 GOALS = {

@@ -1,4 +1,4 @@
-"""Compares the SSH server with Debian's sshd: `python -m benchmarks.ssh [--quick]`.
+"""Compares the SSH server with Debian's sshd: `python -m benchmarks.ssh.measure [--quick]`.
 
 Runs on its own service. The same client does the same work with both servers, in alternation. The
 results go to `benchmarks/results`. `ssh.json` contains quantiles of `connect_ms` and medians of the
@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from benchmarks.boxes import CALM, complain
+from benchmarks.boxes.measure import CALM, complain
 from benchmarks.report import asked, machine
-from benchmarks.ssh_report import report
-from benchmarks.ssh_works import FULL, QUICK, Limit, Side, Size, measure
-from benchmarks.sshd import sshd
+from benchmarks.ssh.report import report
+from benchmarks.ssh.sshd import sshd
+from benchmarks.ssh.workloads import FULL, QUICK, Limit, Side, Size, measure
 from tests.e2e.service import Person, Service
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Measures latencies of boxes, on its own service.
 
-Run `python -m benchmarks.boxes [--runs N | --quick]`.
+Run `python -m benchmarks.boxes.measure [--runs N | --quick]`.
 
 Writes `boxes.json` and `boxes.md` into `benchmarks/results`. The JSON is
 `{NAME: {"p50", "p95", "p99", "success"}}`, in ms and as a share of 1. The table also shows the
@@ -156,7 +156,7 @@ class Bench:
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes.measure")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"attempts (default: {RUNS})")
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK} attempts; results go to a new directory"

@@ -1,4 +1,4 @@
-"""Runs our mount process with counters: `python -m benchmarks.counted FILE ARGUMENT...`.
+"""Runs our mount process with counters: `python -m benchmarks.drive.counted FILE ARGUMENT...`.
 
 The arguments are those of `box_guest.mount`. The process counts handlers of FUSE requests, round
 trips to PostgreSQL by statement, and object requests. `Counters` writes them to FILE on a signal.
@@ -14,7 +14,7 @@ from pathlib import Path
 import asyncpg
 import pyfuse3
 
-from benchmarks.counters import Counters
+from benchmarks.drive.counters import Counters
 from box_guest.mount.__main__ import main
 from box_guest.mount.operations import Operations
 from wrkfs.data.s3 import S3Blocks

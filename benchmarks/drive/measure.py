@@ -1,8 +1,8 @@
 """Compares the drive with other file systems: the same works on the same stores, interleaved.
 
-`python -m benchmarks.drive [--quick] [--repeat N] [--work NAME] [--peer NAME] [--no-parallel]
-[--growth] [--out DIR]` writes `drive.json`, `drive.md` and `drive.svg` into `benchmarks/results`.
-The JSON is `{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`. Figures are medians of rates; a
+`python -m benchmarks.drive.measure [--quick] [--repeat N] [--work NAME] [--peer NAME]
+[--no-parallel] [--growth] [--out DIR]` writes `drive.json`, `drive.md` and `drive.svg` into
+`benchmarks/results`. The JSON is `{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`. Figures are medians of rates; a
 higher ratio is better. Run it on an otherwise idle machine.
 """
 
@@ -15,11 +15,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import growth
-from benchmarks.chart import chart
-from benchmarks.goals import CLIENTS, GOALS, HAND_OFF_MS
+from benchmarks.drive import growth
+from benchmarks.drive.chart import chart
+from benchmarks.drive.goals import CLIENTS, GOALS, HAND_OFF_MS
+from benchmarks.drive.ping_pong import ping_pong
 from benchmarks.peers.choose import BUCKETS, FULL_SIZE, NAMES, Peers
-from benchmarks.pingpong import ping_pong
 from benchmarks.report import RESULTS, machine, markdown, revision, write
 from benchmarks.stores import stores
 from wrkfs.bench.figures import format_figure, summary, table
@@ -60,14 +60,14 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive.measure")
     add = parser.add_argument
     add("--quick", action="store_true", help=f"small works, {QUICK_REPEAT} repetitions")
     add("--repeat", type=int, help=f"repetitions (default: {REPEAT})")
     add("--work", action="append", choices=sorted(BY_NAME), help="measure only this work (repeat)")
     add("--peer", action="append", choices=NAMES, help="compare only with this peer (repeat)")
     add("--no-parallel", action="store_true", help=f"skip the works of {CLIENTS} clients")
-    add("--growth", action="store_true", help="also run `python -m benchmarks.growth`")
+    add("--growth", action="store_true", help="also run `python -m benchmarks.drive.growth`")
     add("--out", type=Path, default=RESULTS, help="directory of the results")
     return parser.parse_args()
 

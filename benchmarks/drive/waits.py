@@ -1,8 +1,9 @@
-"""Runs our mount process and records each request: `python -m benchmarks.waits FILE ARGUMENT...`.
+"""Runs our mount process and records each request.
 
-The arguments are those of `box_guest.mount`. FILE receives a line of JSON per request: its name,
-the calling process, its start and end (seconds of CLOCK_MONOTONIC), and its waits (`Waits`).
-Requests of a directory listing have no process. The recall of a lease has its own line.
+Usage: `python -m benchmarks.drive.waits FILE ARGUMENT...`. The arguments are those of
+`box_guest.mount`. FILE receives a line of JSON per request: its name, the calling process, its
+start and end (seconds of CLOCK_MONOTONIC), and its waits (`Waits`). Requests of a directory
+listing have no process. The recall of a lease has its own line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measures many boxes on its own service: `python -m benchmarks.boxes_fleet [--quick]`.
+"""Measures many boxes on its own service: `python -m benchmarks.boxes.fleet [--quick]`.
 
 Writes `boxes_fleet.json` and `boxes_fleet.md` into `benchmarks/results`. They contain the memory of
 the daemon with 50 running and 200 suspended boxes, the time to list the boxes of an owner, and the
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.boxes import CALM, Bench
+from benchmarks.boxes.measure import CALM, Bench
 from benchmarks.latency import CannotError, Times, measured
 from benchmarks.report import RESULTS, machine, markdown, revision, write
 from tests.e2e.service import Person, Service
@@ -46,7 +46,7 @@ FULL, QUICK = Size(10, 40, 100, 500), Size(1, 1, 5, 8)
 
 def main() -> None:
     """Measure and report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes_fleet")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.boxes.fleet")
     parser.add_argument(
         "--quick", action="store_true", help="a few boxes; results go to a new directory"
     )

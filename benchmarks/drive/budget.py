@@ -1,9 +1,9 @@
 """Measures the budget of an operation: the resources of our mount per unit of each small work.
 
-`python -m benchmarks.budget [--quick] [--repeat N] [--work NAME ...] [--out DIR]` writes
+`python -m benchmarks.drive.budget [--quick] [--repeat N] [--work NAME ...] [--out DIR]` writes
 `budget.json` and `budget.md` into `benchmarks/results`. They contain FUSE requests, round trips to
 PostgreSQL by function, object requests, processor time and context switches of the mount process,
-each per unit of work. `benchmarks.counted` counts them. Run it on an otherwise idle machine.
+each per unit of work. `benchmarks.drive.counted` counts them. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.costs import Cost, lines
-from benchmarks.counters import ASK
+from benchmarks.drive.costs import Cost, lines
+from benchmarks.drive.counters import ASK
 from benchmarks.peers.ours import OPTIONS, Ours
 from benchmarks.report import RESULTS, machine, revision, write
 from benchmarks.stores import stores
@@ -45,7 +45,7 @@ REPEAT, QUICK_REPEAT = 3, 1
 HAND_OVER = 30.0
 """Seconds until the mount process must write its counters."""
 POLL = 0.002
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Counted(Ours):
@@ -55,7 +55,7 @@ class Counted(Ours):
         """Return the command of the counting mount."""
         words = list(super().command())
         at = words.index("box_guest.mount")
-        words[at : at + 1] = ["benchmarks.counted", str(self._counts)]
+        words[at : at + 1] = ["benchmarks.drive.counted", str(self._counts)]
         return words
 
     def environment(self) -> Mapping[str, str]:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.budget")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drive.budget")
     add = parser.add_argument
     names = [work.name for work in WORKS]
     add("--quick", action="store_true", help=f"small works, {QUICK_REPEAT} repetition")

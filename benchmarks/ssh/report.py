@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.latency import Times
-    from benchmarks.ssh_works import Connects, Found, Size, Spent
+    from benchmarks.ssh.workloads import Connects, Found, Size, Spent
 
 OURS, THEIRS = "boxd", "sshd"
 QUANTILES = (50, 95, 99)

@@ -1,0 +1,1 @@
+"""The times of boxes: creation, resume, fork, and many at once."""

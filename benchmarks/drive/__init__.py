@@ -1,0 +1,1 @@
+"""The drive beside its peers: workloads, growth, requests, contention."""

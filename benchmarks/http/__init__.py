@@ -1,0 +1,1 @@
+"""Exec, files and the proxy over HTTP."""

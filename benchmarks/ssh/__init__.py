@@ -1,0 +1,1 @@
+"""The SSH listener beside Debian's sshd."""
