@@ -174,7 +174,7 @@ class StorageError(WrkfsError):
 
 
 class Corrupt(StorageError):
-    """The object store returned other bytes than were written, or none."""
+    """The object store returned different bytes than were written, or none."""
 
 
 class Missing(Corrupt):

@@ -374,7 +374,7 @@ class Filesystem:
         return await self._meta.statfs()
 
     async def getxattr(self, ino: Ino, name: bytes) -> bytes:
-        """Return the value of an attribute. NoData; NotSupported for namespaces without storage."""
+        """Return an attribute. Raises NoData, and NotSupported for namespaces without storage."""
         if name == FILE_CAPABILITIES:
             # The kernel asks for it before every write(2). The answer needs no round trip.
             raise NoData

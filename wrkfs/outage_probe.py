@@ -46,7 +46,7 @@ class OutageProbe:
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Start to probe, unless that is in progress. Call it while a request is suspicious."""
+        """Start a probe, unless one is in progress. Call it while a request is suspicious."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._probe_until_answer(), name="wrkfs outage probe")
 

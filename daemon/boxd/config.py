@@ -433,7 +433,7 @@ class Config:
             )
         ),
     )
-    """Lower case."""
+    """In lower case."""
     partitioned_cookies: bool = field(
         default=False,
         metadata=_flags(
@@ -471,7 +471,7 @@ class Config:
             )
         ),
     )
-    """Lower case."""
+    """In lower case."""
 
     backup_url: str | None = field(
         default=None,

@@ -297,7 +297,7 @@ class Service:
     async def _decisions(
         self, store: PostgresStore, clock: SystemClock
     ) -> tuple[Tiers, AccessPolicy]:
-        """The operator's decisions about single owners."""
+        """Return the operator's decisions about individual owners."""
         tiers = Tiers(store, self._known_tiers)
         gate = AccessPolicy(store, clock, self._administrators)
         await tiers.start()

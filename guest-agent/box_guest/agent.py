@@ -42,7 +42,7 @@ STOP_S = 8.0
 
 
 class Agent:
-    """The agent of one box. `run` is its whole life; nothing else changes its state."""
+    """The agent of one box. Only `run` changes its state."""
 
     def __init__(self, config: AgentConfig, paths: AgentPaths, identity: Identity) -> None:
         """`identity` must be created before `config` is read, so that later changes are noticed."""

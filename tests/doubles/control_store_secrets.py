@@ -63,7 +63,7 @@ class MemorySecrets:
         if ask is None:
             raise NotFound("no such question")
         if ask.state(when) != "open":
-            raise Conflict(f"the question is {ask.state(when)} already")
+            raise Conflict(f"the question is already {ask.state(when)}")
         self._asks[ask_id] = replace(ask, answer=answer, answered=when)
         return self._asks[ask_id]
 

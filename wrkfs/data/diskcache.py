@@ -109,7 +109,7 @@ class DiskCache:
         self._scanner = asyncio.create_task(self._scan())
 
     async def close(self) -> None:
-        """Stop; pieces that wait to be written are dropped. Idempotent."""
+        """Stop, and drop pieces that wait to be written. Idempotent."""
         self._open = False
         self._queue.clear()
         tasks = [task for task in (self._writer, self._scanner) if task is not None]

@@ -213,7 +213,7 @@ def _check_unserved(state: Path) -> None:
     names = [name for name in _SERVICE_FILES if (state / name).exists()]
     if names:
         raise Conflict(
-            f"{state} has a service already ({', '.join(names)}): give a --state-dir that was "
+            f"{state} already has a service ({', '.join(names)}): give a --state-dir that was "
             "never served, or move that one away"
         )
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as in a shell."""
-DOWN_HELP = "stop the service and all its boxes, also after a crash; takes the flags of serve"
+DOWN_HELP = "stop the service and all its boxes, even after a crash; takes the flags of serve"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -211,7 +211,7 @@ class AskOperations:
         now, asks = self._clock.now(), await self._asks_of(p)
         open_asks = [ask for ask in asks if ask.state(now) == "open"]
         if not _matches(open_asks, ask_id) and (closed := _matches(asks, ask_id)):
-            raise Conflict(f"the question {shown(ask_id)} is {closed[-1].state(now)} already")
+            raise Conflict(f"the question {shown(ask_id)} is already {closed[-1].state(now)}")
         return _one(open_asks, ask_id)
 
 

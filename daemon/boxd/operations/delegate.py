@@ -129,7 +129,7 @@ class DelegateOperations:
     async def _workplace(
         self, p: Principal, task: Task, on_line: Callable[[str], None]
     ) -> AsyncIterator[Attachment]:
-        """Attach to the box of a task. The last detach removes a new box, also after a crash."""
+        """Attach to the box of a task. The last detach removes a new box, even after a crash."""
         if task.box is not None:
             access = BoxAccess(task.box, kind="reference", why=DELEGATED, ws=task.ws)
         else:

@@ -29,7 +29,7 @@ SESSION_TIME = timedelta(hours=1)
 """The lifetime of a session and of its cookie, from the first request; later requests do not extend
 it."""
 MAX_SESSIONS = 1000
-"""Sessions of one owner; a new one removes the oldest."""
+"""Maximum number of sessions of one owner. A new session replaces the oldest."""
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 
 

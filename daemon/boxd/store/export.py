@@ -109,11 +109,11 @@ class Import:
         self._table = ""
 
     async def create_schema(self, version: int) -> None:
-        """Create the schema of a version. Raises Conflict if the database has a service already."""
+        """Create the schema of a version. Raises Conflict if the database already has a service."""
         instance = await _instance(self._connection)
         if instance is not None:
             raise Conflict(
-                f"the database has a service already (instance {instance[:8]}): give another "
+                f"the database already has a service (instance {instance[:8]}): give another "
                 "--meta-dsn-file. If this backup is of the same service, whose host was lost, add "
                 "--keep-database: the newer rows stay, and only the keys are restored"
             )

@@ -224,7 +224,7 @@ class Provisioner:
         return uses
 
     async def wasteful(self, names: list[str]) -> list[str]:
-        """Return those of the volumes without a live session that have something to free.
+        """Return those of the volumes that have data to free and no live session.
 
         Raises Unavailable.
         """

@@ -187,7 +187,7 @@ class Volumes:
     async def restore(self, volume_id: str, workspace: str | None) -> Volume:
         """Restore a volume from the trash as the drive of a workspace that has none.
 
-        Returns the row from before. Raises NotFound, also after its time in the trash, or Conflict.
+        Returns its row from before. Raises Conflict, or NotFound, for example after its trash time.
         """
         end = self._clock.now() + RESTORE_MARGIN
         for volume in await self._store.list_volumes():

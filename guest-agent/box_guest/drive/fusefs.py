@@ -82,7 +82,7 @@ def unmount(directory: Path) -> bool:
 
 
 def detach(directory: Path) -> None:
-    """Detach what is mounted at `directory`, also for processes that use it. Raises OSError."""
+    """Detach what is mounted at `directory`, even if processes use it. Raises OSError."""
     for _ in range(MAX_LAYERS):
         if not mounts_at(directory):
             return

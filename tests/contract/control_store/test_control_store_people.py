@@ -219,9 +219,9 @@ async def test_the_first_answer_counts(store: ControlStore) -> None:
         await store.add_ask(one)
     answered = replace(ask, answer="yes", answered=NOW + SECOND)
     assert await store.answer_ask(ask.id, "yes", NOW + SECOND) == answered
-    with pytest.raises(Conflict, match="answered already"):
+    with pytest.raises(Conflict, match="already answered"):
         await store.answer_ask(ask.id, "no", NOW + 2 * SECOND)
-    with pytest.raises(Conflict, match="expired already"):
+    with pytest.raises(Conflict, match="already expired"):
         await store.answer_ask(late.id, "yes", late.expires)
     with pytest.raises(NotFound, match="no such question"):
         await store.answer_ask("f" * 32, "yes", NOW)

@@ -167,7 +167,7 @@ class LeaseLifecycle:
         self._spawn(self._table.on_drop((), inos))
 
     def give_back(self, directories: Iterable[Ino]) -> None:
-        """Drop directories and give their leases back; once more if that is already under way."""
+        """Drop directories and return their leases; repeat a return that is already under way."""
         inos: set[Ino] = set()
         leaving = []
         for directory in directories:

@@ -150,7 +150,7 @@ def restore(
 def complaint(log: str) -> str:
     """Return the reason of a failed dump or restore in one line, from the text of CRIU's log.
 
-    This is the last specific error. Errors that every log contains, also after success, are
+    This is the last specific error. Errors that every log contains, even after success, are
     ignored.
     """
     matches = filter(None, map(_ERROR.match, log.splitlines()))

@@ -136,7 +136,7 @@ def write_message(fields: Iterable[Field]) -> bytes:
 def parse_image(data: bytes, kind: int) -> list[bytes]:
     """Return the messages of an image of this kind. Raises DamagedImage."""
     if _HEAD.size > len(data) or _HEAD.unpack_from(data) != (COMMON, kind):
-        raise DamagedImage("the image is of another kind, or of another CRIU version")
+        raise DamagedImage("the image has another type, or is from another CRIU version")
     messages: list[bytes] = []
     place = _HEAD.size
     while place < len(data):

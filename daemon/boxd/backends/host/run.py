@@ -48,7 +48,7 @@ async def run(
 
     Raises CommandFailed for an exit status other than 0. Raises Unavailable if the tool is not
     installed or does not end within `timeout` seconds. The tool has always ended when this returns
-    or raises, also after a cancellation.
+    or raises, even after a cancellation.
     """
     with ExitStack() as stack:
         output_file, error_file = (stack.enter_context(_memory()) for _ in range(2))

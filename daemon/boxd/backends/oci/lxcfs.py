@@ -225,7 +225,7 @@ class Lxcfs:
         deadline = time.monotonic() + START_TIMEOUT
         while self._device(box_id) is None:
             if time.monotonic() > deadline:
-                raise Unavailable(f"its files do not appear within {START_TIMEOUT:g} s")
+                raise Unavailable(f"its files did not appear within {START_TIMEOUT:g} s")
             await asyncio.sleep(_POLL)
 
     async def _clear(self, box_id: str) -> None:

@@ -70,7 +70,7 @@ class Pins:
             )
 
     async def auto_suspend(self, box: Box, *, on: bool) -> Box:
-        """Enable or disable actions by elapsed time for the box. Raises NotFound."""
+        """Enable or disable time-based actions on the box. Raises NotFound."""
         async with self._locks.box(box):
             present = await self._changes.present(box)
             return await self._repository.note(present, auto_suspend=on)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PERIOD = 10.0
 """Seconds between two measurements of a running box."""
 PARALLEL = 4
-"""Boxes that are measured at the same time."""
+"""Number of boxes to measure at the same time."""
 REST = 20
 """A box is measured for at most 1/REST of the time."""
 

@@ -100,7 +100,7 @@ def parse_range(value: bytes | None, size: int) -> tuple[int, int] | None:
     else:
         return None
     if start >= stop:
-        raise BadRange(f"the file has {size} bytes; the range has none of them")
+        raise BadRange(f"the file has {size} bytes; the range covers none of them")
     return start, stop
 
 

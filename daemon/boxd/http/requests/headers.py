@@ -49,7 +49,7 @@ def framing_problem(
     if size > MAX_HEADER_BYTES:
         return f"{size} bytes of headers; at most {MAX_HEADER_BYTES} are allowed"
     if len(lines) > MAX_HEADER_LINES:
-        return f"{len(lines)} header lines; at most {MAX_HEADER_LINES} are allowed"
+        return f"the request has {len(lines)} header lines; at most {MAX_HEADER_LINES} are allowed"
     if _CONTROL.search(b"".join(value for _, value in lines)):
         return "a header value contains a control character"
     lengths = sum(1 for name, _ in lines if name == b"content-length")

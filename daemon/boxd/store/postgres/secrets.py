@@ -87,7 +87,7 @@ class PostgresSecrets(PostgresPool):
         current = await self._row("SELECT * FROM boxd.ask WHERE id = $1", ask_id)
         if current is None:
             raise NotFound("no such question")
-        raise Conflict(f"the question is {_ask(current).state(when)} already")
+        raise Conflict(f"the question is already {_ask(current).state(when)}")
 
     async def remove_asks(self, before: datetime) -> None:
         await self._execute("DELETE FROM boxd.ask WHERE expires < $1", before)

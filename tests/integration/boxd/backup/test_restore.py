@@ -154,7 +154,7 @@ async def test_restored_with_servers_of_its_own(plane: Plane, archive: Path) -> 
         await check_restored(config, dsn)
     finally:
         await postgres.stop()
-    with pytest.raises(Conflict, match="has a service already"):
+    with pytest.raises(Conflict, match="already has a service"):
         await plane.restored(config)
     assert files(config.state_dir) == FILES
 

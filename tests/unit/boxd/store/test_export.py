@@ -160,7 +160,7 @@ async def test_a_drive_stays_where_database_and_objects_still_have_it(filled: st
 
 async def test_a_database_with_a_service_is_refused_and_stays(pg: str, filled: str) -> None:
     schema, rows = await exported(filled)
-    with pytest.raises(Conflict, match=r"a service already.*--keep-database"):
+    with pytest.raises(Conflict, match=r"already has a service.*--keep-database"):
         await bring_in(filled, schema, rows)
     assert await exported(filled) == (schema, rows)
     async with importing(filled) as target:

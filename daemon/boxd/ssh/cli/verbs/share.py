@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boxd.operations.shares import SharedBox
 
 _ID_DIGITS = 12
-"""Digits of an id in a table. `share rm` accepts fewer if they identify one share."""
+"""Number of digits of an id in a table. `share rm` accepts fewer if they identify one share."""
 
 
 def _create_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ COMMANDS = (
     ),
     Command(
         ("share", "create"),
-        "like share, also for a box that is named ls, rm or create",
+        "like share, but works even for a box named ls, rm or create",
         "share create web --ttl 1d",
         _create,
         _create_arguments,

@@ -118,7 +118,7 @@ def test_other_kinds_and_cut_ones_are_refused() -> None:
     for data in (b"", MADE[:7], MADE[4:], MADE[:-1], MADE[:10]):
         with pytest.raises(DamagedImage):
             open_files(data)
-    with pytest.raises(DamagedImage, match="another kind"):
+    with pytest.raises(DamagedImage, match="another type"):
         root_mount(MADE)
     for there, missing in ((number(1, 1), 6), (text(6, b"/wrk"), 1)):
         entry = write_message([text(3, write_message([there]))])
