@@ -11,7 +11,7 @@ BUCKET = "drive"
 REGION = "us-east-1"
 """Region that clients must sign for."""
 MAX_CONNECTIONS = 2048
-"""Concurrent connections; further ones get the error SlowDown."""
+"""Maximum number of concurrent connections; further ones get the error SlowDown."""
 
 
 class BadConfiguration(Exception):

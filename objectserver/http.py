@@ -33,7 +33,7 @@ MAX_HEAD = 64 * 1024
 BUFFER = 1024 * 1024
 """Size of a receive buffer in bytes."""
 MAX_BUFFERS = 192
-"""Buffers of all connections together; an upload uses two."""
+"""Maximum number of buffers of all connections together; an upload uses two."""
 THREADS = 32
 """Threads that read and write files."""
 IDLE_TIMEOUT = 75.0

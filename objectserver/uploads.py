@@ -31,7 +31,7 @@ MAX_PARTS = 10_000
 MIN_PART = 5 * 1024 * 1024
 """Smallest part except the last, in bytes."""
 MAX_OPEN = 1_000
-"""Unfinished uploads per credential's prefix."""
+"""Maximum number of unfinished uploads per credential's prefix."""
 _ID = re.compile("[0-9a-f]{32}")
 
 

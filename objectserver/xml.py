@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 MAX_DEPTH = 4
-"""Deepest nesting of a client's document."""
+"""Maximum nesting depth of a client's document."""
 MAX_ELEMENTS = 50_000
 """Maximum number of elements of a client's document."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COMMIT_DELAY = 0.1
 """Seconds from a write to the start of its background commit: half of what promise V2 allows."""
 MAX_RUNS = 256
-"""Number of runs of one file that starts a commit at once."""
+"""Number of runs of one file at which a commit starts immediately."""
 
 
 class Writer:

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.drive.measure [--quick] [--repeat N] [--work NAME] [--peer NAME]
 [--no-parallel] [--growth] [--out DIR]` writes `drive.json`, `drive.md` and `drive.svg` into
-`benchmarks/results`. The JSON is `{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`. Figures are medians of rates; a
-higher ratio is better. Run it on an otherwise idle machine.
+`benchmarks/results`. The JSON is `{"works": {NAME: {"ours", "juicefs", "ratio", ...}}}`. Figures
+are medians of rates; a higher ratio is better. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def expired(names: list[str], newest_name: str, keep: int) -> list[str]:
 
 
 def dated_after(names: list[str], newest_name: str) -> list[str]:
-    """Return the archives of this service with a later date than the one just made."""
+    """Return the archives of this service with a later date than the one just created."""
     return [name for name in _same_service(names, newest_name) if _date(name) > _date(newest_name)]
 
 

@@ -29,7 +29,7 @@ LAST_LINES = {
 }
 """The last line of output for each `StopMode`."""
 MAX_OPEN_FILES = 65_536
-"""Files that the daemon may have open at once, if the system allows as many."""
+"""Maximum number of files that the daemon may have open at once, if the system allows as many."""
 
 
 def serve(config: Config, arguments: argparse.Namespace) -> int:

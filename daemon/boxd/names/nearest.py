@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MAX_TYPED = 64
-"""Longer words get no suggestion, because the comparison takes quadratic time."""
+"""Maximum length of a word to compare, in characters. The comparison takes quadratic time."""
 
 
 def did_you_mean(typed: str, words: Iterable[str]) -> str:

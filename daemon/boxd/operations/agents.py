@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 MAX_COMMAND = 4096
-"""Bytes of the command."""
+"""Maximum size of the command, in bytes."""
 
 
 class AgentOperations:

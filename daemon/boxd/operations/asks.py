@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 LIVES = timedelta(hours=24)
 """Lifetime of a question. Its result stays readable for the same time afterwards."""
 MAX_OPEN = 100
-"""Open questions to one owner."""
+"""Maximum number of open questions to one owner."""
 MAX_OF_ASKER = 25
-"""Of them, those of one API key, or of the program in one box."""
+"""Maximum number of open questions of one API key, or of the programs in one box."""
 MAX_OF_WORKSPACE = 50
-"""Of them, those of all keys and boxes in one named workspace. A key with that scope can also ask
-through the workspace's boxes."""
+"""Maximum number of open questions of all keys and boxes in one named workspace. A key with that
+scope can also ask through the workspace's boxes."""
 MAX_ANSWER = 4000
-"""Characters of an answer."""
+"""Maximum length of an answer, in characters."""
 MAX_WAIT_S = 600
-"""The longest wait of one call for an answer, in seconds."""
+"""Maximum time that one call waits for an answer, in seconds."""
 
 
 class AskOperations:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 MAX_CANVASES = 100
-"""Canvases of one scope."""
+"""Maximum number of canvases of one scope."""
 MAX_CONTENT = 256 * 1024
-"""Bytes of one."""
+"""Maximum size of the content of one canvas, in bytes."""
 MAX_TITLE = 200
 """Maximum length of a title, in characters."""
 LONGEST_TTL = timedelta(days=365)

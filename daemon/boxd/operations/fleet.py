@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KICKED = "an administrator of this service ended the connection"
 MAX_AUDITS = 10_000
-"""Audit entries that one call returns at most."""
+"""Maximum number of audit entries that one call returns."""
 _CANDIDATES = 10
 _MIB = 1024 * 1024
 

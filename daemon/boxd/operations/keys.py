@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KEY_PREFIX = "svc_"
 MAX_PRESENTED = 4096
-"""Bytes of a presented key; a longer one is invalid."""
+"""Maximum size of a presented key, in bytes; a longer key is invalid."""
 
 
 class KeyOperations:

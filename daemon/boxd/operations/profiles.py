@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 MAX_PROFILES = 100
-"""Profiles of one owner."""
+"""Maximum number of profiles of one owner."""
 
 
 class ProfileOperations:

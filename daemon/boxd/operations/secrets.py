@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 MAX_SECRETS = 100
-"""Secrets of one owner."""
+"""Maximum number of secrets of one owner."""
 MAX_SEALED = 256 * 1024
-"""Sealed bytes of all secrets of one owner: they must fit into the environment of a process."""
+"""Maximum size of the sealed secrets of one owner, in bytes. A process's environment must hold
+them."""
 
 
 class SecretOperations:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 8
-"""Requests of a box that may be in flight."""
+"""Maximum number of requests of a box that may be in flight."""
 MAX_TEXT = 256
 """Maximum length of a text in a hello, in characters."""
 MAX_ERROR = 4000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Handler = Callable[[int, int, asyncssh.packet.SSHPacket], bool | Awaitable[None]]
 
 MAX_CHANNELS = 256
-"""Open channels of one tunnel, by either side, above which the agent may open no more."""
+"""Number of open channels of one tunnel at which the agent may not open more. Both sides count."""
 OPENS = (64, 64)
 """Channels that an agent may open: (per second, at once). The same holds for all pairs below."""
 REQUESTS = (64, 64)

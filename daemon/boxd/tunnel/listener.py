@@ -32,7 +32,8 @@ KEEPALIVE_S = 15
 KEEPALIVE_COUNT = 3
 """Unanswered keep-alive messages after which a connection counts as dead."""
 MAX_PENDING = 4
-"""Connections of one box with an unfinished key exchange; an agent opens one at a time."""
+"""Maximum number of connections of one box with an unfinished key exchange; an agent opens one at a
+time."""
 USER = "daemon"
 """User name with which the daemon logs in."""
 _FAULTS = (asyncssh.ProtocolError, asyncssh.MACError, asyncssh.CompressionError, ValueError)

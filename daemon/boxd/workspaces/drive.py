@@ -286,10 +286,10 @@ class Drive:
     ) -> Written:
         """Write a whole file atomically: nothing changes before `body` is complete.
 
-        `body` returns the next bytes, and None at the end; its errors end the put. The condition is
-        checked before anything is read, and again when the new file appears. Missing parents are
-        created. Raises PreconditionFailed, and Conflict if the path is a directory or a parent is a
-        file.
+        `body` returns the next bytes, and None at the end; its errors end the put. The method
+        checks the condition before it reads anything, and again when the new file appears. It
+        creates missing parents. Raises PreconditionFailed, and Conflict if the path is a directory
+        or a parent is a file.
         """
         label = _label(path)
         async with self._step(label):
@@ -347,7 +347,7 @@ class Drive:
                     continue
                 await self._fs.sync(since)
                 return
-            raise PreconditionFailed(f"{label} changes all the time; try again")
+            raise PreconditionFailed(f"{label} keeps changing; try again")
 
     def _step(self, label: str, *, missing: bool = False) -> AbstractAsyncContextManager[None]:
         return step(label, self._patience, missing=missing)
@@ -417,7 +417,7 @@ class Drive:
             except drive_errors.PreconditionFailed:
                 before = await self._target(path)
                 condition.check(before, label)
-        raise PreconditionFailed(f"{label} changes all the time; try again")
+        raise PreconditionFailed(f"{label} keeps changing; try again")
 
     async def _publish(self, path: bytes, ino: Ino, pin: Pin) -> bool:
         """Give the written file its name; create missing parents."""

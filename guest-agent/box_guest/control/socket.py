@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CLIENTS = 32
-"""Concurrent connections; the agent closes further ones at once."""
+"""Maximum number of concurrent connections; the agent closes further ones at once."""
 
 
 class ControlServer:

@@ -97,7 +97,7 @@ def mounts_at(directory: Path) -> list[int]:
 
 
 def drop_mount_right() -> None:
-    """Drop CAP_SYS_ADMIN from the bounding set: this process may mount, but no child of it.
+    """Drop CAP_SYS_ADMIN from the bounding set: this process may mount, but its children may not.
 
     Does nothing without the capability.
     """

@@ -48,7 +48,7 @@ STEADY_S = 60.0
 HEALTH_S = 5.0
 """Seconds to wait for the mount's health report."""
 MAX_LOG = 64 * 1024
-"""Size in bytes above which the mount's log is truncated at the next start."""
+"""Size above which the next start truncates the mount's log, in bytes."""
 MAX_ANSWER = 64 * 1024
 """Maximum size of a health report, in bytes."""
 

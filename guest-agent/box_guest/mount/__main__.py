@@ -43,7 +43,7 @@ OPTIONS = frozenset(
 )
 """Mount options."""
 MAX_TASKS = 1024
-"""Concurrent requests; more wait in the kernel."""
+"""Maximum number of concurrent requests; more wait in the kernel."""
 INIT_TIMEOUT = 10.0
 """Seconds to wait for the kernel's first request."""
 DRAIN_TIMEOUT = 8.0

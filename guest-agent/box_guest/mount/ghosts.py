@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from wrkfs.types import Attr, Ino
 
 SEEN_MAX = 1024
-"""Names whose last look-up is remembered: the kernel looks a name up before it removes it."""
+"""Maximum number of names whose last look-up is remembered: the kernel looks a name up before it
+removes it."""
 GHOSTS_MAX = 4096
-"""Unlinked inodes that are remembered; the kernel's FORGET ends one earlier."""
+"""Maximum number of unlinked inodes that are remembered; the kernel's FORGET ends one earlier."""
 
 
 class UnlinkedInodes:

@@ -33,7 +33,7 @@ ENTRY_AGE = 0.1
 LISTING_AGE = 2.0
 """Seconds after which the kernel has processed a listing, whatever has arrived since."""
 LOOKUPS_MAX = 65_536
-"""Inodes whose look-ups are counted: the most recently answered, about 8 MB."""
+"""Maximum number of inodes whose look-ups are counted: the most recently answered, about 8 MB."""
 _RECEIPT_AND_ONE = 2
 """Two answers have named an inode, one of them a receipt: both FORGETs count one look-up."""
 _PAUSE = 0.001

@@ -18,9 +18,11 @@ SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT = 430, 431, 432
 FSOPEN_CLOEXEC = FSMOUNT_CLOEXEC = 1
 FSCONFIG_CMD_CREATE = 6
 MAX_STACKED = 16
-"""Stale mounts on one directory that are removed before the directory is rejected."""
+"""Maximum number of stale mounts on one directory that are removed before the directory is
+rejected."""
 MAX_BACKGROUND = 256
-"""Requests that the kernel sends without waiting (read-ahead); its default is 12."""
+"""Maximum number of requests that the kernel sends without waiting (read-ahead); its default is 12.
+"""
 READ_AHEAD_KB = 4096
 """Kernel read-ahead in KiB: four requests of 1 MiB in flight for one sequential reader."""
 

@@ -30,9 +30,9 @@ WALK_TIME = 1.0
 HOLD_TIME = 5.0
 """Seconds after which a walk releases its inodes, if no OPEN has used them."""
 WALKS_MAX = 256
-"""Threads whose second walk is remembered."""
+"""Maximum number of threads whose second walk is remembered."""
 HELD_MAX = 64
-"""Inodes that one walk holds."""
+"""Maximum number of inodes that one walk holds."""
 TRIES = 100
 """Look-ups of a name whose inode disappears each time before it can be held."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wrkfs.fs import Filesystem
 
 MAX_CLIENTS = 16
-"""Concurrent connections."""
+"""Maximum number of concurrent connections."""
 
 
 @asynccontextmanager

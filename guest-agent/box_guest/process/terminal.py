@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TTY_OP_ISPEED = 128
 TTY_OP_OSPEED = 129
 MAX_SIDE = 0xFFFF
-"""The kernel stores rows, columns and pixels in 16 bits."""
+"""Maximum number of rows, columns or pixels, which the kernel stores in 16 bits."""
 
 # Opcodes of RFC 4254 section 8 and RFC 8160. Character size and parity are missing: the kernel
 # keeps pseudo-terminals at 8 bits without parity.

@@ -32,12 +32,13 @@ HIGH = 256 * 1024
 """Bytes that may wait for the socket before the channels are paused. *Measured*: 64 KiB and 1 MiB
 are neither faster nor slower."""
 UNREAD_MAX = 4 << 20
-"""Bytes that may wait for the socket at all; more end the connection. Channels pause long before,
-so these are answers to a peer that keeps sending requests and does not read."""
+"""Maximum number of bytes that may wait for the socket; more end the connection. Channels pause
+long before, so these are answers to a peer that keeps sending requests and does not read."""
 DEFERRED_MAX = 16_384
-"""Messages that may wait for new keys; more end the connection."""
+"""Maximum number of messages that may wait for new keys; more end the connection."""
 PIECES_MAX = 256
-"""Pieces of a channel that may wait for its window, however small: each is an object."""
+"""Maximum number of pieces of a channel that may wait for its window, however small: each is an
+object."""
 KEYS_S = 30.0
 """Seconds after which an unfinished key re-exchange ends the connection, unless the socket still
 accepts earlier data."""

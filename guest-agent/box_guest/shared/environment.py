@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_VARIABLES = 256
-"""Variables of one session; further ones are dropped."""
+"""Maximum number of variables of one session; further ones are dropped."""
 MAX_VALUE = 32 * 1024
 """Maximum size of a variable's value, in bytes; larger values are dropped."""
 

@@ -47,7 +47,7 @@ LOGIN_S = 30.0
 MAX_REJECTED = 6
 """Rejected keys after which a connection is closed."""
 MAX_CONNECTIONS = 64
-"""Concurrent connections of one box."""
+"""Maximum number of concurrent connections of one box."""
 WINDOW = 1 << 20
 """Receive window of a channel in bytes."""
 PACKET = 32 * 1024

@@ -29,7 +29,7 @@ class UpkeepStore(Protocol):
         ...
 
     async def claim_upkeep(self, period: timedelta) -> bool:
-        """Return True if this session may do the upkeep for `period`. One session at a time may."""
+        """Return True if this session may do the upkeep for `period`. Others get False."""
         ...
 
     # -- garbage --

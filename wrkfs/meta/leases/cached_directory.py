@@ -14,7 +14,7 @@ Key: TypeAlias = "tuple[Ino, bytes] | Ino"
 """An object of a change: a name in a directory, or the attributes of an inode."""
 
 MAP_REFS = 16
-"""Number of refs of the longest map that is cached."""
+"""Maximum number of refs in a cached map."""
 MAP_BYTES = 8192
 """Maximum number of inline bytes that are cached with a map."""
 NAME_BYTES = 200

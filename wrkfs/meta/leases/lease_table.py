@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ROOM = 200_000
 """Maximum number of cached names and attributes: about 100 MB."""
 FOLDERS = 4096
-"""Number of directories without a lease that the table remembers, to take their lease first."""
+"""Maximum number of remembered directories without a lease; the session leases those first."""
 _ANSWER = 2
 """Weight that the answer to one change may add: a name, and the attributes of an inode."""
 

@@ -48,7 +48,7 @@ class Listener:
         self._started = asyncio.Event()
 
     async def start(self) -> None:
-        """Start listening; returns after the first attempt and raises nothing.
+        """Start listening. Return after the first attempt, and raise nothing.
 
         The listener reconnects by itself.
         """

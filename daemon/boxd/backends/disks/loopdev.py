@@ -147,7 +147,7 @@ def _usage() -> str:
     text = f"{len(files)} are in use"
     if removed:
         text += f", {len(removed)} of them by files that were removed ({', '.join(removed)})"
-    return f"{text}; unmount what is not needed (losetup --list)"
+    return f"{text}; detach devices that you do not need (losetup --list)"
 
 
 def _configure(device: Path, file: int) -> int:

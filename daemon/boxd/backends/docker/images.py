@@ -49,9 +49,9 @@ class EngineImages:
         self._locks = BoxLocks()
 
     async def of_root(self, name: str, root: Path) -> EngineImage:
-        """Return the engine's image of a catalog image's root; imports a new version.
+        """Return the engine's image of a catalog image's root. Import a new version of the root.
 
-        After an import, older versions that no container uses are removed.
+        After an import, the method removes older versions that no container uses.
         """
         version = await asyncio.to_thread(root.resolve)
         repository, tag = self._named(name, version)

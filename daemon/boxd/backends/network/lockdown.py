@@ -35,8 +35,8 @@ _UNMARKED = f"fwmark 0/{MARK:#x}"
 async def put(subnet: IPv4Network, guarded: Iterable[str]) -> bool:
     """Add missing rules. Return True if a rule of the subnet was missing.
 
-    `guarded` are uplinks that forward for boxes only. Rules of devices that no longer exist are
-    removed. Raises Unavailable.
+    `guarded` are uplinks that forward for boxes only. Removes rules of devices that no longer
+    exist. Raises Unavailable.
     """
     rules = {
         (_ICMP, str(subnet)): f"to {subnet} iif lo ipproto icmp lookup main",

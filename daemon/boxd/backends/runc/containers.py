@@ -163,7 +163,7 @@ class Containers:
         write(paths.bundle / "config.json", json.dumps(config))
 
     async def run(self, record: Record) -> None:
-        """Start the init. Raises BoxdError with runc's words."""
+        """Start the init. Raises BoxdError with runc's error text."""
         paths = self.paths(record.plan.box_id)
         self.configure(record, lxcfs=await self.lxcfs.ready(record.plan.box_id))
         paths.log.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from boxd.mcp.messages.replies import Replies
 
 MAX_BYTES = 16 * 1024 * 1024
-"""The limit of one owner."""
+"""Maximum size of the parked answers of one owner, in bytes."""
 
 
 class ParkedAnswers:

@@ -18,7 +18,7 @@ VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 
 
 MAX_VALUES = 10_000
-"""The limit of strings, members, arrays and objects in one message. A call has at most some
+"""Maximum number of strings, members, arrays and objects in one message. A call has at most a few
 hundred. A message of 16 MiB can hold five million; parsing it would stop the event loop for seconds
 (*measured*: 4.3 s and 0.4 GiB)."""
 

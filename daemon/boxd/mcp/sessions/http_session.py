@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 MAX_OPEN_REQUESTS = 64
-"""Unanswered requests of one session."""
+"""Maximum number of unanswered requests of one session."""
 MAX_ANSWERS = 64
-"""Answered requests of one session whose streams can be resumed."""
+"""Maximum number of answered requests of one session whose streams can be resumed."""
 MAX_UPDATES = 64
-"""Changes of resources that are sent again to a client that resumes."""
+"""Maximum number of changes of resources that are sent again to a client that resumes."""
 RESUME_S = 300.0
 """A request that no connection reads for this time is cancelled."""
 ANSWER_S = 300.0

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     """Sends one progress message: an increasing number, and a line of text."""
 
 MAX_CALLS = 32
-"""Concurrent calls of one connection."""
+"""Maximum number of concurrent calls of one connection."""
 MAX_LISTENS = 16
-"""Open `subscriptions/listen` requests of one connection."""
+"""Maximum number of open `subscriptions/listen` requests of one connection."""
 PROGRESS_S = 0.25
 """Minimum time between two progress messages of one call."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 COALESCE_S = 0.25
 MAX_WATCHED = 256
-"""Resources of one watch."""
+"""Maximum number of resources of one watch."""
 
 
 class PendingUpdates:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PAGE = 1000
 """Entries of a directory in one result of `wrk_list`."""
 MAX_APPENDABLE = 64 * 1024 * 1024
-"""Bytes of a file that `append` accepts. To change the file atomically, it is written again."""
+"""Maximum size of a file that `append` accepts, in bytes. `append` rewrites the file atomically."""
 MAX_ATTEMPTS = 20
 NS_PER_S = 1_000_000_000
 

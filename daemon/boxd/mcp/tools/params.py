@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Kind = Literal["string", "integer", "boolean", "strings", "environment"]
 
 MAX_ITEMS = 256
-"""Entries of a list or an object."""
+"""Maximum number of entries of a list or an object."""
 _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from boxd.principal import Principal
 
 MAX_SESSIONS = 16
-"""Sessions of one key."""
+"""Maximum number of sessions of one key."""
 IDLE_S = 30 * 60.0
 """A session ends after it has served nothing for this time."""
 KEEPALIVE_S = 15.0

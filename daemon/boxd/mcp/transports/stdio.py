@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 MAX_LINE = 16 * 1024 * 1024
-"""Bytes of one message. The other transports have the same limit."""
+"""Maximum size of one message, in bytes. The other transports have the same limit."""
 LINGER_S = 5.0
 """Time to answer open requests after the input ends, so that a pipe receives its answers."""
 

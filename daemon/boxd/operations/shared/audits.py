@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from boxd.store.interface import ControlStore
 
 MAX_LINE = 4096
-"""Bytes of a command line in the audit."""
+"""Maximum size of a command line in the audit, in bytes."""
 _TOKEN = re.compile(r"(svcs?_)[0-9A-Za-z]{16,}")
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_TARGETS = 64
-"""Targets that one connection remembers."""
+"""Maximum number of targets that one connection remembers."""
 NO_SESSIONS = "jump only relays: ssh -J jump@HOST root@NAME"
 
 dial_relay = port_dialer(protocol.RELAY_HOST, 22)

@@ -47,10 +47,10 @@ MAX_PENALTY_S = 600.0
 KNOWN_FOR_S = 3600.0
 """Seconds that a source stays known after it held a box."""
 MAX_SOURCES = 10_000
-"""Sources kept in memory. The oldest ones without connections are evicted first."""
+"""Maximum number of sources in memory. The oldest ones without connections are evicted first."""
 
 MAX_CONNECTIONS = 2000
-"""Authenticated connections in total."""
+"""Maximum number of authenticated connections in total."""
 CONNECTIONS_PER_SOURCE = 200
 """Authenticated connections of a source that is neither loopback nor trusted by the operator."""
 CONNECTIONS_PER_OWNER = 256

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from boxd.tasks import BackgroundTasks
 
     Attach = Callable[[str, Progress], AbstractAsyncContextManager[Attachment]]
-    """Attaches to the box: (reason, where reports go)."""
+    """Attaches to the box. Arguments: the reason, and the receiver of progress reports."""
 
 BOX_WINDOW = 512 * 1024
 BOX_PACKET = 128 * 1024
 MAX_EARLY_SIGNALS = 16
-"""Signals that are stored until the box's channel is open."""
+"""Maximum number of signals that are stored until the box's channel is open."""
 
 
 class BoxSession(asyncssh.SSHClientSession[bytes]):
