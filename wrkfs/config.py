@@ -63,7 +63,7 @@ class VolumeConfig:
 
     @classmethod
     def from_file(cls, path: Path) -> VolumeConfig:
-        """Read a credential file. Raises ConfigError. Only its owner may be able to read it."""
+        """Read a credential file. Raises ConfigError if it is invalid or others can read it."""
         try:
             with path.open(encoding="utf-8") as file:
                 mode = os.fstat(file.fileno()).st_mode

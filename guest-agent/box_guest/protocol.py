@@ -273,7 +273,7 @@ def _auto_suspend(message: Mapping[str, Any]) -> dict[str, Any]:
 def _ask(message: Mapping[str, Any]) -> dict[str, Any]:
     question, options = message.get("question"), message.get("options")
     if not isinstance(question, str) or not 1 <= len(question) <= MAX_QUESTION:
-        raise ProtocolError(f"a question has from 1 to {MAX_QUESTION} characters")
+        raise ProtocolError(f"a question must have 1 to {MAX_QUESTION} characters")
     if (
         not isinstance(options, list)
         or len(options) > MAX_OPTIONS

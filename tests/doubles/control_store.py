@@ -67,7 +67,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, M
         for other in self._boxes.values():
             same_name = (other.owner, other.ref) == (box.owner, box.ref)
             if same_name and other.id != box.id:
-                raise Conflict(f"box {box.ref} exists")
+                raise Conflict(f"box {box.ref} already exists")
         self._boxes.setdefault(box.id, box)
 
     async def box(self, box_id: str) -> Box | None:
@@ -168,7 +168,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, M
         """See ControlStore."""
         for other, _ in self._keys.values():
             if (other.owner, other.name) == (key.owner, key.name) and other.id != key.id:
-                raise Conflict(f"an API key named {key.name} exists")
+                raise Conflict(f"an API key named {key.name} already exists")
         self._keys.setdefault(key.id, (key, sha256))
 
     async def keys(self, owner: str) -> list[ApiKey]:
@@ -260,7 +260,7 @@ class MemoryStore(MemoryShares, MemoryAccounts, MemorySecrets, MemoryCanvases, M
                 snapshot.name,
             )
             if same_name and other.id != snapshot.id:
-                raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} exists")
+                raise Conflict(f"snapshot {snapshot.name} of box {snapshot.ref} already exists")
 
     async def trash_volume(self, volume_id: str, until: datetime) -> None:
         """See ControlStore."""

@@ -88,7 +88,7 @@ def human(size: int) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """Returns the number with the noun in the right number: "1 file", "2 entries"."""
+    """Return the number with the noun in singular or plural: "1 file", "2 entries"."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 

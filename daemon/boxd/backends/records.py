@@ -84,7 +84,7 @@ class Records:
         return sorted(path.parent.name for path in self._names.boxes_dir.glob("*/box.json"))
 
     def find(self, box_id: str) -> Record | None:
-        """Return a box's record, or None if there is no such box. Unavailable if unreadable."""
+        """Return a box's record, or None. Raises Unavailable if the record is unreadable."""
         path = self._names.paths(box_id).record
         try:
             return Record.load(path.read_text())

@@ -32,7 +32,7 @@ def parse_fleet_reference(text: str) -> tuple[str | None, Reference]:
     reference = parse_reference(text)
     if reference.id_prefix is None:
         raise BadName(
-            f"{shown(text)} is not a box of the fleet: give its id or the beginning of it, or "
+            f"{shown(text)} is not a box of the fleet: give its id, the beginning of its id, or "
             "FINGERPRINT:NAME"
         )
     return None, reference

@@ -274,10 +274,10 @@ class LeaseLifecycle:
             await self.uncover(*homes)
 
     async def _doubt(self) -> None:
-        """Give all leases back after a change whose outcome is unknown.
+        """Return all leases after a change whose outcome is unknown.
 
         A late copy of the change may still reach the database. That copy recalls no lease of this
-        session, and it may meet other inodes than those that the change was meant for. So the
+        session, and it may affect inodes other than those that the change was meant for. So the
         session takes no lease until the copy can no longer arrive. Returns when the kernel relies
         on nothing.
         """
@@ -291,7 +291,7 @@ class LeaseLifecycle:
     async def _end_doubts(self) -> None:
         """Make the database reject late copies of changes: see `wrkfs.give_up`.
 
-        Waiting would need a guess: the kernel retransmits for minutes, even after the connection
+        No fixed wait suffices: the kernel retransmits for minutes, even after the connection
         has been closed.
         """
         while self._doubts:

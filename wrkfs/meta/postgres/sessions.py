@@ -220,7 +220,7 @@ class MountSession:
                 until = until or now + RECALL_WAIT
                 if now > until:
                     raise Unavailable(
-                        "other sessions do not give their leases back; try again"
+                        "other sessions do not return their leases; try again"
                     ) from None
             # This call has returned its slot, because giving leases back needs slots as well.
             await asyncio.sleep(_RECALL_PAUSES[min(waits, len(_RECALL_PAUSES) - 1)])
@@ -283,7 +283,7 @@ class MountSession:
                     raise _RecalledError
                 # A broken attempt may still arrive. Only the same slot prevents a second effect.
                 if waits * _RECALL_PAUSES[-1] > RECALL_WAIT:
-                    raise Doubtful("other sessions do not give their leases back; try again")
+                    raise Doubtful("other sessions do not return their leases; try again")
                 await asyncio.sleep(_RECALL_PAUSES[-1])
                 continue
             if number != _AGAIN:

@@ -45,7 +45,7 @@ class Pins:
         if span <= timedelta(0):
             raise BadRequest("the time of a pin must be positive; for example --for 2h")
         if span > LONGEST_PIN:
-            raise BadRequest(f"a pin holds for at most {format_duration(LONGEST_PIN)}")
+            raise BadRequest(f"a pin lasts at most {format_duration(LONGEST_PIN)}")
         if len(why) > MAX_WHY or not why.isprintable():
             raise BadRequest(f"the reason of a pin is at most {MAX_WHY} printable characters")
         async with self._locks.box(box):

@@ -149,7 +149,7 @@ class Snapshots:
         if box.confidential:
             raise Conflict(
                 f"box {box.ref} is confidential: its state is never copied; "
-                f"it is reached by {box.relayed}"
+                f"connect with {box.relayed}"
             )
         if box.state is BoxState.RUNNING:
             self._sleep.check_able()

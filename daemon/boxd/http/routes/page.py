@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from boxd.model.canvas import Canvas, Mime
 
 RENDER_S = 10.0
-"""Seconds in which a document must be sanitised, including the wait for a processor."""
+"""Maximum time to sanitise a document, in seconds, including the wait for a processor."""
 AT_ONCE = 2
 """Sanitiser processes that run at the same time, each for a different owner."""
 _PROGRAM = str(Path(__file__).with_name("sanitise.py"))

@@ -82,7 +82,7 @@ async def test_forks_of_a_box_and_of_a_snapshot(sleepy: World) -> None:
         "suspended",
     )
     result = await run(sleepy, "snapshot fork ws1/web@base ws1/three")
-    assert (result.status, "box ws1/three exists" in result.stderr) == (1, True)
+    assert (result.status, "box ws1/three already exists" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -148,9 +148,9 @@ async def test_a_base_in_use_is_refused_and_says_by_whom(sleepy: World) -> None:
 
 async def test_a_taken_name_is_refused_before_the_base_is_touched(sleepy: World) -> None:
     base, other = await up(sleepy), await up(sleepy, "child")
-    with pytest.raises(Conflict, match="box child exists"):
+    with pytest.raises(Conflict, match="box child already exists"):
         await fork(sleepy, base)
-    with pytest.raises(Conflict, match="box web exists"):
+    with pytest.raises(Conflict, match="box web already exists"):
         await fork(sleepy, base, "web")
     assert "backend.freeze" not in sleepy.steps.done
     said: list[str] = []
