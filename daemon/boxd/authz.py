@@ -156,7 +156,7 @@ def checked_workspace(p: Principal, ws: str | None) -> str | None:
 
 
 def joined_workspace(p: Principal, inside: str | None, ws: str | None) -> str | None:
-    """Return the workspace of a call whose reference or spec may also name one (`inside`).
+    """Return the workspace of a call. The reference or spec may name one too (`inside`).
 
     Raises BadRequest if the two differ, and what `checked_workspace` raises.
     """

@@ -32,7 +32,7 @@ QUICK_REPEAT = 2
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     add = parser.add_argument
     add("directory", type=Path, metavar="DIR", help="directory to measure")
     add(

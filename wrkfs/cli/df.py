@@ -16,7 +16,7 @@ HELP = "show the use and the limits of the volume"
 
 
 def declare(_parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments: none."""
+    """Declare the command's own arguments: none."""
 
 
 async def run(config: VolumeConfig, _arguments: argparse.Namespace) -> Answer:

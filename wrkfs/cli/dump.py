@@ -29,7 +29,7 @@ STDOUT = "-"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     parser.add_argument("file", metavar="FILE", help="file to write, or `-` for stdout")
 
 

@@ -27,7 +27,7 @@ CANNOT = 2
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     parser.add_argument(
         "--repair",
         action="store_true",

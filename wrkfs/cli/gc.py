@@ -26,7 +26,7 @@ HELP = "delete unreferenced objects now"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     parser.add_argument(
         "--grace",
         type=_grace,

@@ -25,7 +25,7 @@ HELP = "fill an empty volume from a tar archive"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     parser.add_argument("file", metavar="FILE", help="archive to read, or `-` for stdin")
 
 

@@ -34,7 +34,7 @@ SHOWN_TIMES = range(-62_135_596_800, 253_402_300_800)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     parser.add_argument("path", nargs="?", default="/", metavar="PATH")
 
 

@@ -31,7 +31,7 @@ HELP = "list, restore or purge removed files (ls, restore, empty)"
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The command's own arguments."""
+    """Declare the command's own arguments."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     listing = verbs.add_parser("ls", help="list the entries that can be restored, the oldest first")
     listing.add_argument(

@@ -315,7 +315,7 @@ class LeaseTable:
         cached.stamp(at_ns, int(attr.is_dir))
 
     def add_changed(self, change: Change, attr: Attr) -> None:
-        """Cache the attributes in the answer to a change by this session."""
+        """Cache the attributes that the store returned for a change by this session."""
         if attr.is_dir:
             cached = self.changed_directory(change, attr.ino)
             if cached is not None:

@@ -1,4 +1,7 @@
-"""The life of the leases: the session takes them, other sessions recall them, crashes void them."""
+"""The life of the leases: the session takes them, other sessions recall them, crashes void them.
+
+How long a lease lasts: `wrkfs.meta.interface.lease_times`.
+"""
 
 from __future__ import annotations
 
@@ -212,7 +215,7 @@ class LeaseLifecycle:
         self._leaving.update(dict.fromkeys(directories, task))
 
     async def wait_dropped(self) -> None:
-        """Return when the kernel relies on nothing that the table has dropped."""
+        """Wait until the kernel no longer relies on anything that the table has dropped."""
         if self._drops:
             await asyncio.wait(set(self._drops))
 

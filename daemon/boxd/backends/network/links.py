@@ -121,7 +121,7 @@ def set_sysctls(link: str, *, localnet: bool) -> None:
 async def introduce(names: HostNames, box_id: str, slot: int, gateway: IPv4Address) -> None:
     """Add the host's end of the link to the box's ARP table.
 
-    An ARP request of the box would have no mark, so the host would not answer it (`lockdown`).
+    An ARP request from the box would have no mark, so the host would not answer it (`lockdown`).
     """
     hardware = _hardware(names.link(slot))
 

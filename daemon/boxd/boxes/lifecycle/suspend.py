@@ -26,7 +26,7 @@ file                               question
 =================================  ================================================================
 boxes/timing/schedule.py           Is it due? Idle time, grace, pins, auto-suspend.
 boxes/presence/attachments.py      Does a client hold the box awake?
-boxes/presence/activity.py         Does a detached shell keep it awake? Did a failed attempt pause?
+boxes/presence/activity.py         Does a detached shell hold it? Has a failure caused a pause?
 boxes/lifecycle/due_actions.py     What happened when it was due?
 `Sleep.check` in this file         Does the box allow it? Confidential boxes and own drive mounts.
 backends/checkpoint/obstacles.py   Which process or file can CRIU not save?

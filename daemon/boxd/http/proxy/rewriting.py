@@ -138,7 +138,7 @@ def response_lines(lines: HeaderLines, place: Place, client: Client) -> list[tup
 
 
 def location(value: bytes, place: Place, client: Client) -> bytes:
-    """Return a Location for the client: the app's own origin is below the prefix.
+    """Return a Location for the client. URLs of the app's own origin move below the prefix.
 
     A Location that points elsewhere is unchanged.
     """

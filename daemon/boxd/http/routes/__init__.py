@@ -1,1 +1,1 @@
-"""The routes of the HTTP API, one family a file. Protocol adapter only."""
+"""The routes of the HTTP API, one family per file. Protocol adapter only."""

@@ -30,7 +30,10 @@ class Reply:
 
 
 class Replies:
-    """The replies to one request. `request` is the client's id of it, `stream` our number."""
+    """The replies to one request.
+
+    `request` is the client's id of the request, `stream` is our number for it.
+    """
 
     def __init__(self, request: str | int, stream: int) -> None:
         self.request = request

@@ -56,7 +56,7 @@ def format_span(seconds: float) -> str:
 
 
 def format_size(count: int) -> str:
-    """Return bytes in the largest unit with a value of at least one: `1.5 MiB`."""
+    """Format a number of bytes in the largest unit with a value of at least one: `1.5 MiB`."""
     value = float(count)
     for unit in _BYTE_UNITS[:-1]:
         if value < _STEP:

@@ -1,4 +1,7 @@
-"""`info`: all details of one box."""
+"""`info`: all details of one box.
+
+The fields and their JSON form, for the CLI, HTTP and MCP: `boxd.model.view`.
+"""
 
 from __future__ import annotations
 
