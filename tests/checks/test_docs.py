@@ -37,7 +37,9 @@ MAX_WORDS = 40
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
-DECIDED = re.compile(r"Decided on or before 20\d\d-\d\d-\d\d, unless a row begins with its own date\.")
+DECIDED = re.compile(
+    r"Decided on or before 20\d\d-\d\d-\d\d, unless a row begins with its own date\."
+)
 PLACES = re.compile(
     r"(tests|daemon|scripts|benchmarks|docs|wrkfs|guest-agent|objectserver)/[\w/.-]+"
 )
