@@ -46,7 +46,10 @@ def filled(before: FileMap, commit: Commit, attr: Attr) -> FileMap | None:
 
 
 class LeasedMeta:
-    """Names and files (`NodeStore`) with a cache under leases. Upkeep uses the inner store."""
+    """Names and files with a cache under leases. Upkeep uses the inner store.
+
+    Implements `NodeStore`; the protocol documents each method.
+    """
 
     def __init__(self, inner: LeaseStore, *, room: int = ROOM) -> None:
         """`room` is the maximum number of cached names and attributes."""

@@ -51,6 +51,8 @@ class PostgresFiles:
 
     Releases are collected for a moment and share one call. A file that is opened again meanwhile
     keeps its row. Operations that remove names or report usage send the releases first.
+
+    Implements `LeaseStore` for open files; the protocol documents each method.
     """
 
     _links: Links

@@ -1,4 +1,4 @@
-"""Upkeep of a volume in PostgreSQL (`UpkeepStore`)."""
+"""Upkeep of a volume in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _DAWN = datetime.min.replace(tzinfo=UTC)
 
 
 class PostgresUpkeep:
-    """Upkeep of a volume (`UpkeepStore`): each method is one call of one SQL function."""
+    """Upkeep of a volume: each method is one call of one SQL function.
+
+    Implements `UpkeepStore`; the protocol documents each method.
+    """
 
     def __init__(self, links: Links, session: MountSession) -> None:
         self._links = links

@@ -1,4 +1,4 @@
-"""Accounts and audit entries in PostgreSQL. ControlStore documents the methods."""
+"""Accounts and audit entries in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class PostgresAccounts(PostgresPool):
-    """The tables `account` and `audit`."""
+    """The tables `account` and `audit`.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def accounts(self) -> list[Account]:
         rows = await self._rows('SELECT * FROM boxd.account ORDER BY owner COLLATE "C"')

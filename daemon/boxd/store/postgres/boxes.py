@@ -1,4 +1,4 @@
-"""Boxes in PostgreSQL. ControlStore documents the methods."""
+"""Boxes in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _CHANGEABLE = {"state", *BoxNotes.__annotations__}
 
 
 class PostgresBoxes(PostgresPool):
-    """The table `box`."""
+    """The table `box`.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def add_box(self, box: Box) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Canvases in PostgreSQL. ControlStore documents the methods."""
+"""Canvases in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class PostgresCanvases(PostgresPool):
-    """The table `canvas`. Lists do not read the contents."""
+    """The table `canvas`. Lists do not read the contents.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def put_canvas(self, canvas: Canvas, content: str) -> None:
         await self._execute(

@@ -1,4 +1,4 @@
-"""API keys in PostgreSQL. ControlStore documents the methods."""
+"""API keys in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class PostgresKeys(PostgresPool):
-    """The table `api_key`."""
+    """The table `api_key`.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def add_key(self, key: ApiKey, sha256: bytes) -> None:
         try:

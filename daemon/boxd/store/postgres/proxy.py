@@ -1,4 +1,4 @@
-"""Browsers' proxy sessions in PostgreSQL. ControlStore documents the methods."""
+"""Browsers' proxy sessions in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class PostgresProxy(PostgresPool):
-    """The table `proxy_session`. The database deletes a session with its box or its key."""
+    """The table `proxy_session`. The database deletes a session with its box or its key.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def add_proxy_session(self, session: ProxySession, sha256: bytes) -> None:
         try:

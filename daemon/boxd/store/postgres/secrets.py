@@ -1,4 +1,4 @@
-"""Secrets, agent programs and questions in PostgreSQL. ControlStore documents the methods."""
+"""Secrets, agent programs and questions in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class PostgresSecrets(PostgresPool):
-    """The tables `secret`, `agent` and `ask`. Sealed values are stored as they are passed in."""
+    """The tables `secret`, `agent` and `ask`. Sealed values are stored as they are passed in.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def put_secret(self, secret: StoredSecret) -> None:
         await self._execute(

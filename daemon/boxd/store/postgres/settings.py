@@ -1,4 +1,4 @@
-"""Settings of the installation in PostgreSQL. ControlStore documents the methods."""
+"""Settings of the installation in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from boxd.store.postgres.pool import PostgresPool
 
 
 class PostgresSettings(PostgresPool):
-    """The table `setting`."""
+    """The table `setting`.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def setting(self, name: str) -> str | None:
         row = await self._row("SELECT value FROM boxd.setting WHERE name = $1", name)

@@ -1,4 +1,4 @@
-"""Shares in PostgreSQL. ControlStore documents the methods."""
+"""Shares in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class PostgresShares(PostgresPool):
-    """The table `share`. The database deletes the shares of a box with the box."""
+    """The table `share`. The database deletes the shares of a box with the box.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def add_share(self, share: Share, sha256: bytes) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Snapshots and profiles in PostgreSQL. ControlStore documents the methods."""
+"""Snapshots and profiles in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from boxd.store.postgres.pool import PostgresPool, insertion, values_of
 
 
 class PostgresSnapshots(PostgresPool):
-    """The tables `snapshot` and `profile`."""
+    """The tables `snapshot` and `profile`.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def add_snapshot(self, snapshot: Snapshot) -> None:
         try:

@@ -35,7 +35,10 @@ class PostgresStore(
     PostgresCanvases,
     PostgresSettings,
 ):
-    """All tables on one connection pool, as `PostgresPool` creates it."""
+    """All tables on one connection pool, as `PostgresPool` creates it.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def ends(self, now: datetime) -> list[End]:
         rows = await self._rows(

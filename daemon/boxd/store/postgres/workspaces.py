@@ -1,4 +1,4 @@
-"""Workspaces and volumes in PostgreSQL. ControlStore documents the methods."""
+"""Workspaces and volumes in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class PostgresWorkspaces(PostgresPool):
-    """The tables `workspace` and `volume`."""
+    """The tables `workspace` and `volume`.
+
+    Implements `ControlStore`; the protocol documents each method.
+    """
 
     async def add_workspace(self, owner: str, name: str, created: datetime) -> bool:
         row = await self._row(
