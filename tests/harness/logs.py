@@ -1,4 +1,4 @@
-"""Log lines that a test provokes on purpose: kept for the test, away from everybody else."""
+"""Expected log lines: a test can read them, and no other handler gets them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def provoked(*loggers: str) -> Iterator[list[str]]:
-    """Lines of level WARNING and above of these loggers, tracebacks included, while it lasts."""
+    """Yield the lines of level WARNING and above of these loggers, with tracebacks."""
     handler = _Lines()
     named = [logging.getLogger(name) for name in loggers]
     for logger in named:

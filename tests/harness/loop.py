@@ -1,4 +1,4 @@
-"""Runs coroutines from synchronous fixtures, away from the event loop of the test."""
+"""Runs coroutines from synchronous fixtures, outside of the event loop of the test."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ T = TypeVar("T")
 
 
 def run(coroutine: Coroutine[object, object, T]) -> T:
-    """The coroutine's result, computed on a loop of its own in another thread."""
+    """Return the coroutine's result, computed on a new loop in another thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()

@@ -1,4 +1,4 @@
-"""What stands in the memory of processes."""
+"""Searches and sizes of the memory of processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ PIECE = 4 << 20
 
 
 def times_in_memory(pid: int, text: bytes) -> int:
-    """How often a text stands in the writable memory of a process, its environment included."""
+    """Return how often the writable memory of a process contains a text, its environment
+    included."""
     count = 0
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb") as memory:
         for line in maps:
@@ -25,7 +26,7 @@ def times_in_memory(pid: int, text: bytes) -> int:
 
 
 def resident(pid: int, kind: str = "VmHWM") -> int:
-    """Bytes of memory that a process had at most, or has (`VmRSS`)."""
+    """Return the maximum memory of a process in bytes, or its present memory (`VmRSS`)."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith(kind))
     return int(line.split()[1]) * 1024

@@ -31,7 +31,7 @@ STOP_S = 20.0
 
 @dataclass
 class Finished:
-    """A command's whole output and end."""
+    """The whole output and the exit of a command."""
 
     stdout: bytes
     stderr: bytes
@@ -46,10 +46,10 @@ class LocalBox:
     public: str
     requests: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
     refusal: BoxdError | None = None
-    """What requests are answered with, in place of `answer`."""
+    """The error that answers each request, in place of `answer`."""
     answer: dict[str, Any] = field(default_factory=lambda: {"path": "/wrk"})
     shells: list[int] = field(default_factory=list)
-    """What the agent told of detached shells."""
+    """The agent's reports about detached shells."""
     misbehaviour: list[str] = field(default_factory=list)
     box_id: str = BOX_ID
     process: asyncio.subprocess.Process | None = None
@@ -70,22 +70,22 @@ class LocalBox:
 
     @property
     def run_dir(self) -> Path:
-        """What a box sees at /run/box."""
+        """The directory that a box sees at /run/box."""
         return self.root / "run"
 
     @property
     def guest_socket(self) -> Path:
-        """Where `box-guest` talks to the agent."""
+        """The socket on which `box-guest` reaches the agent."""
         return self.root / "guest.sock"
 
     async def open(self) -> None:
-        """Listens for the agent."""
+        """Listen for the agent."""
         await self.registry.open(self.box_id, self.run_dir, self.public)
 
     async def start(
         self, command: tuple[str, ...] | None = None, *, env: Mapping[str, str] | None = None
     ) -> None:
-        """Starts the agent."""
+        """Start the agent."""
         places = ["--run-dir", self.run_dir, "--guest-socket", self.guest_socket]
         arguments = command or (sys.executable, "-m", "box_guest", *map(str, places))
         self.process = await asyncio.create_subprocess_exec(
@@ -97,7 +97,7 @@ class LocalBox:
         )
 
     def become(self, box_id: str, name: str) -> None:
-        """The run directory tells of another box from now on, as after a fork."""
+        """Give the run directory the identity of another box, as a fork does."""
         private, self.public = new_identity()
         path = self.run_dir / protocol.AGENT_CONFIG
         config = {**json.loads(path.read_text()), "box_id": box_id, "name": name}
@@ -106,7 +106,7 @@ class LocalBox:
         self.box_id = box_id
 
     async def tunnel(self) -> Tunnel:
-        """Its tunnel."""
+        """Return the tunnel of the agent."""
         return await self.registry.get(self.box_id)
 
     async def run(
@@ -117,7 +117,7 @@ class LocalBox:
         env: Mapping[str, str] | None = None,
         terminal: Terminal | None = None,
     ) -> Finished:
-        """Runs a command to its end."""
+        """Run a command to its end."""
         running = await (await self.tunnel()).start(command, env=env, terminal=terminal)
         if stdin is not None:
             await running.write(stdin)
@@ -129,7 +129,7 @@ class LocalBox:
         return Finished(b"".join(streams["stdout"]), b"".join(streams["stderr"]), status)
 
     async def stop(self) -> None:
-        """Ends agent and registry."""
+        """Stop the agent and the registry."""
         if self.process is not None:
             kill(self.process, signal.SIGTERM)
             async with asyncio.timeout(STOP_S):
@@ -139,8 +139,8 @@ class LocalBox:
 
 @asynccontextmanager
 async def local_agent() -> AsyncIterator[LocalBox]:
-    """A box whose listener is open and whose agent is not started."""
-    # pytest's own directories are longer than a socket's path may be.
+    """Yield a box whose listener is open and whose agent has not started."""
+    # The paths of pytest's own directories are too long for a socket.
     with TemporaryDirectory(prefix="box-") as name:
         root = Path(name)
         (root / "run").mkdir()
@@ -166,7 +166,7 @@ async def local_agent() -> AsyncIterator[LocalBox]:
 
 @pytest.fixture
 async def local_box() -> AsyncIterator[LocalBox]:
-    """A box whose agent runs and has said hello."""
+    """Yield a box whose agent runs and has sent its hello."""
     async with local_agent() as box:
         await box.start()
         await box.tunnel()

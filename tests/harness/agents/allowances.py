@@ -1,4 +1,4 @@
-"""Allowances that a test looks at, and that are small."""
+"""Small allowances whose use a test can inspect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def small_allowances(monkeypatch: pytest.MonkeyPatch, size: int) -> list[output_budget.Allowance]:
-    """Has owners get allowances of `size` bytes; those that are made come into the list."""
+    """Give owners allowances of `size` bytes. The list receives each new allowance."""
     made: list[output_budget.Allowance] = []
 
     class Small(output_budget.Allowance):

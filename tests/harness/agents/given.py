@@ -1,4 +1,4 @@
-"""Attachments that bring an environment, as those of owners with secrets do."""
+"""Attachments with an environment, like those of owners with secrets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def give(monkeypatch: pytest.MonkeyPatch, operations: Operations, env: Mapping[str, str]) -> None:
-    """From now on every attachment by these operations has this environment."""
+    """Give this environment to every later attachment of these operations."""
     attach = operations.boxes.attach
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Programs that inherit ignored signals, as those of a shell in the background do."""
+"""Programs that inherit ignored signals, like background programs of a shell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ignoring(*numbers: signal.Signals) -> Iterator[None]:
-    """Ignore signals in this process, and in programs that it starts, while the context lasts."""
+    """Ignore signals in this process and in the programs that it starts, within the context."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield

@@ -1,4 +1,4 @@
-"""A test's own end of a tunnel in place of an agent: says what it is told, and lies."""
+"""A test's own end of a tunnel, which replaces the agent and can send false messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GREETING = json.dumps(HELLO).encode() + b"\n"
 
 
 class Impostor(asyncssh.SSHServer):
-    """An SSH server in place of the agent, whose control channel says what it is told."""
+    """An SSH server in place of the agent. Its control channel sends scripted lines."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self.control = ScriptedControl(lines)
@@ -42,7 +42,7 @@ class Impostor(asyncssh.SSHServer):
 
 
 class ScriptedControl(asyncssh.SSHServerSession[bytes]):
-    """Writes its lines, keeps what it is sent, and answers requests as `replies` says by type."""
+    """Writes its lines, records what it receives, and answers each request type from `replies`."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self.lines = lines
@@ -71,7 +71,7 @@ class ScriptedControl(asyncssh.SSHServerSession[bytes]):
 
 
 async def dial(run_dir: Path, key: bytes, server: Impostor) -> asyncssh.SSHServerConnection:
-    """Connects to the daemon as soon as somebody listens there."""
+    """Connect to the daemon as soon as it listens."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(DEADLINE):
         while True:
@@ -99,7 +99,7 @@ async def dial(run_dir: Path, key: bytes, server: Impostor) -> asyncssh.SSHServe
 async def agent_with(
     box: LocalBox, key: bytes, lines: list[bytes]
 ) -> AsyncIterator[tuple[asyncssh.SSHServerConnection, ScriptedControl]]:
-    """A connection to the box's listener that shows the given host key."""
+    """Yield a connection to the box's listener that presents the given host key."""
     server = Impostor(lines)
     connection = await dial(box.run_dir, key, server)
     try:
@@ -110,5 +110,5 @@ async def agent_with(
 
 
 def host_key(box: LocalBox) -> bytes:
-    """The box's own private key."""
+    """Return the box's own private key."""
     return (box.run_dir / protocol.HOST_KEY).read_bytes()

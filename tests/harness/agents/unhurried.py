@@ -1,4 +1,5 @@
-"""The time of a command runs from its first output: how long it takes to begin is the machine's."""
+"""Measures a command's timeout from its first output, so a slow start of the machine does not
+count."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def time_from_first_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on no `timeout_s` begins before some command has written something."""
+    """Start `timeout_s` only after the command has written its first output."""
     pump, limit = ExecRun.pump, ExecRun._limit
     said = asyncio.Event()
 

@@ -1,5 +1,8 @@
-"""What the tests of the authorisation matrix have in common: credentials of columns, what an answer
-may not hold, and the state in which a row means something."""
+"""Shared code of the tests of the authorisation matrix.
+
+It creates the credentials of the columns, the data that an answer must not contain, and the state
+in which a row applies.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ if TYPE_CHECKING:
     from tests.harness.authorisation.matrix import Row
 
 MARKER = "marked content of "
-"""How the content of each of Alice's files begins; no page of the service has these words."""
+"""The first words of each of Alice's files. No page of the service contains them."""
 
 
 async def credential(house: Furnished, column: str, host: str | None = None) -> str:
-    """What a column shows. Cookies are of the port of the app, at a preview `host` or at none."""
+    """Return the credential of a column. A cookie is for the app's port, at a preview `host` if
+    given."""
     if column in COOKIES:
         port = house.app + (column == "cookie_other_port")
         return await house.cookie("ws1/web" if column == "cookie_other_box" else "web", port, host)
@@ -27,14 +31,14 @@ async def credential(house: Furnished, column: str, host: str | None = None) -> 
 
 
 async def begin(house: Furnished, row: Row) -> None:
-    """Brings the boxes into the state in which the row's request means something."""
+    """Bring the boxes into the state that the row's request needs."""
     if row.get("before") == "suspend":
         for name in ("web", "ws1/web", "ws2/web"):
             await house.house.operations.boxes.suspend(house.alice.principal, name)
 
 
 async def hidden(house: Furnished, column: str) -> list[str]:
-    """What an answer to a column may not hold: ids of boxes, and content of files."""
+    """Return what an answer to a column must not contain: ids of boxes, and content of files."""
     told = COLUMNS.get(column)
     boxes = await house.house.store.boxes(house.alice.owner)
     if told is None or told.refused or told.whose != "alice":

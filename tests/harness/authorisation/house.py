@@ -1,11 +1,11 @@
-"""A whole service to try credentials on: HTTP API and front door before one core.
+"""A whole service to try credentials on: HTTP API and SSH front door over one core.
 
-Clients, sockets, SSH and the agent's program are real. The backend is the fake one, so that boxes
-are made, suspended and forked at once, and what is done to them can be seen; one agent process
-stands in all of them. Stores are in memory, and the clock stands still until it is turned.
+Clients, sockets, SSH and the agent's program are real. The backend is the fake one: it creates,
+suspends and forks boxes at once, and tests can inspect each effect. One agent process serves all
+boxes. Stores are in memory, and only the test moves the clock.
 
-Three owners: Alice has boxes, files and all else in her default workspace, in ws1 and in ws2; Bob
-has something of the same names, and an administrator has nothing.
+There are three owners. Alice has boxes, files and every other kind of object in her default
+workspace, in ws1 and in ws2. Bob has a few objects with the same names. An administrator has none.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 WORKSPACES = (None, "ws1", "ws2")
 FILE = b"file"
 WEBSOCKET = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""What the key of a handshake is answered with, hashed behind it."""
+"""The GUID that a WebSocket server appends to the client's key before it hashes the key."""
 SAYS_OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nok"
 PEOPLE = ("alice", "bob", "admin")
 PREVIEW_DOMAIN = "preview.test"
 UNSTORED = {"last_used", "last_seen", "idle_since", "since", "step", "updated", "detail"}
-"""Fields that change by being looked at, or with their neighbours."""
+"""Fields that change when a client reads them, or when related objects change."""
 
 
 class OneAgent(FakeTunnels):
@@ -65,13 +65,13 @@ class OneAgent(FakeTunnels):
     agent: Tunnel
 
     async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
-        """The agent's, if the box answers at all."""
+        """Return the agent's tunnel if the box runs and answers."""
         await super().get(box_id, timeout)
         return self.agent
 
 
 class House(World):
-    """See the module. `files` are the drives that are reached over HTTP."""
+    """The service of this module. `files` holds the drives that HTTP reaches."""
 
     def __init__(self, root: Path, agent: Tunnel) -> None:
         self.agent = agent
@@ -81,14 +81,14 @@ class House(World):
     def _make_daemon(self) -> None:
         super()._make_daemon()
         self.use_drives(self.files)
-        # The lifecycle holds the fake's proxy; the object behind it learns of the agent.
+        # The lifecycle holds the fake's proxy, so the object behind the proxy gets the agent.
         self.tunnels.__class__ = OneAgent
         cast("OneAgent", self.tunnels).agent = self.agent
 
 
 @dataclass
 class Person:
-    """An owner with the SSH key that makes him one, and API keys by what is special about them."""
+    """An owner with an SSH key, and the owner's API keys by their special property."""
 
     name: str
     key: asyncssh.SSHKey
@@ -96,18 +96,18 @@ class Person:
 
     @property
     def owner(self) -> str:
-        """The fingerprint."""
+        """Return the fingerprint of the key."""
         return self.key.get_fingerprint("sha256")
 
     @property
     def principal(self) -> Principal:
-        """As he comes by SSH."""
+        """Return the principal of an SSH login."""
         return Principal(self.owner, None, "ssh_key")
 
 
 @dataclass(frozen=True)
 class Typed:
-    """How a command over SSH ended; `status` is None when nobody was let in."""
+    """The end of a command over SSH; `status` is None if the server rejected the login."""
 
     status: int | None
     stdout: str
@@ -116,7 +116,7 @@ class Typed:
 
 @dataclass
 class Furnished:
-    """A house with all that is in it at the beginning, and its two doors."""
+    """A house with all its initial objects, and its two interfaces."""
 
     house: House
     api: Api
@@ -124,34 +124,35 @@ class Furnished:
     door: SshListener
     people: dict[str, Person]
     app: int
-    """A port on which a server says ok, in every box."""
+    """The port on which a server in every box answers ok."""
     shares: dict[str, str] = field(default_factory=dict)
-    """Share tokens by what is special about them."""
+    """Share tokens by their special property."""
     connections: dict[tuple[str, str], asyncssh.SSHClientConnection] = field(default_factory=dict)
 
     @property
     def alice(self) -> Person:
-        """Who has something."""
+        """Return Alice, the owner with objects."""
         return self.people["alice"]
 
     async def box_id(self, ref: str, whose: str = "alice") -> str:
-        """The id of a box."""
+        """Return the id of a box."""
         boxes = await self.house.store.boxes(self.people[whose].owner)
         return next(box.id for box in boxes if box.ref == ref)
 
     async def cookie(self, ref: str, port: int, host: str | None = None) -> str:
-        """What a browser of Alice gets at its first visit to a port of a box of hers."""
+        """Return the cookie that Alice's browser gets at its first visit to a port of her box."""
         operations = self.house.operations
         p = await operations.keys.principal_of_key(self.alice.keys["account"])
         box = await operations.directory.resolve(p, ref)
         return (await operations.preview_sessions.open_proxy_session(p, box, port, host)).reveal()
 
     async def ask(self, request: Request) -> Answer:
-        """One request to the HTTP API."""
+        """Send one request to the HTTP API."""
         return await ask(self.http.host, self.http.port, request)
 
     async def type(self, who: str | None, user: str, line: str | None, stdin: str = "") -> Typed:
-        """One command over SSH; `who` None has no key. Connections are used again."""
+        """Run one command over SSH and reuse connections. If `who` is None, the client has no
+        key."""
         try:
             connection = await self._connection(who, user)
             done = await connection.run(line, input=stdin or None, check=False)
@@ -166,7 +167,7 @@ class Furnished:
         return self.connections[place]
 
     async def connect(self, who: str | None, user: str) -> asyncssh.SSHClientConnection:
-        """A connection of its own."""
+        """Open a new connection."""
         options: dict[str, Any] = {
             "config": None,
             "username": user,
@@ -178,9 +179,9 @@ class Furnished:
         return await asyncssh.connect("127.0.0.1", self.door.port, **options)
 
     async def picture(self) -> dict[tuple[str, str, str], object]:
-        """All that there is: (kind, owner, name) and its content.
+        """Return all objects: (kind, owner, name) and content.
 
-        Ids and marks of time that anything moves are left out.
+        Ids, and times that any activity updates, are left out.
         """
         store = cast("MemoryStore", self.house.store)
         found: dict[tuple[str, str, str], object] = {}
@@ -219,12 +220,12 @@ class Furnished:
 
     @property
     def files(self) -> MemoryDrives:
-        """The drives."""
+        """Return the drives."""
         return self.house.files
 
 
 async def _tree(drive: Drive, path: bytes) -> list[tuple[bytes, str]]:
-    """Everything below a directory, by path: the entity tag of files, "" of directories."""
+    """Return all paths below a directory, with the entity tag of a file, or "" of a directory."""
     found = []
     async with drive.at(path) as directory:
         assert isinstance(directory, Directory)
@@ -247,14 +248,15 @@ def _content(row: object) -> dict[str, object]:
 
 
 def ssh_keys() -> dict[str, asyncssh.SSHKey]:
-    """A new one for each person."""
+    """Return a new key for each person."""
     return {name: asyncssh.generate_private_key("ssh-ed25519") for name in PEOPLE}
 
 
 def changes(
     before: dict[tuple[str, str, str], object], after: dict[tuple[str, str, str], object]
 ) -> dict[tuple[str, str, str], str]:
-    """What happened between two pictures, by thing: `made box`, `removed key`, `suspended` ..."""
+    """Return the changes between two pictures by object: `made box`, `removed key`, `suspended`
+    ..."""
     found = {}
     for thing in before.keys() | after.keys():
         if thing not in before:
@@ -274,7 +276,7 @@ def _change(kind: str, before: object, after: object) -> str:
 
 
 async def _furnish(furnished: Furnished) -> None:
-    """What everybody has at the beginning."""
+    """Create the initial objects of all owners."""
     house, operations = furnished.house, furnished.house.operations
     alice, bob, admin = (furnished.people[name] for name in ("alice", "bob", "admin"))
 
@@ -347,7 +349,7 @@ async def _entrust(furnished: Furnished, person: Person) -> None:
 async def empty_house(
     agent: Tunnel, keys: dict[str, asyncssh.SSHKey], app: int
 ) -> AsyncIterator[Furnished]:
-    """A fresh one in which nobody has anything; ends with everything in it."""
+    """Yield a new house whose owners have no objects; the end of the context removes all of it."""
     async with AsyncExitStack() as stack:
         root = Path(stack.enter_context(TemporaryDirectory(prefix="house-")))
         (root / "keys").mkdir(mode=0o700)
@@ -394,17 +396,17 @@ async def empty_house(
 async def furnished_house(
     agent: Tunnel, keys: dict[str, asyncssh.SSHKey], app: int
 ) -> AsyncIterator[Furnished]:
-    """A fresh one with all that everybody has; ends with everything in it."""
+    """Yield a new house with all initial objects; the end of the context removes all of it."""
     async with empty_house(agent, keys, app) as furnished:
         await _furnish(furnished)
         for person in furnished.people.values():
             furnished.house.operations.callers.seen(person.principal, has_something=True)
-        await furnished.house.operations.close()  # waits for what was noted behind all this
+        await furnished.house.operations.close()  # Waits for notes in background tasks.
         yield furnished
 
 
 async def _say_ok(visit: Visit) -> None:
-    """An app that says ok, and takes every WebSocket."""
+    """Answer ok to each request, and accept each WebSocket."""
     keys = visit.values(b"sec-websocket-key")
     if not keys:
         await visit.read_body()
@@ -419,7 +421,7 @@ async def _say_ok(visit: Visit) -> None:
 
 
 class Estate:
-    """Houses, one after the other: a fresh one whenever something was changed in the last."""
+    """A sequence of houses: a new one follows when a test has changed the last one."""
 
     def __init__(self, agent: Tunnel, app: int) -> None:
         self._agent = agent
@@ -429,7 +431,7 @@ class Estate:
         self._present: Furnished | None = None
 
     async def house(self) -> Furnished:
-        """One in which everything is as at the beginning."""
+        """Return a house in its initial state."""
         if self._present is None:
             self._present = await self._stack.enter_async_context(
                 furnished_house(self._agent, self._keys, self._app)
@@ -437,16 +439,16 @@ class Estate:
         return self._present
 
     async def used_up(self) -> None:
-        """Something was changed."""
+        """Mark the current house as changed."""
         await self._stack.aclose()
         self._present = None
 
 
 @asynccontextmanager
 async def estate(user: str | None = None) -> AsyncIterator[Estate]:
-    """With one agent, and one server behind a port, for all.
+    """Yield houses that share one agent and one server behind a port.
 
-    `user`: an account of this machine whose login shell runs the commands; None: root.
+    `user` is an account of this machine whose login shell runs the commands; None means root.
     """
     async with local_agent() as box, listening(_say_ok) as app:
         if user is not None:

@@ -1,6 +1,6 @@
-"""The authorisation matrix: `tests/security/auth_matrix.toml` as rows, and what its columns are.
+"""The authorisation matrix: the rows of `tests/security/auth_matrix.toml`, and its columns.
 
-A row that is wrong in itself (a kind or a column that there is not) is an error when it is read.
+The parser raises an error for an invalid row, such as one with an unknown kind or column.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ REFUSED = (401, "invalid_key", "")
 
 @dataclass(frozen=True)
 class Column:
-    """A credential. `whose` key of the given name is shown; `addresses` whose box in which way."""
+    """A credential: the key named `key` of the owner `whose`. `addresses` is how it names a box."""
 
     whose: str | None = None
     key: str = ""
     addresses: Literal["name", "other workspace", "workspace/name", "id"] = "name"
     refused: bool = False
-    """Nothing that needs a key is ever given to it."""
+    """Whether every request that needs a key refuses this credential."""
 
 
 COLUMNS = {
@@ -48,7 +48,7 @@ COLUMNS = {
     "other_owner_scoped": Column("bob", "scoped", "id"),
     "admin": Column("admin", "account", "id"),
 }
-"""Credentials of HTTP that are keys, or should be."""
+"""Credentials of HTTP that are keys, or pretend to be keys."""
 COOKIES = ("cookie_right", "cookie_other_box", "cookie_other_port")
 MCP_COLUMNS = {name for name, column in COLUMNS.items() if not column.refused} - {
     "scoped_outside_name"
@@ -58,7 +58,7 @@ SSH_COLUMNS = ("none", "own", "other_owner", "admin")
 
 @dataclass(frozen=True)
 class Cell:
-    """What is to come out; `effects` are sorted words."""
+    """The expected outcome; `effects` are sorted words."""
 
     status: int
     error: str
@@ -67,18 +67,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One thing that can be asked for. `what` has its further fields, `cells` all its columns."""
+    """One request of the matrix. `what` has its further fields, `cells` has one entry a column."""
 
     name: str
     what: Section
     cells: dict[str, Cell]
 
     def get(self, field: str, default: str = "") -> str:
-        """A field of the row."""
+        """Return a field of the row."""
         return str(self.what.get(field, default))
 
     def by(self, column: str, transport: Transport) -> Cell | None:
-        """What is to come out of a column with a key in one place; None: there is no such cell."""
+        """Return the expected outcome for a column with its key in one place, or None without
+        such a cell."""
         read = transport in ("bearer", "x_api_key") or transport in self.what.get("reads", ())
         if column not in self.cells:
             return None
@@ -89,7 +90,7 @@ class Row:
 
 
 class Matrix:
-    """The file, read and checked."""
+    """The parsed and checked file."""
 
     def __init__(self, text: str) -> None:
         file = tomllib.loads(text)
@@ -139,23 +140,23 @@ class Matrix:
         return Row(name, row, made)
 
     def error(self, text: str) -> str:
-        """The short name of an error text; the text itself when there is none."""
+        """Return the short name of an error text, or the text itself if it has no name."""
         found = [name for name, pattern in self._errors.items() if pattern.search(text)]
         return found[0] if len(found) == 1 else f"{text!r} ({found})"
 
 
 def _typed(section: str, name: str, row: Section) -> Section:
-    """A row of SSH with what it need not say."""
+    """Return a row of SSH with its default fields."""
     kind = "sudo" if section == "sudo" else "account"
     line = None if section == "users" else name
     return {"kind": kind, "good": [0, "ok"], "line": line, "user": section, **row}
 
 
 def _called(row: Section) -> Section:
-    """A row of MCP with what it need not say."""
+    """Return a row of MCP with its default fields."""
     return {"kind": "own", "good": [0, "ok"], "args": {}, **row}
 
 
 def load() -> Matrix:
-    """The matrix of the project."""
+    """Return the matrix of the project."""
     return Matrix(FILE.read_text())

@@ -1,11 +1,11 @@
 """Fixtures `image_rootfs` and `box_host`: real boxes on this host.
 
-`image_rootfs` is the catalog's `debian` image. It is built once and kept for later runs in
-`/var/cache/boxd-tests/images` (30 s, 250 MB), and built again when its recipe changes.
+`image_rootfs` is the catalog's `debian` image. The first run builds it (30 s, 250 MB) and stores it
+in `/var/cache/boxd-tests/images` for later runs. A changed recipe causes a new build.
 
-Boxes of these tests run `STAND_IN` instead of the guest agent, a shell as a patient init, so their
-runtime directory is empty. Commands are run in them by `runc exec`: with the box's namespaces,
-rights and system call filter.
+Boxes of these tests run `STAND_IN` instead of the guest agent. It is a shell that acts as init, so
+the runtime directory of a box is empty. `runc exec` runs commands in a box with the namespaces,
+capabilities and system call filter of the box.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 IMAGES_DIR = Path("/var/cache/boxd-tests/images")
 TRIED = IMAGES_DIR.parent / "suspending"
-"""Where it is remembered whether boxes can be suspended on this machine."""
+"""The place that stores whether this machine can suspend boxes."""
 STAND_IN = ("/bin/sh", "-c", 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done')
-"""Ends at SIGTERM and reaps, as the agent does."""
+"""A shell that reaps children and ends at SIGTERM, as the agent does."""
 EXEC_TIMEOUT = 60.0
 BOXES_SIZE = 1 << 30
-"""Bytes of the volume for boxes; it takes them from the host as long as the test runs."""
+"""Size of the volume for boxes in bytes. The host provides the space while the test runs."""
 BUILD_TIMEOUT = 600.0
-"""Seconds for a test that may be the one for which the image is built."""
+"""Timeout in seconds of a test that may have to build the image first."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command in a box did."""
+    """The result of a command in a box."""
 
     status: int
     out: str
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass
 class BoxHost:
-    """A backend of a state directory of its own, and the boxes that a test makes with it."""
+    """A backend with its own state directory, and the boxes of one test."""
 
     backend: Backend
     config: Config
@@ -70,11 +70,11 @@ class BoxHost:
 
     @property
     def names(self) -> HostNames:
-        """Names of the host objects."""
+        """Return the names of the host objects."""
         return HostNames(self.config.instance, self.config.state_dir.resolve())
 
     def plan(self, **changes: object) -> BoxPlan:
-        """A plan of a new box with a random id; `changes` replace fields."""
+        """Return a plan of a new box with a random id; `changes` replace fields."""
         box_id = str(changes.pop("box_id", secrets.token_hex(16)))
         run_dir = self.config.state_dir / "boxes" / box_id / "run"
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class BoxHost:
         return replace(plan, **changes)  # type: ignore[arg-type]  # the names are the caller's
 
     async def box(self, **changes: object) -> str:
-        """Creates and starts a box; returns its id."""
+        """Create and start a box; return its id."""
         plan = self.plan(**changes)
         await self.backend.create(plan)
         await self.backend.start(plan.box_id)
@@ -102,23 +102,23 @@ class BoxHost:
 
     @property
     def runc_root(self) -> Path:
-        """Where runc knows the boxes' containers."""
+        """Return the state directory of runc."""
         return self.names.runc_root
 
     def container(self, box_id: str) -> str:
-        """What runc calls a box."""
+        """Return the name of a box's container in runc."""
         return box_id
 
     def cgroup(self, box_id: str) -> str:
-        """The box's cgroup, in every hierarchy."""
+        """Return the box's cgroup, which is the same in every hierarchy."""
         return self.names.cgroup(box_id)
 
     def pid(self, box_id: str) -> int:
-        """The init's pid on the host."""
+        """Return the host's pid of the box's init."""
         return int(self.names.paths(box_id).pid.read_text())
 
     def address(self, box_id: str) -> str:
-        """The box's own IPv4 address."""
+        """Return the box's IPv4 address."""
         record = json.loads(self.names.paths(box_id).record.read_text())
         subnet = (self.names.boxes_dir / "subnet").read_text().strip()
         first, second, *_ = subnet.split(".")
@@ -126,7 +126,7 @@ class BoxHost:
         return f"{first}.{second}.{third}.{fourth}"
 
     async def run(self, box_id: str, *argv: str, stdin: bytes = b"") -> Result:
-        """Runs a command in the box as `runc exec` does: same namespaces, rights and filter."""
+        """Run a command in the box with `runc exec`: same namespaces, capabilities and filter."""
         process = await asyncio.create_subprocess_exec(
             *("runc", "--root", str(self.runc_root), "exec", self.container(box_id), *argv),
             stdin=asyncio.subprocess.PIPE,
@@ -144,11 +144,11 @@ class BoxHost:
         return Result(status, out.decode(errors="replace"), err.decode(errors="replace"))
 
     async def python(self, box_id: str, program: str) -> Result:
-        """Runs a Python program in a box of the `debian` image."""
+        """Run a Python program in a box of the `debian` image."""
         return await self.run(box_id, "/usr/bin/python3", "-I", "-c", program)
 
     def leftovers(self) -> list[str]:
-        """Everything of this installation's boxes that is on the host, one line each."""
+        """Return all host objects of this installation's boxes, one a line."""
         names = self.names
         mine = (f"{names.boxes_dir}/", f"{names.lxcfs}/")
         found = [
@@ -178,7 +178,7 @@ class BoxHost:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves time for building the image to the tests that need it."""
+    """Extend the timeout of tests that may have to build the image."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         if "image_rootfs" in names and item.get_closest_marker("timeout") is None:
@@ -187,7 +187,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def image_rootfs() -> Path:
-    """Root of the `debian` image; never written by tests."""
+    """Return the root of the `debian` image. Tests never write to it."""
     IMAGES_DIR.mkdir(parents=True, exist_ok=True)
     catalog = Catalog(IMAGES_DIR)
     digest = load_recipes().by_name["debian"].digest
@@ -199,13 +199,13 @@ def image_rootfs() -> Path:
 
 
 async def untried(state_dir: Path) -> Verdict:
-    """Boxes of these tests are not suspended: nobody waits for a trial."""
+    """Report that these boxes cannot be suspended, without a trial."""
     del state_dir
     return Verdict(None, "boxes cannot suspend here: it was not tried")
 
 
 def tell_verdict(state_dir: Path) -> None:
-    """Gives a new state directory what earlier runs have found: no service waits for a trial."""
+    """Copy the verdict of earlier runs into a new state directory, so a service needs no trial."""
     kept = TRIED / KEPT
     if kept.exists():
         shutil.copyfile(kept, state_dir / KEPT)
@@ -219,9 +219,9 @@ async def open_box_host(
     judge: Callable[[Path], Awaitable[Verdict]] = untried,
     boxes_size: int | None = BOXES_SIZE,
 ) -> AsyncIterator[BoxHost]:
-    """A set-up host; afterwards every box is destroyed and nothing of it is left.
+    """Yield a prepared host. The end of the context destroys every box and checks for leftovers.
 
-    `judge` says whether its boxes can be suspended.
+    `judge` reports whether the host can suspend boxes.
     """
     config = Config(state_dir=state_dir, boxes_size=boxes_size)
     backend = RuncBackend(config, init=STAND_IN, resolv_conf=resolv_conf, judge=judge)
@@ -234,18 +234,18 @@ async def open_box_host(
 
 
 async def _clear(config: Config) -> None:
-    """By a backend object of its own, whatever state the test left its own in."""
+    """Destroy all boxes with a new backend object, whatever the state of the test's own one."""
     backend = RuncBackend(config, init=STAND_IN, judge=untried)
     await backend.setup()
     for box in await backend.list():
         await backend.destroy(box.box_id)
     await backend.close()
-    # Pytest keeps what tests leave until the run ends: a volume takes its whole size.
+    # Pytest deletes the files of tests only after the run, and a volume takes its whole size.
     (config.state_dir / "disks.img").unlink(missing_ok=True)
 
 
 @pytest_asyncio.fixture
 async def box_host(tmp_path: Path, image_rootfs: Path) -> AsyncIterator[BoxHost]:
-    """A runc backend of the test's own, with boxes of the `debian` image."""
+    """Yield a runc backend for one test, with boxes of the `debian` image."""
     async with open_box_host(tmp_path / "state", image_rootfs) as host:
         yield host

@@ -1,4 +1,4 @@
-"""Disks of boxes without boxes: a plain one, and one on a btrfs volume of its own."""
+"""Disks of boxes without boxes: a plain disk, and a disk on its own btrfs volume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VOLUME_SIZE = 300 << 20
 
 @dataclass
 class DiskHost:
-    """A disk, an image for the roots, and the boxes' directories that a test makes."""
+    """A disk, an image for the roots, and the directories of the test's boxes."""
 
     disk: Disk
     state_dir: Path
@@ -32,21 +32,21 @@ class DiskHost:
     made: list[BoxPaths] = field(default_factory=list)
 
     def paths(self) -> BoxPaths:
-        """The places of a box that has nothing yet."""
+        """Return the paths of a new box, which has no files yet."""
         paths = BoxPaths(self.state_dir / "boxes" / secrets.token_hex(8))
         paths.directory.mkdir(parents=True)
         self.made.append(paths)
         return paths
 
     async def box(self, limit_mb: int = 0) -> BoxPaths:
-        """A box with an empty layer and its root mounted."""
+        """Create a box with an empty layer and mount its root."""
         paths = self.paths()
         await self.disk.create(paths, limit_mb)
         await self.disk.mount(paths, self.image, 0)
         return paths
 
     async def clone(self, snapshot_id: str, limit_mb: int = 0) -> BoxPaths:
-        """A box made from a snapshot, its root mounted."""
+        """Create a box from a snapshot and mount its root."""
         paths = self.paths()
         await self.disk.clone(snapshot_id, paths, limit_mb)
         await self.disk.mount(paths, self.image, 0)
@@ -55,7 +55,8 @@ class DiskHost:
 
 @asynccontextmanager
 async def open_disk_host(kind: str, directory: Path) -> AsyncIterator[DiskHost]:
-    """An empty disk of that kind below a directory; afterwards nothing is mounted there."""
+    """Yield an empty disk of a kind below a directory; the end of the context unmounts all of
+    it."""
     state_dir, image = directory / "state", directory / "image"
     state_dir.mkdir()
     (image / "etc").mkdir(parents=True)

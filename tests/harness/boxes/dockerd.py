@@ -1,12 +1,12 @@
-"""Fixtures `dockerd` and `docker_host`: a Docker engine of the tests' own, and boxes in it.
+"""Fixtures `dockerd` and `docker_host`: a private Docker engine for tests, and boxes in it.
 
-`dockerd` (session) is what `scripts/docker` has unpacked, with sockets, data and state in a
-directory of its own; it touches neither the host's packet filter nor its bridges, and an engine of
-the machine is never asked. When it ends, its containers end with it.
+`dockerd` (scope: session) runs the engine that `scripts/docker` unpacks. The engine has its own
+sockets, data and state in one directory. It changes neither the packet filter nor the bridges of
+the host, and tests never use an engine of the machine. The containers end with the engine.
 
-Boxes of these tests run the same stand-in as those of `box_host`, on the same image or on
-`busybox_root` (a few MB, imported in no time); commands are run in them by `runc exec` on the
-engine's own state, with the box's rights and system call filter.
+Boxes of these tests run the same stand-in as those of `box_host`. They use the same image, or
+`busybox_root`, which has a few MB and imports quickly. `runc exec` runs commands on the engine's
+own state, with the capabilities and system call filter of the box.
 """
 
 from __future__ import annotations
@@ -53,24 +53,25 @@ class Dockerd:
 
     @property
     def socket(self) -> Path:
-        """Where it answers."""
+        """Return the path of the engine's socket."""
         return self.directory / "sock"
 
     @property
     def runc_root(self) -> Path:
-        """Where its containers are known to runc."""
+        """Return the state directory of the engine's runc."""
         return self.directory / "exec" / "runtime-runc" / "moby"
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """Return the path of the engine's log."""
         return self.directory / "log"
 
     def start(self) -> None:
-        """Starts it and waits until it answers. Fails with what it printed."""
+        """Start the engine and wait until it answers. A failure shows the log."""
         if not (ROOT / "usr/sbin/dockerd").exists():
             pytest.fail("there is no Docker engine for the tests; run scripts/docker")
-        if not os.path.ismount(self.directory):  # in memory: an image is copied and removed quickly
+        # A file system in memory imports and removes images quickly.
+        if not os.path.ismount(self.directory):
             mount = ["mount", "-t", "tmpfs", "-o", "mode=700", "test", str(self.directory)]
             subprocess.run(mount, check=True)
         (self.directory / "config.json").write_text("{}")
@@ -102,18 +103,18 @@ class Dockerd:
             time.sleep(0.05)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Signals it and waits for its end."""
+        """Send a signal to the engine and wait for its end."""
         assert self.process is not None
         self.process.send_signal(number)
         self.process.wait(STOP_S)
         self.process = None
         if number is signal.SIGKILL:
-            # Its containerd died with it, but may stay a zombie where nobody reaps orphans; the
-            # next engine would wait for it.
+            # The engine's containerd died with it, but stays a zombie if no process reaps orphans.
+            # The next engine would wait for it.
             (self.directory / "exec/containerd/containerd.pid").unlink(missing_ok=True)
 
     def add_image(self, root: Path, name: str, tag: str, *changes: str) -> None:
-        """Makes an image of a directory. `changes` are lines of a Dockerfile, such as `USER 7`."""
+        """Make an image from a directory. `changes` are lines of a Dockerfile, such as `USER 7`."""
         query = [("fromSrc", "-"), ("repo", name), ("tag", tag), *(("changes", c) for c in changes)]
         packed = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True)
         answer = subprocess.run(
@@ -129,7 +130,7 @@ class Dockerd:
         assert b"error" not in answer.stdout, answer.stdout
 
     def clear(self) -> None:
-        """Ends what is left of it: processes, mounts, files."""
+        """Remove the engine's remaining processes, mounts and files."""
         if self.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.end()
@@ -144,7 +145,7 @@ class Dockerd:
         shutil.rmtree(self.directory)
 
     def _processes(self) -> list[int]:
-        """The engine's own and the shims of its containers; each names the directory."""
+        """Return the pids of the engine and of its containers' shims; each names the directory."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -157,7 +158,7 @@ class Dockerd:
 
 @contextlib.contextmanager
 def open_dockerd() -> Iterator[Dockerd]:
-    """A running engine, of which nothing is left afterwards."""
+    """Yield a running engine. The end of the context removes all of it."""
     engine = Dockerd(Path(tempfile.mkdtemp(prefix="boxd-docker-")))
     try:
         engine.start()
@@ -168,14 +169,14 @@ def open_dockerd() -> Iterator[Dockerd]:
 
 @pytest.fixture(scope="session")
 def dockerd() -> Iterator[Dockerd]:
-    """The engine that tests share; who ends it uses `open_dockerd`."""
+    """Yield the engine that tests share. A test that stops its engine uses `open_dockerd`."""
     with open_dockerd() as engine:
         yield engine
 
 
 @pytest.fixture(scope="session")
 def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An unpacked root that holds nothing but busybox."""
+    """Return an unpacked root that contains only busybox."""
     root = tmp_path_factory.mktemp("busybox") / "busybox-root"
     for name in ("bin", "dev", "etc", "proc", "root", "run", "sys", "tmp", "wrk"):
         (root / name).mkdir(parents=True)
@@ -189,29 +190,29 @@ def busybox_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class DockerHost(BoxHost):
-    """A docker backend of a state directory of its own, and the boxes of a test."""
+    """A docker backend with its own state directory, and the boxes of one test."""
 
     engine: Dockerd
 
     @property
     def runc_root(self) -> Path:
-        """The engine's."""
+        """Return the state directory of the engine's runc."""
         return self.engine.runc_root
 
     def container(self, box_id: str) -> str:
-        """The id of a box's container."""
+        """Return the id of a box's container."""
         return str(self._state(box_id)["ID"])
 
     def pid(self, box_id: str) -> int:
-        """The init's pid on the host."""
+        """Return the host's pid of the box's init."""
         return int(self._state(box_id)["State"]["Pid"])
 
     def cgroup(self, box_id: str) -> str:
-        """The box's cgroup."""
+        """Return the box's cgroup."""
         return f"{self.names.cgroup_parent}/{self.container(box_id)}"
 
     def leftovers(self) -> list[str]:
-        """Also containers and their volumes."""
+        """Return all remaining host objects, including containers and their volumes."""
         containers = [f"container {one['Name']}" for one in self._states() if self._owns(one)]
         volumes = (self.engine.directory / "data/volumes").glob("*/")
         return [*super().leftovers(), *containers, *(f"volume {one.name}" for one in volumes)]
@@ -221,10 +222,11 @@ class DockerHost(BoxHost):
         return found
 
     def _states(self) -> list[dict[str, Any]]:
-        """What the engine keeps of its containers."""
+        """Return the engine's records of its containers."""
         found = []
         for path in (self.engine.directory / "data/containers").glob("*/config.v2.json"):
-            with contextlib.suppress(FileNotFoundError):  # just removed
+            # The engine may remove a container meanwhile.
+            with contextlib.suppress(FileNotFoundError):
                 found.append(json.loads(path.read_text()))
         return found
 
@@ -236,7 +238,7 @@ class DockerHost(BoxHost):
 async def open_docker_host(
     engine: Dockerd, state_dir: Path, rootfs: Path, resolv_conf: Path = RESOLV_CONF
 ) -> AsyncIterator[DockerHost]:
-    """A set-up host; afterwards every box is destroyed and nothing of it is left."""
+    """Yield a prepared host. The end of the context destroys every box and checks for leftovers."""
     config = Config(state_dir=state_dir, backend="docker", docker_socket=engine.socket)
     backend = DockerBackend(config, init=STAND_IN, resolv_conf=resolv_conf)
     async with AsyncExitStack() as stack:
@@ -247,7 +249,7 @@ async def open_docker_host(
 
 
 async def _clear(config: Config) -> None:
-    """By a backend object of its own, whatever state the test left its own in."""
+    """Destroy all boxes with a new backend object, whatever the state of the test's own one."""
     backend = DockerBackend(config, init=STAND_IN)
     try:
         await backend.setup()
@@ -261,14 +263,15 @@ async def _clear(config: Config) -> None:
 async def docker_host(
     dockerd: Dockerd, tmp_path: Path, busybox_root: Path
 ) -> AsyncIterator[DockerHost]:
-    """A docker backend of the test's own, with boxes of busybox."""
+    """Yield a docker backend for one test, with boxes of busybox."""
     async with open_docker_host(dockerd, tmp_path / "state", busybox_root) as host:
         yield host
 
 
 @pytest.fixture(scope="module")
 def docker_daemon(dockerd: Dockerd, image_rootfs: Path, busybox_root: Path) -> Iterator[Daemon]:
-    """A daemon that serves boxes in the engine, by default from an image that only it knows."""
+    """Yield a daemon that serves boxes in the engine. Its default image exists only in the
+    engine."""
     dockerd.add_image(busybox_root, "test/busybox", "1")
     backend = ["--backend", "docker", "--docker-socket", str(dockerd.socket)]
     with open_daemon(image_rootfs, backend, ["--default-image", "test/busybox:1"]) as made:

@@ -1,7 +1,9 @@
-"""Attempts to get out of a box. Runs inside it, as its root, with Python's standard library alone.
+"""Attempts to escape from a box. The script runs in the box as root and needs only the standard
+library.
 
-Prints one JSON object: the name of each attempt, and `refused: WHY` or `SUCCEEDED`. Attempts
-are functions named `try_*`; one that returns has succeeded, one that raises OSError was refused.
+It prints one JSON object with the name of each attempt, and `refused: WHY` or `SUCCEEDED`. Attempts
+are functions named `try_*`. An attempt that returns has succeeded; one that raises OSError was
+refused.
 """
 
 from __future__ import annotations
@@ -84,7 +86,7 @@ _SIGCHLD = 17
 
 
 def call(name: str, *arguments: object) -> int:
-    """A system call by name; OSError when it is refused."""
+    """Make a system call by name. Raises OSError if the kernel refuses it."""
     padded = [*arguments, *([0] * (6 - len(arguments)))]
     values = [ctypes.c_long(a) if isinstance(a, int) else a for a in padded]
     result = int(_libc.syscall(ctypes.c_long(_NUMBERS[name]), *values))
@@ -95,8 +97,8 @@ def call(name: str, *arguments: object) -> int:
 
 
 def refused_by_filter(name: str, *arguments: object) -> None:
-    """Passes on only what the filter or a missing right refuses: EINVAL or EFAULT would mean that
-    the kernel looked at the arguments, so the call itself was allowed."""
+    """Make a call that the filter or a missing capability must refuse. EINVAL or EFAULT would
+    mean that the kernel read the arguments, so the call itself was allowed."""
     try:
         call(name, *arguments)
     except OSError as error:
@@ -106,7 +108,7 @@ def refused_by_filter(name: str, *arguments: object) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Writes to a file that exists."""
+    """Write to an existing file."""
     handle = os.open(path, os.O_WRONLY)
     try:
         os.write(handle, text.encode())
@@ -169,7 +171,7 @@ def try_host_devices() -> None:
 
 
 def try_ptrace_outside() -> None:
-    """Every number that is not the box's own: none may answer."""
+    """Attach to every pid outside of the box; each attempt must fail."""
     own = {int(name) for name in os.listdir("/proc") if name.isdigit()} | {os.getpid()}
     for pid in set(range(1, 5000)) - own:
         try:
@@ -183,12 +185,12 @@ def try_ptrace_outside() -> None:
 def try_parent_pid_namespace() -> None:
     visible = [p for p in os.listdir("/proc") if p.isdigit()]
     if len(visible) > 64:
-        return  # these are the host's processes
+        return  # The listing shows the processes of the host.
     raise ProcessLookupError(errno.ESRCH, "only the box's processes are visible")
 
 
 def try_root_of_init() -> None:
-    """The root of init is the box's own, and nothing lies above it."""
+    """Look above the root of init: it is the box's own root, and there is no directory above it."""
     own = os.stat("/")
     for path in ("/proc/1/root/", "/proc/1/root/../..", "/proc/self/root/.."):
         other = os.stat(path)
@@ -313,20 +315,20 @@ def try_engine_sockets() -> None:
 
 
 def try_inherited_descriptors() -> None:
-    """Of this process and of init: beyond the streams there may be none."""
+    """Check the descriptors of this process and of init: there may be none beyond the streams."""
     for process in ("self", "1"):
         for name in os.listdir(f"/proc/{process}/fd"):
             try:
                 place = os.readlink(f"/proc/{process}/fd/{name}")
             except FileNotFoundError:
-                continue  # the one that listed them
+                continue  # The descriptor of the listing itself.
             if int(name) > 2 and place not in {"/proc/self/fd", "/proc/1/fd"}:
                 return
     raise FileNotFoundError(errno.ENOENT, "none")
 
 
 def try_working_directory_outside() -> None:
-    """The pattern of CVE-2024-21626: a descriptor as working directory."""
+    """Use a descriptor as working directory, the pattern of CVE-2024-21626."""
     for number in range(3, 20):
         try:
             os.chdir(f"/proc/self/fd/{number}")
@@ -345,7 +347,7 @@ def try_write_run_directory() -> None:
 
 
 def try_set_uid_gain() -> None:
-    """no_new_privs: a set-uid program gives nothing to a process that has dropped its user."""
+    """Check no_new_privs: a set-uid program must not raise the rights of a process without root."""
     program = "import os,shutil; shutil.copy('/usr/bin/id','/tmp/id'); os.chmod('/tmp/id',0o4755); "
     program += "os.setuid(1000); os.execv('/tmp/id',['id','-u'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -354,7 +356,7 @@ def try_set_uid_gain() -> None:
 
 
 def try_gain_capability() -> None:
-    """Everything outside the bounding set stays out."""
+    """Gain a capability that is outside of the bounding set."""
     bounding = int(Path("/proc/self/status").read_text().split("CapBnd:")[1].split()[0], 16)
     dangerous = {
         "SYS_ADMIN": 21,
@@ -370,7 +372,7 @@ def try_gain_capability() -> None:
 
 
 def try_32_bit_entry() -> None:
-    """mount(2) by the 32-bit entry (int 0x80): the filter must know that numbers differ there."""
+    """Call mount(2) through the 32-bit entry (int 0x80), where system call numbers differ."""
     code = bytes.fromhex(
         "53"  # push rbx
         "b815000000"  # mov eax, 21 (mount)
@@ -385,7 +387,7 @@ def try_32_bit_entry() -> None:
 
 
 def try_32_bit_socket_family() -> None:
-    """socketcall hides the family from the filter, so it is refused as a whole."""
+    """Call socketcall, which hides the family from the filter and so must be refused entirely."""
     code = bytes.fromhex("53b866000000bb0100000031c9cd805bc3")
     result = _run_machine_code(code)
     if result in (-errno.EPERM, -errno.ENOSYS):
@@ -393,7 +395,7 @@ def try_32_bit_socket_family() -> None:
 
 
 def try_x32_entry() -> None:
-    """getpid by the x32 numbers, which the filter does not list; it ends the process."""
+    """Call getpid with its x32 number, which the filter does not list; it ends the process."""
     child = os.fork()
     if child == 0:
         _libc.syscall(ctypes.c_long(0x40000000 + 39))
@@ -412,7 +414,7 @@ def _run_machine_code(code: bytes) -> int:
 
 
 def clone_with(flag: int) -> None:
-    """Makes a child in a new namespace."""
+    """Create a child in a new namespace."""
     if call("clone", flag | _SIGCHLD) == 0:
         os._exit(0)  # the child
 
@@ -452,11 +454,11 @@ PLAIN = (
     "fsmount",
     "fspick",
 )
-"""Calls that are refused whatever their arguments."""
+"""Calls that are refused for any arguments."""
 
 
 def attempts() -> dict[str, Callable[[], object]]:
-    """All attempts by name."""
+    """Return all attempts by name."""
     found: dict[str, Callable[[], object]] = {
         name.removeprefix("try_"): function
         for name, function in globals().items()
@@ -470,7 +472,7 @@ def attempts() -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    """Tries everything and prints what came of it."""
+    """Run all attempts and print their results."""
     outcome = {}
     for name, attempt in attempts().items():
         try:

@@ -1,4 +1,4 @@
-"""Attempts to leave a box, as every backend refuses them."""
+"""Attempts to leave a box, which every backend must refuse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def check_every_escape_is_refused(box_host: BoxHost) -> None:
 
 
 async def tried(host: BoxHost, box: str) -> dict[str, str]:
-    """Has the box try all of them; those that succeeded, and what came of them."""
+    """Run all attempts in the box; return those that succeeded, with their results."""
     result = await host.run(box, "/usr/bin/python3", "-I", "-c", CHECKS.read_text(), stdin=b"")
     assert result.status == 0, result.err
     outcome: dict[str, str] = json.loads(result.out)
@@ -29,7 +29,7 @@ async def tried(host: BoxHost, box: str) -> dict[str, str]:
 
 
 async def check_ordinary_work_is_not_refused(box_host: BoxHost) -> None:
-    """The filter and the rights leave what people do in a box alone."""
+    """The filter and the capabilities permit ordinary work in a box."""
     box = await box_host.box()
     for command in (
         "touch /root/f && chown 1000:1000 /root/f && chmod 600 /root/f && rm /root/f",

@@ -1,9 +1,9 @@
-"""A program in a box that shows what it keeps in memory. Run as a script in the `debian` image.
+"""A program in a box that exposes its state in memory. It runs as a script in the `debian` image.
 
-Every 10 ms it replaces the file STATE by one JSON object: `pid`, a `nonce` drawn once, a `tick`
-that grows, `seen` (names that appeared in the watched directories), and what else was asked for.
-Arguments are words: `memory=MIB`, `serve=PORT`, `watch=DIR,DIR`, `file=PATH` (kept open, a line
-added with each tick), `cwd=DIR`, `map=PATH` (mapped; its first byte is shown).
+Every 10 ms it replaces the file STATE with one JSON object: `pid`, a random `nonce`, a growing
+`tick`, `seen` (names that appeared in the watched directories), and further requested fields.
+Arguments are words: `memory=MIB`, `serve=PORT`, `watch=DIR,DIR`, `file=PATH` (stays open and gets a
+line with each tick), `cwd=DIR`, `map=PATH` (mapped; the state has its first byte).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def serve(port: int, state: dict[str, Any]) -> None:
-    """Answers every connection with the state."""
+    """Answer every connection with the state."""
     server = socket.create_server(("", port))
 
     def answer() -> None:
@@ -42,7 +42,7 @@ def serve(port: int, state: dict[str, Any]) -> None:
 
 
 def watch(directories: list[str], state: dict[str, Any]) -> None:
-    """Notes what appears in directories."""
+    """Record names that appear in directories."""
     descriptor = _libc.inotify_init1(os.O_CLOEXEC)
     places = {
         _libc.inotify_add_watch(descriptor, place.encode(), _IN_CREATE): place
@@ -64,7 +64,7 @@ def watch(directories: list[str], state: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Goes on until it is killed."""
+    """Run until the process is killed."""
     wishes = dict(word.split("=", 1) for word in sys.argv[1:])
     ballast = bytearray(secrets.token_bytes(2**20)) * int(wishes.get("memory", "1"))
     state: dict[str, Any] = {

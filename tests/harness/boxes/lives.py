@@ -1,4 +1,4 @@
-"""The ways in which a box comes to run from a memory instead of being started."""
+"""The ways in which a box starts from a saved memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def resumed(sleepy: Sleepy, **plan: object) -> Guest:
-    """It slept."""
+    """Suspend and resume a box."""
     guest = await _guest(sleepy, **plan)
     await sleepy.suspend(guest)
     await sleepy.resume(guest)
@@ -24,7 +24,7 @@ async def resumed(sleepy: Sleepy, **plan: object) -> Guest:
 
 
 async def restored(sleepy: Sleepy, **plan: object) -> Guest:
-    """It got the state of a snapshot of itself."""
+    """Restore a box from its own snapshot."""
     guest, backend = await _guest(sleepy, **plan), sleepy.host.backend
     snapshot = await _snapshot(sleepy, guest.box)
     await backend.stop(guest.box)
@@ -35,13 +35,13 @@ async def restored(sleepy: Sleepy, **plan: object) -> Guest:
 
 
 async def forked(sleepy: Sleepy, **plan: object) -> Guest:
-    """It was made of another box, which lives on, with the same limits."""
+    """Fork a running box, which continues, with the same limits."""
     base = await _guest(sleepy, **plan)
     return await _made_of(sleepy, base, **plan)
 
 
 async def copied(sleepy: Sleepy, **plan: object) -> Guest:
-    """It was made as from a template: of one with no network, and other limits than its own."""
+    """Create a box as from a template: from one without network, with other limits."""
     base = await _guest(sleepy, **plan | {"egress": "none", "cpus": 1.0, "pids": 128})
     return await _made_of(sleepy, base, **plan)
 

@@ -23,12 +23,12 @@ NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup", "user", "time")
 STATUS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Umask")
 OF_THE_KERNEL = frozenset({*bundle.MASKED_PATHS, *bundle.READONLY_PATHS})
 BINDS = frozenset({"/.box", "/run/box", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"})
-"""Their type is that of the host's file system."""
+"""Bind mounts. Their type is that of the host's file system."""
 MIB = 1024 * 1024
 
 
 def posture(pid: int, command_pid: int) -> dict[str, Any]:
-    """Of a box with this init and a command run in it."""
+    """Return the posture of a box from its init and from a command in it."""
     return {
         "init": _process(pid),
         "command": _process(command_pid),
@@ -39,9 +39,9 @@ def posture(pid: int, command_pid: int) -> dict[str, Any]:
 
 
 def asleep(pid: int) -> bool:
-    """Whether a process is a `sleep` that sleeps.
+    """Return whether a process is a `sleep` that sleeps.
 
-    Until then it is the shell's copy, with the shell's descriptors, or has its libraries open.
+    Before that, it is a copy of the shell with the shell's descriptors, or it loads its libraries.
     """
     try:
         return " (sleep) S " in Path(f"/proc/{pid}/stat").read_text()
@@ -72,8 +72,8 @@ def _process(pid: int) -> dict[str, Any]:
 
 def _descriptors(process: Path) -> Iterator[str]:
     for name in os.listdir(process / "fd"):
-        if int(name) != 10:  # the shell's own script
-            with suppress(FileNotFoundError):  # closed meanwhile
+        if int(name) != 10:  # Descriptor 10 is the shell's own script.
+            with suppress(FileNotFoundError):  # The process may close a descriptor meanwhile.
                 yield f"{name} {os.readlink(process / 'fd' / name).partition('[')[0]}"
 
 
@@ -85,8 +85,8 @@ def _mounts(pid: int) -> list[str]:
 
 
 def _told(mount: mount_table.Mount) -> str:
-    """One line of the reviewed file. The superblock counts where it alone keeps a box from
-    writing to the host: of masked directories."""
+    """Return one line of the reviewed file. The options of the superblock count for masked
+    directories, because only those options protect the host from writes there."""
     place, kind, options = mount.place, mount.kind, set(mount.options)
     if place in BINDS:
         kind = "bind"
@@ -94,14 +94,14 @@ def _told(mount: mount_table.Mount) -> str:
         place = "/sys/fs/cgroup/*"
     elif place == "/sys/fs/cgroup":
         kind = "cgroup"
-        options.discard("ro")  # a tmpfs above read-only hierarchies in v1
+        options.discard("ro")  # A tmpfs covers read-only hierarchies in cgroup v1.
     elif place in bundle.MASKED_PATHS and not mount.root.endswith("/null") and mount.read_only:
         options.add("read-only-superblock")
     return " ".join([place, kind, *sorted(options), *mount.propagation])
 
 
 def reviewed(file: Path = REVIEWED) -> dict[str, Any]:
-    """The reviewed posture, as far as this kernel has the paths."""
+    """Return the reviewed posture, limited to the paths that this kernel has."""
     content: dict[str, Any] = json.loads(file.read_text())
     content["mounts"] = [line for line in content["mounts"] if _is_here(line.split()[0])]
     return content
@@ -114,7 +114,7 @@ def _is_here(place: str) -> bool:
 
 
 def _masked(pid: int, path: str) -> bool:
-    """True when nothing of the host can be read there (also when this kernel has no such file)."""
+    """Return whether a box cannot read the host's file there, or this kernel has no such file."""
     inside = Path(f"/proc/{pid}/root{path}")
     if not Path(path).exists() or not inside.exists():
         return True
@@ -124,10 +124,10 @@ def _masked(pid: int, path: str) -> bool:
 
 
 async def posture_of_a_box(box_host: BoxHost) -> dict[str, Any]:
-    """Of a new one, and a command in it."""
+    """Return the posture of a new box and of a command in it."""
     box = await box_host.box()
     layout, cgroup, init = cgroups.detect(), box_host.cgroup(box), box_host.pid(box)
-    await until(lambda: len(cgroups.pids_of(layout, cgroup)) == 2)  # init and its own sleep
+    await until(lambda: len(cgroups.pids_of(layout, cgroup)) == 2)  # The init and its own sleep.
     before = set(cgroups.pids_of(layout, cgroup))
     result = await box_host.run(box, "sh", "-c", "sleep 3600 </dev/null >/dev/null 2>&1 &")
     assert result.status == 0
@@ -137,14 +137,14 @@ async def posture_of_a_box(box_host: BoxHost) -> dict[str, Any]:
 
 
 async def check_open_files_are_limited(box_host: BoxHost) -> None:
-    """Open files are limited."""
+    """The box has a limit of open files."""
     box = await box_host.box()
     most = min(bundle.NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     assert resource.prlimit(box_host.pid(box), resource.RLIMIT_NOFILE) == (most, most)
 
 
 async def check_memory_is_capped_and_only_the_hog_dies(box_host: BoxHost) -> None:
-    """Memory is capped and only the hog dies."""
+    """The memory limit kills only the process that exceeds it."""
     box, other = await box_host.box(mem_mb=64), await box_host.box()
     hog = "x = bytearray(200 * 1024 * 1024)"
     result = await box_host.python(box, hog)
@@ -159,7 +159,7 @@ async def check_memory_is_capped_and_only_the_hog_dies(box_host: BoxHost) -> Non
 
 
 async def check_shared_memory_counts_and_is_bounded(box_host: BoxHost) -> None:
-    """Shared memory counts and is bounded."""
+    """Shared memory counts towards the memory limit."""
     box = await box_host.box(mem_mb=64)
     result = await box_host.run(box, "dd", "if=/dev/zero", "of=/dev/shm/x", "bs=1M", "count=64")
     assert "No space left" in result.err
@@ -168,7 +168,7 @@ async def check_shared_memory_counts_and_is_bounded(box_host: BoxHost) -> None:
 
 
 async def check_caps_are_what_was_asked_for(box_host: BoxHost) -> None:
-    """Caps are what was asked for."""
+    """The cgroup has the limits of the plan."""
     box = await box_host.box(cpus=0.5, mem_mb=96, pids=77)
     wanted = {"memory": str(96 * MIB), "pids": "77"}
     if cgroups.detect().mode is cgroups.Mode.V2:
@@ -181,7 +181,7 @@ async def check_caps_are_what_was_asked_for(box_host: BoxHost) -> None:
 
 
 def caps(host: BoxHost, box: str) -> dict[str, str]:
-    """The limits of a box's cgroup, as the kernel tells them."""
+    """Return the limits of a box's cgroup from the kernel's files."""
     layout, cgroup = cgroups.detect(), host.cgroup(box)
     files = {"pids": ("pids", "pids.max")}
     if layout.mode is cgroups.Mode.V2:

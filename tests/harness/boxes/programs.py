@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 async def started(sleepy: Sleepy, program: str, ready: str = "test -e /root/ready") -> Guest:
-    """A box in which the program runs, and has come to its point."""
+    """Start a program in a new box and wait until the `ready` command succeeds."""
     guest = await sleepy.guest()
     host, box = sleepy.host, guest.box
     await host.run(box, "sh", "-c", "cat > /root/program.py", stdin=program.encode())

@@ -1,4 +1,4 @@
-"""A box as the control store has it."""
+"""The record of a box in the control store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An image registry on a port of this host: enough of the distribution API to pull one image."""
+"""An image registry on a port of this host, with enough of the distribution API to pull one
+image."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ LAYER = "application/vnd.docker.image.rootfs.diff.tar.gzip"
 
 @contextmanager
 def registry(root: Path, name: str, tag: str, architecture: str = "amd64") -> Iterator[str]:
-    """Serves the directory `root` as image `name:tag`; gives HOST:PORT.
+    """Serve the directory `root` as image `name:tag`; yield HOST:PORT.
 
-    The engine speaks plain HTTP to registries on loopback addresses.
+    The engine uses plain HTTP for registries on loopback addresses.
     """
     blobs = _Blobs(root, architecture)
 
@@ -60,7 +61,7 @@ def registry(root: Path, name: str, tag: str, architecture: str = "amd64") -> It
             )
 
         def log_message(self, *_: object) -> None:
-            """Says nothing."""
+            """Suppress the request log."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -74,7 +75,8 @@ def registry(root: Path, name: str, tag: str, architecture: str = "amd64") -> It
 
 
 class _Blobs:
-    """The image in parts: its one layer, its configuration, and the manifest that names them."""
+    """The parts of the image: its one layer, its configuration, and the manifest that names
+    them."""
 
     def __init__(self, root: Path, architecture: str) -> None:
         tar = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True)

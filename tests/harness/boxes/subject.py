@@ -23,7 +23,7 @@ class Subject:
     made: int = 0
 
     def plan(self) -> BoxPlan:
-        """A plan of a new box."""
+        """Return a plan of a new box."""
         if self.host is not None:
             return self.host.plan()
         self.made += 1
@@ -41,9 +41,9 @@ class Subject:
         )
 
     def leftovers(self) -> list[str]:
-        """What is on the host of boxes."""
+        """Return the remaining host objects of boxes."""
         return self.host.leftovers() if self.host is not None else []
 
     async def states(self) -> dict[str, bool]:
-        """What `list` says."""
+        """Return the answer of `list` by box id."""
         return {box.box_id: box.running for box in await self.backend.list()}

@@ -1,7 +1,7 @@
-"""Fixtures `verdict` and `sleepy`: boxes that are suspended and resumed for real.
+"""Fixtures `verdict` and `sleepy`: boxes that are really suspended and resumed.
 
-Where there is no CRIU the tests fail: `scripts/criu` says why. What it can is tried once and
-remembered in `/var/cache/boxd-tests`.
+Tests fail on a machine without CRIU; `scripts/criu` reports the reason. The first test tries out
+CRIU's abilities and stores the result in `/var/cache/boxd-tests`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Guest:
     box: str
 
     def state(self) -> dict[str, Any]:
-        """What it last said; empty before it has said anything."""
+        """Return its last state; empty before the first one."""
         place = self.host.names.paths(self.box).root / str(guest.STATE).lstrip("/")
         try:
             state: dict[str, Any] = json.loads(place.read_text())
@@ -44,11 +44,11 @@ class Guest:
         return state
 
     def tick(self) -> int:
-        """Its counter; 0 before it runs."""
+        """Return its counter; 0 before it runs."""
         return int(self.state().get("tick", 0))
 
     async def goes_on(self, after: int = 0) -> dict[str, Any]:
-        """Waits until its counter has passed a value, or what it is now."""
+        """Wait until the counter exceeds a value, or its current value."""
         after = after or self.tick()
         await until(lambda: self.tick() > after)
         return self.state()
@@ -56,12 +56,12 @@ class Guest:
 
 @dataclass
 class Sleepy:
-    """A host whose boxes can be suspended."""
+    """A host that can suspend boxes."""
 
     host: BoxHost
 
     async def guest(self, *words: str, box: str = "", **plan: object) -> Guest:
-        """Starts the program in a box, a new one unless it is named; returns when it counts."""
+        """Start the program in a new or named box; return when the program counts."""
         box = box or await self.host.box(**plan)
         text = Path(guest.__file__).read_bytes()
         await self.host.run(box, "sh", "-c", f"cat > {GUEST}", stdin=text)
@@ -73,13 +73,13 @@ class Sleepy:
         return made
 
     def memory(self, box: str) -> Path:
-        """Where the memory of a sleeping box is."""
+        """Return the path of a suspended box's memory."""
         state = self.host.config.state_dir
         (place,) = (*state.glob(f"boxes/{box}/memory"), *state.glob(f"disks/boxes/{box}/memory"))
         return place
 
     async def suspend(self, guest: Guest) -> dict[str, Any]:
-        """All steps of a suspension; returns the state in which it sleeps."""
+        """Suspend the box with all steps; return the state in which it sleeps."""
         backend = self.host.backend
         await backend.freeze(guest.box)
         asleep = guest.state()
@@ -88,13 +88,13 @@ class Sleepy:
         return asleep
 
     async def resume(self, guest: Guest, drive: Path | None = None) -> None:
-        """Has it run on."""
+        """Resume the box."""
         await self.host.backend.resume(guest.box, drive)
 
 
 @pytest.fixture(scope="session")
 def verdict() -> criu.Verdict:
-    """Whether boxes can be suspended on this machine, tried with a real one."""
+    """Return whether this machine can suspend boxes, after a trial with a real box."""
     TRIED.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (TRIED / "tests.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # parallel test workers share the directory
@@ -106,7 +106,7 @@ def verdict() -> criu.Verdict:
 
 
 def judging(verdict: criu.Verdict) -> Callable[[Path], Awaitable[criu.Verdict]]:
-    """A judge that has made up its mind."""
+    """Return a judge that always gives this verdict."""
 
     async def judge(state_dir: Path) -> criu.Verdict:
         del state_dir
@@ -119,6 +119,6 @@ def judging(verdict: criu.Verdict) -> Callable[[Path], Awaitable[criu.Verdict]]:
 async def sleepy(
     tmp_path: Path, image_rootfs: Path, verdict: criu.Verdict
 ) -> AsyncIterator[Sleepy]:
-    """A runc backend of the test's own that suspends boxes of the `debian` image."""
+    """Yield a runc backend for one test that suspends boxes of the `debian` image."""
     async with open_box_host(tmp_path / "state", image_rootfs, judge=judging(verdict)) as host:
         yield Sleepy(host)

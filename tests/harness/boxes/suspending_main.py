@@ -1,7 +1,7 @@
-"""One act of a backend with a box, in a process that can be killed in the middle of it.
+"""One action of a backend on a box, in a process that a test can kill in the middle of it.
 
-`python -m tests.harness.boxes.suspending_main` with the arguments of `main` says `ready` when the
-backend is set up, and begins when descriptor `go` can be read.
+`python -m tests.harness.boxes.suspending_main` takes the arguments of `main`. It prints `ready`
+when the backend is set up, and starts when descriptor `go` is readable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def main(
     snapshot: str,
     child: str,
 ) -> None:
-    """See the module."""
+    """Run the action `act` on the box."""
     known = criu.Program(Path(program), tuple(json.loads(version)))
     verdict = criu.Verdict(known, "", suspends=True, tools=tools)
     config = Config(state_dir=Path(state))

@@ -1,4 +1,4 @@
-"""Archives as tests need them: `Tarball` writes good, odd and evil entries one by one."""
+"""Archives for tests: `Tarball` writes good, odd and malicious entries one by one."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ class Tarball:
         self._tar = tarfile.TarFile(fileobj=self._buffer, mode="w", format=tarfile.PAX_FORMAT)
 
     def file(self, name: str, content: bytes = b"", **fields: object) -> Self:
-        """A regular file; `fields` are those of TarInfo, here and below."""
+        """Add a regular file; `fields` are those of TarInfo, here and below."""
         return self._add(name, tarfile.REGTYPE, content, **fields)
 
     def directory(self, name: str, **fields: object) -> Self:
-        """A directory."""
+        """Add a directory."""
         fields.setdefault("mode", 0o755)
         return self._add(name, tarfile.DIRTYPE, b"", **fields)
 
     def symlink(self, name: str, target: str) -> Self:
-        """A symbolic link."""
+        """Add a symbolic link."""
         return self._add(name, tarfile.SYMTYPE, linkname=target)
 
     def link(self, name: str, target: str) -> Self:
-        """A hard link to an entry."""
+        """Add a hard link to an entry."""
         return self._add(name, tarfile.LNKTYPE, linkname=target)
 
     def device(self, name: str, kind: bytes = tarfile.CHRTYPE) -> Self:
-        """A device node, of the host's memory or its first disk."""
+        """Add a device node of the host's memory or its first disk."""
         return self._add(name, kind, devmajor=1, devminor=1)
 
     def fifo(self, name: str) -> Self:
-        """A named pipe."""
+        """Add a named pipe."""
         return self._add(name, tarfile.FIFOTYPE)
 
     def system(self) -> Self:
-        """What makes it the root of a system: /bin/sh, in name only."""
+        """Add an empty /bin/sh, which makes the archive the root of a system."""
         return self.directory("bin").file("bin/sh", b"#!", mode=0o755)
 
     def data(self) -> bytes:
-        """The whole archive."""
+        """Return the bytes of the archive."""
         self._tar.close()
         return self._buffer.getvalue()
 
     def write(self, path: Path) -> Path:
-        """The whole archive as a file."""
+        """Write the archive to a file."""
         path.write_bytes(self.data())
         return path
 
@@ -74,7 +74,8 @@ class Tarball:
 
 
 def with_size(data: bytes, position: int, size: int) -> bytes:
-    """The archive with another size in the header at `position` (bytes), its sum made right."""
+    """Return the archive with another size in the header at `position` (bytes) and a valid
+    checksum."""
     header = bytearray(data[position : position + 512])
     header[124:136] = b"\x80" + size.to_bytes(11, "big") if size >= 8**11 else b"%011o\0" % size
     header[148:156] = b" " * 8

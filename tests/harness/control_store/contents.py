@@ -30,7 +30,7 @@ INSTANCE = "f" * 32
 
 
 def box(name: str, state: BoxState) -> Box:
-    """A box of the owner."""
+    """Return a box of the owner."""
     return Box(
         id=name.encode().hex().zfill(32),
         owner=OWNER,
@@ -66,7 +66,7 @@ BOXES = [
 
 @asynccontextmanager
 async def opened(dsn: str) -> AsyncIterator[PostgresStore]:
-    """A store on a database."""
+    """Yield a store on a database."""
     store = PostgresStore(dsn)
     await store.start()
     try:
@@ -76,7 +76,7 @@ async def opened(dsn: str) -> AsyncIterator[PostgresStore]:
 
 
 async def fill(dsn: str) -> None:
-    """Something in every table."""
+    """Add rows to every table."""
     async with opened(dsn) as store:
         await store.put_setting("instance", INSTANCE)
         await store.put_setting("here", "on the host")

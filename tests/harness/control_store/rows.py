@@ -17,7 +17,7 @@ DAY = timedelta(days=1)
 
 
 def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER) -> Box:
-    """A box with every field set."""
+    """Return a box with every field set."""
     return Box(
         id=random_hex(16),
         owner=owner,
@@ -54,18 +54,18 @@ def make_box(name: str = "web", workspace: str | None = None, owner: str = OWNER
 
 
 def make_key(name: str = "laptop", owner: str = OWNER) -> ApiKey:
-    """A key with every field set but the last use."""
+    """Return a key with every field set except the last use."""
     return ApiKey(random_hex(16), owner, name, "ws1", NOW, NOW + timedelta(days=1), None)
 
 
 def make_volume(workspace: str | None = None, owner: str = OWNER) -> Volume:
-    """A volume with random names."""
+    """Return a volume with random names."""
     role, schema, prefix = (random_hex(16) for _ in range(3))
     return Volume(random_hex(16), owner, workspace, role, schema, prefix, b"\x00sealed", NOW)
 
 
 def make_ask() -> Ask:
-    """An open question with every field set."""
+    """Return an open question with every field set."""
     return Ask(
         random_hex(16), OWNER, "ws1", "b" * 32, "Go on?", ("yes", "no"), NOW, NOW + DAY, asker="k"
     )

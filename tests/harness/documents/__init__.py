@@ -1,1 +1,1 @@
-"""Documentation as tests run and measure it, and a shell for it."""
+"""Documentation that tests run and measure, and a shell for its commands."""

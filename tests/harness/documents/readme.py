@@ -38,7 +38,7 @@ class Block:
 
 
 def blocks(guide: Path) -> list[Block]:
-    """All fenced blocks, in reading order."""
+    """Return all fenced blocks in reading order."""
     text = guide.read_text()
     result = [Block(match[1], match[3], _reason(match[2])) for match in _BLOCK.finditer(text)]
     assert text.count("```") == 2 * len(result), f"{guide.name}: a block is not closed"
@@ -46,13 +46,13 @@ def blocks(guide: Path) -> list[Block]:
 
 
 def pages(root: Path) -> list[Path]:
-    """README.md and the pages of docs/guide, in the order of the site's navigation."""
+    """Return README.md and the pages of docs/guide, in the order of the site's navigation."""
     guide = re.findall(r": (guide/[\w-]+\.md)$", (root / "mkdocs.yml").read_text(), re.MULTILINE)
     return [root / "README.md", *(root / "docs" / name for name in guide)]
 
 
 def _reason(info: str) -> str | None:
-    """Why a block is not run, from what follows the language on its first line."""
+    """Return why no test runs a block, from the text after the language on its first line."""
     if not info.strip():
         return None
     match = _NOT_RUN.match(info)

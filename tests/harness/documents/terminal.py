@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE_S = 120.0
-"""For one command."""
+"""Timeout of one command, in seconds."""
 PROMPT = re.compile(rb"<status ([0-9]+)>")
 _ENTER = (
     'mount --bind "$1" /etc/passwd; cd "$2"; shift 2; exec bash --norc --noprofile --noediting -i'
 )
 Reply = tuple[str, str]
-"""Text that a program shows (a pattern), and what the person then types."""
+"""A pattern of the text that a program shows, and the text that the person then types."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """The exit status of a command, and everything that the terminal showed."""
+    """The exit status of a command, and all text that the terminal showed."""
 
     status: int
     text: str
@@ -46,10 +46,10 @@ class Shell:
         self._process = process
         self._unread = b""
         self.on_output: Callable[[bytes], None] | None = None
-        """Receives everything that the terminal shows from now on."""
+        """Receives all later output of the terminal."""
 
     def run(self, command: str, replies: Sequence[Reply] = ()) -> Shown:
-        """Types one command and gives the replies in order."""
+        """Type one command and give the replies in order."""
         self.type(command + "\n")
         shown = b""
         for question, reply in replies:
@@ -63,12 +63,12 @@ class Shell:
         return Shown(int(status[1]), shown.decode(errors="replace"))
 
     def begin(self) -> None:
-        """Waits for the first prompt."""
+        """Wait for the first prompt."""
         self.type("stty -echo -onlcr; PS2=; PS1='<status $?>'\n")
         self.read_until(re.compile(rb"<status 0>"), "the first prompt")
 
     def type(self, text: str) -> None:
-        """Press the keys of a text."""
+        """Type a text."""
         os.write(self._terminal, text.encode())
 
     def read_until(self, pattern: re.Pattern[bytes], command: str) -> bytes:
@@ -91,9 +91,10 @@ class Shell:
 
 @contextmanager
 def open_shell(home: Path, directory: Path, size: tuple[int, int] = (50, 200)) -> Iterator[Shell]:
-    """A shell in `directory`; `home` exists and is empty. The shell and its children end.
+    """Yield a shell in `directory`. The directory `home` must exist and be empty.
 
-    `size` of the terminal: lines and columns.
+    `size` has the lines and columns of the terminal. The shell and its children end with the
+    context.
     """
     accounts = home.with_name("passwd")
     accounts.write_text(f"root:x:0:0:root:{home}:/bin/bash\n")

@@ -1,6 +1,6 @@
-"""Debian's Caddy before a service, with `docs/Caddyfile` and a certificate authority of its own.
+"""Debian's Caddy in front of a service, with `docs/Caddyfile` and its own certificate authority.
 
-It listens on the ports of the web, as it does where it serves: tests with it run in a room.
+Caddy listens on ports 80 and 443, as in production, so tests with it run in a room.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ NOT_YET_VALID = 9
 
 @dataclass(frozen=True)
 class Caddy:
-    """A proxy that serves; `directory` holds what it keeps."""
+    """A running proxy; `directory` holds its files."""
 
     directory: Path
 
     @property
     def root_certificate(self) -> Path:
-        """Of its authority."""
+        """Return the path of its authority's root certificate."""
         return self._authority / "root.crt"
 
     @property
     def issuer_pin(self) -> str:
-        """SHA-256 of the key with which its authority signs, as Chromium takes it."""
+        """Return the SHA-256 of the authority's signing key, in Chromium's format."""
         found = x509.load_pem_x509_certificate((self._authority / "intermediate.crt").read_bytes())
         key = found.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return base64.b64encode(hashlib.sha256(key).digest()).decode()
@@ -64,15 +64,15 @@ class Caddy:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """Of clients that believe its authority alone."""
+        """Return a TLS context for clients that trust only its authority."""
         return ssl.create_default_context(cafile=self.root_certificate)
 
     async def handshake(self, host: str) -> tuple[str, ...]:
-        """Names in the certificate that it shows for a host. ssl.SSLError when it shows none, or
-        one that is not for that host.
+        """Return the names in the certificate that Caddy presents for a host.
 
-        A certificate is valid from the second in which it is made. When the machine's clock is set
-        back just then, this waits until the clock gets there.
+        Raises ssl.SSLError if it presents none, or one for another host. A certificate is valid
+        from the second of its creation. If the machine's clock steps back at that moment, this
+        method waits until the certificate is valid.
         """
         async with asyncio.timeout(DEADLINE):
             while True:
@@ -97,7 +97,7 @@ class Caddy:
 
 @asynccontextmanager
 async def serve_caddy(directory: Path, upstream: Address) -> AsyncIterator[Caddy]:
-    """Caddy before `upstream`; ends with the context."""
+    """Run Caddy in front of `upstream` within the context."""
     if not PROGRAM.exists():
         raise RuntimeError(f"{PROGRAM} is missing: run scripts/caddy")
     config = directory / "Caddyfile"
@@ -122,7 +122,7 @@ async def serve_caddy(directory: Path, upstream: Address) -> AsyncIterator[Caddy
 
 
 def configuration(upstream: Address) -> str:
-    """What is shipped, with the names of the tests."""
+    """Return the shipped configuration with the names of the tests."""
     text = SHIPPED.read_text()
     for shipped, here in (
         ("\temail ops@example.com", OWN_AUTHORITY),
@@ -136,7 +136,7 @@ def configuration(upstream: Address) -> str:
 
 
 async def _serving(caddy: Caddy, process: asyncio.subprocess.Process, log: Path) -> None:
-    """Waits for the first certificate."""
+    """Wait for the first certificate."""
     async with asyncio.timeout(DEADLINE):
         while True:
             if process.returncode is not None:

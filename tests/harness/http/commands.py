@@ -23,7 +23,7 @@ STREAM = {"content-type": "application/x-svc-exec"}
 
 @dataclass
 class Ran:
-    """What a stream told."""
+    """The content of a stream."""
 
     stdout: bytes
     stderr: bytes
@@ -31,12 +31,12 @@ class Ran:
 
 
 def header(cmd: str, **fields: object) -> bytes:
-    """A header line."""
+    """Return a header line."""
     return json.dumps({"cmd": cmd, **fields}).encode() + b"\n"
 
 
 def read_stream(text: bytes) -> Ran:
-    """Parses a whole event stream strictly: only known events, `exit` once and last."""
+    """Parse a whole event stream strictly: only known events, and `exit` once and last."""
     found: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     assert text.endswith(b"\n\n")
     blocks = text[:-2].split(b"\n\n")
@@ -56,7 +56,7 @@ def read_stream(text: bytes) -> Ran:
 
 
 async def stream(client: httpx.AsyncClient, spec: str, body: bytes, **headers: str) -> Ran:
-    """Runs a command by the streaming form."""
+    """Run a command in the streaming form."""
     answer = await client.post(f"/v1/exec/{spec}", content=body, headers=STREAM | headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/event-stream"
@@ -65,7 +65,7 @@ async def stream(client: httpx.AsyncClient, spec: str, body: bytes, **headers: s
 
 
 async def buffered(client: httpx.AsyncClient, spec: str, body: bytes) -> tuple[Ran, int]:
-    """Runs a command by the buffered form; with its duration in ms."""
+    """Run a command in the buffered form; return also its duration in ms."""
     path = f"/v1/exec/{spec}?stream=false"
     answer = await client.post(path, content=body, headers=STREAM)
     assert answer.status_code == 200, answer.text
@@ -76,7 +76,7 @@ async def buffered(client: httpx.AsyncClient, spec: str, body: bytes) -> tuple[R
 
 
 def marked(marker: str) -> list[int]:
-    """Processes whose environment holds the marker."""
+    """Return the processes whose environment contains the marker."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -90,7 +90,7 @@ def marked(marker: str) -> list[int]:
 async def open_exec(
     web: Web, body: bytes, query: str = "", length: str = "Transfer-Encoding: chunked"
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Begins an exec on a raw connection; `body` goes as one chunk, more may follow."""
+    """Start an exec on a raw connection. `body` is one chunk; more may follow."""
     reader, writer = await web.connect()
     chunk = b"%x\r\n%b\r\n" % (len(body), body)
     writer.write(
@@ -103,14 +103,14 @@ async def open_exec(
 
 
 def silent(web: Web, content: bytes) -> Callable[[], None]:
-    """A client that asks and reads nothing; what ends it."""
+    """Start a client that sends a request and reads no answer; return a function that ends it."""
     connection = socket.create_connection((web.address.host, web.address.port))
     connection.sendall(asking(web, content))
     return connection.close
 
 
 def asking(web: Web, content: bytes) -> bytes:
-    """A whole request that runs a command."""
+    """Return a whole request that runs a command."""
     head = (
         f"POST /v1/exec/web HTTP/1.1\r\nHost: x\r\nX-Api-Key: {web.key}\r\n"
         "Content-Type: application/x-svc-exec\r\n"

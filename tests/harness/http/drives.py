@@ -21,7 +21,7 @@ STATUS = Path("/proc/self/status")
 
 
 async def names(web: Web, path: bytes = b"") -> list[bytes]:
-    """Names in a directory of the first owner's drive, seen from inside."""
+    """Return the names in a directory of the first owner's drive, read inside the service."""
     fs = (await web.drives.volume()).fs
     found = await paths.resolve(fs, path)
     assert found.attr is not None
@@ -29,37 +29,37 @@ async def names(web: Web, path: bytes = b"") -> list[bytes]:
 
 
 def resident(field: str) -> int:
-    """`VmRSS` now or `VmHWM`, the most since `forget_peak`, in bytes."""
+    """Return `VmRSS`, the present value, or `VmHWM`, the maximum since `forget_peak`, in bytes."""
     (line,) = (line for line in STATUS.read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
 
 
 def forget_peak() -> int:
-    """Begins a new peak; what is resident now."""
+    """Reset the peak; return the resident bytes."""
     Path("/proc/self/clear_refs").write_text("5")
     return resident("VmRSS")
 
 
 async def http_drive(web: Web, volume: VolumeConfig) -> Filesystem:
-    """Puts the owner's drive on the volume, with the bounds that the service gives it."""
+    """Put the owner's drive on the volume, with the limits of the service."""
     fs = await Filesystem.connect(volume, kind="http", limits=LIMITS)
     web.drives.given[ALICE.owner, None] = fs
     return fs
 
 
 def piece(number: int) -> bytes:
-    """One MiB, another one for each number."""
+    """Return one MiB, which differs for each number."""
     return hashlib.sha256(b"%d" % number).digest() * (MIB // 32)
 
 
 async def body(size: int) -> AsyncIterator[bytes]:
-    """The content of a file."""
+    """Yield the content of a file."""
     for number in range(size // MIB):
         yield piece(number)
 
 
 async def real_drive(web: Web, volume: VolumeConfig) -> Filesystem:
-    """Puts the owner's drive on the volume."""
+    """Put the owner's drive on the volume."""
     fs = await Filesystem.connect(volume, kind="http")
     web.drives.given[ALICE.owner, None] = fs
     return fs

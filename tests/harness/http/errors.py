@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def error_of(response: httpx.Response) -> str:
-    """The text of a refusal, which is all that its body may hold."""
+    """Return the text of a refusal; the body must contain nothing else."""
     assert response.headers["content-type"] == "application/json"
     body = response.json()
     assert list(body) == ["error"]

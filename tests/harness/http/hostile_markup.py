@@ -30,7 +30,7 @@ FORBIDDEN = {
 
 
 class Elements(HTMLParser):
-    """What stands in the body of a page."""
+    """The elements in the body of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Elements(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notes it."""
+        """Record an element."""
         self.tags.append(tag)
         self.attributes += attrs
 
 
 def check_inert(text: str) -> None:
-    """Nothing in it can act."""
+    """Check that no element of the page can run code or load a resource."""
     found = Elements(text)
     assert not FORBIDDEN & {*found.tags}
     for name, value in found.attributes:

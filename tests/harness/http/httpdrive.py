@@ -1,7 +1,7 @@
-"""Fixture `http_drive`: the volume of the test over the real HTTP API on loopback.
+"""Fixture `http_drive`: the test's volume over the real HTTP API on loopback.
 
-The server runs on an event loop of its own thread, so that a test may mix requests with blocking
-calls on mounts, from as many threads as it likes.
+The server has its own thread and event loop. So a test can mix requests with blocking calls on
+mounts, from any number of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wrkfs.config import VolumeConfig
 
 TIMEOUT = 100.0
-"""Seconds for one answer: above the 90 s that any call of the drive may take."""
+"""Seconds for one answer. Each call of the drive may take up to 90 s."""
 START_TIMEOUT = 60.0
 
 
@@ -41,15 +41,15 @@ class HttpAnswer:
 
     @property
     def etag(self) -> str:
-        """The entity tag; empty when there is none."""
+        """Return the entity tag, or an empty text without one."""
         return self.headers.get("etag", "")
 
 
 class HttpDrive:
-    """A blocking client of the served drive; each thread has a connection of its own."""
+    """A blocking client of the served drive; each thread has its own connection."""
 
     def __init__(self, host: str, port: int, key: str, top: str = "") -> None:
-        """`top` is a directory of the drive that all paths start from."""
+        """`top` is a directory of the drive; all paths are relative to it."""
         self._place = (host, port)
         self._key = key
         self._top = top
@@ -57,13 +57,13 @@ class HttpDrive:
         self._connections: list[http.client.HTTPConnection] = []
 
     def below(self, top: str) -> HttpDrive:
-        """The same drive, seen from a directory of it."""
+        """Return the same drive, relative to one of its directories."""
         seen = HttpDrive(*self._place, self._key, f"{self._top}{quote(top)}/")
         seen._connections = self._connections
         return seen
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> HttpAnswer:
-        """One request; header names are written with `_` for `-`."""
+        """Send one request. Names of headers have `_` instead of `-`."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = http.client.HTTPConnection(*self._place, timeout=TIMEOUT)
@@ -80,19 +80,20 @@ class HttpDrive:
         return HttpAnswer(response.status, response.read(), got)
 
     def put(self, path: str, body: bytes, **headers: str) -> HttpAnswer:
-        """Replaces a file. The answer must be 201 or 204 unless a condition is given."""
+        """Replace a file. The answer must be 201 or 204, unless the request has a condition."""
         answer = self.ask("PUT", path, body, **headers)
         assert headers or answer.status in (201, 204), answer
         return answer
 
     def get(self, path: str) -> bytes | None:
-        """A file's bytes, None when it is not there."""
+        """Return the bytes of a file, or None if it does not exist."""
         answer = self.ask("GET", path)
         assert answer.status in (200, 404), answer
         return answer.body if answer.status == 200 else None
 
     def entries(self, path: str = "") -> dict[str, tuple[bool, int]] | None:
-        """Names of a directory: whether it is one, size; None when it is not there."""
+        """Return the names of a directory with (is a directory, size), or None if it does not
+        exist."""
         answer = self.ask("GET", path)
         assert answer.status in (200, 404), answer
         if answer.status == 404:
@@ -101,19 +102,19 @@ class HttpDrive:
         return {entry["name"]: (entry["is_dir"], entry["size"]) for entry in found}
 
     def delete(self, path: str) -> bool:
-        """Removes a file or a tree; False when it is not there."""
+        """Remove a file or a tree; return False if it does not exist."""
         answer = self.ask("DELETE", path)
         assert answer.status in (204, 404), answer
         return answer.status == 204
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         for connection in self._connections:
             connection.close()
 
 
 class Server:
-    """The API and its Filesystem, served by a thread."""
+    """The API and its Filesystem, which run in a thread."""
 
     def __init__(self, volume: VolumeConfig) -> None:
         self._volume = volume
@@ -125,7 +126,7 @@ class Server:
         self.error: BaseException | None = None
 
     def start(self) -> HttpDrive:
-        """The client, once the server answers."""
+        """Start the server; return a client as soon as the server answers."""
         self._thread.start()
         assert self._started.wait(START_TIMEOUT)
         if self.error is not None:
@@ -134,7 +135,7 @@ class Server:
         return self.client
 
     def stop(self) -> None:
-        """Ends server, session and thread; raises what they died of."""
+        """End server, session and thread; raise the error that ended them, if any."""
         if self.client is not None:
             self.client.close()
         if self._loop is not None and self._stop is not None:
@@ -166,7 +167,7 @@ class Server:
 
 @pytest.fixture
 def http_drive(volume: VolumeConfig) -> Iterator[HttpDrive]:
-    """See the module."""
+    """Yield a client of the test's volume."""
     server = Server(volume)
     client = server.start()
     try:

@@ -1,6 +1,7 @@
-"""Requests that two could read differently: each must be refused, or be exactly one request.
+"""Requests that two parsers could read differently.
 
-Every entry is what follows the request line and the lines that name host and key.
+The service must refuse each one, or read it as exactly one request. An entry is the text after the
+request line and the lines with host and key.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ REFUSED = {
     "a long trailer": b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
     "a malformed trailer": b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX A: b\r\n\r\n",
 }
-"""What follows the header lines that each request has: lengths, encodings, bodies."""
+"""The text after the header lines that each request has: lengths, encodings, bodies."""
 
 LENIENT = {
     "equal lengths in two lines": (
@@ -134,7 +135,7 @@ LENIENT = {
         b"hello",
     ),
 }
-"""What may be refused, or is one request with this body."""
+"""Requests that a server may refuse, or must read as one request with this body."""
 
 LINES = (
     b"GET http://x/healthz HTTP/1.1",
@@ -162,4 +163,4 @@ LINES = (
     b"HTTP/1.1 200 OK",
     b"SSH-2.0-OpenSSH_9.2",
 )
-"""Request lines that are none."""
+"""Invalid request lines."""

@@ -1,6 +1,6 @@
-"""Raw clients of the MCP service: JSON-RPC by hand, over a WebSocket.
+"""Raw clients of the MCP service: JSON-RPC messages over a WebSocket.
 
-What the protocol's own libraries would not send, or would hide, is seen here.
+They show messages that the protocol's own libraries would not send, or would hide.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ INITIALIZE = {
 
 
 def envelope(**more: object) -> dict[str, Any]:
-    """The `_meta` of a request without a handshake."""
+    """Return the `_meta` of a request without a handshake."""
     return {_META + "protocolVersion": MODERN, _META + "clientCapabilities": {}, **more}
 
 
 class Talk:
-    """One connection. What comes is sorted: answers by id, notifications in order."""
+    """One connection. It sorts messages: answers by id, notifications in order."""
 
     def __init__(self, socket: ClientConnection, *, modern: bool = False) -> None:
         self.socket = socket
         self.modern = modern
         self.told: list[dict[str, Any]] = []
-        """Notifications that came."""
+        """Received notifications."""
         self._answers: dict[object, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
         self._news = asyncio.Event()
@@ -59,15 +59,15 @@ class Talk:
             self._news.set()
 
     def answer(self, number: object) -> asyncio.Future[dict[str, Any]]:
-        """What answers, or will answer, a request."""
+        """Return the future of the answer to a request."""
         return self._answers.setdefault(number, asyncio.get_running_loop().create_future())
 
     async def send(self, message: object) -> None:
-        """Anything, as text unless it is some already."""
+        """Send a message; anything but text is encoded as JSON first."""
         await self.socket.send(message if isinstance(message, str | bytes) else json.dumps(message))
 
     async def begin(self, method: str, params: dict[str, Any] | None = None) -> int:
-        """Sends a request; its id."""
+        """Send a request; return its id."""
         self._number += 1
         given = dict(params or {})
         if self.modern:
@@ -77,37 +77,37 @@ class Talk:
         return self._number
 
     async def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """A request and its whole answer."""
+        """Send a request; return its whole answer."""
         number = await self.begin(method, params)
         async with asyncio.timeout(30):
             return await self.answer(number)
 
     async def result(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-        """What a request that succeeds gives."""
+        """Send a request that succeeds; return its result."""
         answer = await self.ask(method, params)
         assert "result" in answer, answer
         found: dict[str, Any] = answer["result"]
         return found
 
     async def error(self, method: str, params: dict[str, Any] | None = None) -> tuple[int, str]:
-        """Code and text of a request that fails."""
+        """Send a request that fails; return the code and the text of its error."""
         answer = await self.ask(method, params)
         assert "error" in answer, answer
         return answer["error"]["code"], answer["error"]["message"]
 
     async def notify(self, method: str, params: dict[str, Any] | None = None) -> None:
-        """A notification."""
+        """Send a notification."""
         body: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
         await self.send(body if params is None else body | {"params": params})
 
     async def open(self, version: str = LEGACY) -> dict[str, Any]:
-        """The handshake."""
+        """Do the handshake."""
         found = await self.result("initialize", INITIALIZE | {"protocolVersion": version})
         await self.notify("notifications/initialized")
         return found
 
     async def call(self, name: str, /, **arguments: object) -> dict[str, Any]:
-        """What a tool gives. The two forms of it are the same."""
+        """Call a tool; return its result. Its two forms must be equal."""
         found = await self.result("tools/call", {"name": name, "arguments": arguments})
         assert not found.get("isError"), found
         assert json.loads(found["content"][0]["text"]) == found["structuredContent"]
@@ -115,14 +115,14 @@ class Talk:
         return shown
 
     async def refusal(self, name: str, /, **arguments: object) -> str:
-        """The text of a tool that fails."""
+        """Call a tool that fails; return the text of the error."""
         found = await self.result("tools/call", {"name": name, "arguments": arguments})
         assert found["isError"] is True, found
         text: str = found["content"][0]["text"]
         return text
 
     def updates(self) -> list[str]:
-        """The resources of which it was told that they changed."""
+        """Return the resources whose changes the service has reported."""
         return [
             one["params"]["uri"]
             for one in self.told
@@ -130,20 +130,20 @@ class Talk:
         ]
 
     async def until_told(self, wanted: Callable[[], object]) -> None:
-        """Waits for a notification that makes `wanted()` true."""
+        """Wait for a notification that makes `wanted()` true."""
         async with asyncio.timeout(30):
             while not wanted():
                 self._news.clear()
                 await self._news.wait()
 
     async def closed(self) -> tuple[int, str]:
-        """Waits for the end: close code and reason."""
+        """Wait for the end; return close code and reason."""
         async with asyncio.timeout(30):
             await self.socket.wait_closed()
         return self.socket.close_code or 0, self.socket.close_reason or ""
 
     async def close(self) -> None:
-        """Ends it."""
+        """Close the connection."""
         await self.socket.close()
         await asyncio.gather(self._reading, return_exceptions=True)
 
@@ -152,7 +152,7 @@ class Talk:
 async def talk(
     web: Web, key: str | None = None, *, modern: bool = False, opened: bool = True
 ) -> AsyncIterator[Talk]:
-    """A connection; after its handshake, where there is one, unless it is not to be `opened`."""
+    """Yield a connection. With `opened` it has done the handshake, if the protocol has one."""
     headers = {"authorization": f"Bearer {key or web.key}"}
     url = f"ws://{web.address}/v1/mcp"
     async with connect(url, additional_headers=headers, max_size=None) as socket:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def ask(web: Web, request: bytes) -> bytes:
-    """Sends bytes as they are; all that comes back until the server closes."""
+    """Send bytes unchanged; return all bytes that the server sends until it closes."""
     reader, writer = await web.connect()
     writer.write(request)
     try:
@@ -29,14 +29,14 @@ async def ask(web: Web, request: bytes) -> bytes:
 async def app(
     handler: Callable[[ServerConnection], Awaitable[None]], **options: object
 ) -> AsyncIterator[int]:
-    """A WebSocket server in the box; its port."""
+    """Run a WebSocket server in the box; yield its port."""
     settings: dict[str, Any] = {"compression": None, "max_size": None, **options}
     async with serve(handler, "127.0.0.1", 0, **settings) as server:
         yield next(iter(server.sockets)).getsockname()[1]
 
 
 async def echo(server: ServerConnection) -> None:
-    """Sends each message back."""
+    """Send each message back."""
     with suppress(ConnectionClosed):
         async for message in server:
             await server.send(message)

@@ -1,4 +1,4 @@
-"""Servers on ports of boxes that are plain processes: raw bytes in, raw bytes out."""
+"""Servers on ports of boxes that are plain processes, with raw input and output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 
 class Visit:
-    """One connection to a server, seen from the server."""
+    """One connection, from the view of the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -29,17 +29,17 @@ class Visit:
 
     @property
     def target(self) -> bytes:
-        """Of the request line."""
+        """Return the target of the request line."""
         return self.head.split(b" ", 2)[1]
 
     @property
     def method(self) -> bytes:
-        """Of the request line."""
+        """Return the method of the request line."""
         return self.head.split(b" ", 1)[0]
 
     @property
     def lines(self) -> list[tuple[bytes, bytes]]:
-        """Header lines as they came."""
+        """Return the header lines unchanged."""
         found = []
         for line in self.head.split(b"\r\n")[1:]:
             if line:
@@ -48,15 +48,15 @@ class Visit:
         return found
 
     def values(self, name: bytes) -> list[bytes]:
-        """Of all header lines called so."""
+        """Return the values of all header lines with this name."""
         return [value for key, value in self.lines if key.lower() == name]
 
     async def read_head(self) -> None:
-        """Reads up to the end of the header lines."""
+        """Read up to the end of the header lines."""
         self.head = await self.reader.readuntil(b"\r\n\r\n")
 
     async def read_body(self) -> None:
-        """Reads what the head announces."""
+        """Read the body that the head announces."""
         length = self.values(b"content-length")
         if length:
             self.body = await self.reader.readexactly(int(length[0]))
@@ -67,19 +67,19 @@ class Visit:
             await self.reader.readuntil(b"\r\n")
 
     async def answer(self, data: bytes) -> None:
-        """Sends bytes as they are."""
+        """Send bytes unchanged."""
         self.writer.write(data)
         await self.writer.drain()
 
 
 async def plain(visit: Visit) -> None:
-    """Says `ok` to everything."""
+    """Answer `ok` to every request."""
     await visit.read_body()
     await visit.answer(OK)
 
 
 def saying(data: bytes) -> Handler:
-    """A server with one answer."""
+    """Return a server with one answer."""
 
     async def answer(visit: Visit) -> None:
         await visit.read_body()
@@ -89,7 +89,7 @@ def saying(data: bytes) -> Handler:
 
 
 class PortServer:
-    """A server and all that came to it."""
+    """A server and its record of all connections."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -98,16 +98,17 @@ class PortServer:
 
     @property
     def last(self) -> Visit:
-        """The latest connection."""
+        """Return the latest connection."""
         return self.visits[-1]
 
     @property
     def open(self) -> int:
-        """Connections that the other side has not ended."""
+        """Return the number of connections that the client has not ended."""
         return sum(1 for visit in self.visits if not visit.gone.is_set())
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serves one connection; waits for its end, so that who leaves is seen."""
+        """Serve one connection and wait for its end, so that the server sees when a client
+        leaves."""
         visit = Visit(reader, writer)
         self.visits.append(visit)
         try:
@@ -126,7 +127,7 @@ class PortServer:
 
 @asynccontextmanager
 async def listening(handler: Handler = plain, host: str = "127.0.0.1") -> AsyncIterator[PortServer]:
-    """A server on a free port; its connections end with it."""
+    """Run a server on a free port; its connections end with it."""
     server = PortServer(handler)
     listener = await asyncio.start_server(server.serve, host, 0)
     server.port = listener.sockets[0].getsockname()[1]
@@ -140,7 +141,7 @@ async def listening(handler: Handler = plain, host: str = "127.0.0.1") -> AsyncI
 
 
 def sent_headers(answer: bytes) -> list[tuple[bytes, bytes]]:
-    """Header lines of a raw answer."""
+    """Return the header lines of a raw answer."""
     head = answer.partition(b"\r\n\r\n")[0]
     return [
         (line.partition(b": ")[0].lower(), line.partition(b": ")[2])
@@ -149,7 +150,7 @@ def sent_headers(answer: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def status_of(answer: bytes) -> int:
-    """The status of a raw answer."""
+    """Return the status of a raw answer."""
     found = re.match(rb"HTTP/1\.1 (\d{3}) ", answer)
     assert found, answer[:200]
     return int(found[1])

@@ -1,4 +1,4 @@
-"""HTTP by hand: each request is one connection, and every byte of the answer is seen."""
+"""Raw HTTP: each request has its own connection, and tests see every byte of the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UPGRADE = (
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent. `method` "WS": a GET that asks for a WebSocket. `target` is sent as it is."""
+    """A request. Method "WS" is a GET that asks for a WebSocket. `target` is sent unchanged."""
 
     method: str
     target: str
@@ -26,7 +26,8 @@ class Request:
     host: str = "api.test"
 
     def encoded(self) -> bytes:
-        """Its bytes. The connection is to be closed afterwards, so that the answer has an end."""
+        """Return the bytes of the request. It asks to close the connection, which ends the
+        answer."""
         lines = [("Host", self.host), *self.headers]
         lines += UPGRADE if self.method == "WS" else (("Connection", "close"),)
         if self.body is not None:
@@ -38,7 +39,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back. `head` is status line and header lines but `Date`, as they were sent."""
+    """An answer. `head` is the status line and the unchanged header lines except `Date`."""
 
     status: int
     head: tuple[bytes, ...]
@@ -47,7 +48,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The text of a refusal, which is all that its body may hold; "" for other answers."""
+        """Return the text of a refusal, which must be the whole body, or "" for other answers."""
         if self.status < 400 or not self.body:
             return ""
         told = json.loads(self.body)
@@ -57,7 +58,7 @@ class Answer:
 
 
 async def ask(host: str, port: int, request: Request) -> Answer:
-    """Sends one request and reads its answer to the end; of an upgrade only the head."""
+    """Send one request and read its whole answer; of an upgrade, only the head."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         async with asyncio.timeout(ANSWER_S):

@@ -1,7 +1,7 @@
-"""For schemathesis, which loads it: how a body of our own type is written, and no header that is
-said to be good and is not.
+"""Hooks that schemathesis loads: the encoding of our own body type, and corrections of headers.
 
-What is made up is a command's standard input; its header is tried in `test_api_exec_limits`.
+The corrections remove headers that schemathesis wrongly declares valid. It makes up the standard
+input of a command; `test_api_exec_limits` tests the header of the command.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ HEADER = b'{"cmd": "true"}\n'
 
 @schemathesis.serializer("application/x-svc-exec")
 def exec_body(ctx: schemathesis.SerializationContext, value: object) -> bytes:
-    """A header line, and a value behind it."""
+    """Return a header line, followed by a value."""
     del ctx
     return HEADER + (value if isinstance(value, bytes) else str(value).encode("utf-8", "replace"))
 
 
 @schemathesis.hook
 def before_call(ctx: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
-    """Its phase of boundaries fills entity tags with `0`, whatever their pattern says; and that a
-    directory is made without a body is nothing that a schema can tell."""
+    """Correct the values of the phase of boundaries.
+
+    It fills entity tags with `0`, whatever their pattern is. A schema also cannot express that the
+    creation of a directory has no body.
+    """
     del ctx, kwargs
     for name in ("If-Match", "If-None-Match"):
         if case.headers.get(name) == "0":

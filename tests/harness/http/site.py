@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Site:
-    """Both. URLs are those that users type."""
+    """The API and its proxy. URLs are those that users type."""
 
     web: Web
     caddy: Caddy
@@ -32,23 +32,24 @@ class Site:
 
     @property
     def api(self) -> str:
-        """The root of the API."""
+        """Return the root URL of the API."""
         return f"https://{API_HOST}"
 
     async def box(self, name: str) -> str:
-        """A running box of the first owner; its id."""
+        """Create a running box of the first owner; return its id."""
         return (await self.web.operations.boxes.up(ALICE, name)).id
 
     def preview(self, box: str, port: int) -> str:
-        """The root of a port of a box."""
+        """Return the preview URL of a port of a box."""
         return f"https://{box}-{port}.{PREVIEW_DOMAIN}"
 
     def path(self, box: str, port: int) -> str:
-        """The same below the API."""
+        """Return the URL of the same port below the API."""
         return f"{self.api}/v1/boxes/{box}/proxy/{port}"
 
     def client(self, **headers: str) -> httpx.AsyncClient:
-        """A client that believes the proxy's authority alone, and finds every host there."""
+        """Return a client that trusts only the proxy's authority and finds every host at the
+        proxy."""
         client = httpx.AsyncClient(
             transport=_ToTheProxy(verify=self.caddy.context),
             headers=headers,
@@ -59,10 +60,10 @@ class Site:
 
 
 class _ToTheProxy(httpx.AsyncHTTPTransport):
-    """Connects to this machine whatever the host; certificates must be for the host."""
+    """Connects to this machine for every host; certificates must match the host."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Sends one request."""
+        """Send one request."""
         host = request.url.host
         request.extensions["sni_hostname"] = host
         request.url = request.url.copy_with(host="127.0.0.1")
@@ -71,7 +72,7 @@ class _ToTheProxy(httpx.AsyncHTTPTransport):
 
 @asynccontextmanager
 async def serve_site(root: Path, config: Config | None = None) -> AsyncIterator[Site]:
-    """The whole of it, below `root`."""
+    """Run the API and its proxy below `root`."""
     config = config or Config(api_addr=Address("127.0.0.1", 0), preview_domain=PREVIEW_DOMAIN)
     proxy = root / "proxy"
     proxy.mkdir()
@@ -86,7 +87,7 @@ async def serve_site(root: Path, config: Config | None = None) -> AsyncIterator[
 
 @pytest_asyncio.fixture
 async def site() -> AsyncIterator[Site]:
-    """See the module."""
+    """Yield a served site."""
     with tempfile.TemporaryDirectory(prefix="web-") as name:
         async with serve_site(Path(name)) as served:
             yield served

@@ -1,4 +1,4 @@
-"""Terminals over WebSocket, and their protocol's timing."""
+"""Terminals over WebSocket, and the timing of their protocol."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ QUIET = b"stty -echo; PS1= exec sh\necho rea''dy\n"
 
 
 def ping_often(protocol: SocketProtocol, patience: float) -> None:
-    """Pings twenty times a second from now on; for each answer it waits so many seconds."""
+    """Send pings twenty times a second from now on, and wait `patience` seconds for each answer."""
     protocol.stop_keepalive()
     protocol.ping_interval, protocol.ping_timeout = 0.05, patience
     protocol.start_keepalive()
 
 
 async def opened(web: Web, query: str = "", box: str = "web") -> RawSocket:
-    """A terminal whose shell neither echoes nor prompts."""
+    """Open a terminal whose shell neither echoes nor prompts."""
     terminal = await connected(web, f"/v1/boxes/{box}/term?key={web.key}{query}")
     terminal.send(BINARY, QUIET)
     await terminal.until(b"ready\r\n")
@@ -29,7 +29,7 @@ async def opened(web: Web, query: str = "", box: str = "web") -> RawSocket:
 
 
 def protocol_of(web: Web) -> SocketProtocol:
-    """The one WebSocket of the server."""
+    """Return the protocol of the server's only WebSocket."""
     server = web.server._server
     assert server is not None
     (found,) = [

@@ -1,4 +1,4 @@
-"""A program in a box that answers from a script."""
+"""A program in a box with scripted answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import deque
 
 
 class Scripted:
-    """A stream that gives these pieces, and then its end, or is cut."""
+    """Implements `ByteStream`: yields scripted pieces, then ends, or is cut."""
 
     def __init__(self, pieces: list[bytes], *, cut: bool = False) -> None:
         self._pieces = deque(piece for piece in pieces if piece)
@@ -15,7 +15,6 @@ class Scripted:
         self.written = b""
 
     async def read(self) -> bytes:
-        """See ByteStream."""
         if self._pieces:
             return self._pieces.popleft()
         if self._cut:
@@ -23,12 +22,10 @@ class Scripted:
         return b""
 
     async def write(self, data: bytes) -> None:
-        """See ByteStream."""
         self.written += data
 
     def write_eof(self) -> None:
-        """See ByteStream."""
+        """Do nothing: the script ignores the end of input."""
 
     def close(self) -> None:
-        """See ByteStream."""
         self.closed = True

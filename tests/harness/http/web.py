@@ -1,7 +1,7 @@
-"""Fixture `web`: the real HTTP API before boxes that are plain local processes.
+"""Fixture `web`: the real HTTP API over boxes that are plain local processes.
 
-Everything is real but the backend (see harness/frontdoor.py) and the stores: control state,
-drives' metadata and drives' blocks are in memory. Requests go through a socket on loopback.
+Everything is real except the backend (see harness/frontdoor.py) and the stores. Control state,
+metadata and blocks of drives are in memory. Requests go through a socket on loopback.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PREVIEW_DOMAIN = "preview.internal"
 
 @dataclass
 class Volume:
-    """One drive: what it consists of, and the Filesystem that the API uses."""
+    """One drive: its parts, and the Filesystem that the API uses."""
 
     meta: MemoryVolume
     blocks: MemoryBlocks
@@ -78,7 +78,7 @@ class MemoryDrives:
     async def use(
         self, owner: str, workspace: str | None, *, create: bool
     ) -> AsyncIterator[Filesystem | None]:
-        """The drive's Filesystem; the drive is made when it is created."""
+        """Yield the drive's Filesystem. With `create`, create a missing drive."""
         place = (owner, workspace)
         if place in self.given:
             yield self.given[place]
@@ -88,11 +88,11 @@ class MemoryDrives:
             yield None
 
     async def sizes(self) -> dict[str, int]:
-        """Nobody holds anything."""
+        """Return no sizes."""
         return {}
 
     async def volume(self, owner: str = ALICE.owner, workspace: str | None = None) -> Volume:
-        """The drive with its parts."""
+        """Return the drive with its parts."""
         place = (owner, workspace)
         if place not in self.volumes:
             volume, blocks = MemoryVolume(), MemoryBlocks()
@@ -102,7 +102,7 @@ class MemoryDrives:
         return self.volumes[place]
 
     async def usage(self, owner: str) -> dict[str | None, DriveUse]:
-        """What they hold."""
+        """Return the use of each drive of an owner."""
         found = {}
         for (whose, workspace), volume in self.volumes.items():
             if whose == owner:
@@ -111,22 +111,22 @@ class MemoryDrives:
         return found
 
     def closing(self, owner: str, workspace: str) -> AbstractContextManager[None]:
-        """Nobody else is there."""
+        """Do nothing: no other process uses the drive."""
         return nullcontext()
 
     async def is_empty(self, owner: str, workspace: str) -> bool:
-        """Whether it has no files."""
+        """Return whether the drive has no files."""
         use = (await self.usage(owner)).get(workspace)
         return use is None or use.files == 0
 
     async def remove(self, owner: str, workspace: str) -> None:
-        """Forgets it."""
+        """Remove the drive."""
         volume = self.volumes.pop((owner, workspace), None)
         if volume is not None:
             await volume.fs.close()
 
     async def close(self) -> None:
-        """Closes all."""
+        """Close all drives."""
         for volume in self.volumes.values():
             await volume.fs.close()
         for fs in self.given.values():
@@ -135,7 +135,7 @@ class MemoryDrives:
 
 @dataclass
 class Web:
-    """A served API and what stands behind it."""
+    """A served API and the parts behind it."""
 
     api: Api
     server: ApiServer
@@ -152,7 +152,7 @@ class Web:
 
     @property
     def url(self) -> str:
-        """The root of the API."""
+        """Return the root URL of the API."""
         return f"http://{self.address}"
 
     async def new_key(
@@ -163,7 +163,7 @@ class Web:
         ttl: timedelta | None = None,
         name: str | None = None,
     ) -> str:
-        """A fresh API key of an owner."""
+        """Create an API key of an owner."""
         name = name or f"key{len(await self.operations.keys.list_keys(owner))}"
         if scope is not None:
             with suppress(Conflict):
@@ -172,14 +172,14 @@ class Web:
         return _revealed(secret)
 
     def client(self, key: str | None = None, **headers: str) -> httpx.AsyncClient:
-        """A client that shows `key` (the owner's first one unless told otherwise)."""
+        """Return a client with this API key (default: the owner's first one)."""
         shown = {"authorization": f"Bearer {key or self.key}"} | headers
         client = httpx.AsyncClient(base_url=self.url, headers=shown, timeout=60)
         self.clients.append(client)
         return client
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A raw connection; it is gone when the service is."""
+        """Open a raw connection, which ends with the service."""
         reader, writer = await asyncio.open_connection(self.address.host, self.address.port)
         self.connections.append(writer)
         return reader, writer
@@ -193,7 +193,7 @@ def _revealed(secret: Secret) -> str:
 async def serve_web(
     root: Path, *, with_drives: bool = True, config: Config | None = None
 ) -> AsyncIterator[Web]:
-    """The whole of it, below `root`; ends with every process of it. `config`: what HTTP takes."""
+    """Run the API below `root` within the context. `config` has the settings of HTTP."""
     keys = make_keys(root)
     tunnels = TunnelRegistry(keys / "tunnel_ed25519", _no_requests)
     backend, store, clock = ProcessBackend(root), MemoryStore(), SystemClock()
@@ -223,7 +223,7 @@ async def serve_web(
         drives=drives if with_drives else None,
     )
     await lifecycle.start()
-    await lifecycle.agents.close()  # tests stop agents, and end them, for a while
+    await lifecycle.agents.close()  # Tests stop and end agents on purpose.
     if config is None:
         config = Config(state_dir=root, api_addr=Address("127.0.0.1", 0))
     config = replace(config, api_hosts=(*config.api_hosts, "api.test"))
@@ -255,7 +255,10 @@ async def _no_requests(box_id: str, verb: str, params: dict[str, object]) -> dic
 
 @pytest_asyncio.fixture
 async def web() -> AsyncIterator[Web]:
-    """See the module. The directory has a short name: paths of Unix sockets hold 107 bytes."""
+    """Yield a served API.
+
+    Its directory has a short name, because paths of Unix sockets hold at most 107 bytes.
+    """
     with tempfile.TemporaryDirectory(prefix="web-") as name:
         async with serve_web(Path(name)) as served:
             yield served
@@ -263,7 +266,7 @@ async def web() -> AsyncIterator[Web]:
 
 @pytest_asyncio.fixture
 async def web_without_drives() -> AsyncIterator[Web]:
-    """As `web`, on a host where drives are not enabled."""
+    """Yield an API like `web`, on a host where drives are not enabled."""
     with tempfile.TemporaryDirectory(prefix="web-") as name:
         async with serve_web(Path(name), with_drives=False) as served:
             yield served
@@ -271,7 +274,7 @@ async def web_without_drives() -> AsyncIterator[Web]:
 
 @pytest_asyncio.fixture
 async def previews() -> AsyncIterator[Web]:
-    """As `web`, with hosts for the ports of boxes."""
+    """Yield an API like `web`, with preview hosts for ports of boxes."""
     config = Config(api_addr=Address("127.0.0.1", 0), preview_domain=PREVIEW_DOMAIN)
     with tempfile.TemporaryDirectory(prefix="web-") as name:
         async with serve_web(Path(name), config=config) as served:

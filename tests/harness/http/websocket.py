@@ -1,4 +1,4 @@
-"""WebSockets frame by frame, as well-meaning and other clients send them."""
+"""WebSockets frame by frame, as correct and incorrect clients send them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
 def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
-    """One frame of a client; the mask is all zeros, which leaves the bytes as they are."""
+    """Return one frame of a client. Its mask is zero, which leaves the bytes unchanged."""
     head = bytes(((0x80 if fin else 0) | opcode,))
     if len(data) < 126:
         head += bytes((0x80 | len(data),))
@@ -28,7 +28,7 @@ def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
 
 
 def handshake(path: str, *lines: str) -> bytes:
-    """A request to upgrade."""
+    """Return a request to upgrade."""
     key = base64.b64encode(os.urandom(16)).decode()
     head = [
         f"GET {path} HTTP/1.1",
@@ -50,7 +50,7 @@ class RawSocket:
     writer: asyncio.StreamWriter
 
     async def frame(self) -> tuple[int, bytes]:
-        """The next frame of the server: opcode and payload."""
+        """Return the next frame of the server: opcode and payload."""
         async with asyncio.timeout(30):
             first, second = await self.reader.readexactly(2)
             size = second & 0x7F
@@ -61,7 +61,7 @@ class RawSocket:
             return first & 0x0F, await self.reader.readexactly(size)
 
     async def until_close(self) -> tuple[bytes, int, str]:
-        """All output up to the close frame, and that frame's code and reason."""
+        """Return all output up to the close frame, and that frame's code and reason."""
         output = b""
         while True:
             opcode, data = await self.frame()
@@ -71,7 +71,7 @@ class RawSocket:
                 output += data
 
     async def until(self, wanted: bytes) -> bytes:
-        """Output until it holds `wanted`."""
+        """Return the output until it contains `wanted`."""
         output = b""
         while wanted not in output:
             opcode, data = await self.frame()
@@ -81,24 +81,24 @@ class RawSocket:
         return output
 
     def send(self, opcode: int, data: bytes = b"") -> None:
-        """One whole message."""
+        """Send one whole message."""
         self.writer.write(frame(opcode, data))
 
     def hold(self) -> None:
-        """Reads nothing more."""
+        """Stop reading."""
         cast("asyncio.Transport", self.writer.transport).pause_reading()
 
     def go_on(self) -> None:
-        """Reads again."""
+        """Continue reading."""
         cast("asyncio.Transport", self.writer.transport).resume_reading()
 
     def close(self) -> None:
-        """The connection goes without a word."""
+        """Drop the connection without a close frame."""
         self.writer.transport.abort()
 
 
 async def ask(web: Web, sent: bytes) -> tuple[int, bytes, RawSocket]:
-    """Sends a handshake; the status of the answer, its head, and the connection."""
+    """Send a handshake; return the status of the answer, its head, and the connection."""
     reader, writer = await web.connect()
     writer.write(sent)
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)
@@ -106,7 +106,7 @@ async def ask(web: Web, sent: bytes) -> tuple[int, bytes, RawSocket]:
 
 
 async def connected(web: Web, path: str, *lines: str) -> RawSocket:
-    """An accepted WebSocket."""
+    """Return an accepted WebSocket."""
     status, head, opened = await ask(web, handshake(path, *lines))
     assert status == 101, head
     return opened

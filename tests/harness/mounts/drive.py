@@ -33,12 +33,12 @@ STOP_TIMEOUT = 30.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--no-leases`: no mount of the run keeps anything that others may change."""
+    """Add `--no-leases`: the mounts of the run cache nothing that others may change."""
     parser.addoption("--no-leases", action="store_true", help="mount without leases in all tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """See `pytest_addoption`."""
+    """Apply the option to all mounts of the run."""
     if config.getoption("--no-leases"):
         MountProcess.ALWAYS = ("--no-leases",)
 
@@ -49,7 +49,7 @@ class MountProcess:
     PROGRAM: ClassVar[str] = "box_guest.mount"
 
     LOADED: ClassVar[bool] = True
-    """Starts are forks of the loaded program; off: each is a process of its own from the start."""
+    """Whether a start forks the loaded program; if not, each start loads it in a new process."""
 
     ALWAYS: ClassVar[tuple[str, ...]] = ()
     """Options of every mount of this run."""
@@ -64,12 +64,12 @@ class MountProcess:
 
     @property
     def pid(self) -> int:
-        """The process that serves the mount."""
+        """Return the pid of the process that serves the mount."""
         assert self._process is not None
         return self._process.pid
 
     def start(self) -> None:
-        """Mounts; replaces a mount whose process was killed."""
+        """Mount; replaces a mount whose process was killed."""
         reader, writer = os.pipe()
         arguments = ["--credentials-fd", str(reader), *self._options, str(self.path)]
         with self.log.open("ab") as log:
@@ -93,23 +93,23 @@ class MountProcess:
         assert line == b"ready\n", self.log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL: the mountpoint stays behind, dead."""
+        """Send SIGKILL. The dead mountpoint remains."""
         assert self._process is not None
         self._process.kill()
         self._reap()
 
     def stop(self) -> int:
-        """SIGTERM: commits, unmounts; the exit status."""
+        """Send SIGTERM: the process commits and unmounts. Return its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         return self._reap()
 
     def wait(self) -> int:
-        """The exit status, when it ends by itself."""
+        """Wait for the process to end; return its exit status."""
         return self._reap()
 
     def clean(self) -> None:
-        """Ends the process and removes the mount, whatever state they are in."""
+        """End the process and remove the mount, whatever their states are."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -133,7 +133,7 @@ class MountProcess:
 
 @pytest.fixture(scope="session")
 def drive_database(pg: str) -> Iterator[str]:
-    """Superuser's DSN of a database with the drive's functions."""
+    """Yield the superuser's DSN of a database with the drive's functions."""
     name = f"drive_{secrets.token_hex(8)}"
     run(make_database(pg, name))
     try:
@@ -146,9 +146,9 @@ def drive_database(pg: str) -> Iterator[str]:
 def volume(
     drive_database: str, objectserver: ObjectServer, request: pytest.FixtureRequest
 ) -> Iterator[VolumeConfig]:
-    """A fresh volume with its own role, schema and object prefix.
+    """Yield a new volume with its own role, schema and object prefix.
 
-    At the end of the test it must pass `fsck`, unless the test is marked `unclean`.
+    At the end of the test the volume must pass `fsck`, unless the test is marked `unclean`.
     """
     with fresh_volume(drive_database, objectserver) as config:
         yield config
@@ -158,7 +158,7 @@ def volume(
 
 @contextmanager
 def fresh_volume(drive_database: str, objectserver: ObjectServer) -> Iterator[VolumeConfig]:
-    """What fixture `volume` gives, for fixtures of a wider scope."""
+    """Yield a volume like fixture `volume`, for fixtures of a wider scope."""
     name = f"v{secrets.token_hex(16)}"
     password = secrets.token_hex(16)
     run(make_volume(drive_database, name, password))
@@ -179,7 +179,7 @@ def fresh_volume(drive_database: str, objectserver: ObjectServer) -> Iterator[Vo
 def mount(
     volume: VolumeConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[], MountProcess]]:
-    """Makes mounts of `volume`; each call is another mount process of the same drive."""
+    """Yield a function that mounts `volume`; each call starts another mount process."""
     mounts: list[MountProcess] = []
 
     def make() -> MountProcess:
@@ -196,17 +196,18 @@ def mount(
 
 @pytest.fixture
 def no_trash(drive_database: str, volume: VolumeConfig) -> None:
-    """Sets the trash time of `volume` to zero: a removed inode that nobody has open is gone."""
+    """Set the trash time of `volume` to zero, so that a removed and closed inode is freed at
+    once."""
     keep_trash(drive_database, volume, 0)
 
 
 def keep_trash(database: str, volume: VolumeConfig, seconds: int) -> None:
-    """Sets how long removed files stay, as the daemon does; 0: they are freed at once."""
+    """Set how long removed files remain, as the daemon does; 0 frees them at once."""
     run(_execute(database, f'UPDATE "{volume.schema}".volume SET trash_seconds = {seconds}'))  # noqa: S608 own names
 
 
 def until(condition: Callable[[], object], deadline: float = 30.0) -> None:
-    """Returns when `condition()` is true; raises TimeoutError after `deadline` seconds."""
+    """Return when `condition()` is true; raise TimeoutError after `deadline` seconds."""
     end = time.monotonic() + deadline
     while not condition():
         if time.monotonic() > end:
@@ -215,7 +216,7 @@ def until(condition: Callable[[], object], deadline: float = 30.0) -> None:
 
 
 async def make_database(dsn: str, name: str) -> None:
-    """A database with the drive's functions."""
+    """Create a database with the drive's functions."""
     await _execute(dsn, f"CREATE DATABASE {name} TEMPLATE template0")
     connection = await asyncpg.connect(dsn.replace("@/boxd?", f"@/{name}?"))
     try:
@@ -225,7 +226,7 @@ async def make_database(dsn: str, name: str) -> None:
 
 
 async def make_volume(dsn: str, name: str, password: str) -> None:
-    """A volume's role and schema, of one name."""
+    """Create a volume's role and schema, which have the same name."""
     connection = await asyncpg.connect(dsn)
     try:
         await connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")

@@ -1,9 +1,9 @@
 """The mount process with failpoints: `python -m tests.harness.mounts.failing_mount`.
 
-What is to happen stands in a file beside the mountpoint, `trap`: a point, an action (`kill`:
-SIGKILL of the process by itself; `raise`: a StorageError; `bug`: an error that nobody expects), and
-the calls that it is about. The next of them that passes the point takes the file away and does it.
-The points: see `crashing.py`. While there is a file `hold`, no upload begins.
+The file `trap` beside the mountpoint has a point, an action and the affected calls. The action
+`kill` sends SIGKILL to the process itself, `raise` raises a StorageError, and `bug` raises an
+unexpected error. The next affected call that passes the point removes the file and runs the action.
+`crashing.py` lists the points. While a file `hold` exists, no upload starts.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
 
 HOLD_PAUSE = 0.02
 LONGEST_HOLD = 3000
-"""Pauses after which an upload begins all the same: a minute."""
+"""Number of pauses after which an upload starts despite `hold`: one minute."""
 
 
 class FailingMount(MountProcess):
-    """Such a process, and its trap."""
+    """A mount process with failpoints, and its trap."""
 
     PROGRAM = "tests.harness.mounts.failing_mount"
 
     @property
     def trap(self) -> Path:
-        """The file; it is there until the trap has sprung."""
+        """Return the path of the trap, which exists until the trap springs."""
         return self.path.parent / "trap"
 
     def set(self, point: str, action: str, *calls: str) -> None:
-        """Springs at the next of these calls that passes the point."""
+        """Set a trap for the next of these calls that passes the point."""
         made = self.trap.with_suffix(".new")
         made.write_text(" ".join((point, action, *calls)))
         made.replace(self.trap)
 
     def wait_dead(self) -> None:
-        """The process has ended itself."""
+        """Wait until the process has ended itself."""
         self._reap()
 
 
 @dataclass(frozen=True)
 class FileTrap:
-    """The trap in a file."""
+    """The trap of the file."""
 
     file: Path
 
     async def __call__(self, point: str, verb: str) -> None:
-        """A call passes a point."""
+        """Check the trap when a call passes a point."""
         for _ in range(LONGEST_HOLD):
             if point != "before_upload" or not self.file.with_name("hold").exists():
                 break
@@ -89,7 +89,7 @@ class FileTrap:
 
 
 class Answering:
-    """A Filesystem or a handle of it: each call passes `before_ack` when it is done."""
+    """A Filesystem or one of its handles. Each call passes `before_ack` when it is done."""
 
     def __init__(self, inner: object, trip: Trip) -> None:
         self._inner = inner
@@ -114,7 +114,7 @@ class Answering:
 
 
 async def main(config: VolumeConfig, directory: Path) -> None:
-    """Serves like the mount process."""
+    """Serve like the mount process."""
     trip = FileTrap(directory.parent / "trap")
     meta = PostgresMeta(config)
     await meta.start()

@@ -1,4 +1,4 @@
-"""Stops mounts, and lets them go on at the latest when the test ends."""
+"""Stops mounts, and continues them at the latest at the end of the test."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class Frozen:
-    """The mounts that are stopped."""
+    """The stopped mounts."""
 
     def __init__(self) -> None:
         self._pids: set[int] = set()
 
     def stop(self, mount: MountProcess) -> None:
-        """SIGSTOP; returns when the process stands still."""
+        """Send SIGSTOP; return when the process has stopped."""
         self._pids.add(mount.pid)
         os.kill(mount.pid, signal.SIGSTOP)
         status = Path(f"/proc/{mount.pid}/stat")
         until(lambda: status.read_text().rpartition(")")[2].split()[0] in "Tt")
 
     def go_on(self, mount: MountProcess) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.kill(mount.pid, signal.SIGCONT)
         self._pids.discard(mount.pid)
 
     def close(self) -> None:
-        """Everybody goes on."""
+        """Continue all stopped mounts."""
         while self._pids:
             with suppress(ProcessLookupError):
                 os.kill(self._pids.pop(), signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Writers on a mount that is going to be killed, each with a ledger of its own."""
+"""Writers on a mount that a test kills; each writer has its own ledger."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GONE = {errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENODEV}
-"""What the calls of a writer may fail with when the mount dies under it."""
+"""Errors of a writer's calls after the death of its mount."""
 FILES_MAX = 8
 SIZE_MAX = 400_000
 
 
 class Writer:
-    """Random calls in one directory, one at a time, each noted in the ledger.
+    """Makes random calls in one directory, one at a time, and records each in the ledger.
 
-    `closing` is set right before a call that makes bytes safe, so that a killer can hit it.
+    `closing` is set right before a call that makes bytes durable, so that a killer can hit it.
     """
 
     def __init__(self, root: Path, name: str, seed: int) -> None:
@@ -41,14 +41,14 @@ class Writer:
         self._number = 0
 
     def start(self) -> None:
-        """Works in a thread until `stop` is set or the mount is gone."""
+        """Work in a thread until `stop` is set or the mount has died."""
         self.stop.clear()
         self.closing.clear()
         self._thread = threading.Thread(target=self._work)
         self._thread.start()
 
     def join(self) -> None:
-        """The thread has ended, and holds nothing on the dead mount."""
+        """Wait for the end of the thread, and close its files on the dead mount."""
         assert self._thread is not None
         self._thread.join(60)
         assert not self._thread.is_alive(), "a call hangs on a dead mount"
@@ -58,7 +58,7 @@ class Writer:
         self._open.clear()
 
     def verify(self) -> list[str]:
-        """See `Ledger.verify`."""
+        """Return the differences that `Ledger.verify` finds."""
         return self.trouble + self.ledger.verify(self.directory)
 
     def _work(self) -> None:
@@ -100,7 +100,7 @@ class Writer:
         return (b"%08d" % self._number * (size // 8 + 1))[:size]
 
     def _descriptor(self, name: str) -> int:
-        """An open descriptor of the file; opening changes nothing."""
+        """Return an open descriptor of the file; opening changes no content."""
         if name not in self._open:
             self._open[name] = os.open(self.directory / name, os.O_RDWR)
         return self._open[name]
@@ -138,9 +138,10 @@ class Writer:
         self._finish(record, lambda: os.close(descriptor))
 
     def _check_whole(self, written: int, data: bytes) -> None:
-        """A write is cut short only when the mount ended in it: then the next call fails."""
+        """Check that a short write happens only if the mount ended in it: then the next call
+        fails."""
         if written != len(data):
-            os.statvfs(self.directory)  # which no kernel answers by itself
+            os.statvfs(self.directory)  # No kernel answers this call itself.
             self.trouble.append(f"{self.directory.name}: {written} of {len(data)} bytes written")
 
     def _truncate(self) -> None:
@@ -149,7 +150,7 @@ class Writer:
         size = self._random.randrange(min(2 * len(record.latest) + 2, SIZE_MAX))
         record.becomes(record.latest[:size].ljust(size, b"\0"))
         mark = record.mark()
-        # What everybody sees from now on cannot be lost with the mount.
+        # The mount cannot lose the size that all clients see from now on.
         os.truncate(self.directory / name, size)
         record.safe(mark)
 
@@ -194,7 +195,7 @@ class Writer:
             self._finish(self.ledger.files[name], lambda: os.close(descriptor))
 
     def _finish(self, record: Record, call: Callable[[], None]) -> None:
-        """A call that makes safe what was written before it."""
+        """Make a call that makes earlier writes durable."""
         mark = record.mark()
         self.closing.set()
         call()

@@ -1,8 +1,8 @@
-"""What must be in a directory of a drive after a crash, kept outside of the drive.
+"""The expected content of a directory of a drive after a crash, recorded outside of the drive.
 
-One writer works in the directory and notes each call here, before it and after its answer. After
-the crash `verify` says whether what was acknowledged is there, whether what was in flight is there
-or not, and that nothing else is.
+One writer works in the directory. It records each call before it starts and after its answer. After
+the crash, `verify` checks that acknowledged changes exist, and that a change in flight happened
+entirely or not at all. It also checks that the directory contains nothing else.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 @dataclass
 class Record:
-    """One file: what its bytes were after each call, from the last safe one on."""
+    """One file: its bytes after each call since the last durable state."""
 
     history: list[bytes]
 
     @property
     def latest(self) -> bytes:
-        """Its bytes as the writer sees them."""
+        """Return the bytes that the writer sees."""
         return self.history[-1]
 
     def becomes(self, data: bytes) -> None:
-        """A call that changes the bytes is about to be made."""
+        """Record the result of a call before the call changes the bytes."""
         self.history.append(data)
 
     def mark(self) -> int:
-        """Where the history stands: for `safe`."""
+        """Return the present position in the history, for `safe`."""
         return len(self.history)
 
     def safe(self, mark: int) -> None:
-        """A call was answered that makes safe all that came before `mark`."""
+        """Record the answer of a call that makes all changes before `mark` durable."""
         del self.history[: mark - 1]
 
 
@@ -54,13 +54,14 @@ class Ledger:
 
     @contextmanager
     def naming(self, after: dict[str, Record]) -> Iterator[None]:
-        """A call that changes names; when it is answered `after` is what there is."""
+        """Record a call that changes names; after its answer, `after` holds the files."""
         self.maybe = after
         yield
         self.files, self.maybe = after, None
 
     def verify(self, directory: Path) -> list[str]:
-        """What is wrong with the directory, one line each; what was found is the truth then."""
+        """Return the faults of the directory, one a line. The actual content then becomes the
+        record."""
         present = set(os.listdir(directory))
         candidates = [names for names in (self.files, self.maybe) if names is not None]
         names = next((names for names in candidates if set(names) == present), None)
@@ -79,7 +80,7 @@ class Ledger:
 
 
 def describe(data: bytes, record: Record) -> str:
-    """How bytes differ from all that they may be."""
+    """Describe how bytes differ from all permitted states."""
     wanted = ", ".join(f"{_name(one)} ({_differences(one, data)})" for one in record.history)
     return f"{_name(data)}, not one of: {wanted}"
 

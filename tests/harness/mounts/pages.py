@@ -1,4 +1,4 @@
-"""Which pages of a file the kernel has."""
+"""The pages of a file in the kernel's page cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = 4096
 
 
 def resident(descriptor: int, pages: int) -> int:
-    """How many pages of a file the kernel has."""
+    """Return how many pages of a file the kernel caches."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -31,7 +31,7 @@ def resident(descriptor: int, pages: int) -> int:
 
 
 def reads_from_pages(path: Path, wanted: bytes) -> bool:
-    """Whether a file is opened with all pages there; they must be right."""
+    """Return whether the kernel caches all pages of a file at open; their bytes must be right."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         kept = resident(descriptor, len(wanted) // PAGE) == len(wanted) // PAGE

@@ -1,4 +1,4 @@
-"""A FUSE mount whose server is the test itself: it reads each request and answers when it wants."""
+"""A FUSE mount whose server is the test: it reads each request and decides when to answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LOOKUP, GETATTR, INIT = 1, 3, 26
-"""Operations, as in <linux/fuse.h>."""
+"""Operations of <linux/fuse.h>."""
 ROOT = 1
 DIRECTORY, FILE = 0o040755, 0o100644
 _IN = struct.Struct("=IIQQIIIHH")
@@ -26,12 +26,12 @@ _ATTR_OUT = struct.Struct("=Q2I")
 _INIT_OUT = struct.Struct("=4I2H2I2H8I")
 _DETACH = 2
 PATIENCE = 20.0
-"""Seconds for a request that must come."""
+"""Timeout of an expected request, in seconds."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the kernel asks."""
+    """A request of the kernel."""
 
     opcode: int
     unique: int
@@ -40,7 +40,7 @@ class Request:
 
 
 class RawFuse:
-    """The server's side; `descriptor` is that of /dev/fuse."""
+    """The server; `descriptor` is an open /dev/fuse."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -49,7 +49,7 @@ class RawFuse:
         self._answer(request, _INIT_OUT.pack(*flags, *[0] * 8))
 
     def read(self, opcode: int) -> Request:
-        """The next request of a kind; others are refused, as far as they want an answer."""
+        """Return the next request of a kind. Refuse other requests that expect an answer."""
         while True:
             ready, _, _ = select.select([self.descriptor], [], [], PATIENCE)
             assert ready, f"no request {opcode}"
@@ -62,12 +62,12 @@ class RawFuse:
                 os.write(self.descriptor, _OUT.pack(_OUT.size, -38, unique))
 
     def answer_entry(self, request: Request, ino: int, size: int, valid: int) -> None:
-        """A file, with name and attributes valid for so many seconds."""
+        """Answer with a file whose name and attributes are valid for so many seconds."""
         entry = _ENTRY.pack(ino, 0, valid, valid, 0, 0)
         self._answer(request, entry + _attributes(ino, size))
 
     def answer_attributes(self, request: Request, size: int) -> None:
-        """Attributes of the inode that was asked for."""
+        """Answer with attributes of the requested inode."""
         self._answer(request, _ATTR_OUT.pack(0, 0, 0) + _attributes(request.ino, size))
 
     def _answer(self, request: Request, body: bytes) -> None:
@@ -81,7 +81,7 @@ def _attributes(ino: int, size: int) -> bytes:
 
 @contextmanager
 def served(directory: Path) -> Iterator[RawFuse]:
-    """A mount on a directory while the context lasts. Requests without answer end with it."""
+    """Yield a mount on a directory. Unanswered requests end with it."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor = os.open("/dev/fuse", os.O_RDWR)
     try:

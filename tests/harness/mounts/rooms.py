@@ -1,8 +1,8 @@
-"""Rooms: small trees that are used once each, so that every look before a change takes leases.
+"""Rooms: small trees for one use each, so that every look before a change takes leases.
 
-A directory whose lease was recalled is leased again after a second only: rounds in one directory
-would hardly ever find it leased. `CHANGES` and `HTTP_CHANGES` change a room, a `Window` looks
-at it and compares with the truth.
+After a recall, a directory gets its next lease only after a second. So rounds in the same directory
+would rarely find it leased. `CHANGES` and `HTTP_CHANGES` change a room. A `Window` looks at the
+room and compares it with the truth.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ PATHS = (
     *("d/sub/deep/f", "e/x", "d/new", "e/new", "d/new/deep", "d/new/deep/f"),
     *("e/new/deep", "e/new/deep/f", "d/empty/deep", "d/empty/deep/f"),
 )
-"""All that is in a room or may come into it."""
+"""All paths that a room has or may get."""
 HELD = ("d/f", "d/g", "d/h", "e/x", "d/sub/deep/f")
 """Files that a window holds open."""
 PLACES = (".", "d", "e", "d/sub", "d/sub/deep", "d/f")
-"""What it holds without opening it, as a working directory does."""
+"""Paths that a window holds without opening them, as a working directory does."""
 GONE = "gone"
-"""What is shown of a directory that was removed elsewhere: ESTALE, or that it has no name."""
+"""The view of a directory that another client removed: ESTALE, or no name."""
 EXCHANGE = 2
 AT_FDCWD = -100
 BATCH = 20
-"""Rooms that are made before the first of them is looked at: making one recalls leases above it."""
+"""Number of rooms in a batch. A new room recalls leases above it, so looks start after the
+batch."""
 
 
 def furnish(room: Path, rng: random.Random) -> None:
-    """Makes a room."""
+    """Create the content of a room."""
     for name in ("d/empty", "d/sub/deep", "e"):
         (room / name).mkdir(parents=True)
     for name in ("d/f", "d/g", "d/h", "e/x", "d/sub/deep/f"):
@@ -66,30 +67,30 @@ class MountChanges:
         self._open: list[int] = []
 
     def close(self) -> None:
-        """Closes what is open."""
+        """Close the open descriptors."""
         while self._open:
             os.close(self._open.pop())
 
     def all(self) -> list[Callable[[Path, random.Random], object]]:
-        """In an order that stays."""
+        """Return all changes in a fixed order."""
         return [*SIMPLE, self.fsync, self.append_fsync, self.write_sync, self.create_open]
 
     def fsync(self, room: Path, rng: random.Random) -> None:
-        """Bytes that are made durable, and no close."""
+        """Write bytes, make them durable and do not close the file."""
         self._written(room / "d/f", os.O_WRONLY, rng.randbytes(rng.choice((1, 5000))))
 
     def append_fsync(self, room: Path, rng: random.Random) -> None:
-        """The same at the end."""
+        """Append bytes, make them durable and do not close the file."""
         self._written(room / "d/f", os.O_WRONLY | os.O_APPEND, rng.randbytes(100))
 
     def write_sync(self, room: Path, rng: random.Random) -> None:
-        """Each write is durable."""
+        """Write with O_SYNC, so each write is durable."""
         descriptor = os.open(room / "d/g", os.O_WRONLY | os.O_SYNC)
         self._open.append(descriptor)
         os.pwrite(descriptor, rng.randbytes(50), rng.choice((0, 10, 6000)))
 
     def create_open(self, room: Path, _rng: random.Random) -> None:
-        """A new file that stays open."""
+        """Create a file and leave it open."""
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
         self._open.append(os.open(room / "d/new", flags, 0o600))
 
@@ -183,7 +184,7 @@ HTTP_CHANGES: tuple[Callable[[HttpDrive, random.Random], object], ...] = (
 
 
 class Room:
-    """The truth about a room, each path looked up once."""
+    """The true state of a room; each path is looked up once."""
 
     def __init__(self, name: str, truth: Truth) -> None:
         self._name = name
@@ -197,7 +198,7 @@ class Room:
         return self._known[path]
 
     def bytes_of(self, ino: int, otherwise: bytes) -> bytes:
-        """Bytes of a file in the room by its number."""
+        """Return the bytes of a file in the room by its inode number."""
         for path in PATHS:
             found = self[path]
             if found is not None and found.stat[0] == ino and isinstance(found.content, bytes):
@@ -206,10 +207,10 @@ class Room:
 
 
 class MountWindow:
-    """Looks through a mount; holds files and directories of the room."""
+    """Looks through a mount, and holds files and directories of the room."""
 
     def __init__(self, room: Path, name: str, truth: Truth, session: int) -> None:
-        """`name`: path of the room in the drive; `session`: the mount's."""
+        """`name` is the path of the room in the drive, and `session` the session of the mount."""
         self._room = room
         self._name = name
         self._truth = truth
@@ -218,7 +219,7 @@ class MountWindow:
         self._places: dict[str, tuple[int, int]] = {}
 
     def hold(self) -> None:
-        """Opens what can be held."""
+        """Open the files and directories to hold."""
         for path in HELD:
             descriptor = os.open(self._room / path, os.O_RDONLY)
             self._held[path] = descriptor, os.fstat(descriptor).st_ino, b""
@@ -227,7 +228,7 @@ class MountWindow:
             self._places[path] = descriptor, os.fstat(descriptor).st_ino
 
     def warm(self, rng: random.Random) -> bool:
-        """Holds and takes all that can be kept; whether directory `d` is leased."""
+        """Hold the files and fill the caches; return whether directory `d` is leased."""
         if not self._held:
             self.hold()
         for look in self.looks(rng):
@@ -235,18 +236,18 @@ class MountWindow:
         return self._session in self._truth.holders(self._places["d"][1])
 
     def has_told(self, path: str) -> bool:
-        """Whether the database knows that a file is open that is held here."""
+        """Return whether the database has recorded a file that this window holds open."""
         return self._session in self._truth.sustainers(self._held[path][1])
 
     def close(self) -> None:
-        """Lets go of what is held."""
+        """Close the held descriptors."""
         for descriptor, _, _ in self._held.values():
             os.close(descriptor)
         for descriptor, _ in self._places.values():
             os.close(descriptor)
 
     def looks(self, rng: random.Random) -> list[Callable[[], dict[str, object]]]:
-        """All ways to look, in any order."""
+        """Return all ways to look, in random order."""
         paths = rng.sample(PATHS, len(PATHS))
         looks: list[Callable[[], dict[str, object]]] = [
             lambda: {path: self._stat(path) for path in paths},
@@ -262,7 +263,7 @@ class MountWindow:
         return looks
 
     def compare(self, seen: list[dict[str, object]]) -> None:
-        """Each thing seen by the looks must be the truth."""
+        """Check that each result of the looks is the truth."""
         truth = Room(self._name, self._truth)
         stale = []
         for number, look in enumerate(seen):
@@ -330,7 +331,7 @@ class MountWindow:
         found = os.fstat(descriptor)
         data = os.pread(descriptor, found.st_size + 1, 0)
         if found.st_nlink:
-            # What it holds when it loses its name.
+            # The content at the moment when the file loses its name.
             self._held[path] = descriptor, ino, data
         return ("held", stat_of(found), data)
 
@@ -358,13 +359,13 @@ class HttpWindow:
     """Looks over HTTP."""
 
     def __init__(self, room: HttpDrive, name: str, truth: Truth) -> None:
-        """`name`: path of the room in the drive."""
+        """`name` is the path of the room in the drive."""
         self._room = room
         self._name = name
         self._truth = truth
 
     def looks(self, rng: random.Random) -> list[Callable[[], dict[str, object]]]:
-        """All ways to look, in any order."""
+        """Return all ways to look, in random order."""
         paths = [path for path in rng.sample(PATHS, len(PATHS)) if path not in (".", "d/l")]
         looks: list[Callable[[], dict[str, object]]] = [
             lambda: {path: ("get", self._get(path)) for path in paths},
@@ -374,14 +375,14 @@ class HttpWindow:
         return looks
 
     def compare(self, seen: list[dict[str, object]]) -> None:
-        """Each thing seen by the looks must be the truth."""
+        """Check that each result of the looks is the truth."""
         truth = Room(self._name, self._truth)
         for look in seen:
             for path, shown in look.items():
                 found = truth[path]
                 assert isinstance(shown, tuple)
                 if found is not None and isinstance(found.content, str):
-                    continue  # links are followed
+                    continue  # The HTTP API follows links.
                 wanted = _part(str(shown[0]), truth, path)
                 assert shown[1] == wanted, f"{path}: {_brief(shown)} for {_brief(wanted)}"
 
@@ -437,7 +438,7 @@ def _brief(shown: object) -> str:
 
 
 class Rooms:
-    """Gives each round a room; makes them in batches, by the mount that does not look."""
+    """Gives each round a room. The mount that does not look creates the rooms in batches."""
 
     def __init__(self, makers: tuple[Path, ...]) -> None:
         self._makers = makers
@@ -445,7 +446,7 @@ class Rooms:
         self._batches = 0
 
     def take(self) -> tuple[str, int]:
-        """A room's path, and which mount made it."""
+        """Return the path of a room, and the number of the mount that created it."""
         if not self._made:
             self.clear()
             self._batches += 1
@@ -453,7 +454,7 @@ class Rooms:
             for number in range(BATCH):
                 furnish(top / f"r{number}", random.Random(number))
                 self._made[f"{top.name}/r{number}"] = top
-            # The first reading moves access times, which recalls leases; later ones do not.
+            # Only the first read moves access times, which recalls leases.
             for folder, _, files in os.walk(top):
                 for file in files:
                     if not os.path.islink(os.path.join(folder, file)):
@@ -463,11 +464,11 @@ class Rooms:
         return name, self._batches % len(self._makers)
 
     def clear(self) -> None:
-        """Removes the batch."""
+        """Remove the batch."""
         if self._batches:
             shutil.rmtree(self._makers[self._batches % len(self._makers)] / f"t{self._batches}")
 
 
 def warm(windows: list[MountWindow], seed: int) -> None:
-    """Looks until all that the windows show is kept under a lease."""
+    """Look until leases cover all data that the windows show."""
     until(lambda: all(window.warm(random.Random(seed)) for window in windows), 60)

@@ -1,9 +1,9 @@
-"""Who changes a directory of a drive and who looks at it, for the rounds of the visibility tests.
+"""Clients that change a directory of a drive and clients that look at it, for visibility tests.
 
-`Folder` is what the directory must hold. A `Changer` makes one change and writes it into the
-folder; a `Looker` looks in every way it has, first to warm all caches and then, after the change,
-to compare. One inode is one `Node`: hard links share it, and a descriptor that is still open on a
-node with no name must go on showing it.
+`Folder` is the expected content of the directory. A `Changer` makes one change and records it in
+the folder. A `Looker` looks in every way it has: first to warm all caches, and after the change to
+compare. A `Node` is one inode. Hard links share it, and an open descriptor of a node without a name
+must continue to show it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ NAMES = ("a", "b", "c", "d", "e")
 LATENCY = Path(".build/latency")
 XATTR = "user.look"
 SIZES = (0, 1, 30, 200, 4096, 5000, 70_000, 300_000)
-"""Both kinds of storage: in the database, and in blocks."""
+"""Sizes in bytes for both kinds of storage: in the database, and in blocks."""
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """What one inode must look like. `target` is set for symbolic links alone."""
+    """The expected state of an inode. Only symbolic links have a `target`."""
 
     data: bytes = b""
     mode: int = 0o644
@@ -45,7 +45,7 @@ class Node:
 
     @property
     def is_file(self) -> bool:
-        """A regular file."""
+        """Return whether the node is a regular file."""
         return not self.is_dir and self.target is None
 
 
@@ -56,7 +56,7 @@ class Folder:
     names: dict[str, Node] = field(default_factory=dict)
 
     def links(self, node: Node) -> int:
-        """How many names a node has."""
+        """Return the number of names of a node."""
         return sum(one is node for one in self.names.values())
 
 
@@ -64,40 +64,40 @@ class Changer(Protocol):
     """Makes changes."""
 
     def change(self, rng: random.Random, folder: Folder) -> str:
-        """One change of a random name, acknowledged when it returns; the name."""
+        """Make one change of a random name; return the name after the acknowledgement."""
         ...
 
 
 class Looker(Protocol):
-    """Compares what it sees with what must be there."""
+    """Compares its view with the expected content."""
 
     def looks(self) -> list[Callable[[Folder, str], None]]:
-        """All its ways to look at a name."""
+        """Return all its ways to look at a name."""
         ...
 
     def warm(self, folder: Folder, name: str) -> None:
-        """Fills every cache that there is, holds the file open."""
+        """Fill every cache and hold the file open."""
         ...
 
 
 class Times:
-    """Durations in seconds by what was done."""
+    """Durations in seconds by kind of call."""
 
     def __init__(self) -> None:
         self.by_verb: dict[str, list[float]] = defaultdict(list)
 
     def measured(self, verb: str, call: Callable[[], None]) -> None:
-        """Calls and notes the time."""
+        """Make a call and record its duration."""
         start = time.perf_counter()
         call()
         self.by_verb[verb].append(time.perf_counter() - start)
 
     def median(self, verb: str) -> float:
-        """In seconds; 0 when nothing was measured."""
+        """Return the median in seconds; 0 without measurements."""
         return median(self.by_verb[verb] or [0.0])
 
     def table(self) -> dict[str, dict[str, float]]:
-        """Count, median, 99th percentile and greatest in milliseconds for each verb."""
+        """Return count, median, 99th percentile and maximum in milliseconds for each verb."""
         found = {}
         for verb, seconds in sorted(self.by_verb.items()):
             steps = sorted(seconds)
@@ -108,14 +108,14 @@ class Times:
 
 
 def keep(name: str, times: Times) -> None:
-    """Leaves the times of a run in a file, for whoever wants to quote them."""
+    """Write the times of a run to a file, for reports."""
     LATENCY.mkdir(parents=True, exist_ok=True)
     found = {"measured": f"{datetime.now(UTC):%Y-%m-%d %H:%M}", "milliseconds": times.table()}
     (LATENCY / f"{name}.json").write_text(json.dumps(found, indent=1))
 
 
 class MountChanger:
-    """Changes through a mount, as programs do."""
+    """Implements `Changer` through a mount, as programs do."""
 
     def __init__(self, path: Path, times: Times) -> None:
         self._path = path
@@ -123,7 +123,6 @@ class MountChanger:
         self._after: list[int] = []
 
     def change(self, rng: random.Random, folder: Folder) -> str:
-        """See Changer."""
         self.let_go()
         name = rng.choice(NAMES)
         node = folder.names.get(name)
@@ -141,7 +140,7 @@ class MountChanger:
         return name
 
     def let_go(self) -> None:
-        """Closes what a change left open on purpose."""
+        """Close the files that a change left open on purpose."""
         while self._after:
             os.close(self._after.pop())
 
@@ -265,18 +264,16 @@ class MountChanger:
 
 
 class MountLooker:
-    """Looks through a mount; keeps one file open from round to round."""
+    """Implements `Looker` through a mount; keeps one file open from round to round."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._held: tuple[int, Node] | None = None
 
     def looks(self) -> list[Callable[[Folder, str], None]]:
-        """See Looker."""
         return [self._stat, self._open, self._list, self._get_xattr, self._read_held]
 
     def warm(self, folder: Folder, name: str) -> None:
-        """See Looker."""
         node = folder.names.get(name)
         if node is not None and node.is_file:
             self.let_go()
@@ -285,7 +282,7 @@ class MountLooker:
             look(folder, name)
 
     def let_go(self) -> None:
-        """Closes the file that is held open."""
+        """Close the held file."""
         if self._held is not None:
             os.close(self._held[0])
             self._held = None
@@ -342,14 +339,13 @@ class MountLooker:
 
 
 class HttpChanger:
-    """Changes over HTTP."""
+    """Implements `Changer` over HTTP."""
 
     def __init__(self, drive: HttpDrive, times: Times) -> None:
         self._drive = drive
         self._times = times
 
     def change(self, rng: random.Random, folder: Folder) -> str:
-        """See Changer."""
         name = rng.choice(NAMES)
         node = folder.names.get(name)
         if node is None:
@@ -380,17 +376,15 @@ class HttpChanger:
 
 
 class HttpLooker:
-    """Looks over HTTP."""
+    """Implements `Looker` over HTTP."""
 
     def __init__(self, drive: HttpDrive) -> None:
         self._drive = drive
 
     def looks(self) -> list[Callable[[Folder, str], None]]:
-        """See Looker."""
         return [self._get, self._head, self._list]
 
     def warm(self, folder: Folder, name: str) -> None:
-        """See Looker."""
         for look in self.looks():
             look(folder, name)
 

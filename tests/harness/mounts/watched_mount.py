@@ -1,10 +1,10 @@
-"""The mount process that can be looked into: `python -m tests.harness.mounts.watched_mount`.
+"""The mount process that reports its work: `python -m tests.harness.mounts.watched_mount`.
 
-Beside the options of `box_guest.mount`: `--old-kernel` lets the kernel answer as one does that has
-no FUSE_NOTIFY_INC_EPOCH (before Linux 6.16); `--room N` bounds what is kept by leases; `--ages S`
-are the seconds after which an answer counts as taken over by the kernel; with `--hold-lookups` a
-test can stop a LOOKUP (`WatchedMount.held_lookup`). When it is asked, by a signal, it tells what it
-has done and what it keeps: see `Told`.
+It takes the options of `box_guest.mount` and these: `--old-kernel` makes the kernel answer like one
+without FUSE_NOTIFY_INC_EPOCH (before Linux 6.16). `--room N` limits the cache under leases. `--ages
+S` sets the seconds after which the kernel counts as the holder of an answer. With `--hold-lookups`
+a test can stop a LOOKUP (`WatchedMount.held_lookup`). On a signal, the process reports its work and
+its cache: see `Told`.
 """
 
 from __future__ import annotations
@@ -42,59 +42,59 @@ if TYPE_CHECKING:
 
 ASK = signal.SIGUSR1
 UNKNOWN = 0x7FFF
-"""A code of a notification that no kernel knows: it answers EINVAL."""
+"""A notification code that no kernel knows; the kernel answers EINVAL."""
 QUESTIONS = ("lookup", "find", "getattr", "stat", "parent", "readdir", "file_map", "open")
-"""Statements that a cold stat, listing or reading asks."""
+"""Statements of an uncached stat, listing or read."""
 
 
 @dataclass
 class Told:
-    """What a mount process told. Requests are counted when they begin."""
+    """The report of a mount process. A request counts from its start."""
 
     requests: Counter[str] = field(default_factory=Counter)
     """FUSE requests by handler."""
     trips: Counter[str] = field(default_factory=Counter)
     """Round trips to the database by statement."""
     forgets_names: bool | None = None
-    """See `Kernel`; None: there is none."""
+    """The attribute of the same name of `Kernel`; None without a kernel."""
     kept: int = 0
-    """What is kept at this moment, as `lease_table.ROOM` counts, in all leased directories."""
+    """Present size of the cache in all leased directories, in units of `lease_table.ROOM`."""
     most: int = 0
-    """The most that was kept after any request, with `--room`."""
+    """Largest size of the cache after any request, with `--room`."""
     leased: int = 0
-    """Directories."""
+    """Number of leased directories."""
     names: int = 0
-    """Names that are kept."""
+    """Number of cached names."""
     homes: int = 0
-    """Files whose place is known."""
+    """Number of files whose place is known."""
 
     def questions(self) -> int:
-        """Round trips that would not have been made with everything kept."""
+        """Return the number of round trips that a full cache would avoid."""
         return sum(self.trips[name] for name in (*QUESTIONS, "take_lease"))
 
 
 @dataclass(frozen=True)
 class HeldLookup:
-    """A LOOKUP that stops. `wanted` holds its name until it comes."""
+    """A LOOKUP that stops. The file `wanted` holds its name until the LOOKUP arrives."""
 
     wanted: Path
 
     @property
     def stopped(self) -> Path:
-        """The same file while the LOOKUP is stopped."""
+        """Return the path of the file while the LOOKUP is stopped."""
         return self.wanted.with_name("lookup.held")
 
     def reached(self) -> None:
-        """Returns when the LOOKUP has come."""
+        """Wait until the LOOKUP has arrived."""
         until(self.stopped.exists)
 
     def release(self) -> None:
-        """Lets it go on."""
+        """Continue the LOOKUP."""
         self.wanted.unlink(missing_ok=True)
         self.stopped.unlink(missing_ok=True)
 
     async def stop(self, name: bytes) -> None:
-        """In the mount process: stops if the name is the one."""
+        """Stop the LOOKUP if it has the wanted name. Runs in the mount process."""
         if not self.wanted.exists() or self.wanted.read_bytes() != name:
             return
         self.wanted.rename(self.stopped)
@@ -102,18 +102,18 @@ class HeldLookup:
 
 
 class WatchedMount(MountProcess):
-    """Such a process, and what it tells."""
+    """A mount process that reports its work."""
 
     PROGRAM = "tests.harness.mounts.watched_mount"
 
     def __init__(self, config: VolumeConfig, directory: Path, *options: str) -> None:
-        """`options`: of `box_guest.mount`, and those of the module."""
+        """`options` are those of `box_guest.mount` and of this module."""
         self._answer = directory / "told"
         super().__init__(config, directory, "--told", str(self._answer), *options)
 
     @contextmanager
     def held_lookup(self, name: str) -> Iterator[HeldLookup]:
-        """Stops the next LOOKUP of a name before it is answered, until the body ends."""
+        """Stop the next LOOKUP of a name before its answer, until the context ends."""
         held = HeldLookup(self._answer.with_name("lookup.hold"))
         held.wanted.write_text(name)
         try:
@@ -122,7 +122,7 @@ class WatchedMount(MountProcess):
             held.release()
 
     def ask(self) -> Told:
-        """What it has done since it began, and keeps now."""
+        """Return the process's work since its start, and its present cache."""
         self._answer.unlink(missing_ok=True)
         assert self._process is not None
         self._process.send_signal(ASK)
@@ -133,7 +133,7 @@ class WatchedMount(MountProcess):
 
 
 class Watch:
-    """Sits in the mount process, around what it does."""
+    """Observes the calls in the mount process."""
 
     def __init__(self, answer: Path) -> None:
         self._answer = answer
@@ -143,7 +143,7 @@ class Watch:
         self._kernel: Kernel | None = None
 
     def install(self, *, old_kernel: bool, room: int | None) -> None:
-        """Before the mount begins."""
+        """Install the observers before the mount starts."""
         for name in dir(pyfuse3.Operations):
             if asyncio.iscoroutinefunction(getattr(Operations, name)):
                 self._around(Operations, name, self._request(name))
@@ -207,7 +207,7 @@ class Watch:
 
 
 def forget_epochs() -> None:
-    """The kernel answers INC_EPOCH as it answers any code that it does not know."""
+    """Make the kernel answer INC_EPOCH like any unknown code."""
     send = Kernel._send
 
     def sent(kernel: Kernel, code: int, payload: bytes) -> bool:
@@ -217,7 +217,7 @@ def forget_epochs() -> None:
 
 
 def hold_lookups(held: HeldLookup) -> None:
-    """The LOOKUP that a test wants to stop does so."""
+    """Stop the LOOKUP that a test wants to stop."""
     lookup: Method = Operations.lookup
 
     @functools.wraps(lookup)
@@ -231,7 +231,7 @@ def hold_lookups(held: HeldLookup) -> None:
 
 
 def replace(owner: object, name: str, thing: object) -> None:
-    """Puts something in the place of what the product has there."""
+    """Replace an attribute of the product."""
     assert hasattr(owner, name), name
     setattr(owner, name, thing)
 
