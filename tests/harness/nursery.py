@@ -1,10 +1,10 @@
 """Programs that tests start often: loaded once, and forked for each start.
 
-Loading takes a mount half a second of processor time and the service one and a half: most of what
-a test needs that starts them again and again. A nursery loads a program and waits; for each start
-it forks a process, which goes on as `python -m MODULE` does: with arguments, directory, environment
-and descriptors of its own, a child of the test's process, and with the command line that the
-program would have.
+Loading takes half a second of processor time for a mount, and one and a half for the service. That
+is most of the time of a test that starts them often. A nursery loads a program and waits. For each
+start it forks a process, which continues as `python -m MODULE` does. The process is a child of the
+test's process. It has its own arguments, directory, environment and descriptors, and the program's
+usual command line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ SET_CHILD_SUBREAPER = 36
 
 
 class Started:
-    """A process that a nursery has forked; for what tests do with it as `subprocess.Popen`."""
+    """A process that a nursery has forked; it has the methods of `subprocess.Popen` that tests
+    use."""
 
     def __init__(self, pid: int, stdout: int | None) -> None:
         self.pid = pid
@@ -44,13 +45,13 @@ class Started:
         self._handle = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """The exit status once it has ended; negative for a signal."""
+        """Return the exit status after its end (negative for a signal), else None."""
         if self.returncode is None and self._ended(0.0):
             self._reap()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """The same when it has ended; subprocess.TimeoutExpired."""
+        """Wait for the end; return the exit status. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:
             if not self._ended(timeout):
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
@@ -59,16 +60,16 @@ class Started:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Nothing when it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             signal.pidfd_send_signal(self._handle, number)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, timeout: float | None) -> bool:
@@ -82,12 +83,12 @@ class Started:
 
 
 class Nursery:
-    """One program, loaded; ends with the test's process."""
+    """One loaded program, which ends with the test's process."""
 
     def __init__(self, module: str, *more: str) -> None:
         """`more` are modules that the program loads only while it runs."""
         libc = ctypes.CDLL(None, use_errno=True)
-        # What is forked twice becomes a child of this process.
+        # A process that was forked twice becomes a child of this process.
         if libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
         self._lock = threading.Lock()
@@ -111,9 +112,9 @@ class Nursery:
         pass_fds: Sequence[int] = (),
         new_session: bool = False,
     ) -> Started:
-        """Starts the program; `log` takes its errors, and its output unless there is an `out`.
+        """Start the program; `log` takes its errors, and its output without an `out`.
 
-        `out` may be `subprocess.PIPE`. `pass_fds` keep their numbers.
+        `out` may be `subprocess.PIPE`. `pass_fds` have the same numbers in the program.
         """
         reader, writer = os.pipe() if out == subprocess.PIPE else (None, os.dup(out or log))
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -133,7 +134,7 @@ class Nursery:
         return Started(pid, reader)
 
     def close(self) -> None:
-        """No more starts; what was started goes on."""
+        """Permit no more starts; started programs continue."""
         no_leaks.STAYS_OPEN.discard(self._ours.fileno())
         self._ours.close()
         self._process.wait()
@@ -144,7 +145,7 @@ _NURSERIES: dict[tuple[str, ...], Nursery] = {}
 
 
 def nursery(module: str, *more: str) -> Nursery:
-    """The one of a program, which stays until the run ends."""
+    """Return the nursery of a program, which exists until the end of the run."""
     found = _NURSERIES.get((module, *more))
     if found is None:
         found = _NURSERIES[module, *more] = Nursery(module, *more)
@@ -152,6 +153,6 @@ def nursery(module: str, *more: str) -> Nursery:
 
 
 def pytest_sessionfinish() -> None:
-    """The run ends."""
+    """Close all nurseries at the end of the run."""
     while _NURSERIES:
         _NURSERIES.popitem()[1].close()

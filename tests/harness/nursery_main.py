@@ -1,8 +1,8 @@
 """A program that is loaded once and forked for each start; see `tests.harness.nursery`.
 
-`python -m tests.harness.nursery_main PADDING MODULE [MORE ...]` is asked through the socket that is
-its standard input. It loads what the program does and nothing else. The padding leaves room for the
-command line that a started program shows.
+`python -m tests.harness.nursery_main PADDING MODULE [MORE ...]` receives requests through the
+socket that is its standard input. It loads the same modules as the program and nothing else. The
+padding leaves room for the command line of a started program.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ MOST = 1 << 17
 """Bytes of a request: arguments and environment."""
 MOST_DESCRIPTORS = 16
 HIGH = 900
-"""Descriptors from here on are free in a nursery."""
+"""A nursery does not use descriptors from this number on."""
 
 
 def _serve(control: socket.socket) -> list[str] | None:
-    """Forks a process for each request, and returns its arguments in it.
+    """Fork a process for each request, and return its arguments in it.
 
-    Returns None when nobody asks any more.
+    Returns None when the other end closes the socket.
     """
     while True:
         text, descriptors, _, _ = socket.recv_fds(control, MOST, MOST_DESCRIPTORS)
@@ -68,7 +68,7 @@ def _wait_for_end(parent: int) -> None:
 
 
 def _become(request: dict[str, object], descriptors: list[int]) -> None:
-    """Gives this process the descriptors and surroundings of a start, and nothing else."""
+    """Give this process the descriptors and the environment of a start, and nothing else."""
     high = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in descriptors]
     os.closerange(3, HIGH)
     numbers, environment = request["numbers"], request["environment"]
@@ -85,9 +85,9 @@ def _become(request: dict[str, object], descriptors: list[int]) -> None:
 
 
 def _be_called(line: bytes) -> None:
-    """Shows a command line as this process's, over that of the nursery.
+    """Replace the command line of this process, which is that of the nursery.
 
-    As its last byte stays, the kernel takes what is before the first NUL for the line.
+    Its last byte stays, so the kernel reads the line up to the first NUL.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = int(fields[45]), int(fields[46])
@@ -97,7 +97,7 @@ def _be_called(line: bytes) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Serve requests, and run the program in each forked process."""
     _, _, module, *more = sys.argv
     package = importlib.util.find_spec(f"{module}.__main__") if _is_package(module) else None
     entry = package.name if package else module

@@ -11,7 +11,8 @@ PLUGINS = ("tests.plugins.no_leaks", "tests.plugins.failed_tests")
 
 
 def command(directory: Path, *options: str) -> list[str]:
-    """The command line of a run of all tests in a directory; the list is its file `failed`."""
+    """Return the command line that runs all tests in a directory; the file `failed` lists
+    failures."""
     return [
         *(sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml")),
         *("--rootdir", str(directory), "-p", "no:cacheprovider"),
@@ -21,6 +22,6 @@ def command(directory: Path, *options: str) -> list[str]:
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """Of such a run, which knows nothing of the run that starts it."""
+    """Return the environment of such a run, which is independent of the run that starts it."""
     mine = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return mine | {"TMPDIR": str(directory), "PYTHONPATH": str(ROOT)}

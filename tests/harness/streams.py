@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def cut(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection at once, if it is there.
+    """Close a connection at once, if it exists.
 
-    `abort` alone fails inside asyncio for one that was closed while something was left to send, and
-    that has sent it and gone since.
+    `abort` alone fails inside asyncio for a connection that was closed with unsent data and has
+    ended since.
     """
     if writer.get_extra_info("socket").fileno() >= 0:
         writer.transport.abort()

@@ -1,4 +1,4 @@
-"""Waiting in tests: for a condition, with a deadline, never for a length of time."""
+"""Waits in tests for a condition with a deadline, never for a length of time."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DEADLINE = 30.0
-"""Seconds after which a condition that does not come true is a failure."""
+"""Seconds after which an unmet condition is a failure."""
 
 
 async def until(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
-    """Returns when `condition()` is true; raises TimeoutError after `deadline` seconds."""
+    """Return when `condition()` is true; raise TimeoutError after `deadline` seconds."""
     async with asyncio.timeout(deadline):
         while not condition():  # noqa: ASYNC110 - what it looks at has no event to wait for
             await asyncio.sleep(0.01)
 
 
 async def at_once(condition: Callable[[], object], deadline: float = DEADLINE) -> None:
-    """As `until`, but it looks in every turn of the event loop.
+    """Wait like `until`, but check in every turn of the event loop.
 
-    So what a task of the same loop does next, after the condition has come true, is not done yet.
+    So no task of this loop has done its next step after the condition became true.
     """
     async with asyncio.timeout(deadline):
         while not condition():  # noqa: ASYNC110 - as above

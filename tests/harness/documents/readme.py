@@ -23,7 +23,7 @@ class Block:
     not_run: str | None = None
 
     def commands(self) -> list[str]:
-        """Complete shell commands, with their comments, in order."""
+        """Return complete shell commands, with their comments, in order."""
         found: list[str] = []
         pending = ""
         for line in self.text.splitlines():

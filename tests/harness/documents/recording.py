@@ -33,7 +33,7 @@ _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 class Recorder:
-    """Records a shell as a person sees it: with the input, and with a prompt of its own."""
+    """Records a shell as a person sees it: with the input and a prompt."""
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
@@ -71,7 +71,7 @@ class Recorder:
 
 
 def screen(cast: str) -> Text:
-    """Return what the terminal shows at the end of a recording, with its colours."""
+    """Return the screen at the end of a recording, with its colours."""
     _, *events = map(json.loads, cast.splitlines())
     output = "".join(text for _, _, text in events)
     return Text.from_ansi(re.sub(r"\r+\n", "\n", output).removesuffix(PROMPT))

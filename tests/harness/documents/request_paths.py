@@ -86,7 +86,7 @@ class RequestPath:
 class Tracer:
     """Records the functions that a thread enters until it enters `last`.
 
-    Tasks that exist already are no part of the request: timers, for example.
+    Tasks that exist already do not belong to the request: timers, for example.
     """
 
     def __init__(self, last: CodeType) -> None:
@@ -120,7 +120,8 @@ class Tracer:
         return task
 
     def _callers(self, frame: FrameType | None) -> list[str]:
-        """Return the modules on the stack, innermost first, and on those that started the tasks."""
+        """Return the modules on the stack, innermost first, and on the stacks that started the
+        tasks."""
         modules = []
         while frame is not None:
             module = module_of(frame.f_code.co_filename)
@@ -197,7 +198,7 @@ async def open_interfaces(root: Path) -> AsyncIterator[Interfaces]:
 
 
 async def measure() -> list[RequestPath]:
-    """Trace the three requests, each on a connection of its own."""
+    """Trace the three requests, each on a new connection."""
     with tempfile.TemporaryDirectory(prefix="paths-") as name:
         async with open_interfaces(Path(name)) as interfaces:
             start, save = SteppedBackend.start.__code__, SteppedBackend.save_memory.__code__
@@ -290,7 +291,7 @@ def _spread(changes: list[int]) -> str:
 
 
 def measured_part(page: str) -> str:
-    """Return what stands between the marks of the page."""
+    """Return the text between the marks of the page."""
     return page.partition(BEGIN)[2].partition(END)[0]
 
 

@@ -1,4 +1,4 @@
-"""A person's shell: an interactive bash on a pseudo-terminal, with a home directory of its own.
+"""A person's shell: an interactive bash on a pseudo-terminal, with a private home directory.
 
 The home is also the one in /etc/passwd, where OpenSSH looks for keys and known hosts.
 """

@@ -1,7 +1,6 @@
-"""Hooks that schemathesis loads: the encoding of our own body type, and corrections of headers.
+"""Hooks that schemathesis loads: they encode our own body type, and correct invalid requests.
 
-The corrections remove headers that schemathesis wrongly declares valid. It makes up the standard
-input of a command; `test_api_exec_limits` tests the header of the command.
+Schemathesis makes up the standard input of a command. `test_api_exec_limits` tests its header line.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ def exec_body(ctx: schemathesis.SerializationContext, value: object) -> bytes:
 
 @schemathesis.hook
 def before_call(ctx: HookContext, case: Case[Any], kwargs: dict[str, Any]) -> None:
-    """Correct the values of the phase of boundaries.
+    """Correct the boundary values of schemathesis.
 
-    It fills entity tags with `0`, whatever their pattern is. A schema also cannot express that the
-    creation of a directory has no body.
+    It fills entity tags with `0`, whatever their pattern is. It also cannot know that a request to
+    create a directory has no body, because a schema does not express this.
     """
     del ctx, kwargs
     for name in ("If-Match", "If-None-Match"):

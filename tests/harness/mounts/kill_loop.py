@@ -138,10 +138,9 @@ class Writer:
         self._finish(record, lambda: os.close(descriptor))
 
     def _check_whole(self, written: int, data: bytes) -> None:
-        """Check that a short write happens only if the mount ended in it: then the next call
-        fails."""
+        """Allow a short write only if the mount ended in it: then the next call fails."""
         if written != len(data):
-            os.statvfs(self.directory)  # No kernel answers this call itself.
+            os.statvfs(self.directory)  # The kernel always asks the mount.
             self.trouble.append(f"{self.directory.name}: {written} of {len(data)} bytes written")
 
     def _truncate(self) -> None:
@@ -150,7 +149,7 @@ class Writer:
         size = self._random.randrange(min(2 * len(record.latest) + 2, SIZE_MAX))
         record.becomes(record.latest[:size].ljust(size, b"\0"))
         mark = record.mark()
-        # The mount cannot lose the size that all clients see from now on.
+        # All clients see the size from now on, so a crash of the mount cannot lose it.
         os.truncate(self.directory / name, size)
         record.safe(mark)
 

@@ -1,4 +1,4 @@
-"""A server that answers whatever comes, over TCP and UDP, and remembers from where it came."""
+"""A server that answers every message over TCP and UDP, and records the senders."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GREETING = b"you got through"
 
 
 class Answers:
-    """One thread over any number of listening sockets. Close it."""
+    """One thread for any number of listening sockets; the caller must close it."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str]] = []
-        """(local address, who came), for every connection and datagram."""
+        """(local address, sender) of every connection and datagram."""
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
@@ -22,7 +22,7 @@ class Answers:
         self._thread: threading.Thread | None = None
 
     def listen(self, address: str, *ports: int) -> None:
-        """Adds sockets, in the network namespace of the calling thread."""
+        """Add sockets, in the network namespace of the calling thread."""
         for port in ports:
             for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
                 one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
@@ -39,7 +39,7 @@ class Answers:
         self._wake.send(b"x")
 
     def close(self) -> None:
-        """Ends the thread and closes all sockets."""
+        """End the thread and close all sockets."""
         if self._thread is not None:
             self._wake.send(b"q")
             self._thread.join()
@@ -59,7 +59,7 @@ class Answers:
                 try:
                     self._answer(one)
                 except OSError:
-                    continue  # the peer has gone meanwhile
+                    continue  # The peer has already closed the connection.
 
     def _answer(self, one: socket.socket) -> None:
         here = one.getsockname()[0]

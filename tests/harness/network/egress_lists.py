@@ -1,4 +1,4 @@
-"""Boxes whose egress is a list, with a name server."""
+"""Boxes with an egress list, and a name server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ZONE = {
 
 
 class ListHost:
-    """A box host whose resolver is a name server of the test's, and a machine beside it."""
+    """A box host whose resolver is the test's name server, and a machine beside it."""
 
     def __init__(self, host: BoxHost, neighbour: Neighbour, names: NameServer) -> None:
         self.host = host
@@ -40,14 +40,14 @@ class ListHost:
         self.names = names
 
     async def reach(self, box: str, *targets: tuple[str, int]) -> list[bool]:
-        """Whether each (name or address, port) answers over TCP."""
+        """Return whether each (name or address, port) answers over TCP."""
         outcome = await probe(self.host, box, [("tcp", name, port) for name, port in targets])
         return [one == "answered" for one in outcome]
 
 
 @pytest_asyncio.fixture
 async def lists(tmp_path: Path, image_rootfs: Path) -> AsyncIterator[ListHost]:
-    """See `ListHost`."""
+    """Yield a `ListHost`."""
     conf = tmp_path / "resolv.conf"
     conf.write_text(f"nameserver {PRIVATE[0]}\n")
     with beside.neighbour(PORT, OTHER_PORT) as machine, serving(NameServer(dict(ZONE))) as names:
@@ -57,7 +57,7 @@ async def lists(tmp_path: Path, image_rootfs: Path) -> AsyncIterator[ListHost]:
 
 
 async def check_a_listed_name_is_reached_and_another_is_not(lists: ListHost) -> None:
-    """A listed name is reached and another is not."""
+    """A box reaches a listed name and no other name."""
     box = await lists.host.box(egress="allowed.test")
     assert await lists.reach(box, (PUBLIC, PORT)) == [False], "nobody has asked for its name yet"
     assert await lists.reach(box, ("allowed.test", PORT), ("other.test", PORT)) == [True, False]

@@ -1,7 +1,7 @@
-"""Tries to reach addresses from inside a box. Standard library alone; reads and prints JSON.
+"""Tries to reach addresses from a box; uses only the standard library, reads and prints JSON.
 
-Input: a list of `[kind, address, port]` with kind `tcp`, `udp` or `dns`. Output: for each one
-`answered`, or why not.
+Input: a list of `[kind, address, port]` with kind `tcp`, `udp` or `dns`. Output: `answered` or the
+reason of the failure, for each one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ QUERY = bytes.fromhex("abcd01000001000000000000") + b"\x04test\x00\x00\x01\x00\x
 
 
 def probe(target: tuple[str, str, int]) -> str:
-    """One attempt."""
+    """Try one target."""
     kind, address, port = target
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     datagrams = kind != "tcp"
@@ -36,7 +36,7 @@ def probe(target: tuple[str, str, int]) -> str:
 
 
 def main() -> None:
-    """Probes all at once."""
+    """Try all targets at once."""
     targets = [(str(kind), str(address), int(port)) for kind, address, port in json.load(sys.stdin)]
     with ThreadPoolExecutor(32) as pool:
         outcome = list(pool.map(probe, targets))

@@ -1,4 +1,4 @@
-"""Probes of the fence from inside a box, and hosts around it."""
+"""Probes of the fence from a box, and hosts around it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LOOPBACK_RESOLVER = "127.0.0.213"
 
 @pytest.fixture
 def neighbour() -> Iterator[Neighbour]:
-    """A machine beside the host; see tests.harness.network.neighbour."""
+    """Yield a machine beside the host; see tests.harness.network.neighbour."""
     with beside.neighbour(PORT, 53) as one:
         yield one
 
 
 @pytest.fixture
 def host_listener() -> Iterator[Answers]:
-    """Answers on every address of this host, loopback and the boxes' gateways included."""
+    """Answer on every address of this host, including loopback and the boxes' gateways."""
     answers = Answers()
     try:
         answers.listen(ANYWHERE, PORT)
@@ -47,7 +47,7 @@ def host_listener() -> Iterator[Answers]:
 
 
 async def probe(host: BoxHost, box: str, targets: list[tuple[str, str, int]]) -> list[str]:
-    """What came of each target."""
+    """Return the result of each target."""
     text = json.dumps(targets).encode()
     result = await host.run(box, "/usr/bin/python3", "-I", "-c", PROBE.read_text(), stdin=text)
     assert result.status == 0, result.err
@@ -56,12 +56,12 @@ async def probe(host: BoxHost, box: str, targets: list[tuple[str, str, int]]) ->
 
 
 def both(addresses: list[str], *ports: int) -> list[tuple[str, str, int]]:
-    """TCP and UDP targets."""
+    """Return TCP and UDP targets."""
     return [(kind, a, port) for kind in ("tcp", "udp") for a in addresses for port in ports]
 
 
 def host_addresses() -> list[str]:
-    """Every IPv4 address of this host."""
+    """Return every IPv4 address of this host."""
     text = subprocess.run(["ip", "-j", "-4", "addr"], check=True, capture_output=True).stdout
     return [one["local"] for link in json.loads(text) for one in link["addr_info"]]
 
@@ -69,7 +69,7 @@ def host_addresses() -> list[str]:
 async def check_nothing_answers_but_what_the_fence_allows(
     box_host: BoxHost, neighbour: Neighbour, host_listener: Answers
 ) -> None:
-    """Nothing answers but what the fence allows."""
+    """Only the targets that the fence allows answer."""
     box, other = await box_host.box(), await box_host.box()
     listening = await box_host.run(
         other, "sh", "-c", f"python3 -m http.server {PORT} </dev/null >/dev/null 2>&1 &"
@@ -102,7 +102,7 @@ async def check_nothing_answers_but_what_the_fence_allows(
     assert host_listener.heard == []
     assert neighbour.answers.heard == []
     assert {a: n for a, n in neighbour.packets().items() if n} == {}
-    # The allowed is allowed, or the above would prove nothing.
+    # Without this control the checks above would prove nothing.
     assert await probe(box_host, box, both([PUBLIC], PORT)) == ["answered", "answered"]
     assert neighbour.packets()[PUBLIC] > 0
     assert {peer for _, peer in neighbour.answers.heard} == {HOST_SIDE}
@@ -111,7 +111,7 @@ async def check_nothing_answers_but_what_the_fence_allows(
 async def check_egress_none_reaches_nothing(
     box_host: BoxHost, neighbour: Neighbour, host_listener: Answers
 ) -> None:
-    """Egress none reaches nothing."""
+    """A box without egress reaches no target."""
     box = await box_host.box(egress="none")
     targets = [*both([PUBLIC, *PRIVATE, HOST_SIDE], PORT), ("dns", str(DNS_ADDRESSES[0]), 53)]
     assert "answered" not in await probe(box_host, box, targets)

@@ -1,6 +1,6 @@
-"""A name server for tests: answers what it was told, over UDP and TCP, and remembers the questions.
+"""A name server for tests: answers from a zone over UDP and TCP, and records the questions.
 
-It is the host's resolver in tests of egress lists: the daemon asks it, boxes never do.
+It is the host's resolver in tests of egress lists. The daemon asks it; boxes never do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TTL = 300
 MANY = 20
-"""Addresses in a larger answer than a datagram takes are asked for again over TCP."""
+"""An answer with more addresses does not fit in a datagram, so the client asks again over TCP."""
 
 
 class NameServer:
@@ -36,7 +36,7 @@ class NameServer:
         self._threads: list[threading.Thread] = []
 
     def listen(self, address: str, port: int = 53) -> None:
-        """Serves from now on, in the network namespace of the calling thread."""
+        """Serve from now on, in the network namespace of the calling thread."""
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         datagrams.bind((address, port))
         streams = socket.create_server((address, port))
@@ -47,7 +47,7 @@ class NameServer:
             thread.start()
 
     def close(self) -> None:
-        """Ends both threads."""
+        """End both threads."""
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -99,7 +99,7 @@ class NameServer:
 
 @contextmanager
 def serving(server: NameServer) -> Iterator[NameServer]:
-    """Closes it at the end."""
+    """Yield the server; close it at the end."""
     try:
         yield server
     finally:

@@ -1,7 +1,8 @@
-"""A machine beside the host, as a network namespace: what boxes may and may not reach beyond it.
+"""A machine beside the host, as a network namespace, with addresses that boxes may or may not
+reach.
 
-It has addresses of every kind and answers on all of them: private, shared (CGNAT), link-local, and
-two that are public as far as the fence is concerned. It counts every packet that comes to it.
+It answers on addresses of every kind: private, shared (CGNAT), link-local, and two that the fence
+treats as public. It counts every packet that it receives.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ class Neighbour:
         self.answers = Answers()
 
     def packets(self) -> dict[str, int]:
-        """Packets that came for each address."""
+        """Return the number of received packets by address."""
         text = _run("ip", "netns", "exec", self.name, "nft", "-j", "list", "table", "ip", "count")
         items = json.loads(text)["nftables"]
         counters = [item["counter"] for item in items if "counter" in item]
         return {c["name"].removeprefix("to_").replace("_", "."): c["packets"] for c in counters}
 
     def listen(self, *ports: int) -> None:
-        """On each address by itself: then answers to datagrams come from the address asked."""
+        """Listen on each address separately, so that an answer to a datagram has the right
+        source address."""
         for address in (*PRIVATE, PUBLIC, PUBLIC_TOO):
             self.answers.listen(address, *ports)
 
     def build(self) -> None:
-        """Makes namespace, link, addresses, routes and counters."""
+        """Create namespace, link, addresses, routes and counters."""
         _run("ip", "netns", "add", self.name)
         inside = ("ip", "-n", self.name)
         _run("ip", "link", "add", self.link, "type", "veth", "peer", "eth0", "netns", self.name)
@@ -74,16 +76,16 @@ class Neighbour:
         _run("ip", "netns", "exec", self.name, "nft", "-f", "-", stdin=rules)
 
     def destroy(self) -> None:
-        """Removes all of it; the routes go with the link."""
+        """Remove all of it; the routes disappear with the link."""
         subprocess.run(["ip", "link", "del", self.link], check=False, capture_output=True)
         subprocess.run(["ip", "netns", "del", self.name], check=False, capture_output=True)
 
 
 @contextmanager
 def neighbour(port: int, dns_port: int) -> Iterator[Neighbour]:
-    """A neighbour that answers TCP and UDP on `port` and `dns_port` of all its addresses.
+    """Yield a neighbour that answers TCP and UDP on `port` and `dns_port` of all its addresses.
 
-    One at a time on a machine: they all have the same addresses.
+    A machine can have only one at a time, because all neighbours have the same addresses.
     """
     with LOCK.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -98,7 +100,7 @@ def neighbour(port: int, dns_port: int) -> Iterator[Neighbour]:
 
 
 def in_namespace(name: str, action: Callable[[], None]) -> None:
-    """Calls `action` in a thread that has entered the namespace; its sockets stay there."""
+    """Call `action` in a thread that has entered the namespace; its sockets stay there."""
     failure: list[BaseException] = []
 
     def body() -> None:

@@ -1,1 +1,1 @@
-"""PostgreSQL and the object server, proxies before them, and failures."""
+"""PostgreSQL and the object server, proxies in front of them, and failures."""

@@ -1,4 +1,4 @@
-"""Server processes of a volume: what a process that was killed has asked for may still be done."""
+"""Server processes of a volume. They may still execute requests of a process that was killed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PAUSE = 0.005
 
 
 def wait_for_the_dead(volume: VolumeConfig) -> None:
-    """Returns when the database has done, and let go of, what killed processes asked for.
+    """Return when the database has finished the requests of killed processes.
 
-    A call that was on its way changes the volume when it ends, be it after the next look at it.
-    Nobody else may use the volume.
+    A call in flight changes the volume when it ends, possibly after the next look at it. No other
+    process may use the volume meanwhile.
     """
     run(_wait(volume))
 
 
 async def _wait(volume: VolumeConfig) -> None:
-    """Looks at the volume's connections until there is none."""
+    """Wait until the volume has no connections."""
     connection = await asyncpg.connect(volume.meta_dsn)
     query = "SELECT pid FROM pg_stat_activity WHERE usename = $1 AND pid <> pg_backend_pid()"
     try:

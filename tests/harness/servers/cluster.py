@@ -1,4 +1,4 @@
-"""Fixture `cluster`: a PostgreSQL of the test's own that may be killed, with a volume in it."""
+"""Fixture `cluster`: a private PostgreSQL server that a test may kill, with a volume in it."""
 
 from __future__ import annotations
 
@@ -26,40 +26,41 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """A private PostgreSQL server. Blocking: called from a thread where a loop runs."""
+    """A private PostgreSQL server. Its methods block: if an event loop runs, call them in a
+    thread."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.dsn = ""
-        """The superuser's."""
+        """The DSN of the superuser."""
         self.start()
         run(_install(self.dsn))
 
     def start(self) -> None:
-        """Starts it, after whatever end it had."""
+        """Start the server, whatever its last end was."""
         self.dsn = run(self._start())
 
     def kill(self) -> None:
-        """SIGKILL to the server and all its processes: the power fails."""
+        """Send SIGKILL to the server and all its processes, as in a power failure."""
         first = self.postmaster
         for pid in processes_in(self._data, "postgres"):
             _signal(pid, signal.SIGKILL)
         self._wait_for_end(first)
 
     def kill_postmaster(self) -> None:
-        """SIGKILL to the first process alone; the others notice it."""
+        """Send SIGKILL only to the first process; the others notice its end."""
         self._end(signal.SIGKILL)
 
     def stop_immediately(self) -> None:
-        """SIGQUIT: the next start recovers."""
+        """Send SIGQUIT: the next start recovers."""
         self._end(signal.SIGQUIT)
 
     def stop(self) -> None:
-        """Fast and clean."""
+        """Stop the server fast and cleanly."""
         run(EmbeddedPostgres(self._directory).stop())
 
     def kill_a_backend(self, user: str) -> None:
-        """SIGKILL to one connection of a role; the server restarts all its processes itself."""
+        """Send SIGKILL to one connection of a role; the server then restarts all its processes."""
         rows = self.rows("SELECT pid FROM pg_stat_activity WHERE usename = $1 LIMIT 1", user)
         first = self._started()
         pid = rows[0][0]
@@ -68,12 +69,12 @@ class Cluster:
         until(lambda: self._started() not in (None, first))
 
     def rows(self, query: str, *args: object, schema: str = "public") -> list[tuple[object, ...]]:
-        """What a query answers to the superuser."""
+        """Return the answer to a query of the superuser."""
         return run(_rows(self.dsn, query, args, schema))
 
     def hold_back(self) -> None:
-        """Asynchronous commits stay in memory until a durable one follows: `kill` loses them."""
-        # What autovacuum does is durable.
+        """Hold asynchronous commits in memory until a durable one follows: `kill` loses them."""
+        # The changes of autovacuum are durable.
         self.rows("ALTER SYSTEM SET autovacuum = off")
         self.rows("SELECT pg_reload_conf()")
         until(lambda: not self._activity("autovacuum launcher", "autovacuum worker"))
@@ -81,11 +82,11 @@ class Cluster:
 
     @property
     def postmaster(self) -> int:
-        """Pid of the first process."""
+        """Return the pid of the first process."""
         return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
 
     def volume(self, store: StoreConfig) -> VolumeConfig:
-        """A fresh volume whose blocks are in `store`."""
+        """Return a new volume whose blocks are in `store`."""
         name, password = f"v{secrets.token_hex(16)}", secrets.token_hex(16)
         run(make_volume(self.dsn, name, password))
         rest = self.dsn.rpartition("@")[2]
@@ -96,7 +97,7 @@ class Cluster:
         return EmbeddedPostgres(self._directory).data
 
     def _started(self) -> object:
-        """When the checkpointer of the present run began; None while there is none."""
+        """Return the start of the present checkpointer, or None without one."""
         try:
             return self.rows(
                 "SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
@@ -105,12 +106,12 @@ class Cluster:
             return None
 
     def _activity(self, *kinds: str) -> list[tuple[object, ...]]:
-        """Pid, and what it waits for, of each process of these kinds."""
+        """Return pid and wait event of each process of these kinds."""
         query = "SELECT pid, wait_event FROM pg_stat_activity WHERE backend_type = ANY ($1)"
         return self.rows(query, list(kinds))
 
     def _stop_writer(self) -> bool:
-        """Whether the WAL writer stands still, asleep: in its work it holds what commits need."""
+        """Stop the WAL writer; return whether it was idle. At work it holds locks of commits."""
         for pid, _ in self._activity("walwriter"):
             assert isinstance(pid, int)
             _signal(pid, signal.SIGSTOP)
@@ -121,14 +122,14 @@ class Cluster:
         return False
 
     def _end(self, number: signal.Signals) -> None:
-        """A signal that ends the first process, and the end of all."""
-        # Its file goes with it.
+        """Send a signal that ends the first process, and wait for the end of all."""
+        # The pid file disappears with the server, so this reads the pid first.
         first = self.postmaster
         _signal(first, number)
         self._wait_for_end(first)
 
     def _wait_for_end(self, first: int) -> None:
-        """Reaps the server too: a new one takes a zombie for a living one."""
+        """Reap the server too: a new one would take a zombie for a running server."""
         with suppress(ChildProcessError):
             os.waitpid(first, 0)
         until(lambda: not processes_in(self._data, "postgres"))
@@ -171,7 +172,7 @@ def _stands_still(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A server that the tests of one file may kill."""
+    """Yield a server that the tests of one file may kill."""
     with tempfile.TemporaryDirectory(prefix="boxd-pg-") as name:
         made = Cluster(Path(name) / "postgres")
         try:
@@ -182,5 +183,5 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def no_store() -> StoreConfig:
-    """Configuration of a store that is never asked."""
+    """Return the configuration of a store that no test asks."""
     return StoreConfig("", "", "", "", "", "")

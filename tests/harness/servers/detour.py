@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def socket_of(dsn: str) -> Path:
-    """The server's socket that a DSN of the tests' clusters leads to."""
+    """Return the server's socket from a DSN of the tests' clusters."""
     query = parse_qs(urlsplit(dsn).query)
     return Path(query["host"][0]) / f".s.PGSQL.{query.get('port', ['5432'])[0]}"
 
 
 def database_proxy(config: VolumeConfig, directory: Path) -> FaultProxy:
-    """Stands before the volume's database, on a socket in `directory`."""
+    """Return a proxy of the volume's database, on a socket in `directory`."""
     upstream = socket_of(config.meta_dsn)
     return FaultProxy(directory / upstream.name, upstream)
 
 
 def through_socket(config: VolumeConfig, proxy: FaultProxy) -> VolumeConfig:
-    """The volume, with its database behind a proxy on a Unix socket."""
+    """Return the volume with its database behind a proxy on a Unix socket."""
     assert isinstance(proxy.listen, Path)
     parts = urlsplit(config.meta_dsn)
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -35,7 +35,7 @@ def through_socket(config: VolumeConfig, proxy: FaultProxy) -> VolumeConfig:
 
 
 def through_addresses(config: VolumeConfig, *proxies: FaultProxy) -> VolumeConfig:
-    """The volume, with its database at the TCP addresses of several proxies."""
+    """Return the volume with its database at the TCP addresses of several proxies."""
     parts = urlsplit(config.meta_dsn)
     places = ",".join(f"{proxy.listen[0]}:{proxy.listen[1]}" for proxy in proxies)  # type: ignore[index] # these listen on TCP
     netloc = parts.netloc.rpartition("@")[0] + "@" + places
@@ -43,5 +43,5 @@ def through_addresses(config: VolumeConfig, *proxies: FaultProxy) -> VolumeConfi
 
 
 def through_store(config: VolumeConfig, endpoint: str) -> VolumeConfig:
-    """The volume, with its objects behind a proxy."""
+    """Return the volume with its objects behind a proxy."""
     return replace(config, store=replace(config.store, endpoint=endpoint))

@@ -1,7 +1,7 @@
-"""The object server with a disk that cannot keep what it is given.
+"""The object server with a failing disk.
 
-`python -m tests.harness.servers.failing_objectserver CONFIGURATION` is the real server whose fsync
-fails with EIO while there is a file `eio` in its directory.
+`python -m tests.harness.servers.failing_objectserver CONFIGURATION` is the real server. While its
+directory contains a file `eio`, its fsync fails with EIO.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def failing(call: Callable[[int], None], mark: Path) -> Callable[[int], None]:
-    """The call, or EIO while the mark is there."""
+    """Return a call that fails with EIO while the mark exists."""
 
     def sync(descriptor: int) -> None:
         if mark.exists():

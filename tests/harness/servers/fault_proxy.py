@@ -1,8 +1,9 @@
-"""Proxies that stand between two parts and misbehave: on connections, and on S3 requests.
+"""Proxies between two parts that simulate failures, of connections and of S3 requests.
 
-`FaultProxy` knows bytes only: latency with jitter, bandwidth, slices, a data limit, black hole,
-reset, refusal. `StoreProxy` knows HTTP as well and answers, tears or changes single requests. Both
-run in a thread of their own, so that tests of real processes may block; faults change at any time.
+`FaultProxy` handles bytes only: latency with jitter, bandwidth, slices, a data limit, black hole,
+reset, refusal. `StoreProxy` also parses HTTP. It answers requests itself, cuts answers or changes
+them. Both run in their own thread, so that tests of real processes may block. Faults can change at
+any time.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
 PIECE = 1 << 16
 """Bytes forwarded at once."""
 RST = struct.pack("ii", 1, 0)
-"""SO_LINGER that makes a close a reset."""
+"""SO_LINGER value that turns a close into a reset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toxic:
-    """What happens to connections; the defaults are a good network."""
+    """The faults of connections; the defaults are a good network."""
 
-    latency: float = 0.0  # seconds each piece waits, each way
-    jitter: float = 0.0  # seconds more, at random
-    bandwidth: float = 0.0  # bytes per second and direction; 0: any
-    slices: int = 0  # bytes of the longest piece; 0: any
-    limit: int = 0  # bytes of one direction after which the connection is reset; 0: none
-    black_hole: bool = False  # bytes vanish, connections stay
+    latency: float = 0.0  # seconds of delay of each piece, in each direction
+    jitter: float = 0.0  # additional random seconds
+    bandwidth: float = 0.0  # bytes per second and direction; 0: unlimited
+    slices: int = 0  # bytes of the longest piece; 0: unlimited
+    limit: int = 0  # bytes of one direction after which the connection is reset; 0: unlimited
+    black_hole: bool = False  # bytes vanish, connections stay open
     refuse: bool = False  # new connections are closed at once
     slow_close: float = 0.0  # seconds between an end and its forwarding
 
@@ -45,7 +46,8 @@ class Toxic:
 class FaultProxy:
     """Forwards a Unix or TCP address to another one.
 
-    `listen` and `upstream` are socket paths or (host, port); port 0 is replaced by the one taken.
+    `listen` and `upstream` are socket paths or (host, port). The proxy replaces port 0 with its
+    real port.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class FaultProxy:
         self.listen = listen
         self.upstream = upstream
         self.toxic = Toxic()
-        """What is done to bytes from now on; assign another one at any time."""
+        """The present faults; assign another object at any time."""
         self.connections = 0
         self._random = random.Random(seed)
         self._open: set[asyncio.StreamWriter] = set()
@@ -66,19 +68,19 @@ class FaultProxy:
         self.up()
 
     def up(self) -> None:
-        """Listens."""
+        """Listen."""
         self._call(self._listen())
 
     def down(self) -> None:
-        """Listens no more and resets what is open: the machine is off."""
+        """Stop listening and reset open connections, as if the machine was off."""
         self._call(self._down())
 
     def reset(self) -> None:
-        """Resets what is open."""
+        """Reset open connections."""
         self._call(self._reset())
 
     def close(self) -> None:
-        """Ends the proxy and its thread."""
+        """End the proxy and its thread."""
         self._call(self._down())
         self._call(self._finish())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -86,7 +88,7 @@ class FaultProxy:
         self._loop.close()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its beginning to its end."""
+        """Serve one connection from its start to its end."""
         upstream = await self._connect()
         if upstream is None:
             return
@@ -99,13 +101,13 @@ class FaultProxy:
             self._drop(upstream[1])
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to what stands behind."""
+        """Open a connection to the upstream."""
         if isinstance(self.upstream, tuple):
             return await asyncio.open_connection(*self.upstream)
         return await asyncio.open_unix_connection(self.upstream)
 
     async def pace(self, size: int) -> None:
-        """Waits as the toxic says for a piece of `size` bytes."""
+        """Wait as the toxic requires for a piece of `size` bytes."""
         toxic = self.toxic
         pause = toxic.latency + self._random.uniform(0, toxic.jitter)
         if toxic.bandwidth:
@@ -159,7 +161,7 @@ class FaultProxy:
                 return
             await self.serve(reader, writer)
         except* (OSError, asyncio.IncompleteReadError):
-            pass  # what a connection ends with is what the tests look at from outside
+            pass  # Tests observe the end of a connection from outside.
         finally:
             self._drop(writer)
 
@@ -218,31 +220,31 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What happens to one request: an answer in the server's place, or a change of the server's."""
+    """The fault of one request: an answer by the proxy, or a change of the server's answer."""
 
-    status: int = 0  # answered by the proxy, without asking the server; 0: the server is asked
+    status: int = 0  # the proxy answers instead of the server; 0: the server answers
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
-    unheard: bool = False  # the request reaches the server, its answer nobody
+    unheard: bool = False  # the server gets the request, and the client no answer
     torn: int = -1  # bytes of the answer's body before the connection ends; -1: all
-    changed: bool = False  # one byte of the answer's body is another
+    changed: bool = False  # one byte of the answer's body is different
     renamed: tuple[bytes, bytes] | None = None  # (old, new) in the answer's head
 
 
 class StoreProxy(FaultProxy):
-    """Before an object server: each request goes through `rule`."""
+    """A proxy in front of an object server: `rule` decides about each request."""
 
     def __init__(self, endpoint: str) -> None:
         host, _, port = endpoint.removeprefix("http://").partition(":")
         self.rule: Rule = lambda _: None
-        """Decides what happens to each request; assign another one at any time."""
+        """Returns the fault of each request; assign another function at any time."""
         self.requests: list[tuple[str, str]] = []
         super().__init__(("127.0.0.1", 0), (host, int(port)))
         assert isinstance(self.listen, tuple)
         self.endpoint = f"http://127.0.0.1:{self.listen[1]}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests of one connection, one after the other."""
+        """Serve the requests of one connection in sequence."""
         server_reader, server = await self.connect()
         self._open.add(server)
         try:
@@ -270,7 +272,7 @@ class StoreProxy(FaultProxy):
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         writer: asyncio.StreamWriter,
     ) -> bool:
-        """Whether the connection goes on."""
+        """Forward one answer; return whether the connection continues."""
         fault = self.rule(request) or Fault()
         if fault.status:
             lines = [f"HTTP/1.1 {fault.status} Fault", f"Content-Length: {len(fault.body)}"]
@@ -302,7 +304,7 @@ class StoreProxy(FaultProxy):
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:
-    """A head with its empty line; b"" at the end of the connection."""
+    """Return a head with its empty line; b"" at the end of the connection."""
     try:
         return await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, OSError):

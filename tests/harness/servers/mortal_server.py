@@ -1,4 +1,4 @@
-"""An object server that a test kills and starts again, and whose disk may fail."""
+"""An object server that a test kills and restarts, and whose disk may fail."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ WAIT = 30.0
 
 
 class MortalServer:
-    """An object server of a test's own, which the test kills and starts again."""
+    """An object server of one test, which the test kills and restarts."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
 
     async def prepare(self) -> StoreConfig:
-        """A credential for a fresh prefix; the server is not running then."""
+        """Return a credential for a new prefix, before the server runs."""
         server = EmbeddedObjectServer(self.directory)
         endpoint: ObjectEndpoint = await server.start()
         try:
@@ -48,7 +48,7 @@ class MortalServer:
         )
 
     def start(self) -> None:
-        """Starts, and waits until it serves."""
+        """Start the server and wait until it serves."""
         state = self.directory / "state.json"
         state.unlink(missing_ok=True)
         with (self.directory / "log").open("ab") as log:
@@ -62,19 +62,20 @@ class MortalServer:
         assert json.loads(state.read_text())["pid"] == self._process.pid
 
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Ends it; not running is fine."""
+        """End the server, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
             self._process.wait(WAIT)
             self._process = None
 
     async def quiet(self) -> None:
-        """Returns when nothing is being stored."""
+        """Wait until no request stores an object."""
         await until_async(lambda: not any((self.directory / "tmp").iterdir()))
 
     @contextlib.contextmanager
     def no_fsync(self) -> Iterator[None]:
-        """While it lasts nothing reaches the disk: every fsync fails. See also `quiet`."""
+        """Let every fsync fail within the context, so no data reaches the disk. See also
+        `quiet`."""
         mark = self.directory / "eio"
         mark.touch()
         try:

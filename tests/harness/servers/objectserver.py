@@ -28,7 +28,7 @@ class ObjectServer:
     directory: Path
 
     def volume(self, prefix: str | None = None) -> StoreConfig:
-        """A new credential for a prefix (default: a random one)."""
+        """Return a new credential for a prefix (default: a random one)."""
         prefix = prefix or f"v{secrets.token_hex(16)}"
         access_key, secret = run(_issue(self.directory, prefix))
         endpoint = self.endpoint
@@ -39,7 +39,7 @@ class ObjectServer:
 
 @pytest.fixture(scope="session")
 def objectserver() -> Iterator[ObjectServer]:
-    """A real object server for the whole run (per worker)."""
+    """Yield a real object server for the whole run (one per worker)."""
     with tempfile.TemporaryDirectory(prefix="boxd-objects-") as name:
         directory = Path(name) / "objects"
         try:
@@ -50,7 +50,7 @@ def objectserver() -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def object_volume(objectserver: ObjectServer) -> StoreConfig:
-    """A credential for a fresh, empty prefix of the object server."""
+    """Return a credential for a new, empty prefix of the object server."""
     return objectserver.volume()
 
 

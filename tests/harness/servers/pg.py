@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def pg() -> Iterator[str]:
-    """Superuser's DSN of database `boxd` in a cluster of this worker's own.
+    """Yield the superuser's DSN of database `boxd` in a private cluster of this worker.
 
-    Roles may log in to every database here, so that tests can have fresh ones. Nothing waits for
-    the disk: what this server keeps ends with the run. Tests that kill one have a `cluster`.
+    Roles may log in to every database here, so that tests can have new ones. The server does not
+    wait for the disk, because its data ends with the run. Tests that kill a server use `cluster`.
     """
     with tempfile.TemporaryDirectory(prefix="boxd-pg-") as name:
         directory = Path(name) / "postgres"
@@ -36,14 +36,14 @@ def pg() -> Iterator[str]:
 
 @pytest.fixture
 def pg_database(pg: str) -> Iterator[str]:
-    """Superuser's DSN of a fresh, empty database; dropped afterwards."""
+    """Yield the superuser's DSN of a new, empty database; drop it afterwards."""
     with fresh_database(pg) as dsn:
         yield dsn
 
 
 @contextmanager
 def fresh_database(pg: str) -> Iterator[str]:
-    """See `pg_database`, for tests that need two."""
+    """Yield a database like `pg_database`, for tests that need two."""
     name = f"test_{secrets.token_hex(8)}"
     run(_execute(pg, f"CREATE DATABASE {name} TEMPLATE template0"))
     try:

@@ -1,4 +1,4 @@
-"""Requests to the object server, spelt byte by byte and signed by botocore."""
+"""Raw requests to the object server, signed by botocore."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status, S3 error code (empty when none), headers in lower case, body."""
+    """Status, S3 error code (empty if none), headers in lower case, and body."""
 
     status: int
     code: str
@@ -37,9 +37,9 @@ def signed_headers(
     body: bytes = b"",
     payload: str | None = None,
 ) -> dict[str, str]:
-    """Headers of a request for `target` (raw path and query), with its signature.
+    """Return the headers of a request for `target` (raw path and query), with its signature.
 
-    `payload` is what the signature says of the body; the body's SHA-256 without it.
+    `payload` is the signed hash of the body; the default is the body's SHA-256.
     """
     word = payload or hashlib.sha256(body).hexdigest()
 
@@ -63,7 +63,7 @@ def send(
     body: bytes = b"",
     payload: str | None = None,
 ) -> Answer:
-    """Signs and sends one request on a connection of its own."""
+    """Sign and send one request on a new connection."""
     head = signed_headers(store, method, target, headers=headers, body=body, payload=payload)
     return exchange(store, method, target, list(head.items()), body)
 
@@ -71,7 +71,7 @@ def send(
 def exchange(
     store: StoreConfig, method: str, target: str, headers: list[tuple[str, str]], body: bytes
 ) -> Answer:
-    """Sends one request as it is given; Content-Length is added when there is a body."""
+    """Send one request unchanged; a request with a body gets Content-Length."""
     parts = urlsplit(store.endpoint)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT)
     try:
@@ -89,7 +89,7 @@ def exchange(
 
 
 def read_answer(response: http.client.HTTPResponse) -> Answer:
-    """The whole answer."""
+    """Return the whole answer."""
     body = response.read()
     code = ""
     if response.status >= 400 and b"<Code>" in body:

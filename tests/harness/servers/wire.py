@@ -1,4 +1,4 @@
-"""A Unix-socket proxy before PostgreSQL that loses connections at chosen moments."""
+"""A proxy in front of PostgreSQL's Unix socket that cuts connections at chosen moments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Moment = Literal["sent", "answered"]
 
 
 class Wire:
-    """Forwards connections; `cut` makes the next ones with a given text lose their answer.
+    """Forwards connections. After `cut`, the next ones with a given text lose their answer.
 
-    With "sent" the connection breaks right after the request went to the server, with "answered"
-    after the server's whole answer came back, so the call has surely been applied.
+    With "sent" the connection breaks right after the request went to the server. With "answered" it
+    breaks after the server's whole answer, so the server has surely applied the call.
     """
 
     def __init__(self, dsn: str, directory: Path) -> None:
@@ -36,15 +36,16 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cut(self, needle: bytes, times: int, moment: Moment) -> None:
-        """The next `times` requests that contain `needle` are cut; b"": any call of a function."""
+        """Cut the next `times` requests that contain `needle`; b"" matches any call of a
+        function."""
         self._needle, self._left, self._moment = needle, times, moment
 
     async def up(self) -> None:
-        """Accepts connections."""
+        """Accept connections."""
         self._server = await asyncio.start_unix_server(self._accept, self._path)
 
     async def down(self) -> None:
-        """Refuses connections and breaks those that are open."""
+        """Refuse new connections and cut open ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -63,7 +64,7 @@ class Wire:
         self._open.update(ends)
         lost = asyncio.Event()
         if self._server is None:
-            # It went down while this connection was being made.
+            # The proxy went down while this connection was opening.
             writer.transport.abort()
         try:
             async with asyncio.TaskGroup() as group:
@@ -81,7 +82,7 @@ class Wire:
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
-                # Bind is the first message of a call, of nothing else.
+                # Bind is the first message of a call, and of nothing else.
                 wanted = self._needle in data if self._needle else data[:1] == b"B"
                 hit = self._left > 0 and wanted
                 if hit:
@@ -101,7 +102,7 @@ class Wire:
         with suppress(OSError):
             while data := await server.read(1 << 16):
                 if lost.is_set():
-                    # ReadyForQuery ends an answer: by then the transaction has been committed.
+                    # ReadyForQuery ends an answer: the transaction is then committed.
                     if self._moment == "sent" or data[-6:-1] == b"Z\0\0\0\5":
                         break
                     continue

@@ -1,1 +1,1 @@
-"""`boxd serve` as a process: its users, its crashes and its remains."""
+"""`boxd serve` as a process: its users, its crashes and its leftovers."""

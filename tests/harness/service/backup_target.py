@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def store_file(folder: Path, server: ObjectServer, **changes: object) -> Path:
-    """The description of the object server as an operator writes it."""
+    """Write the description of the object server, as an operator would."""
     endpoint = server.endpoint
     content = {
         "endpoint": endpoint.url,

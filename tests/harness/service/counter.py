@@ -1,4 +1,4 @@
-"""A process in a box that counts, and what it has reached."""
+"""A process in a box that counts, and its present state."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ END
 nohup setsid sh /root/count.sh >/dev/null 2>&1 </dev/null &
 while ! test -s /root/ticks; do sleep 0.1; done
 """
-"""A process whose memory holds a nonce and a counter, with a file open and its place on /wrk."""
+"""A process with a nonce and a counter in memory, an open file and its working directory on
+/wrk."""
 LOOK = """
 until who=$(cat /root/who) && ticks=$(cat /root/ticks) && test "$who" && test "$ticks"; do :; done
 echo "$who"; echo "$ticks"
 """
-"""What it says of itself. A file that is being written is empty for a moment."""
+"""Prints the state of the counter. A file is empty for a moment while the process writes it."""
 
 
 def counter(user: User, ref: str) -> tuple[str, int]:
-    """Pid and nonce of the counter in a box, and how far it has come."""
+    """Return the pid and nonce of the counter in a box, and its count."""
     who, ticks = user.ssh(ref, LOOK).splitlines()
     return who, int(ticks)
 
 
 def ticks_on(user: User, reached: int) -> bool:
-    """Whether the counter in the box `dev` came further."""
+    """Return whether the counter in the box `dev` has continued."""
     return counter(user, "dev")[1] > reached

@@ -1,6 +1,6 @@
-"""A real daemon as a process: `boxd serve` on a state directory of the test's own.
+"""A real daemon as a process: `boxd serve` on a state directory of the test.
 
-`daemon` (module): started with an image that is already built; everything it made is gone after.
+`daemon` (scope: module) starts with an existing image. All its objects are removed afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BOXD = (sys.executable, "-m", "boxd")
 SERVICE = ("boxd.service", "boxd.doctor")
-"""What `boxd serve` loads when it is started."""
+"""Modules that `boxd serve` loads at its start."""
 START_S = 120.0
 STOP_S = 90.0
 _SSH = re.compile(r"ssh -p (\d+) dev@")
@@ -48,11 +48,11 @@ class Daemon:
     api_port: int = 0
     flags: list[str] = field(default_factory=lambda: ["--workspace-automount"])
     backend: list[str] = field(default_factory=list)
-    """Flags that name the backend; every command gets them."""
+    """Flags that select the backend; every command gets them."""
     program: tuple[str, ...] = ("boxd",)
-    """What serves: a module, and arguments before the command."""
+    """The program that serves: a module, and arguments before the command."""
     addresses: tuple[str, str] = ("127.0.0.1:0", "127.0.0.1:0")
-    """For SSH and HTTP."""
+    """Addresses of SSH and HTTP."""
 
     @property
     def _here(self) -> list[str]:
@@ -60,16 +60,17 @@ class Daemon:
 
     @property
     def log(self) -> Path:
-        """What the daemon printed since its last start."""
+        """Return the daemon's output since its last start."""
         return self.state.parent / "log"
 
     @property
     def instance(self) -> str:
-        """The digits in the names of its host objects."""
+        """Return the digits in the names of its host objects."""
         return Config(state_dir=self.state).instance
 
     def start(self) -> float:
-        """Starts and waits until it serves; seconds that took. Fails with what it printed."""
+        """Start and wait until the daemon serves; return the seconds. A failure shows the
+        output."""
         began = time.monotonic()
         ssh_addr, api_addr = self.addresses
         addresses = ["--ssh-addr", ssh_addr, "--api-addr", api_addr]
@@ -92,7 +93,7 @@ class Daemon:
         return time.monotonic() - began
 
     def end(self, number: signal.Signals) -> None:
-        """Signals the daemon and waits for its end."""
+        """Send a signal to the daemon and wait for its end."""
         assert self.process is not None
         self.process.send_signal(number)
         status = self.process.wait(STOP_S)
@@ -101,7 +102,7 @@ class Daemon:
         self.process = None
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Another `boxd` command on the same state directory."""
+        """Run another `boxd` command on the same state directory."""
         command, *rest = arguments
         words = [command, *rest, *self._here]
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
@@ -116,7 +117,7 @@ class Daemon:
             return subprocess.CompletedProcess(words, status, out.read(), errors.read())
 
     def processes(self) -> list[str]:
-        """Command lines of living processes that belong to the state directory."""
+        """Return command lines of live processes that belong to the state directory."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -131,7 +132,7 @@ class Daemon:
         return found
 
     def left_overs(self) -> list[str]:
-        """Host objects of this installation's boxes, drives and servers."""
+        """Return host objects of this installation's boxes, drives and servers."""
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         found = [line for line in mounts if str(self.state) in line]
         found += [f"netns {p.name}" for p in Path("/run/netns").glob(f"boxd-{self.instance}-*")]
@@ -141,13 +142,13 @@ class Daemon:
         return found + self.processes()
 
     def boxes(self) -> list[Path]:
-        """Directories of boxes."""
+        """Return the directories of boxes."""
         return sorted((self.state / "boxes").glob("*"))
 
 
 @pytest.fixture(scope="module")
 def daemon(image_rootfs: Path) -> Iterator[Daemon]:
-    """A serving daemon; the image and the guest runtime are those of earlier runs."""
+    """Yield a serving daemon; its image and guest runtime are those of earlier runs."""
     with open_daemon(image_rootfs) as made:
         yield made
 
@@ -156,8 +157,10 @@ def daemon(image_rootfs: Path) -> Iterator[Daemon]:
 def open_daemon(
     image_rootfs: Path, backend: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> Iterator[Daemon]:
-    """A serving daemon, of which nothing is left afterwards; with flags, for every command those
-    in `backend`."""
+    """Yield a serving daemon and remove all its objects afterwards.
+
+    `backend` has flags for every command.
+    """
     with installation(image_rootfs, backend, flags) as made:
         made.start()
         yield made
@@ -167,7 +170,7 @@ def open_daemon(
 def installation(
     image_rootfs: Path, backend: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> Iterator[Daemon]:
-    """A state directory that was never served, with image and runtime of earlier runs."""
+    """Yield a state directory that was never served, with image and runtime of earlier runs."""
     folder = Path(tempfile.mkdtemp(prefix="boxd-"))
     state = folder / "state"
     runtimes = IMAGES_DIR.parent / "boxd-test-runtime"

@@ -1,4 +1,4 @@
-"""The host of one installation goes down, as far as a test can have it: see `go_down`."""
+"""A simulated outage of the host of one installation: see `go_down`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def go_down(names: HostNames) -> None:
-    """Kills every process of the installation, and takes away all that no disk holds.
+    """Kill every process of the installation, and remove all state that is not on a disk.
 
-    What stays: the state directory, with what is in it in the page cache.
+    The state directory remains, with its content in the page cache.
     """
     until(lambda: not _kill(names), 60)
     until(lambda: not _unmount(names), 30)
     for path in Path("/run/netns").glob(f"boxd-{names.instance}-*"):
         subprocess.run(["ip", "netns", "delete", path.name], check=True)
     for path in Path("/sys/class/net").glob(f"{names.link_prefix}*"):
-        # With its namespace it goes by itself, a moment later.
+        # The interface disappears with its namespace a moment later.
         subprocess.run(["ip", "link", "delete", path.name], check=False, capture_output=True)
     subprocess.run(["nft", "delete", "table", "inet", names.table], check=True)
     until(lambda: not any(_emptied(group) for group in _groups(names)), 30)
@@ -42,7 +42,7 @@ def go_down(names: HostNames) -> None:
 
 
 def _kill(names: HostNames) -> bool:
-    """Whether there was somebody to kill."""
+    """Kill the processes; return whether there were any."""
     inside = f"{names.state_dir}/"
     members = {
         int(pid) for group in _groups(names) for pid in (group / "cgroup.procs").read_text().split()
@@ -61,18 +61,18 @@ def _kill(names: HostNames) -> bool:
 
 
 def _unmount(names: HostNames) -> bool:
-    """Whether there was something mounted."""
+    """Unmount the mounts; return whether there were any."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     places = (f"{names.state_dir}/", f"{names.lxcfs}/")
     mine = [place for place in mounts if place.startswith(places)]
     for place in sorted(mine, reverse=True):
-        # Of some the end was under way.
+        # Some mounts may already be ending.
         subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
     return bool(mine)
 
 
 def _groups(names: HostNames) -> Iterator[Path]:
-    """All cgroups of the installation, the inner ones first."""
+    """Yield all cgroups of the installation, inner ones first."""
     for top in (CGROUPS, *CGROUPS.glob("*/")):
         parent = top / names.cgroup_parent.strip("/")
         if parent.is_dir():
@@ -81,7 +81,7 @@ def _groups(names: HostNames) -> Iterator[Path]:
 
 
 def _emptied(group: Path) -> bool:
-    """Whether it is still there."""
+    """Remove a cgroup; return whether it still exists."""
     try:
         group.rmdir()
     except FileNotFoundError:

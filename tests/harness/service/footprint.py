@@ -1,4 +1,4 @@
-"""What one installation has on its host, so that before and after many boxes can be compared."""
+"""The objects of one installation on its host, to compare before and after many boxes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from boxd.backends.host.names import HostNames
 from boxd.config import Config
 
 ROOM = 8
-"""Descriptors by which a daemon swings: connections to its database, and of its clients."""
+"""Normal variation of a daemon's descriptors: connections to its database and of its clients."""
 
 _ELEMENTS = re.compile(r"elements = \{(.*?)\}", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Objects by kind, each a set of names; `descriptors` is how many the daemon has open."""
+    """Objects by kind, each a set of names. `descriptors` is the number of the daemon's open
+    ones."""
 
     mounts: frozenset[str]
     namespaces: frozenset[str]
@@ -34,7 +35,7 @@ class Footprint:
 
     @classmethod
     def of(cls, state: Path, daemon: int) -> Footprint:
-        """Now, of the installation in a state directory whose daemon has this pid."""
+        """Return the present footprint of an installation whose daemon has this pid."""
         names = HostNames(Config(state_dir=state).instance, state.resolve())
         inside = f"{state.resolve()}/"
         mountinfo = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -65,7 +66,7 @@ class Footprint:
         )
 
     def more_than(self, before: Footprint) -> list[str]:
-        """What is here and was not before, one line each."""
+        """Return the objects that `before` does not have, one a line."""
         found = [
             f"{kind.name}: {item}"
             for kind in fields(self)
@@ -83,7 +84,7 @@ def _cgroups(parent: str) -> list[str]:
 
 
 def _rules(table: str) -> list[str]:
-    """Lines of the fence, without its counters, and elements of its sets, each for itself."""
+    """Return lines of the fence without its counters, and each element of its sets separately."""
     command = ["nft", "--stateless", "list", "table", "inet", table]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     elements = ",".join(_ELEMENTS.findall(text)).split(",")
@@ -92,7 +93,7 @@ def _rules(table: str) -> list[str]:
 
 
 def _processes(inside: str) -> list[str]:
-    """Without the database's, which come and go as connections do."""
+    """Return processes except those of the database, which come and go with connections."""
     found = []
     for process in psutil.process_iter(["pid", "name", "cmdline", "cwd"]):
         words = " ".join(process.info["cmdline"] or [])

@@ -1,7 +1,7 @@
-"""A daemon that can die at any step: what it asks of the parts around it passes through here.
+"""A daemon that can die at any step: its calls to the parts around it pass through this module.
 
-From its death on, every call fails at once and does nothing, so that whatever the dying code still
-tries has no effect: as if the process had ended there.
+After its death every call fails at once and does nothing. So the remaining code has no effect, as
+if the process had ended at that step.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Died(BaseException):
-    """The daemon's process ended here."""
+    """The daemon's process has ended at this step."""
 
 
 class Life:
@@ -26,15 +26,15 @@ class Life:
         self._steps_left: int | None = None
 
     def end_at(self, step: str) -> None:
-        """The daemon dies at the next step of that name: `backend.stop`, `backend.stop done`."""
+        """Let the daemon die at the next step of that name: `backend.stop`, `backend.stop done`."""
         self._end_at = step
 
     def end_after(self, steps: int | None) -> None:
-        """The daemon dies after so many more steps; None: it does not."""
+        """Let the daemon die after so many more steps; None: it does not die."""
         self._steps_left = steps
 
     def step(self, name: str) -> None:
-        """Raises Died when the daemon is dead, or dies here."""
+        """Raise Died if the daemon is dead, or dies at this step."""
         if self.dead:
             raise Died(name)
         self.steps.append(name)
@@ -64,5 +64,5 @@ class _Mortal:
 
 
 def mortal(part: T, life: Life, name: str) -> T:
-    """`part` as the daemon of that life reaches it; its steps are called `name`.VERB."""
+    """Return `part` as the daemon of that life reaches it; its steps are named `name`.VERB."""
     return cast("T", _Mortal(part, life, name))

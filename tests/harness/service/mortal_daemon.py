@@ -1,6 +1,6 @@
-"""Fixture `mortal`: a real `boxd serve` that dies where it is told to, before real boxes.
+"""Fixture `mortal`: a real `boxd serve` with real boxes that dies at a given step.
 
-What it does is in `mortal_main`. Its boxes can be suspended; where they cannot be, tests fail.
+`mortal_main` is its program. Its boxes can be suspended; tests fail on a machine where they cannot.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ if TYPE_CHECKING:
 
 @dataclass
 class Mortal:
-    """One daemon and the directory from which it is commanded."""
+    """One daemon and the directory with its commands."""
 
     daemon: Daemon
     hand: Path
 
     @property
     def names(self) -> HostNames:
-        """Names of its host objects."""
+        """Return the names of its host objects."""
         return HostNames(self.daemon.instance, self.daemon.state.resolve())
 
     def tell(self, file: str, value: object) -> None:
-        """Puts a value into a file of the directory, at once."""
+        """Write a value to a file of the directory, atomically."""
         new = self.hand / f".{file}"
         new.write_text(str(value))
         new.rename(self.hand / file)
 
     def steps(self) -> list[tuple[float, str]]:
-        """All steps since the first start, with the time that its clock showed."""
+        """Return all steps since the first start, with the times of the daemon's clock."""
         lines = (self.hand / "steps").read_text().splitlines()
         return [(float(when), step) for when, _, step in (line.partition(" ") for line in lines)]
 
     def die_at(self, step: str, command: Sequence[str]) -> None:
-        """Runs a program, whose request must bring the daemon to that step; it is dead then."""
+        """Run a program whose request must bring the daemon to that step; the daemon is then
+        dead."""
         self.tell("end-at", step)
         asking = subprocess.Popen(
             command,
@@ -63,7 +64,7 @@ class Mortal:
         )
         try:
             until(lambda: self._dead() or asking.poll() is not None, STOP_S)
-            # Some steps are done behind the answer.
+            # The daemon does some steps after its answer.
             until(self._dead, STOP_S)
         except TimeoutError:
             asking.kill()
@@ -75,7 +76,7 @@ class Mortal:
             asking.communicate(timeout=STOP_S)
 
     def reboot(self) -> None:
-        """The host goes down, and tells another start from now on; the daemon is to be started."""
+        """Simulate a reboot of the host: the boot id changes. The caller starts the daemon."""
         assert self.daemon.process is not None
         go_down(self.names)
         self.daemon.process.wait(STOP_S)
@@ -91,7 +92,7 @@ class Mortal:
         return True
 
     def pids(self, box_id: str) -> dict[int, str]:
-        """Processes of a box on the host: pid -> command line."""
+        """Return the processes of a box on the host: pid -> command line."""
         found = {}
         for pid in cgroups.pids_of(cgroups.detect(), self.names.cgroup(box_id)):
             try:
@@ -104,7 +105,7 @@ class Mortal:
 
 @contextmanager
 def open_mortal(image_rootfs: Path, flags: Sequence[str] = ()) -> Iterator[Mortal]:
-    """A serving daemon that is commanded; nothing of it is left afterwards."""
+    """Yield a serving daemon with commands; remove all its objects afterwards."""
     with (
         tempfile.TemporaryDirectory(prefix="hand-") as directory,
         installation(image_rootfs, flags=flags) as daemon,
@@ -116,7 +117,7 @@ def open_mortal(image_rootfs: Path, flags: Sequence[str] = ()) -> Iterator[Morta
 
 @pytest.fixture(scope="module")
 def mortal(image_rootfs: Path, verdict: criu.Verdict) -> Iterator[Mortal]:
-    """See the module; its boxes boot and are no copies."""
+    """Yield a daemon whose boxes boot and are no copies."""
     assert verdict.suspends
     assert os.geteuid() == 0
     with open_mortal(image_rootfs, ["--no-templates"]) as made:

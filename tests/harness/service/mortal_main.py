@@ -1,12 +1,11 @@
-"""`boxd` whose steps and clock a test commands.
+"""`boxd` with steps and a clock that a test controls.
 
 Its command line is `python -m tests.harness.service.mortal_main DIR ...`.
 
-What the lifecycle asks of store, backend, tunnels and drives passes through
-`tests.harness.service.mortal`, so that the process ends by SIGKILL at the step that stands in
-`DIR/end-at`; every step is told in `DIR/steps`. `DIR/wall` and `DIR/elapsed` hold seconds by which
-the clocks are ahead, `DIR/boot` the name of the host's present start. Files that are missing change
-nothing.
+The lifecycle's calls to store, backend, tunnels and drives pass through
+`tests.harness.service.mortal`. The process ends itself with SIGKILL at the step that `DIR/end-at`
+names, and `DIR/steps` records every step. `DIR/wall` and `DIR/elapsed` have the seconds that the
+clocks are ahead. `DIR/boot` has the host's boot id. A missing file changes nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def told(file: Path) -> str:
-    """What stands in a file; "" when there is none."""
+    """Return the content of a file, or "" if it does not exist."""
     try:
         return file.read_text().strip()
     except FileNotFoundError:
@@ -51,33 +50,33 @@ class CommandedLife(Life):
         self._steps = (directory / "steps").open("a", buffering=1)
 
     def step(self, name: str) -> None:
-        """Tells it, with the time; returns unless this is the end."""
+        """Record a step with its time; return unless the process ends here."""
         self._steps.write(f"{CommandedClock(self._directory).now().timestamp()} {name}\n")
         if told(self._directory / "end-at") == name:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 class CommandedClock(SystemClock):
-    """The machine's clocks, and what files add to them."""
+    """The machine's clocks plus the offsets in files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def now(self) -> datetime:
-        """Wall time, UTC."""
+        """Return wall time, UTC."""
         return super().now() + timedelta(seconds=float(told(self._directory / "wall") or 0))
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Return monotonic seconds."""
         return super().monotonic() + float(told(self._directory / "elapsed") or 0)
 
     def boot_id(self) -> str:
-        """Names the machine's present start."""
+        """Return the machine's present boot id."""
         return told(self._directory / "boot") or super().boot_id()
 
 
 def command(directory: Path) -> None:
-    """From now on a service of this process is commanded from a directory."""
+    """Control a service of this process from a directory."""
     life = CommandedLife(directory)
 
     def assembly(

@@ -1,4 +1,4 @@
-"""Two boxes of two owners: one attacks, one is measured."""
+"""Two boxes of two owners: one attacks, and the test measures the other."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from tests.harness.service.daemon import Daemon
 
 SAMPLES = 100
-"""Execs in each half of a turn."""
+"""Number of execs in each half of a turn."""
 CHUNK = 10
 TURNS = 2
 TRIALS = 3
-"""Beside a fork bomb one of twenty does not come out on two processors (`bundle.CPU_PERIOD_US`).
-Each fork that the limit refuses has copied its address space before, under locks of files that the
-boxes' systems have in common."""
+"""Trials of a measurement. Beside a fork bomb, one of twenty fails on two processors
+(`bundle.CPU_PERIOD_US`): each refused fork has copied its address space first, under locks of
+files that the systems of both boxes share."""
 RECOVERY_S = 60.0
-"""Bound of the wait for a box that was attacked from inside; it is far shorter in fact."""
+"""Maximum wait in seconds for a box after an attack from inside; in practice it is far shorter."""
 
 
 class Pair:
-    """Box `a`, which misbehaves, and box `b`, its neighbour, of another owner."""
+    """Box `a`, which attacks, and box `b`, its neighbour, of another owner."""
 
     def __init__(self, daemon: Daemon, folder: Path) -> None:
         self.daemon = daemon
@@ -49,13 +49,13 @@ class Pair:
 
     @contextmanager
     def attack(self, program: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Runs a Python program in box `a` while the context lasts; it must not end by itself."""
+        """Run a Python program in box `a` within the context; it must not end by itself."""
         with self.session(f"exec python3 -I - <<'END'\n{program}END\n") as running:
             yield running
 
     @contextmanager
     def session(self, command: str) -> Iterator[subprocess.Popen[bytes]]:
-        """An SSH session to box `a` whose output nobody reads."""
+        """Open an SSH session to box `a` whose output no client reads."""
         port = str(self.daemon.ssh_port)
         running = subprocess.Popen(
             [*SSH, "-i", str(self.attacker.key), "-p", port, "a@127.0.0.1", command],
@@ -67,14 +67,14 @@ class Pair:
         try:
             yield running
         finally:
-            with suppress(ProcessLookupError):  # a box may have killed itself
+            with suppress(ProcessLookupError):  # A box may have killed itself.
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
             assert running.stdout is not None
             running.stdout.close()
 
     def times(self, count: int = SAMPLES) -> list[float]:
-        """Seconds of each of so many execs in box `b`."""
+        """Return the seconds of each of `count` execs in box `b`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=60)
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": "text/plain"}
         found = []
@@ -90,7 +90,7 @@ class Pair:
         return found
 
     def times_beside(self, program: str) -> list[float]:
-        """The same beside an attack, which begins again when it has killed its own box."""
+        """Return the same beside an attack, which restarts if it kills its own box."""
         found: list[float] = []
         while len(found) < SAMPLES:
             with self.attack(program) as running:
@@ -100,7 +100,7 @@ class Pair:
         return found
 
     def p99s(self, program: str) -> tuple[float, float]:
-        """Seconds: of quiet execs, and of those beside the attack."""
+        """Return the 99th percentile in seconds of quiet execs, and of execs beside the attack."""
         quiet, loud = self.times(), []
         for _ in range(TURNS):
             loud += self.times_beside(program)
@@ -108,7 +108,8 @@ class Pair:
         return p99(quiet), p99(loud)
 
     def recovers(self) -> None:
-        """Box `a` can be used again when its attack has ended; what that left in memory goes."""
+        """Wait until box `a` is usable after the end of its attack, and the attack's memory is
+        free."""
         tidy = "rm -rf /dev/shm/* /run/fill /dev/fill; ipcrm --all; echo ok"
         deadline = time.monotonic() + RECOVERY_S
         while True:
@@ -120,18 +121,18 @@ class Pair:
             return
 
     def rss(self) -> int:
-        """Bytes of the daemon's memory."""
+        """Return the bytes of the daemon's memory."""
         assert self.daemon.process is not None
         status = Path(f"/proc/{self.daemon.process.pid}/status").read_text()
         return next(int(line.split()[1]) * 1024 for line in status.splitlines() if "VmRSS" in line)
 
 
 def p99(times: list[float]) -> float:
-    """Of a hundred times or more."""
+    """Return the 99th percentile of at least a hundred times."""
     return sorted(times)[len(times) * 99 // 100]
 
 
 @pytest.fixture(scope="module")
 def pair(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    """See `Pair`."""
+    """Return a `Pair` of the daemon."""
     return Pair(daemon, tmp_path_factory.mktemp("users"))

@@ -22,7 +22,7 @@ SSH = (
 
 
 class User:
-    """Somebody with an SSH key."""
+    """A person with an SSH key."""
 
     def __init__(self, daemon: Daemon, directory: Path) -> None:
         self.daemon = daemon
@@ -32,12 +32,12 @@ class User:
         )
 
     def command(self, who: str, command: str) -> list[str]:
-        """A command line of OpenSSH."""
+        """Return a command line of OpenSSH."""
         port = str(self.daemon.ssh_port)
         return [*SSH, "-i", str(self.key), "-p", port, f"{who}@127.0.0.1", command]
 
     def ssh(self, who: str, command: str, *, status: int = 0) -> str:
-        """What a command prints on stdout; on stderr when it is meant to fail."""
+        """Return the output of a command: stdout, or stderr if it should fail with `status`."""
         done = subprocess.run(
             self.command(who, command),
             check=False,
@@ -50,22 +50,22 @@ class User:
         return (done.stderr if status else done.stdout).strip()
 
     def boxes(self) -> dict[str, dict[str, object]]:
-        """The owner's boxes by reference."""
+        """Return the owner's boxes by reference."""
         found: list[dict[str, object]] = json.loads(self.ssh("cli", "ls --json"))
         return {str(box["ref"]): box for box in found}
 
     def get(self, key: str, path: str) -> tuple[int, bytes]:
-        """An HTTP GET with an API key."""
+        """Send an HTTP GET with an API key."""
         return self.http("GET", key, path)
 
     def put(self, key: str, path: str, body: bytes) -> int:
-        """An HTTP PUT with an API key."""
+        """Send an HTTP PUT with an API key."""
         return self.http("PUT", key, path, body)[0]
 
     def http(
         self, method: str, key: str, path: str, body: bytes | None = None, *, timeout: float = 30
     ) -> tuple[int, bytes]:
-        """A request with an API key; a body is a file or a script: it says so."""
+        """Send a request with an API key; a body has the type text/plain."""
         connection = http.client.HTTPConnection("127.0.0.1", self.daemon.api_port, timeout=timeout)
         try:
             headers = {"Authorization": f"Bearer {key}"}
@@ -80,5 +80,5 @@ class User:
 
 @pytest.fixture
 def user(daemon: Daemon, tmp_path: Path) -> User:
-    """A user of the daemon."""
+    """Return a user of the daemon."""
     return User(daemon, tmp_path)

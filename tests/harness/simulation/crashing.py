@@ -1,9 +1,9 @@
-"""Memory stores that can be stopped at a point, and what a volume in memory would show then.
+"""Memory stores that a test can stop at a point, and the content that the volume would then have.
 
-The points are those between two effects: a crash anywhere is a crash at one of them.
-`before_upload` and `after_upload` stand around the storing of one object, `before_commit` and
-`after_commit` around one change of the metadata, `before_ack` between the last effect of a call and
-its answer.
+The points lie between two effects: a crash at any moment is equal to a crash at one of them.
+`before_upload` and `after_upload` surround the upload of one object. `before_commit` and
+`after_commit` surround one change of the metadata. `before_ack` lies between the last effect of a
+call and its answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CHANGES = frozenset(
 
 
 class Died(BaseException):
-    """The process of this client is gone: nothing it holds has any effect from now on."""
+    """The process of this client has ended: none of its later calls has any effect."""
 
 
 class Trap:
@@ -70,11 +70,11 @@ class Trap:
         self._kill = False
 
     def set(self, point: str, *, kill: bool) -> None:
-        """Springs at the next passage of `point`."""
+        """Set the trap for the next passage of `point`."""
         self._point, self._kill, self.sprung = point, kill, False
 
     async def __call__(self, point: str, verb: str) -> None:
-        """A client passes a point."""
+        """Check the trap when a client passes a point."""
         if self.dead:
             raise Died
         self.trips += 1
@@ -87,7 +87,7 @@ class Trap:
 
 
 class Guarded:
-    """A store whose calls pass points before and after; everything else is the store's own."""
+    """A store whose calls pass points before and after; all else is that of the store."""
 
     def __init__(self, inner: object, trip: Trip, methods: frozenset[str], kind: str) -> None:
         self._inner = inner
@@ -114,7 +114,7 @@ class Guarded:
 
 
 async def guarded_filesystem(volume: MemoryVolume, blocks: MemoryBlocks, trip: Trip) -> Filesystem:
-    """A session of a volume in memory whose every effect passes a point."""
+    """Return a session of a volume in memory whose effects all pass a point."""
     meta = MemoryMeta(volume)
     await meta.start()
     return Filesystem(
@@ -124,7 +124,7 @@ async def guarded_filesystem(volume: MemoryVolume, blocks: MemoryBlocks, trip: T
 
 
 def shown(volume: MemoryVolume, objects: dict[str, bytes]) -> dict[bytes, tuple[object, ...]]:
-    """Path -> what stands there: (kind, inode, content, extended attributes)."""
+    """Return the content of each path: (kind, inode, content, extended attributes)."""
     found: dict[bytes, tuple[object, ...]] = {}
     below: list[tuple[bytes, Ino]] = [(b"", ROOT_INO)]
     while below:
@@ -144,7 +144,8 @@ def shown(volume: MemoryVolume, objects: dict[str, bytes]) -> dict[bytes, tuple[
 
 
 def file_bytes(node: Node, objects: dict[str, bytes]) -> bytes:
-    """A file's bytes: refs overlaid oldest first, holes as zeros. KeyError for a lost object."""
+    """Return a file's bytes: refs overlaid oldest first, holes as zeros. KeyError for a lost
+    object."""
     content = bytearray(node.attr.size)
     for ref in node.refs:
         data = ref.inline

@@ -1,9 +1,9 @@
-"""Histories of concurrent calls, and whether one order of them explains every answer.
+"""Histories of concurrent calls, and a search for one order that explains every answer.
 
-A history is linearisable when its calls can be put in one order that contradicts neither real
-time (a call that returned before another began comes first) nor the answers (each is what the
-model answers in that order). The search is the usual one: try each call that no unfinished one
-precedes, remember which (set of done calls, state) was tried already.
+A history is linearisable if one order of its calls contradicts neither real time nor the answers.
+Real time: a call that returned before the start of another comes first. Answers: each is the
+model's answer in that order. The search is the usual one. It tries each call that no unfinished
+call precedes, and remembers which (set of done calls, state) it has tried.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
 DEADLINE = 60.0
-"""Seconds for all threads of one history."""
+"""Timeout of all threads of one history, in seconds."""
 
 Answer: TypeAlias = object
 
 MOVES = ("rename", "exchange")
-"""Calls of `Names` whose two names a kernel looks up one after the other."""
+"""Calls of `Names` with two names, which a kernel looks up in sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One finished call: who, what, its answer, when it began and ended (monotonic ns)."""
+    """One finished call: client, verb, arguments, answer, start and end (monotonic ns)."""
 
     client: int
     verb: str
@@ -38,14 +38,14 @@ class Call:
 
 
 class Model(Protocol):
-    """What the calls mean, one after the other."""
+    """The sequential meaning of the calls."""
 
     def start(self) -> Hashable:
-        """The state before the first call."""
+        """Return the state before the first call."""
         ...
 
     def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
-        """The possible states after a call; none when it cannot have answered so."""
+        """Return the possible states after a call, or none if its answer is impossible."""
         ...
 
 
@@ -58,7 +58,7 @@ class Recorder:
     def call(
         self, client: int, verb: str, args: tuple[object, ...], work: Callable[[], Answer]
     ) -> Answer:
-        """Makes a call and writes it down; an OSError is an answer: its errno."""
+        """Make a call and record it. The answer of a call that raises OSError is its errno."""
         began = time.monotonic_ns()
         try:
             answer = work()
@@ -69,12 +69,12 @@ class Recorder:
         return answer
 
     def history(self) -> list[Call]:
-        """All calls, by their beginning."""
+        """Return all calls in the order of their start."""
         return sorted(self._calls, key=lambda call: call.began)
 
 
 def together(workers: Sequence[Callable[[], None]]) -> None:
-    """Runs all at once, each in a thread; raises what the first failing one raised."""
+    """Run all workers at once, each in a thread; raise the error of the first failed one."""
     errors: list[BaseException] = []
     barrier = threading.Barrier(len(workers))
 
@@ -96,7 +96,8 @@ def together(workers: Sequence[Callable[[], None]]) -> None:
 
 
 def is_linearisable(history: Sequence[Call], model: Model) -> bool:
-    """Whether an order of the calls explains the history. Exponential only in the concurrency."""
+    """Return whether an order of the calls explains the history. Exponential only in the
+    concurrency."""
     everything = (1 << len(history)) - 1
     tried: set[tuple[int, Hashable]] = set()
     todo: list[tuple[int, Hashable]] = [(0, model.start())]
@@ -118,28 +119,24 @@ def is_linearisable(history: Sequence[Call], model: Model) -> bool:
 
 
 class Register:
-    """One file that is replaced as a whole: write(value), read() -> value."""
+    """Implements `Model`: one file that is replaced entirely, by write(value), read() -> value."""
 
     def start(self) -> Hashable:
-        """Nothing was written."""
         return b""
 
     def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
-        """See Model."""
         if call.verb == "write":
             return [call.args[0]] if call.answer is None else []
         return [state] if call.answer == state else []
 
 
 class Log:
-    """One file that is only appended to: append(line), read() -> all lines."""
+    """Implements `Model`: one file that only grows, by append(line), read() -> all lines."""
 
     def start(self) -> Hashable:
-        """Empty."""
         return ()
 
     def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
-        """See Model."""
         assert isinstance(state, tuple)
         if call.verb == "append":
             return [(*state, call.args[0])] if call.answer is None else []
@@ -148,7 +145,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A rename or exchange under way: the file that its kernel found under the old name."""
+    """A rename or exchange in progress, with the file that its kernel found under the old name."""
 
     call: int
     host: int
@@ -157,32 +154,33 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Files by name, and the renames under way."""
+    """Files by name, and the renames in progress."""
 
     files: frozenset[tuple[object, object]] = frozenset()
     looks: frozenset[Look] = frozenset()
 
 
 class Names:
-    """A directory of whole files, and the excuse of rename(2).
+    """Implements `Model`: a directory of whole files, with an exception for rename(2).
 
     Calls: add(name, file) only if absent, remove(name), rename(old, new), exchange(old, new),
     read(name). No two files are equal.
 
-    The excuse: a kernel looks the old name up, and the new one later. When both are one file, it
-    answers 0 and leaves the file alone. Between the two moments no other call of the same host
-    changes the directory, for the kernel locks it. `looks` splits renames accordingly.
+    The exception: a kernel looks up the old name first and the new one later. If both are the same
+    file, it answers 0 and does not change the file. Between the two moments no other call of the
+    same host changes the directory, because the kernel locks it. `looks` splits renames
+    accordingly.
     """
 
     def __init__(self, hosts: Mapping[int, int] | None = None) -> None:
-        """`hosts`: the host of each client; without it each client has one of its own."""
+        """`hosts` has the host of each client; without it each client has its own host."""
         self._hosts = hosts or {}
 
     @staticmethod
     def looks(history: Sequence[Call]) -> list[Call]:
-        """The history with a call `look(old)` before each rename that was answered with success.
+        """Return the history with a call `look(old)` before each successful rename.
 
-        Both have the times of the rename, and the place of the rename in the history.
+        Both have the times of the rename, and its place in the history.
         """
         found: list[Call] = []
         for number, call in enumerate(history):
@@ -194,11 +192,9 @@ class Names:
         return found
 
     def start(self) -> Hashable:
-        """Empty."""
         return Directory()
 
     def steps(self, state: Hashable, call: Call) -> Sequence[Hashable]:
-        """See Model."""
         assert isinstance(state, Directory)
         files = dict(state.files)
         host = self._hosts.get(call.client, call.client)
@@ -223,12 +219,12 @@ class Names:
 
 
 def _is_end(call: Call, look: Look) -> bool:
-    """Whether a call is the rename of this look. A call that failed has none."""
+    """Return whether a call is the rename of this look. A failed call has no look."""
     return call.answer is True and call.verb in MOVES and call.args[-1] == look.call
 
 
 def _done(files: dict[object, object], call: Call) -> bool:
-    """Whether a change succeeds. It is made then."""
+    """Apply a change if it succeeds; return whether it does."""
     name, *more = call.args
     if call.verb == "add":
         allowed = name not in files

@@ -1,7 +1,7 @@
-"""Sessions on memory stores whose network is slow, whose calls fail, and whose processes die.
+"""Sessions on memory stores with a slow network, failing calls and dying processes.
 
-Everything happens on a `VirtualLoop`: a seed is one history, made of the order of all steps, of the
-failures, and of the deaths.
+All code runs on a `VirtualLoop`. A seed determines one history: the order of all steps, the
+failures and the deaths.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from wrkfs.meta.interface.store import MetaStore
 
 SLOWEST = 0.15
-"""Seconds of one way of a call; the background commit comes after 0.1."""
+"""Seconds of one direction of a call; the background commit follows after 0.1."""
 OUTAGE = 60.0
-"""Seconds until a call of an absent store gives up."""
+"""Seconds until a call to an absent store fails."""
 
 
 class Weather:
-    """What may go wrong, and how often: chances of one call."""
+    """The possible failures, with their probability for one call."""
 
     def __init__(self, chance: random.Random) -> None:
         self._random = chance
@@ -44,11 +44,11 @@ class Weather:
         self.over = False
 
     async def way(self) -> None:
-        """The way of a call, or of its answer."""
+        """Wait for one direction of a call."""
         await asyncio.sleep(self._random.choice((0.0, 0.001, SLOWEST)) * self._random.random())
 
     async def patience(self, call: Awaitable[None]) -> None:
-        """Makes a call that may be given up by who asked. TimeoutError."""
+        """Make a call with a timeout of its caller. Raises TimeoutError."""
         if self.hits(self.impatience):
             async with asyncio.timeout(self._random.random() * SLOWEST):
                 await call
@@ -56,18 +56,18 @@ class Weather:
             await call
 
     def coin(self) -> bool:
-        """Heads or tails."""
+        """Return True or False with equal probability."""
         return self._random.random() < 0.5
 
     def hits(self, likelihood: float) -> bool:
-        """Whether it happens now; never once the weather is over."""
+        """Return whether a failure happens now; never after the end of the weather."""
         return not self.over and self._random.random() < likelihood
 
 
 class FarStore:
     """A store behind a network. Its calls may fail before or after their effect.
 
-    Once `client.dead` they raise Died, whatever they were doing: no effect follows.
+    After `client.dead` they raise Died at any point, and no effect follows.
     """
 
     def __init__(self, inner: object, client: Client, methods: frozenset[str]) -> None:
@@ -101,12 +101,12 @@ class FarStore:
 
 
 async def outage() -> None:
-    """The time until a call gives up."""
+    """Wait until a call fails for lack of an answer."""
     await asyncio.sleep(OUTAGE)
 
 
 def weather_error(client: Client, name: str) -> StorageError:
-    """What a call that was applied, and whose answer was lost, ends with."""
+    """Return the error of an applied call whose answer was lost."""
     if name != "put" and client.coin():
         return Doubtful("the answer was lost")
     return Unavailable("the answer was lost")
@@ -125,7 +125,7 @@ class Client:
         self.fs: Filesystem
 
     async def start(self) -> None:
-        """Registers, in good weather."""
+        """Register without failures."""
         await self._meta.start()
         self.fs = Filesystem(
             cast("MetaStore", FarStore(self._meta, self, CHANGES)),
@@ -134,21 +134,21 @@ class Client:
         )
 
     def die(self) -> None:
-        """SIGKILL; the database notices."""
+        """Send SIGKILL; the database notices."""
         self.dead = True
         self._volume.end(self._meta.session)
 
     def fence(self) -> None:
-        """Somebody fences this session."""
+        """Fence this session from another one."""
         self.fences += 1
         self._volume.end(self._meta.session)
 
     def coin(self) -> bool:
-        """Heads or tails."""
+        """Return True or False with equal probability."""
         return self.weather.coin()
 
     async def passes(self, way: Callable[[], Awaitable[None]]) -> None:
-        """Time passes on the way; a dead client does not see the end of it."""
+        """Wait for one direction; a dead client does not see its end."""
         if not self.dead:
             await way()
         if self.dead:

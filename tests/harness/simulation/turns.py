@@ -1,4 +1,4 @@
-"""Stores in memory that answer as late as a database does: after others had their turn."""
+"""Stores in memory that answer as late as a database: after other tasks had their turn."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ R = TypeVar("R")
 
 
 def wait_turns(monkeypatch: pytest.MonkeyPatch, store: object, *methods: str) -> None:
-    """From now on these methods let every other task go on once, before and after what they do.
+    """Let every other task run once before and after each of these methods.
 
-    Without it calls that are made at once come one after the other, whatever the caller forgot.
+    Without this, calls that start together run one after the other, so a missing lock of the caller
+    stays hidden.
     """
     for name in methods:
         monkeypatch.setattr(store, name, _waiting(getattr(store, name)))

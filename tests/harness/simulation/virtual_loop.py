@@ -1,9 +1,9 @@
-"""An event loop without a clock: a seed decides what runs next, time passes when nothing can run.
+"""An event loop without a clock: a seed selects the next callback, and idle time passes at once.
 
-For simulations on memory stores. Everything that is ready may run in any order (a real loop is
-first come, first served, so what holds here holds there), and when nothing is ready the clock jumps
-to the next timer. A run with the same seed is the same run, and a program that waits for something
-that cannot happen any more is told at once: `Deadlock`.
+It serves simulations on memory stores. Ready callbacks run in any order. A real loop runs them in
+order of arrival, so a property that holds here also holds there. If no callback is ready, the clock
+jumps to the next timer. Two runs with the same seed are equal. A program that waits for an
+impossible event gets `Deadlock` at once.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class Deadlock(AssertionError):
-    """Tasks wait, and nothing is under way that could wake them."""
+    """Tasks wait, and no pending callback can wake them."""
 
 
 class Endless(AssertionError):
-    """The program goes on and on."""
+    """The program runs without end."""
 
 
 class Timer(asyncio.Handle):
@@ -46,20 +46,20 @@ class Timer(asyncio.Handle):
         self._when = when
 
     def when(self) -> float:
-        """Seconds on the loop's clock."""
+        """Return the time on the loop's clock, in seconds."""
         return self._when
 
 
 class VirtualLoop:
-    """See the module. It has no files, sockets, signals, processes or threads.
+    """The loop of this module. It has no files, sockets, signals, processes or threads.
 
-    It is what tasks, futures and timeouts ask of a loop, and nothing else.
+    It implements only what tasks, futures and timeouts need of a loop.
     """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.complaints: list[str] = []
-        """What asyncio says of exceptions that nobody looked at."""
+        """Reports of asyncio about exceptions that no task has retrieved."""
         self._self = cast("asyncio.AbstractEventLoop", self)
         self._ready: list[asyncio.Handle] = []
         self._timers: list[tuple[float, int, Timer]] = []
@@ -68,8 +68,8 @@ class VirtualLoop:
         self._running = False
 
     def run(self, main: Coroutine[Any, Any, T], *, steps: int = 1_000_000) -> T:
-        """The result of `main`. Raises Deadlock, Endless after so many callbacks."""
-        events._set_running_loop(self._self)  # the way a loop of one's own becomes the running one
+        """Return the result of `main`. Raises Deadlock, or Endless after `steps` callbacks."""
+        events._set_running_loop(self._self)  # The usual way to make a loop the running one.
         self._running = True
         try:
             task = self.create_task(main)
@@ -95,10 +95,10 @@ class VirtualLoop:
         if not handle.cancelled():
             handle._run()
 
-    # -- what asyncio asks of a loop --
+    # -- the interface for asyncio --
 
     def time(self) -> float:
-        """Virtual seconds since the start."""
+        """Return virtual seconds since the start."""
         return self._now
 
     def call_soon(
@@ -107,7 +107,7 @@ class VirtualLoop:
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """Ready now; when it runs the seed decides."""
+        """Make a callback ready now; the seed decides when it runs."""
         handle = asyncio.Handle(callback, args, self._self, context)
         self._ready.append(handle)
         return handle
@@ -119,7 +119,7 @@ class VirtualLoop:
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Ready after `delay` virtual seconds."""
+        """Make a callback ready after `delay` virtual seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(
@@ -129,13 +129,13 @@ class VirtualLoop:
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Ready at a moment of the virtual clock."""
+        """Make a callback ready at a moment of the virtual clock."""
         timer = Timer(when, callback, args, self._self, context)
         heapq.heappush(self._timers, (when, next(self._order), timer))
         return cast("asyncio.TimerHandle", timer)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a future of this loop."""
         return asyncio.Future(loop=self._self)
 
     def create_task(
@@ -145,25 +145,25 @@ class VirtualLoop:
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """A task of this loop."""
+        """Return a task of this loop."""
         return asyncio.Task(coro, loop=self._self, name=name, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keeps the complaint."""
+        """Record the report."""
         self.complaints.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keeps the complaint."""
+        """Record the report."""
         self.call_exception_handler(context)
 
     def get_debug(self) -> bool:
-        """Off."""
+        """Return False."""
         return False
 
     def is_running(self) -> bool:
-        """Whether `run` is at work."""
+        """Return whether `run` is active."""
         return self._running
 
     def is_closed(self) -> bool:
-        """Never: there is nothing to close."""
+        """Return False: there is nothing to close."""
         return False

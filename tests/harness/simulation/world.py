@@ -1,7 +1,7 @@
 """A whole core on fakes: store in memory, fake backend, tunnels, drives and catalog.
 
-`World.restart` is a new daemon on the same store and the same host, after `World.kill` the old one
-ended at a step. `World.fail_at` makes one step of the parts around the lifecycle raise.
+`World.restart` creates a new daemon on the same store and host, after `World.kill` has ended the
+old one at a step. `World.fail_at` makes one step of the parts around the lifecycle raise.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ALICE = Principal("SHA256:alice", None, "ssh_key")
 BOB = Principal("SHA256:bob", None, "ssh_key")
 SCOPED = Principal(ALICE.owner, "ws1", "api_key", "k1")
-"""A key of Alice that is confined to one workspace."""
+"""A key of Alice with the scope of one workspace."""
 CREATE_STEPS = (
     "identity",
     "backend.create",
@@ -54,11 +54,11 @@ CREATE_STEPS = (
 
 
 class Failure(Unavailable):
-    """What `fail_at` raises unless told otherwise."""
+    """The default error of `fail_at`."""
 
 
 class TurnedClock:
-    """A clock whose hands the test turns."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.wall = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -66,48 +66,48 @@ class TurnedClock:
         self.boot = "first"
 
     def now(self) -> datetime:
-        """Wall time."""
+        """Return wall time."""
         return self.wall
 
     def monotonic(self) -> float:
-        """Seconds that only grow."""
+        """Return monotonic seconds."""
         return self.seconds
 
     def boot_id(self) -> str:
-        """The host's present start."""
+        """Return the host's present boot id."""
         return self.boot
 
     def turn(self, by: timedelta) -> None:
-        """Moves both hands."""
+        """Move wall and monotonic time forward."""
         self.wall += by
         self.seconds += by.total_seconds()
 
     def set(self, by: timedelta) -> None:
-        """Somebody sets the wall clock."""
+        """Change only the wall clock."""
         self.wall += by
 
     def restart(self) -> None:
-        """The host is started again."""
+        """Simulate a restart of the host."""
         self.seconds = 5.0
         self.boot += " again"
 
 
 @dataclass
 class Steps:
-    """Counts the steps that parts make, fails and holds them."""
+    """Counts the steps of the parts, makes them fail and blocks them."""
 
     done: list[str] = field(default_factory=list)
     failing: dict[str, BaseException] = field(default_factory=dict)
     held: dict[str, asyncio.Event] = field(default_factory=dict)
 
     async def step(self, name: str) -> None:
-        """Called by the fakes at each step."""
+        """Record a step. The fakes call this at each step."""
         self.step_now(name)
         if name in self.held:
             await self.held[name].wait()
 
     def step_now(self, name: str) -> None:
-        """The same where nothing can be awaited."""
+        """Record a step of code that cannot await."""
         self.done.append(name)
         if name in self.failing:
             raise self.failing[name]
@@ -120,80 +120,80 @@ class SteppedBackend(FakeBackend):
         super().__init__(suspends=suspends)
         self._steps = steps
         self.memories: list[str] = []
-        """Ids of boxes, once for each memory that they were given."""
+        """Ids of boxes, once for each memory that they received."""
 
     async def create(self, plan: BoxPlan) -> None:
-        """Fails after the work: the worst moment."""
+        """Fail after the work, the worst moment."""
         await super().create(plan)
         await self._steps.step("backend.create")
 
     async def start(self, box_id: str) -> None:
-        """Fails after the work: the worst moment."""
+        """Fail after the work, the worst moment."""
         await super().start(box_id)
         await self._steps.step("backend.start")
 
     async def stop(self, box_id: str) -> None:
-        """Fails before the work."""
+        """Fail before the work."""
         await self._steps.step("backend.stop")
         await super().stop(box_id)
 
     async def destroy(self, box_id: str) -> None:
-        """Fails before the work."""
+        """Fail before the work."""
         await self._steps.step("backend.destroy")
         await super().destroy(box_id)
 
     async def freeze(self, box_id: str) -> None:
-        """Fails after the work: the worst moment."""
+        """Fail after the work, the worst moment."""
         await super().freeze(box_id)
         await self._steps.step("backend.freeze")
 
     async def save_memory(self, box_id: str) -> None:
-        """Fails before the work: what fails has published nothing."""
+        """Fail before the work: a failed call has published nothing."""
         await self._steps.step("backend.save_memory")
         await super().save_memory(box_id)
         self.memories.append(box_id)
 
     async def thaw(self, box_id: str) -> None:
-        """Fails before the work."""
+        """Fail before the work."""
         await self._steps.step("backend.thaw")
         await super().thaw(box_id)
 
     async def resume(self, box_id: str, drive: Path | None) -> None:
-        """Fails before the work."""
+        """Fail before the work."""
         await self._steps.step("backend.resume")
         await super().resume(box_id, drive)
 
     async def snapshot(
         self, box_id: str, snapshot_id: str, *, lasting: bool = True, memory: bool = True
     ) -> None:
-        """Fails before the work: what fails leaves no snapshot."""
+        """Fail before the work: a failed call leaves no snapshot."""
         await self._steps.step("backend.snapshot")
         await super().snapshot(box_id, snapshot_id, lasting=lasting, memory=memory)
 
     async def restore_snapshot(self, box_id: str, snapshot_id: str) -> None:
-        """Fails before the work."""
+        """Fail before the work."""
         await self._steps.step("backend.restore_snapshot")
         await super().restore_snapshot(box_id, snapshot_id)
         self.memories.append(box_id)
 
     async def clone(self, plan: BoxPlan, snapshot_id: str) -> None:
-        """Fails after the work: the worst moment."""
+        """Fail after the work, the worst moment."""
         await super().clone(plan, snapshot_id)
         self.memories.append(plan.box_id)
         await self._steps.step("backend.clone")
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
-        """Fails before the work."""
+        """Fail before the work."""
         await self._steps.step("backend.drop_snapshot")
         await super().drop_snapshot(snapshot_id)
 
     async def lives(self, box_id: str) -> bool:
-        """Whether the box's processes run."""
+        """Return whether the box's processes run."""
         found = await self.look(box_id)
         return found is not None and found.running and not found.frozen
 
     async def look(self, box_id: str) -> BackendBox | None:
-        """The box as it stands on the host."""
+        """Return the state of the box on the host."""
         return next((one for one in await self.list() if one.box_id == box_id), None)
 
 
@@ -205,10 +205,10 @@ class FakeTunnels:
         self._backend = backend
         self.open_for: set[str] = set()
         self.shells: dict[str, int] = {}
-        """What agents answer when they are told of a freeze."""
+        """Answer of agents to the announcement of a freeze."""
 
     async def open(self, box_id: str, directory: Path, host_key: str) -> None:
-        """The agent needs the directory and its files."""
+        """Check the directory and the files that the agent needs."""
         if not (directory / "config.json").exists():
             raise Unavailable("the agent finds no configuration")
         assert host_key.startswith("ssh-ed25519 ")
@@ -216,7 +216,7 @@ class FakeTunnels:
         await self._steps.step("tunnel.open")
 
     async def get(self, box_id: str, timeout: float = 30) -> Tunnel:
-        """Answers at once when the box runs and is listened for."""
+        """Return a tunnel at once if the box runs and its listener is open."""
         del timeout
         if box_id not in self.open_for or not await self._backend.lives(box_id):
             raise Unavailable("the box does not answer")
@@ -224,26 +224,26 @@ class FakeTunnels:
         return cast("Tunnel", f"tunnel of {box_id}")
 
     def peek(self, box_id: str) -> Tunnel | None:
-        """The tunnel while it is listened for."""
+        """Return the tunnel while the listener is open."""
         return cast("Tunnel", f"tunnel of {box_id}") if box_id in self.open_for else None
 
     async def quiesce(self, box_id: str) -> int | None:
-        """One step; then there is no tunnel."""
+        """Do one step; the tunnel is then closed."""
         self.open_for.discard(box_id)
         await self._steps.step("tunnel.quiesce")
         return self.shells.get(box_id, 0) if await self._backend.lives(box_id) else None
 
     async def close(self, box_id: str) -> None:
-        """Ends it."""
+        """Close one listener."""
         self.open_for.discard(box_id)
 
     async def close_all(self) -> None:
-        """Ends all."""
+        """Close all listeners."""
         self.open_for.clear()
 
 
 class FakeDrives:
-    """Knows which boxes have a drive."""
+    """Records which boxes have a drive."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -252,39 +252,39 @@ class FakeDrives:
         self.wanted: set[tuple[str, str | None]] | None = None
 
     async def prepare(self, owner: str, workspace: str | None) -> Path:
-        """One step."""
+        """Do one step."""
         await self._steps.step("drive.prepare")
         return Path("/mounts") / owner / (workspace or "")
 
     async def attach(self, box: Box) -> None:
-        """One step."""
+        """Do one step."""
         await self._steps.step("drive.attach")
         self.attached.add(box.id)
 
     def use(self, box: Box) -> None:
-        """It came with the box."""
+        """Record the drive of a box that was created with it."""
         self.attached.add(box.id)
 
     async def detach(self, box: Box) -> None:
-        """Conflict when held."""
+        """Detach the drive. Raises Conflict if a program holds it."""
         if box.id in self.holders:
             raise Conflict(f"/wrk is in use by {self.holders[box.id]}")
         self.attached.discard(box.id)
 
     async def info(self, box: Box) -> dict[str, object]:
-        """Whether it is there."""
+        """Return whether the drive is attached."""
         return {"mounted": box.id in self.attached}
 
     async def forget(self, box: Box) -> None:
-        """The box stopped."""
+        """Record that the box has stopped."""
         self.attached.discard(box.id)
 
     async def leave(self, box: Box) -> None:
-        """Nothing to bring to safety."""
+        """Do nothing: there is no data to save."""
         del box
 
     async def release_unused(self, wanted: set[tuple[str, str | None]]) -> None:
-        """Remembers which are used."""
+        """Record which drives are in use."""
         self.wanted = wanted
 
 
@@ -297,15 +297,15 @@ class FakeCatalog:
         self._root = root
 
     def images(self) -> list[Image]:
-        """Both."""
+        """Return both images."""
         return [Image("debian", "the default"), Image("unbuilt", "not built")]
 
     def flavors(self) -> list[Flavor]:
-        """Both."""
+        """Return both flavors."""
         return [self.default_flavor, Flavor("large", "large", 4.0, 4096)]
 
     def rootfs(self, name: str) -> Path:
-        """A directory that nobody looks into."""
+        """Return a directory that no test reads."""
         if name == "unbuilt":
             raise Unavailable("image unbuilt is not built: boxd images build unbuilt")
         if name != "debian":
@@ -314,7 +314,7 @@ class FakeCatalog:
 
 
 class World:
-    """See the module."""
+    """The core on fakes."""
 
     def __init__(
         self,
@@ -392,30 +392,30 @@ class World:
         self.operations = Operations.compose(self._dependencies)
 
     def use_drives(self, drives: Drives) -> None:
-        """Give the operations of this daemon drives; they are new objects from here on."""
+        """Give the operations of this daemon drives; this creates new objects."""
         self._dependencies = replace(self._dependencies, drives=drives)
         self.operations = Operations.compose(self._dependencies)
 
     def tier_of(self, owner: str) -> Tier:
-        """The limits of an owner: those in `tiers`, else of the tier that it was given."""
+        """Return the limits of an owner: those in `tiers`, else those of the owner's tier."""
         return self.tiers.get(owner) or self.given.of(owner)
 
     def _new_identity(self) -> tuple[bytes, str]:
-        """A key pair that opens nothing."""
+        """Return a key pair that opens nothing."""
         self.steps.step_now("identity")
         return b"PRIVATE", "ssh-ed25519 AAAA"
 
     async def start(self, *, stopping: bool = False) -> None:
-        """Starts the daemon's part; `stopping` as `boxd down` does."""
+        """Start the daemon's part; `stopping` as `boxd down` does."""
         await self.backend.setup()
         await self.given.start()
         await self.access_policy.start()
         await self.lifecycle.start(stopping=stopping)
-        await self.lifecycle.agents.close()  # tests look by themselves
+        await self.lifecycle.agents.close()  # Tests start this check themselves.
         self.open = True
 
     async def close(self, *, stop_boxes: bool = False) -> None:
-        """Ends the daemon's part. Nothing is done the second time."""
+        """End the daemon's part. The second call does nothing."""
         if not self.open:
             return
         self.open = False
@@ -423,13 +423,13 @@ class World:
         await self.lifecycle.close(stop_boxes=stop_boxes)
 
     async def restart(self) -> None:
-        """A new daemon on the same store and host."""
+        """Create a new daemon on the same store and host."""
         await self.close()
         self._make_daemon()
         await self.start()
 
     async def kill(self) -> None:
-        """The daemon's process ends where it is; `start` of the next one is up to the caller."""
+        """End the daemon's process at its present step; the caller may `start` the next one."""
         self.life.dead, self.open = True, False
         lifecycle = self.lifecycle
         tasks = [
@@ -445,12 +445,12 @@ class World:
         self._make_daemon()
 
     async def crash(self) -> None:
-        """The daemon is killed, and a new one starts."""
+        """Kill the daemon and start a new one."""
         await self.kill()
         await self.start()
 
     async def reboot(self) -> None:
-        """The host is started again, and the daemon with it."""
+        """Restart the host and the daemon."""
         await self.kill()
         for one in await self.backend.list():
             self.backend.crash(one.box_id)
@@ -458,30 +458,30 @@ class World:
         await self.start()
 
     async def tick(self, by: timedelta) -> None:
-        """Time passes, the timers look, and what is due is done."""
+        """Let time pass; the timers then run all due actions."""
         self.clock.turn(by)
         await self.look()
 
     async def look(self) -> None:
-        """The timers look, and what is due is done."""
+        """Let the timers run all due actions."""
         self.lifecycle._timers.look()
         await self.lifecycle._timers.idle()
 
     async def quiet(self) -> None:
-        """Waits for what the lifecycle does behind its callers."""
+        """Wait for the background work of the lifecycle."""
         while tasks := [*self.lifecycle._tasks, *self.lifecycle.templates._tasks]:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def fail_at(self, step: str, error: BaseException | None = None) -> None:
-        """Makes a step raise from now on."""
+        """Make a step raise from now on."""
         self.steps.failing[step] = error or Failure(f"{step} failed")
 
     def heal(self) -> None:
-        """No step fails any more."""
+        """Make all steps succeed again."""
         self.steps.failing.clear()
 
     async def left_overs(self) -> dict[str, object]:
-        """What stands on the host and in the store beside nothing."""
+        """Return the remaining objects on the host and in the store."""
         boxes = self.root / "boxes"
         found: dict[str, object] = {
             "rows": [box.ref for box in await self.store.all_boxes()],

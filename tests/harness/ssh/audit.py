@@ -18,20 +18,20 @@ STRICT = b"kex-strict-c-v00@openssh.com"
 
 
 async def audit(port: int, *words: str) -> Done:
-    """ssh-audit's verdict."""
+    """Return the verdict of ssh-audit."""
     program = Path(sys.executable).with_name("ssh-audit")
     return await run([str(program), "--no-colors", "-p", str(port), *words, HOST])
 
 
 def packet(payload: bytes) -> bytes:
-    """As it goes over the wire before there are keys."""
+    """Return a packet as it is on the wire before the key exchange."""
     padding = 8 - (len(payload) + 5) % 8
     padding += 8 * (padding < 4)
     return struct.pack(">IB", len(payload) + padding + 1, padding) + payload + bytes(padding)
 
 
 def offer(*more: bytes) -> bytes:
-    """The first message of a key exchange; `more` are marks among its methods."""
+    """Return the first message of a key exchange; `more` are additional marks among its methods."""
     ciphers, macs = [b"aes128-gcm@openssh.com"], [b"hmac-sha2-256-etm@openssh.com"]
     lists = [[b"curve25519-sha256", *more], [b"ssh-ed25519"], ciphers, ciphers, macs, macs]
     lists += [[b"none"], [b"none"], [], []]
@@ -39,7 +39,7 @@ def offer(*more: bytes) -> bytes:
 
 
 async def answers(port: int, *payloads: bytes) -> list[SSHPacket]:
-    """What a server says until it closes the connection or falls silent."""
+    """Return the packets of a server until it closes the connection or sends no more."""
     reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(b"SSH-2.0-test\r\n" + b"".join(map(packet, payloads)))
     seen = []
@@ -58,8 +58,10 @@ async def answers(port: int, *payloads: bytes) -> list[SSHPacket]:
 
 
 async def check_strict(port: int) -> None:
-    """What is slipped into the first key exchange ends the connection, if the client is strict,
-    too: else nobody who sits between the two is kept from it."""
+    """Check that a packet injected into the first key exchange ends a strict client's connection.
+
+    Otherwise an attacker between the two could inject packets.
+    """
     slipped = bytes([MSG_IGNORE]) + String(b"")
     *_, last = await answers(port, offer(STRICT), slipped)
     assert last.get_byte() == MSG_DISCONNECT

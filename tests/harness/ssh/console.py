@@ -1,4 +1,4 @@
-"""Command lines of the management CLI on fakes, without a front door."""
+"""Command lines of the management CLI on fakes, without the SSH front door."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ENDPOINT = Endpoint("host", 22, "SHA256:x", "ssh-ed25519 AAAA")
 
 @dataclass
 class Typed:
-    """Input that is there from the beginning, in pieces, and what was written."""
+    """Input that is available from the start, in pieces, and the written output."""
 
     pieces: list[bytes] = field(default_factory=list)
     terminal: bool = False
     written: bytes = b""
 
     async def read(self) -> bytes:
-        """The next piece."""
+        """Return the next piece."""
         return self.pieces.pop(0) if self.pieces else b""
 
     async def write(self, data: bytes) -> None:
-        """Keeps it."""
+        """Record the output."""
         self.written += data
 
 
@@ -42,7 +42,7 @@ async def run(
     console: Console = CLI,
     endpoint: Endpoint = ENDPOINT,
 ) -> Result:
-    """One command line, of Alice if nobody else is named."""
+    """Run one command line, by default as Alice."""
     return await execute(
         console,
         line,

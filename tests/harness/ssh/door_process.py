@@ -1,7 +1,8 @@
-"""The front door of `frontdoor` in a process of its own, with its own memory and log.
+"""The front door of `frontdoor` in a separate process, with its own memory and log.
 
-`python -m tests.harness.ssh.door_process DIRECTORY` writes one line of JSON with port and host key,
-then one with what it uses for each line that it reads, and ends with its input.
+`python -m tests.harness.ssh.door_process DIRECTORY` writes one line of JSON with port and host key.
+It then writes one line with its use of resources for each line that it reads, and ends with its
+input.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 
 @dataclass(frozen=True)
 class Use:
-    """What a process uses: resident bytes, seconds of processor time, open descriptors, tasks."""
+    """The use of a process: resident bytes, processor seconds, open descriptors and tasks."""
 
     rss: int
     cpu_s: float
@@ -43,21 +44,21 @@ class Use:
 
 @dataclass
 class Door:
-    """A front door in another process, and a client that may come in."""
+    """A front door in another process, and a client with access."""
 
     process: asyncio.subprocess.Process
     client: Client
     errors: Path
-    """What it wrote to stderr: its log from WARNING on."""
+    """Its output on stderr: the log from WARNING on."""
 
     async def use(self) -> Use:
-        """What it uses now, after it has let go of what nobody holds."""
+        """Return its present use, after it has released unused memory."""
         return Use(**await _ask(self.process))
 
 
 @asynccontextmanager
 async def door_process() -> AsyncIterator[Door]:
-    """The door, open; ends with its boxes."""
+    """Run the front door within the context; its boxes end with it."""
     with TemporaryDirectory(prefix="door-") as name:
         root = Path(name)
         with (root / "errors").open("wb") as errors:
@@ -119,7 +120,7 @@ async def _serve(root: Path) -> None:
 
 
 def main() -> None:
-    """See the module."""
+    """Serve the front door below the directory of the command line."""
     logging.basicConfig(level=logging.WARNING)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(Path(sys.argv[1])))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def contents(root: Path) -> dict[str, str]:
-    """Relative path to hash, of all files below `root`."""
+    """Return the hash of each file below `root`, by relative path."""
     return {
         str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(root.rglob("*"))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def free_port() -> int:
-    """A port that nobody listens on at the moment."""
+    """Return a port with no listener at the moment."""
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         port: int = taken.getsockname()[1]
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 
 async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Reads to the end of input, answers with what came in upper case."""
+    """Read to the end of input, then answer with the input in upper case."""
     data = await reader.read()
     writer.write(data.upper() + b"!")
     await writer.drain()
@@ -31,7 +31,7 @@ async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def talk(path: Path, data: bytes) -> bytes:
-    """Sends all through a Unix socket, ends the sending, reads all."""
+    """Send all data through a Unix socket, end the input, and return the whole answer."""
     await until(lambda: listens(path))
     reader, writer = await asyncio.open_unix_connection(str(path))
     writer.write(data)
@@ -43,7 +43,7 @@ async def talk(path: Path, data: bytes) -> bytes:
 
 
 async def check_intact(process: asyncio.subprocess.Process) -> None:
-    """The session still answers."""
+    """Check that the session still answers."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(b"intact\n")

@@ -1,7 +1,7 @@
-"""Fixture `front_door`: the real front door before boxes that are plain local processes.
+"""Fixture `front_door`: the real front door for boxes that are plain local processes.
 
 Everything between the SSH client and the agent is real: front door, operations, lifecycle, tunnel
-registry and the guest agent's program. Only the backend differs: a box has no root filesystem or
+registry and the guest agent's program. Only the backend differs. A box has no root filesystem or
 namespaces of its own, so commands run on this machine.
 """
 
@@ -57,14 +57,14 @@ AS_INIT = (
     f"ctypes.CDLL(None).prctl({PR_SET_CHILD_SUBREAPER}, 1, 0, 0, 0);"
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-"""Orphans of a box belong to its agent, as they do where that is the box's init."""
+"""Gives orphans of a box to its agent, as in a box whose init is the agent."""
 
 _STILL = (psutil.STATUS_STOPPED, psutil.STATUS_DISK_SLEEP, psutil.STATUS_ZOMBIE)
-"""States of a process that was stopped: the second while it waits for a child to begin (vfork)."""
+"""States of a stopped process. It has the second while it waits for a child's start (vfork)."""
 
 
 class ProcessBackend(WithoutMemory):
-    """Boxes whose init is the agent as a child process of the test."""
+    """Boxes whose init is the agent, as a child process of the test."""
 
     name = "process"
     why_no_memory = "boxes are plain processes"
@@ -76,18 +76,18 @@ class ProcessBackend(WithoutMemory):
         self._plans: dict[str, BoxPlan] = {}
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self.killed: dict[str, int] = {}
-        """By box id: what `oom_kills` answers."""
+        """The answer of `oom_kills`, by box id."""
 
     async def setup(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
 
     async def close(self) -> None:
-        """Ends all boxes, so that a test leaves none."""
+        """End all boxes, so that a test leaves none."""
         for box_id in list(self._running):
             await self.stop(box_id)
 
     def capabilities(self) -> Capabilities:
-        """A plain process can be neither suspended nor forked."""
+        """Report that a plain process cannot be suspended or forked."""
         return Capabilities(
             suspend=False,
             fork=False,
@@ -98,14 +98,14 @@ class ProcessBackend(WithoutMemory):
         )
 
     async def expect(self, roots: Mapping[str, Path], first: str) -> None:
-        """There are no images."""
+        """Do nothing: there are no images."""
 
     async def create(self, plan: BoxPlan) -> None:
-        """Remembers the plan."""
+        """Record the plan."""
         self._plans[plan.box_id] = plan
 
     async def start(self, box_id: str) -> None:
-        """Starts the agent."""
+        """Start the agent."""
         places = self._root / box_id[:8]
         places.mkdir(exist_ok=True)
         plan = self._plans[box_id]
@@ -120,24 +120,24 @@ class ProcessBackend(WithoutMemory):
         )
 
     async def init_state(self, box_id: str) -> InitState:
-        """Nothing: tests stop agents for a while, and none of them is to count as lost."""
+        """Report no loss: tests stop agents on purpose."""
         del box_id
         return InitState()
 
     async def suspect_inits(self, box_ids: Collection[str]) -> set[str]:
-        """None, for the same reason."""
+        """Suspect no init, for the same reason."""
         del box_ids
         return set()
 
     async def attach_drive(self, box_id: str, source: Path) -> None:
-        """There is no mount namespace to attach it in."""
+        """Do nothing: there is no mount namespace for the drive."""
         raise Unsupported("boxes that are plain processes have no drive")
 
     async def detach_drive(self, box_id: str) -> None:
-        """There is none."""
+        """Do nothing: there is no drive."""
 
     async def stop(self, box_id: str) -> None:
-        """Ends the agent, which ends its commands."""
+        """End the agent, which ends its commands."""
         process = self._running.pop(box_id, None)
         if process is None:
             return
@@ -151,44 +151,44 @@ class ProcessBackend(WithoutMemory):
             raise Unavailable(f"the agent of {box_id} did not end in {STOP_S} s") from None
 
     async def destroy(self, box_id: str) -> None:
-        """Ends and forgets it."""
+        """End the box and remove its record."""
         await self.stop(box_id)
         self._plans.pop(box_id, None)
 
     async def list(self) -> list[BackendBox]:
-        """What was created and not destroyed."""
+        """Return the boxes that were created and not destroyed."""
         return [BackendBox(box_id, self._alive(box_id)) for box_id in self._plans]
 
     async def tcp_socket(self, box_id: str, family: int) -> socket.socket | None:
-        """Its network is this machine's; only where a test wants that way."""
+        """Return a socket of this machine's network, if the test wants this way."""
         if not self.near:
             return None
         return socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, socket.IPPROTO_TCP)
 
     async def oom_kills(self, box_id: str) -> int:
-        """What the test set in `killed`."""
+        """Return the test's value in `killed`."""
         return self.killed.get(box_id, 0)
 
     async def stats(self, box_id: str) -> BoxStats:
-        """Its agent alone is counted."""
+        """Return the use of the agent only."""
         return BoxStats(0.0, 0, 0, pids=int(self._alive(box_id)))
 
     def pid(self, box_id: str) -> int:
-        """Its agent."""
+        """Return the pid of the agent."""
         return self._running[box_id].pid
 
     def guest_socket(self, box_id: str) -> Path:
-        """Where programs in the box reach its agent."""
+        """Return the path on which programs in the box reach the agent."""
         return self._root / box_id[:8] / "guest.sock"
 
     def kill(self, box_id: str) -> None:
-        """The box dies without a word, with all that runs in it."""
+        """Kill the box and all its processes without a message."""
         agent = psutil.Process(self._running[box_id].pid)
         agent.suspend()
-        # From then on it starts nothing. What it was starting is its child when it stands still.
+        # A stopped agent starts nothing. A program that it was starting is now its child.
         until(lambda: agent.status() in _STILL)
         for process in (*agent.children(recursive=True), agent):
-            with suppress(psutil.NoSuchProcess):  # its input ended with the agent, and it with that
+            with suppress(psutil.NoSuchProcess):  # The end of the agent ends its input.
                 process.kill()
 
     def _alive(self, box_id: str) -> bool:
@@ -197,8 +197,8 @@ class ProcessBackend(WithoutMemory):
 
 
 def _leave_out_bashrc(config: Path) -> None:
-    """Bash reads `~/.bashrc` for commands that come by SSH, unless it stands below another shell;
-    here that is the file of whoever runs the tests."""
+    """Keep bash from reading `~/.bashrc` for SSH commands: it is the file of the person who runs
+    the tests. Bash does not read it below another shell."""
     told = json.loads(config.read_text())
     config.write_text(json.dumps({**told, "env": {**told["env"], "SHLVL": "1"}}))
 
@@ -212,15 +212,15 @@ class PlainCatalog:
         self._root = root
 
     def images(self) -> list[Image]:
-        """The one image."""
+        """Return the only image."""
         return [Image("debian", "this machine")]
 
     def flavors(self) -> list[Flavor]:
-        """Two sizes."""
+        """Return two sizes."""
         return [self.default_flavor, Flavor("large", "for tests, too", 2.0, 2048)]
 
     def rootfs(self, name: str) -> Path:
-        """UnknownImage for all but the one."""
+        """Return the root of the only image. Raises UnknownImage for others."""
         if name != "debian":
             raise UnknownImage(f"there is no image {name!r}; the catalog has debian")
         return self._root
@@ -228,7 +228,7 @@ class PlainCatalog:
 
 @dataclass
 class Entrance:
-    """An open front door and what stands behind it."""
+    """An open front door and the parts behind it."""
 
     door: SshListener
     operations: Operations
@@ -242,12 +242,12 @@ class Entrance:
     """Owners whose keys open the console of administrators."""
 
     def new_client(self, name: str) -> Client:
-        """A client with a key of its own: another owner."""
+        """Return a client with its own key: another owner."""
         return Client(self.client.directory.parent / name, self.door.port, self.door.host_key)
 
 
 def make_keys(root: Path) -> Path:
-    """A directory of keys with that of tunnels in it."""
+    """Create a directory of keys that contains the directory of tunnel keys."""
     keys = root / "keys"
     keys.mkdir(mode=0o700)
     private_key, _ = new_identity()
@@ -259,7 +259,7 @@ def make_keys(root: Path) -> Path:
 def assembled(
     root: Path, tunnels: TunnelRegistry, backend: ProcessBackend, catalog: PlainCatalog
 ) -> Assembly:
-    """What boxes that are plain processes are made of."""
+    """Return the parts of boxes that are plain processes."""
     return Assembly(
         backend=backend,
         tunnels=tunnels,
@@ -298,11 +298,11 @@ def composed(
 
 @asynccontextmanager
 async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
-    """The whole of it, below `root`; ends with every process of it."""
+    """Run the front door below `root` within the context; all its processes end with it."""
     keys = make_keys(root)
 
     async def asked(box_id: str, verb: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Agents ask when their box runs, and then there are operations."""
+        """Pass the requests of agents to the operations, which exist when a box runs."""
         if verb in protocol.ASKS:
             return await operations.asks.request_of_box(box_id, verb, params)
         raise Unavailable(f"box {box_id} asked for {verb}, which there is not here")
@@ -323,7 +323,7 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
     )
     operations = composed(store, lifecycle, catalog, tiers, access_policy, keys)
     await lifecycle.start()
-    await lifecycle.agents.close()  # tests stop agents, and end them, for a while
+    await lifecycle.agents.close()  # Tests stop and end agents on purpose.
     mcp = McpService(operations)
     door = SshListener(
         operations,
@@ -358,7 +358,10 @@ async def open_entrance(root: Path) -> AsyncIterator[Entrance]:
 
 @pytest_asyncio.fixture
 async def front_door() -> AsyncIterator[Entrance]:
-    """See the module. The directory has a short name: paths of Unix sockets hold 107 bytes."""
+    """Yield an open front door.
+
+    Its directory has a short name, because paths of Unix sockets hold at most 107 bytes.
+    """
     with tempfile.TemporaryDirectory(prefix="door-") as name:
         async with open_entrance(Path(name)) as entrance:
             yield entrance

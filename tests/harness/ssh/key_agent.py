@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def ssh_agent(path: Path, key: Path) -> AsyncIterator[None]:
-    """A running `ssh-agent` that holds the key."""
+    """Run an `ssh-agent` that holds the key."""
     async with running(["ssh-agent", "-D", "-a", str(path)]):
         await until(lambda: listens(path))
         added = await run(["env", f"SSH_AUTH_SOCK={path}", "ssh-add", "-q", str(key)])

@@ -1,5 +1,7 @@
-"""The stock OpenSSH client tools with a key, configuration and known hosts of their own; asyncssh
-with the same key as a second client."""
+"""OpenSSH's client tools with their own key, configuration and known hosts.
+
+A second client is asyncssh with the same key.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 RUN_S = 60.0
 LISTENING = "00010000"
-"""Among the flags of a Unix socket."""
+"""The flag of a listening Unix socket."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a program ended."""
+    """The end of a program."""
 
     status: int
     stdout: bytes
@@ -36,18 +38,18 @@ class Done:
 
     @property
     def text(self) -> str:
-        """stdout as text."""
+        """Return stdout as text."""
         return self.stdout.decode()
 
     @property
     def errors(self) -> str:
-        """stderr as text."""
+        """Return stderr as text."""
         return self.stderr.decode()
 
 
 @dataclass
 class Client:
-    """One user: a directory with an ed25519 key, made here, and the host key that is expected."""
+    """One user: a directory with a new ed25519 key, and the expected host key."""
 
     directory: Path
     port: int
@@ -62,20 +64,21 @@ class Client:
         known.write_text(f"[{HOST}]:{self.port} {self.host_key}\n")
 
     def make_key(self, name: str, *kind: str) -> Path:
-        """Another key in the client's directory."""
+        """Create another key in the client's directory."""
         path = self.directory / name
         command = ["ssh-keygen", "-q", "-N", "", "-C", name, "-f", str(path), *kind]
         subprocess.run(command, check=True, capture_output=True)
         return path
 
     def fingerprint(self) -> str:
-        """`SHA256:...` of the key, as OpenSSH says it."""
+        """Return `SHA256:...` of the key, as OpenSSH prints it."""
         command = ["ssh-keygen", "-l", "-E", "sha256", "-f", str(self.key)]
         listed = subprocess.run(command, check=True, capture_output=True, text=True)
         return listed.stdout.split()[1]
 
     def options(self, key: Path | None = None) -> list[str]:
-        """What every tool gets; nothing of the machine's own configuration is read."""
+        """Return the options of every tool; tools read nothing of the machine's own
+        configuration."""
         settings = [
             f"UserKnownHostsFile={self.directory / 'known_hosts'}",
             "GlobalKnownHostsFile=/dev/null",
@@ -90,21 +93,21 @@ class Client:
         return ["-F", "none", *(word for setting in settings for word in ("-o", setting))]
 
     def ssh(self, user: str, *words: str) -> list[str]:
-        """The command line of `ssh`; words before the remote command are options."""
+        """Return the command line of `ssh`; words before the remote command are options."""
         return ["ssh", *self.options(), "-l", user, *words[:-1], HOST, *words[-1:]]
 
     async def run(self, user: str, *words: str, stdin: bytes = b"") -> Done:
-        """`ssh user@host command` to its end."""
+        """Run `ssh user@host command` to its end."""
         return await run(self.ssh(user, *words), stdin)
 
     async def shell(self, user: str, *options: str, stdin: bytes = b"") -> Done:
-        """`ssh user@host` without a command, to its end."""
+        """Run `ssh user@host` without a command to its end."""
         return await run(["ssh", *self.options(), "-l", user, *options, HOST], stdin)
 
     def hop(self, key: Path | None = None) -> list[str]:
-        """Options by which any tool goes through `-J jump@...`; `key` is for the target alone.
+        """Return the options with which any tool uses `-J jump@...`; only the target gets `key`.
 
-        The front door is the one that is known; whom the target's own server shows is taken over.
+        The client knows the front door's key, and accepts the key of the target's own server.
         """
         own = ["ssh", *self.options(), "-l", "jump", "-W", "[%h]:%p", HOST]
         settings = [
@@ -123,20 +126,21 @@ class Client:
 
     @property
     def relays(self) -> Path:
-        """The host keys that targets of `-J` have shown."""
+        """Return the path of the host keys that targets of `-J` have presented."""
         return self.directory / "known_relays"
 
     def jump(self, target: str, *words: str, key: Path | None = None) -> list[str]:
-        """The command line of `ssh -J jump@... root@target`; words as of `ssh`, `key` of `hop`."""
+        """Return the command line of `ssh -J jump@... root@target`; words as of `ssh`, `key` of
+        `hop`."""
         return ["ssh", *self.hop(key), *words[:-1], target, *words[-1:]]
 
     @asynccontextmanager
     async def second(
         self, user: str, **options: object
     ) -> AsyncIterator[asyncssh.SSHClientConnection]:
-        """A connection by another implementation, asyncssh, for what OpenSSH's would never do.
+        """Open a connection of asyncssh, for actions that OpenSSH's client never takes.
 
-        It is cut at the end. Nothing of the machine's own configuration is read.
+        The context cuts it at the end. It reads nothing of the machine's own configuration.
         """
         settings: dict[str, Any] = {
             "config": None,
@@ -156,24 +160,24 @@ class Client:
 
     @asynccontextmanager
     async def master(self, user: str, *options: str) -> AsyncIterator[list[str]]:
-        """A shared connection; gives the options that use it."""
+        """Open a shared connection; yield the options that use it."""
         path = self.directory / "m"
         command = ["ssh", *self.options(), "-l", user, "-M", "-S", str(path), "-N", *options, HOST]
         async with running(command):
-            await until(path.is_socket)  # which has this name when it is listened on
+            await until(path.is_socket)  # It gets this name only after it listens.
             yield ["-S", str(path)]
         path.unlink(missing_ok=True)
 
 
 def listens(path: Path) -> bool:
-    """Whether somebody listens on a Unix socket; its file is there a moment before."""
+    """Return whether a process listens on a Unix socket; the file may exist a moment earlier."""
     with open("/proc/net/unix") as table:
         ends = (line.split() for line in table)
         return any(words[3] == LISTENING and words[-1] == str(path) for words in ends)
 
 
 async def run(command: list[str], stdin: bytes = b"", deadline: float = RUN_S) -> Done:
-    """Any program to its end."""
+    """Run a program to its end."""
     async with running(command) as process, asyncio.timeout(deadline):
         stdout, stderr = await process.communicate(stdin)
         assert process.returncode is not None
@@ -182,7 +186,7 @@ async def run(command: list[str], stdin: bytes = b"", deadline: float = RUN_S) -
 
 @asynccontextmanager
 async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A program with pipes; killed at the end if it still runs."""
+    """Run a program with pipes; kill it at the end if it still runs."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
     try:
@@ -191,10 +195,10 @@ async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Proces
         kill(process)
         if process.stdin is not None:
             process.stdin.close()
-            # Whoever ends without reading its input breaks the pipe; unasked, asyncio logs that.
+            # A program that ends without reading its input breaks the pipe. Asyncio would log that.
             with suppress(BrokenPipeError, ConnectionResetError):
                 await process.stdin.wait_closed()
-        # What is left in the pipes is read, so that their transports close.
+        # This reads the remaining data, so that the transports of the pipes close.
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 await stream.read()
@@ -202,10 +206,10 @@ async def running(command: list[str]) -> AsyncIterator[asyncio.subprocess.Proces
 
 
 def kill(process: asyncio.subprocess.Process, number: signal.Signals = signal.SIGKILL) -> None:
-    """Kills a program that may have ended meanwhile, or sends it another signal.
+    """Kill a program that may already have ended, or send it another signal.
 
-    `Process.kill` would look for its end itself: then asyncio, which waits for the same, finds no
-    such child and warns.
+    `Process.kill` would reap the program itself. Then asyncio, which waits for the same program,
+    finds no such child and warns.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -213,9 +217,9 @@ def kill(process: asyncio.subprocess.Process, number: signal.Signals = signal.SI
 
 
 async def end_input(process: asyncio.subprocess.Process) -> None:
-    """Closes a program's input and waits for its end with status 0.
+    """Close a program's input and wait for its end with status 0.
 
-    A killed `ssh` that shares a connection is noticed by its master only with the next packet.
+    The master of a shared connection notices a killed `ssh` only with the next packet.
     """
     assert process.stdin is not None
     process.stdin.close()

@@ -1,4 +1,4 @@
-"""sshfs in a mount namespace of its own, which ends with the script that works in the mount."""
+"""sshfs in its own mount namespace, which ends with the script that works in the mount."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ wait
 
 
 def working_in(source: str, ssh: list[str], place: Path, work: str) -> list[str]:
-    """The command line that mounts `user@host:path` on the directory `place`, which it makes, runs
-    `work` there as a script, and takes the mount off. `ssh` is told how to get to the host."""
+    """Return a command line that mounts `user@host:path` and runs a script there.
+
+    It creates the directory `place`, mounts the source there, runs the script `work` in it, and
+    unmounts. `ssh` is the command that reaches the host.
+    """
     place.mkdir()
     options = f"ssh_command={shlex.join(ssh)},reconnect"
     script = SCRIPT.format(work=work)

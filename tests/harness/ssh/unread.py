@@ -1,4 +1,4 @@
-"""Ends of SSH connections that do not read, and commands that tell how far they came."""
+"""Ends of SSH connections that do not read, and commands that report their progress."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 GIANT = 1 << 31
-"""A window in which nothing stops at the window."""
+"""A window that never stops the sender."""
 PIECE = 1 << 16
 STAND_S = 0.7
-"""What has not moved in this time stands. A wrong guess makes a test weaker and fails none."""
+"""Seconds without progress after which a command counts as blocked. A wrong value weakens a test
+but does not make it fail."""
 
 
 class Sink(asyncssh.SSHClientSession[bytes]):
-    """Counts what comes."""
+    """Counts received bytes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -37,7 +38,7 @@ class Sink(asyncssh.SSHClientSession[bytes]):
 async def run_unread(
     connection: asyncssh.SSHClientConnection, command: str
 ) -> tuple[asyncssh.SSHClientChannel[bytes], Sink]:
-    """Starts a command whose output meets no window."""
+    """Start a command whose output no window limits."""
     sink = Sink()
     channel, _ = await connection.create_session(
         lambda: sink, command, window=GIANT, encoding=None, max_pktsize=32768
@@ -46,25 +47,25 @@ async def run_unread(
 
 
 def read_nothing(connection: SSHConnection) -> None:
-    """Leaves in the socket what the other side sends."""
+    """Stop reading: the socket keeps all further data."""
     assert connection._transport is not None
     connection._transport.pause_reading()
 
 
 def read_again(connection: SSHConnection) -> None:
-    """Ends `read_nothing`."""
+    """End `read_nothing`."""
     assert connection._transport is not None
     connection._transport.resume_reading()
 
 
 def begin_keys_and_stop(connection: SSHConnection) -> None:
-    """Begins a re-exchange of keys and reads no answer."""
+    """Start a key re-exchange and read no answer."""
     connection._send_kexinit()
     read_nothing(connection)
 
 
 def counting(progress: Path, size: int) -> str:
-    """A command that writes `size` bytes, and beside it how far it is."""
+    """Return a command that writes `size` bytes and records its progress in a file."""
     program = (
         "import os, pathlib\n"
         f"for done in range({PIECE}, {size} + 1, {PIECE}):\n"
@@ -75,7 +76,7 @@ def counting(progress: Path, size: int) -> str:
 
 
 async def until_it_stands(progress: Path, size: int) -> None:
-    """Waits until such a command goes no further; it must not come to its end."""
+    """Wait until such a command is blocked; it must not reach its end."""
     seen = 0
     while True:
         now = int(progress.read_text() or 0) if progress.exists() else 0
@@ -87,7 +88,7 @@ async def until_it_stands(progress: Path, size: int) -> None:
 
 
 def rss(pid: int) -> int:
-    """Resident bytes of a process."""
+    """Return the resident bytes of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

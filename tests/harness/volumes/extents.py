@@ -1,4 +1,4 @@
-"""Makes extents for commits and puts the bytes of a map together, as a reader would."""
+"""Creates extents for commits and assembles the bytes of a map, like a reader."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Objects:
-    """Slices of an imaginary object store: extents made here, bytes found again by `read`."""
+    """Slices of an imaginary object store: methods create extents, and `read` finds their bytes."""
 
     def __init__(self) -> None:
         self._data: dict[int, bytes] = {}
         self._next = 1_000_000
 
     def inline(self, pos: int, data: bytes) -> Extent:
-        """An extent whose bytes travel in the commit."""
+        """Return an extent whose bytes travel in the commit."""
         return Extent(pos, self._id(), len(data), b"", data)
 
     def stored(self, pos: int, data: bytes, slice_id: SliceId | None = None) -> Extent:
-        """An extent whose bytes stand in the object store."""
+        """Return an extent whose bytes are in the object store."""
         slice_id = slice_id or self._id()
         self._data[slice_id] = data
         return Extent(pos, slice_id, len(data), b"\7" * checksums_length(len(data)), None)
 
     def read(self, found: FileMap) -> bytes:
-        """The file's bytes: refs overlaid oldest first, holes as zeros."""
+        """Return the file's bytes: refs overlaid oldest first, holes as zeros."""
         content = bytearray(found.attr.size)
         for ref in found.refs:
             data = self._data[ref.slice_id] if ref.inline is None else ref.inline

@@ -1,4 +1,4 @@
-"""`fsck_clean`: what every round of the catalogue ends with."""
+"""`fsck_clean`: the last check of every round of the catalogue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def fsck_clean(volume: VolumeConfig) -> None:
-    """Raises AssertionError that names every broken invariant. Mounts may be at work."""
+    """Raise AssertionError that names every broken invariant. Mounts may be active."""
     run(fsck_clean_async(volume))
 
 
 async def fsck_clean_async(volume: VolumeConfig) -> None:
-    """The same inside of an event loop."""
+    """Do the same inside of an event loop."""
     findings = await fsck.check(volume)
     assert not findings, "\n".join(
         f"I{one.invariant}: inode {one.ino} {one.name!r}: {one.detail}" for one in findings

@@ -1,4 +1,4 @@
-"""What a volume leaves behind: objects that nothing accounts for, rows of nothing."""
+"""Leaks of a volume: objects without a slice, and rows without an owner."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ EMPTY = {
     "removed_link": 0,
     "deleted": 0,
 }
-"""Rows of a volume with nothing in it: the root."""
+"""Rows of an empty volume: the root."""
 ENDED = EMPTY | {"session": 0, "op_result": 0, "slice_range": 0, "lease": 0, "recall": 0}
-"""The same once every session has ended, too, and upkeep was done."""
+"""The same after the end of all sessions, and after upkeep."""
 
 
 COUNT = "SELECT count(*) FROM TABLE"
@@ -38,7 +38,7 @@ RUN = "SELECT count(*) FROM lease WHERE ino = 0 AND session_id = 0"
 
 
 def listed(store: StoreConfig) -> set[str]:
-    """Keys of all objects under the volume's prefix, without the prefix."""
+    """Return the keys of all objects under the volume's prefix, without the prefix."""
     client = boto3.client(
         "s3",
         endpoint_url=store.endpoint,
@@ -58,8 +58,9 @@ def listed(store: StoreConfig) -> set[str]:
 
 
 def stray_objects(volume: VolumeConfig) -> set[str]:
-    """Objects that belong to no slice that is shown, waits for deletion, or is being written."""
-    # Objects first: one that is stored after the listing is not in it.
+    """Return objects of no slice that a file shows, that waits for deletion, or that is being
+    written."""
+    # Objects first: the listing then has no object of a later slice.
     objects = listed(volume.store)
     strays = objects - run(_accounted(volume, objects))
     # Garbage may have been collected between the two looks.
@@ -67,12 +68,13 @@ def stray_objects(volume: VolumeConfig) -> set[str]:
 
 
 def missing_objects(volume: VolumeConfig) -> set[str]:
-    """Blocks of shown slices that the store has not. Only while nobody writes."""
+    """Return blocks of shown slices that the store lacks. No client may write meanwhile."""
     return run(_shown(volume)) - listed(volume.store)
 
 
 def rows(volume: VolumeConfig, wanted: Iterable[str] = EMPTY) -> dict[str, int]:
-    """Number of rows of each table; without the mark in `lease` of the database's present run."""
+    """Return the number of rows by table, without the row in `lease` for the database's present
+    run."""
     return run(_rows(volume, wanted))
 
 

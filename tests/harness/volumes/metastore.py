@@ -28,62 +28,58 @@ if TYPE_CHECKING:
 
 
 class MetaVolume(Protocol):
-    """An empty volume that sessions can be opened on; they are closed with the test."""
+    """An empty volume for sessions, which the test closes."""
 
     async def session(self) -> MetaStore:
-        """A started session of its own."""
+        """Return a new, started session."""
         ...
 
     async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
-        """Sets the quota."""
+        """Set the quota."""
         ...
 
     async def freed_slices(self) -> set[int]:
-        """Slices of the object store that wait for garbage collection."""
+        """Return the slices of the object store that wait for garbage collection."""
         ...
 
     async def keep_trash(self, seconds: int = 3600) -> None:
-        """Removed files are kept from now on (they are not unless this is called)."""
+        """Keep removed files from now on; the default keeps none."""
         ...
 
     async def fence(self, session: MetaStore) -> None:
-        """Fences a session as if its process were dead."""
+        """Fence a session as if its process were dead."""
         ...
 
 
 class InMemory:
-    """`MetaVolume` on `MemoryMeta`."""
+    """Implements `MetaVolume` on `MemoryMeta`."""
 
     def __init__(self) -> None:
         self.volume = MemoryVolume()
 
     async def session(self) -> MetaStore:
-        """See MetaVolume."""
         meta = MemoryMeta(self.volume)
         await meta.start()
         return meta
 
     async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
-        """See MetaVolume."""
         self.volume.bytes_limit, self.volume.inodes_limit = bytes_limit, inodes_limit
 
     async def freed_slices(self) -> set[int]:
-        """See MetaVolume."""
         return set(self.volume.freed_slices)
 
     async def keep_trash(self, seconds: int = 3600) -> None:
-        """See MetaVolume."""
         self.volume.trash_seconds = seconds
 
     async def fence(self, session: MetaStore) -> None:
-        """See MetaVolume."""
         self.volume.fence(session.session)
 
 
 class InPostgres:
-    """`MetaVolume` on `PostgresMeta`: a role and a schema of its own in the test's cluster.
+    """Implements `MetaVolume` on `PostgresMeta`: a role and a schema in the test's cluster.
 
-    At the end of a test the rows must keep all invariants; `verify = False` for hostile rows.
+    At the end of a test the rows must satisfy all invariants; set `verify = False` for hostile
+    rows.
     """
 
     def __init__(self, admin_dsn: str) -> None:
@@ -100,17 +96,17 @@ class InPostgres:
 
     @property
     def schema(self) -> str:
-        """Name of the volume's schema and role."""
+        """Return the name of the volume's schema and role."""
         return self.config.schema
 
     async def admin(self) -> asyncpg.Connection:
-        """A superuser's connection with the volume's search path; the caller closes it."""
+        """Return a superuser's connection with the volume's search path; the caller closes it."""
         return await asyncpg.connect(
             self._admin_dsn, server_settings={"search_path": f'"{self.schema}"'}
         )
 
     async def make(self) -> None:
-        """Makes role, functions and tables."""
+        """Create role, functions and tables."""
         conn = await self.admin()
         try:
             await install_functions(conn)
@@ -122,7 +118,7 @@ class InPostgres:
             await conn.close()
 
     async def drop(self) -> None:
-        """Closes all sessions and removes role and tables."""
+        """Close all sessions and remove role and tables."""
         for meta in self._sessions:
             await meta.close()
         broken = await self.broken_invariants() if self.verify else []
@@ -135,14 +131,13 @@ class InPostgres:
         assert not broken, f"the rows break {broken}"
 
     async def session(self) -> PostgresMeta:
-        """See MetaVolume."""
         meta = PostgresMeta(self.config)
         self._sessions.append(meta)
         await meta.start()
         return meta
 
     async def rows(self, query: str, *args: object) -> list[asyncpg.Record]:
-        """What a query in the volume's schema answers to a superuser."""
+        """Return a superuser's answer to a query in the volume's schema."""
         conn = await self.admin()
         try:
             found: list[asyncpg.Record] = await conn.fetch(query, *args)
@@ -151,33 +146,29 @@ class InPostgres:
             await conn.close()
 
     async def broken_invariants(self) -> list[str]:
-        """What breaks invariants of schema.sql, but I16: tests make up slice ids."""
+        """Return broken invariants of schema.sql, except I16, because tests make up slice ids."""
         found = await fsck.check(self.config, limit=5)
         return [f"I{one.invariant}: {one}" for one in found if one.invariant != 16]
 
     async def limit(self, bytes_limit: int | None, inodes_limit: int | None) -> None:
-        """See MetaVolume."""
         await self.rows(
             "UPDATE volume SET bytes_limit = $1, inodes_limit = $2", bytes_limit, inodes_limit
         )
 
     async def freed_slices(self) -> set[int]:
-        """See MetaVolume."""
         return {row[0] for row in await self.rows("SELECT slice_id FROM deleted")}
 
     async def keep_trash(self, seconds: int = 3600) -> None:
-        """See MetaVolume."""
         await self.rows("UPDATE volume SET trash_seconds = $1", seconds)
 
     async def fence(self, session: MetaStore) -> None:
-        """See MetaVolume."""
         helper = await self.session()
         await helper.fence(session.session, force=True)
 
 
 @pytest_asyncio.fixture
 async def pg_volume(pg: str) -> AsyncIterator[InPostgres]:
-    """An empty volume in PostgreSQL."""
+    """Yield an empty volume in PostgreSQL."""
     volume = InPostgres(pg)
     await volume.make()
     try:
@@ -197,14 +188,14 @@ class WithUpkeep:
 
 
 class Leased(InPostgres):
-    """`MetaVolume` whose sessions cache what leases allow."""
+    """Implements `MetaVolume` with sessions that cache under leases."""
 
     async def session(self) -> PostgresMeta:
-        """See MetaVolume."""
-        return cast("PostgresMeta", WithUpkeep(*await self.pair()))  # all that tests use
+        # Tests use only methods that this object has.
+        return cast("PostgresMeta", WithUpkeep(*await self.pair()))
 
     async def pair(self) -> tuple[PostgresMeta, LeasedMeta]:
-        """A session of its own: the store, and the leasing store above it."""
+        """Return a new session: the store, and the leasing store above it."""
         store = PostgresMeta(self.config, leases=True)
         leased = LeasedMeta(store)
         self._sessions.append(leased)
@@ -212,14 +203,13 @@ class Leased(InPostgres):
         return store, leased
 
     async def fence(self, session: MetaStore) -> None:
-        """See MetaVolume."""
         helper = await InPostgres.session(self)
         await helper.fence(session.session, force=True)
 
 
 @pytest_asyncio.fixture(params=["memory", "postgres", "leased"])
 async def meta_volume(request: pytest.FixtureRequest) -> AsyncIterator[MetaVolume]:
-    """An empty volume, in memory, then in PostgreSQL, then with leases."""
+    """Yield an empty volume: in memory, then in PostgreSQL, then with leases."""
     if request.param == "memory":
         yield InMemory()
         return
@@ -234,17 +224,17 @@ async def meta_volume(request: pytest.FixtureRequest) -> AsyncIterator[MetaVolum
 
 @pytest_asyncio.fixture
 async def meta(meta_volume: MetaVolume) -> MetaStore:
-    """One session on `meta_volume`."""
+    """Return a session on `meta_volume`."""
     return await meta_volume.session()
 
 
 @pytest_asyncio.fixture
 async def other(meta_volume: MetaVolume) -> MetaStore:
-    """Another session on `meta_volume`."""
+    """Return another session on `meta_volume`."""
     return await meta_volume.session()
 
 
 async def let_go(meta: FileStore, ino: Ino) -> None:
-    """Releases an inode and waits until the database knows: what counts use sends it first."""
+    """Release an inode and wait for the database: a query of the usage sends releases first."""
     await meta.release(ino)
     await meta.statfs()

@@ -1,4 +1,4 @@
-"""What a volume shows, as plain values: to compare two moments, releases or sessions of it."""
+"""The content of a volume as plain values, to compare two moments, releases or sessions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PIECE = 1024 * 1024
 
 
 async def picture(fs: Filesystem) -> dict[str, list[str | int]]:
-    """Path -> inode, mode, links, owner, group, size, mtime and content, for everything in it.
+    """Return inode, mode, links, owner, group, size, mtime and content of everything, by path.
 
     Content is the SHA-256 of a file's bytes, or a link's target, followed by the extended
-    attributes. Paths are the names' bytes as Latin-1, so that all of them can be told apart.
+    attributes. Paths are the names' bytes as Latin-1, so that they all differ.
     """
     found = {"/": await _entry(fs, await fs.getattr(ROOT_INO))}
     below: list[tuple[str, Ino]] = [("", ROOT_INO)]

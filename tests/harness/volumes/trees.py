@@ -1,4 +1,4 @@
-"""Trees of everything that a volume can hold: strategies, how to make one, and its whole state."""
+"""Trees of all objects that a volume can hold: strategies, creation, and comparison of states."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 FAR = 3 << 30
 """A far offset: most of such a file is a hole."""
 UNIT = 4096
-"""Contents are compared in blocks of this many bytes; those of zeros only are left out."""
+"""Block size in bytes for comparisons of content. Blocks of zeros are left out."""
 BATCH = 1000
 
 
 class Repeated(NamedTuple):
-    """Bytes, so many times: what fails should be short to print."""
+    """Repeated bytes, so that a failure is short to print."""
 
     data: bytes
     times: int = 1
 
     @property
     def whole(self) -> bytes:
-        """All of it."""
+        """Return all bytes."""
         return self.data * self.times
 
 
 @dataclass(frozen=True)
 class Node:
-    """What has a name; attributes as `SetAttr` takes them."""
+    """An object with a name; attributes as `SetAttr` takes them."""
 
     kind: str
     changes: SetAttr
     xattrs: dict[bytes, Repeated]
     pieces: tuple[tuple[int, Repeated], ...] = ()
-    """File: offsets and bytes."""
+    """For a file: offsets and bytes."""
     size: int = 0
-    """File: its least size; what no piece covers is a hole."""
+    """For a file: its minimum size. Bytes that no piece covers are a hole."""
     target: bytes = b""
-    """Symbolic link."""
+    """For a symbolic link: its target."""
     rdev: int = 0
-    """Device."""
+    """For a device: its number."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Folder(Node):
 
 @dataclass(frozen=True)
 class Link:
-    """A further name: of the inode of that number, in the directory of that number (modulo)."""
+    """A further name of the inode with that number, in the directory with that number (modulo)."""
 
     inode: int
     directory: int
@@ -156,9 +156,9 @@ LINKS = st.lists(
 
 
 async def make(fs: Filesystem, top: Ino, tree: Node, links: list[Link], *others: Ino) -> None:
-    """Makes the entries of a tree in the directory `top`, and gives it the tree's attributes.
+    """Create the entries of a tree in the directory `top`, and give it the tree's attributes.
 
-    Further names are made there too, or in one of the directories `others`.
+    Further names are created there too, or in one of the directories `others`.
     """
     assert isinstance(tree, Folder)
     folders: list[tuple[Ino, Node]] = [(top, tree)]
@@ -181,7 +181,7 @@ async def make(fs: Filesystem, top: Ino, tree: Node, links: list[Link], *others:
     for ino, node in [*inodes, *folders]:
         for key, value in node.xattrs.items():
             await fs.setxattr(ino, key, value.whole)
-        # Nothing changes the mode of a symbolic link: it is 0777.
+        # No call changes the mode of a symbolic link: it is 0777.
         fixed = node.kind == "symlink"
         await fs.setattr(ino, replace(node.changes, mode=None) if fixed else node.changes)
 
@@ -210,9 +210,9 @@ async def _make(fs: Filesystem, parent: Ino, name: bytes, node: Node) -> Ino:
 
 
 async def state(fs: Filesystem, top: Ino) -> dict[bytes, dict[str, Any]]:
-    """Every attribute but ctime of a directory and all below it, contents, and which are one inode.
+    """Return all attributes but ctime of a directory and everything below it.
 
-    Moves no atime.
+    The state includes contents, and which names are one inode. This function changes no atime.
     """
     shown: dict[bytes, dict[str, Any]] = {}
     first: dict[Ino, bytes] = {}
@@ -250,7 +250,7 @@ async def _walk(fs: Filesystem, path: bytes, attr: Attr) -> AsyncIterator[tuple[
 
 
 async def _content(fs: Filesystem, attr: Attr) -> tuple[dict[int, bytes], list[tuple[int, int]]]:
-    """Blocks that are not zeros, by offset; and what is no hole, as starts and ends."""
+    """Return the blocks that are not zero, by offset, and the data ranges as starts and ends."""
     layout = FileLayout(await fs.file_map(attr.ino))
     blocks: dict[int, bytes] = {}
     parts: list[tuple[int, int]] = []
@@ -274,10 +274,10 @@ def _blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 async def check_trash(fs: Filesystem, tree: Node, links: list[Link], *, at_once: bool) -> None:
-    """Makes a tree in an empty volume, removes and restores it, and compares the whole state.
+    """Create a tree in an empty volume, remove and restore it, and compare the whole state.
 
-    Some further names stand in a directory beside it, which stays. `at_once`: as one call removes
-    it, as over HTTP; otherwise name by name, as `rm -rf` does.
+    Some further names are in a directory beside it, which stays. With `at_once`, one call removes
+    the tree, as over HTTP. Otherwise one call removes each name, as `rm -rf` does.
     """
     top = (await fs.mkdir(ROOT_INO, b"top", 0o700, Caller(0, 0))).ino
     beside = (await fs.mkdir(ROOT_INO, b"beside", 0o700, Caller(0, 0))).ino
@@ -298,7 +298,7 @@ async def check_trash(fs: Filesystem, tree: Node, links: list[Link], *, at_once:
 
 
 async def remove(fs: Filesystem, parent: Ino, name: bytes) -> None:
-    """As `rm -rf` does it, name by name, but for the atimes that its reading moves."""
+    """Remove name by name like `rm -rf`, but without the atimes that its reads change."""
     ino = (await fs.lookup(parent, name)).ino
     for entry in await fs.stores.meta.readdir(ino, 0, BATCH):
         if entry.attr.is_dir:
@@ -309,7 +309,7 @@ async def remove(fs: Filesystem, parent: Ino, name: bytes) -> None:
 
 
 def assert_same(after: dict[bytes, dict[str, Any]], before: dict[bytes, dict[str, Any]]) -> None:
-    """Two states are equal; says which attributes are not."""
+    """Check that two states are equal; the error names the differing attributes."""
     names = after.keys() ^ before.keys()
     assert not names, f"not in both: {sorted(names)[:5]}"
     other = {

@@ -1,4 +1,4 @@
-"""What a drive holds by its database: a session without caches, on an event loop of its own."""
+"""The content of a drive from its database: a session without caches, on its own event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ MANY = 100_000
 
 
 def stat_of(found: os.stat_result) -> Stat:
-    """All that a change must show; not the access time, which looking moves."""
+    """Return all attributes that a change must show, without the access time, which looks
+    change."""
     return (
         *(found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_gid),
         *(found.st_size, found.st_mtime_ns, found.st_ctime_ns),
@@ -55,17 +56,17 @@ class Seen:
 
     @property
     def is_file(self) -> bool:
-        """A regular file."""
+        """Return whether it is a regular file."""
         return isinstance(self.content, bytes)
 
     @property
     def is_dir(self) -> bool:
-        """A directory."""
+        """Return whether it is a directory."""
         return isinstance(self.content, list)
 
 
 class Truth:
-    """Blocking; for one thread."""
+    """A blocking reader of the drive, for one thread."""
 
     def __init__(self, volume: VolumeConfig) -> None:
         self._dsn = volume.meta_dsn
@@ -80,7 +81,7 @@ class Truth:
             raise
 
     def close(self) -> None:
-        """Ends the session."""
+        """End the session."""
         try:
             self._run(self._close())
         finally:
@@ -92,11 +93,11 @@ class Truth:
         await self._fs.close()
 
     def path(self, path: str) -> Seen | None:
-        """What stands there; None: nothing."""
+        """Return the object at a path, or None."""
         return self._run(self._path(path))
 
     def inode(self, ino: int) -> Stat | None:
-        """Attributes of an inode, also of a file without a name; None: it is gone."""
+        """Return the attributes of an inode, even without a name, or None if it was freed."""
         try:
             attr = self._run(self._fs.getattr(Ino(ino)))
         except NotFound:
@@ -104,21 +105,21 @@ class Truth:
         return None if attr.is_dir and not attr.nlink else _stat_of(attr)
 
     def mounts(self) -> list[int]:
-        """Living sessions of mounts, in the order in which they began."""
+        """Return live sessions of mounts in the order of their start."""
         query = "SELECT session_id FROM session WHERE kind = 'mount' AND fenced_at IS NULL"
         return sorted(self._run(self._numbers(query)))
 
     def holders(self, ino: int) -> list[int]:
-        """Sessions that have a lease on a directory."""
+        """Return the sessions that have a lease on a directory."""
         return self._run(self._numbers("SELECT session_id FROM lease WHERE ino = $1", ino))
 
     def sustainers(self, ino: int) -> list[int]:
-        """Sessions that the database knows to have a file open."""
+        """Return the sessions that have a file open according to the database."""
         return self._run(self._numbers("SELECT session_id FROM sustained WHERE ino = $1", ino))
 
     async def _numbers(self, query: str, *args: object) -> list[int]:
-        """By a connection that is kept: what is asked for may pass while another is made. The
-        server may have been killed since the last question."""
+        """Query through a connection that stays open, because the answer may change while a new
+        one opens. The server may have been killed since the last query."""
         if self._connection is not None:
             try:
                 return [row[0] for row in await self._connection.fetch(query, *args)]
@@ -161,7 +162,7 @@ class Truth:
 
 @contextmanager
 def truth_of(volume: VolumeConfig) -> Iterator[Truth]:
-    """A session while the context lasts."""
+    """Yield a session."""
     made = Truth(volume)
     try:
         yield made

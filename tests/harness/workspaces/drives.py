@@ -1,4 +1,4 @@
-"""Drives of workspaces, and the parts they are made of."""
+"""Drives of workspaces, and their parts."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 OWNER = "SHA256:owner"
 SIZE = 300_000
-"""Bytes of a file; more than what the database keeps itself."""
+"""Size of a file in bytes, more than the database stores itself."""
 
 
 class Parts:
-    """The drives and what they are made of."""
+    """The drives and their parts."""
 
     def __init__(self, world: World, server: ObjectServer, root: Path) -> None:
         self.server = server
@@ -43,24 +43,24 @@ class Parts:
         self.drives = WorkspaceDrives(self.volumes, self.pool, self.attacher)
 
     async def write(self, workspace: str | None, name: bytes = b"file") -> None:
-        """A file in a drive, which is made for it."""
+        """Write a file to a drive, which is created for it."""
         async with self.drives.use(OWNER, workspace, create=True) as fs:
             assert fs is not None
             await write(fs, name)
 
     async def store(self, workspace: str | None) -> StoreConfig:
-        """Where its objects are, with the administrator's credential."""
+        """Return the store of its objects, with the administrator's credential."""
         config = await self.volumes.ensure(OWNER, workspace)
         admin = self.server.endpoint
         return replace(config.store, access_key=admin.access_key, secret_key=admin.secret.reveal())
 
 
 async def _nothing(volume_id: str, path: Path) -> None:
-    """No mount of these tests is replaced."""
+    """Do nothing: no test replaces a mount."""
 
 
 async def write(fs: Filesystem, name: bytes) -> None:
-    """Writes a file of `SIZE` bytes."""
+    """Write a file of `SIZE` bytes."""
     _, handle = await fs.create(ROOT_INO, name, 0o644, os.O_RDWR, Caller(0, 0))
     await handle.write(0, bytes(SIZE))
     await handle.close()
@@ -68,7 +68,7 @@ async def write(fs: Filesystem, name: bytes) -> None:
 
 @pytest.fixture
 async def parts(world: World, objectserver: ObjectServer, tmp_path: Path) -> AsyncIterator[Parts]:
-    """See Parts."""
+    """Yield the drives and their parts."""
     made = Parts(world, objectserver, tmp_path)
     yield made
     await made.pool.close()

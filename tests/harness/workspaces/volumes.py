@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class World:
-    """Everything that volumes are made of, with a switch for each step's failure."""
+    """The parts of volumes, with a switch for the failure of each step."""
 
     def __init__(self, dsn: str, server: ObjectServer, master: Path) -> None:
         self.dsn = dsn
@@ -34,15 +34,15 @@ class World:
         self.target = StoreTarget(endpoint.url, endpoint.bucket, endpoint.region)
 
     def volumes(self) -> Volumes:
-        """A store of volumes on all of it."""
+        """Return a store of volumes on these parts."""
         storage = ObjectStorage(self.target, self.issuer)
         return Volumes(self.store, self.provisioner, storage, self.sealer)
 
     async def traces(self) -> tuple[list[str], list[str], list[tuple[str, str]], int]:
-        """Roles, schemas, credentials and rows of volumes."""
+        """Return roles, schemas, credentials and rows of volumes."""
         connection = await asyncpg.connect(self.dsn)
         try:
-            # Roles belong to the whole cluster, so only those that may come here count.
+            # Roles belong to the whole cluster, so only those with access to this database count.
             roles = await connection.fetch(
                 "SELECT rolname FROM pg_roles WHERE rolname ~ '^v[0-9a-f]{32}$' "
                 "AND has_database_privilege(rolname, current_database(), 'CONNECT')"
@@ -65,7 +65,7 @@ class World:
 async def world(
     pg_database: str, objectserver: ObjectServer, tmp_path: Path
 ) -> AsyncIterator[World]:
-    """A `World` on a fresh database."""
+    """Yield a `World` on a new database."""
     world = World(pg_database, objectserver, tmp_path / "master.key")
     await world.store.start()
     await world.provisioner.prepare()
