@@ -65,7 +65,7 @@ PARTICIPLES = frozenset(
 
 
 def findings() -> Iterator[tuple[str, str, int, str]]:
-    """Rule, file, line and text of each finding."""
+    """Yield rule, file, line and text of each finding."""
     for path in product_files():
         name = str(path.relative_to(ROOT))
         for line, text in _texts(path):
@@ -87,13 +87,13 @@ def findings() -> Iterator[tuple[str, str, int, str]]:
 
 
 def documents() -> list[Path]:
-    """All documentation except the changelog, whose past entries do not change."""
+    """Return all documentation except the changelog, whose past entries do not change."""
     paths = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
     return sorted(path for path in paths if path.name != "CHANGELOG.md")
 
 
 def sentences(text: str) -> Iterator[tuple[int, str]]:
-    """The sentences of a Markdown text with their lines, without code blocks.
+    """Yield the sentences of a Markdown text with their lines, without code blocks.
 
     A list item, a table cell and a heading end a sentence, as a full stop does.
     """
@@ -121,7 +121,7 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
 
 
 def counts() -> dict[str, dict[str, int]]:
-    """The number of findings, by rule and file."""
+    """Return the number of findings, by rule and file."""
     by_rule: dict[str, Counter[str]] = {}
     for rule, name, _, _ in findings():
         by_rule.setdefault(rule, Counter())[name] += 1
@@ -133,7 +133,7 @@ def _split(text: str) -> list[str]:
 
 
 def _texts(path: Path) -> Iterator[tuple[int, str]]:
-    """The docstrings and the comments of a file."""
+    """Yield the docstrings and the comments of a file."""
     for node in ast.walk(tree(path)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
@@ -157,7 +157,7 @@ def _assigned(node: ast.AST) -> Iterator[ast.Name]:
 
 
 def main() -> None:
-    """Prints the findings, or stores their counts as the allowed ones."""
+    """Print the findings, or store their counts as the allowed ones."""
     if sys.argv[1:] == ["--write"]:
         ALLOWED.write_text(json.dumps(counts(), indent=1) + "\n", encoding="utf-8")
         return

@@ -38,12 +38,12 @@ SQL_FUNCTION = re.compile(r"\bFUNCTION (wrkfs\.\w+)")
 
 
 def is_dotted(text: str) -> bool:
-    """Whether a text reads as the name of a module, or of an object in one."""
+    """Return whether a text reads as the name of a module, or of an object in one."""
     return bool(DOTTED.fullmatch(text)) and text.rpartition(".")[2] not in FILE_TYPES
 
 
 def exists(name: str) -> bool:
-    """Whether the code has the module or object of this name."""
+    """Return whether the code has the module or object of this name."""
     words = tuple(name.split("."))
     if name in OTHERS or name in _sql_functions():
         return True
@@ -56,7 +56,7 @@ def exists(name: str) -> bool:
 
 
 def _is_suffix(words: tuple[str, ...], module: tuple[str, ...]) -> bool:
-    """Whether a module is complete in `words`, or its name ends with them.
+    """Return whether a module is complete in `words`, or its name ends with them.
 
     Modules outside of the product have only complete names.
     """
@@ -64,7 +64,7 @@ def _is_suffix(words: tuple[str, ...], module: tuple[str, ...]) -> bool:
 
 
 def _defines(path: Path, words: tuple[str, ...]) -> bool:
-    """Whether a module defines an object: `Class`, `Class.member`, or nothing for the module."""
+    """Return whether a module has `Class` or `Class.member`; no words mean the module itself."""
     body: Iterable[ast.stmt] = tree(path).body
     for place, word in enumerate(words):
         node = next((node for node in body if word in set(_bound(node))), None)
@@ -77,7 +77,7 @@ def _defines(path: Path, words: tuple[str, ...]) -> bool:
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
-    """The names that a statement defines."""
+    """Yield the names that a statement defines."""
     match node:
         case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             yield name
@@ -90,7 +90,7 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 @cache
 def _modules() -> dict[tuple[str, ...], Path]:
-    """The file of each module, by the words of its complete name; packages have `__init__.py`."""
+    """Return the file of each module, by the words of its full name; of a package `__init__.py`."""
     modules = {}
     for path in python_files():
         for top, folder in FOLDERS.items():

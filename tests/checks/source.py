@@ -18,7 +18,7 @@ PACKAGES = {
 
 @cache
 def python_files() -> tuple[Path, ...]:
-    """Every Python file of the project, tracked or new."""
+    """Return every Python file of the project, tracked or new."""
     done = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.py"],
         cwd=ROOT,
@@ -30,17 +30,17 @@ def python_files() -> tuple[Path, ...]:
 
 
 def product_files() -> list[Path]:
-    """The files of the four packages."""
+    """Return the files of the four packages."""
     tops = [ROOT / folder for folder in PACKAGES.values()]
     return [path for path in python_files() if any(path.is_relative_to(top) for top in tops)]
 
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The parsed file."""
+    """Return the parsed file."""
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
 def where(path: Path, node: ast.stmt | ast.expr) -> str:
-    """`path:line` for messages."""
+    """Return `path:line` for messages."""
     return f"{path.relative_to(ROOT)}:{node.lineno}"

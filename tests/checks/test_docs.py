@@ -1,4 +1,4 @@
-"""The documentation builds, its links lead somewhere, and what it names is there."""
+"""The documentation builds, its links resolve, and all names in it exist."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PAGES = sorted(DOCS.rglob("*.md"))
 OPERATE = sorted((DOCS / "operate").glob("*.md"))
 PROFILES = sorted((ROOT / "benchmarks").glob("*.md"))
 DATA = {"json", "text", "toml"}
-"""Languages of blocks that are no commands."""
+"""Languages of blocks without commands."""
 MAX_README = 150
 MAX_OVERVIEW = 4096
 MAX_WORDS = 40
-"""Of a sentence; most have less than 25."""
+"""Maximum length of a sentence. Most sentences have fewer than 25 words."""
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([\w-]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 CODE = re.compile(r"`([^`\n]+)`")
@@ -175,7 +175,7 @@ def test_commands_for_operators_are_run_or_marked(page: Path) -> None:
 
 
 def _example(page: str) -> str:
-    """The only TOML or JSON example of an operator's page."""
+    """Return the only TOML or JSON example of an operator's page."""
     (example,) = re.findall(
         r"```(?:toml|json)\n(.*?)```", (DOCS / "operate" / page).read_text(), re.S
     )

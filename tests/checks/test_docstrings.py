@@ -1,4 +1,4 @@
-"""Everything public in the product has a docstring, or implements a protocol that has it."""
+"""All public code of the product has docstrings, or implements a protocol that has them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 IMPLEMENTS = re.compile(r"\bImplements ((?:`[\w.]+`(?:, | and )?)+)")
 EXEMPT = frozenset({"overload", "override", "setter", "deleter"})
-"""Decorators of functions that another definition documents."""
+"""Decorators of functions that need no docstring: another definition has it."""
 
 
 def test_everything_public_has_a_docstring() -> None:
@@ -68,7 +68,7 @@ def test_definitions_without_docstring(source: str, expected: list[str]) -> None
 def _undocumented(
     module: ast.Module | ast.ClassDef, prefix: str = ""
 ) -> Iterator[tuple[str, ast.ClassDef | Function]]:
-    """The public definitions of a module or class that need a docstring and have none."""
+    """Yield the public definitions of a module or class that need a docstring and have none."""
     inherited = _inherited(module) if isinstance(module, ast.ClassDef) else frozenset[str]()
     for node in _definitions(module):
         name = prefix + node.name
@@ -83,7 +83,7 @@ def _undocumented(
 
 
 def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | Function]:
-    """The classes and functions of a module or class, also those below `if` and `try`."""
+    """Yield the classes and functions of a module or class, also those below `if` and `try`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | Function):
             yield child
@@ -92,12 +92,12 @@ def _definitions(node: ast.AST) -> Iterator[ast.ClassDef | Function]:
 
 
 def _decorators(node: Function) -> set[str]:
-    """The last word of each decorator."""
+    """Return the last word of each decorator."""
     return {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
 
 
 def _implemented(node: ast.ClassDef) -> list[str]:
-    """The protocols that the docstring of a class names."""
+    """Return the protocols that the docstring of a class names."""
     text = " ".join((ast.get_docstring(node) or "").split())
     return [
         name.rpartition(".")[2]
@@ -107,13 +107,13 @@ def _implemented(node: ast.ClassDef) -> list[str]:
 
 
 def _inherited(node: ast.ClassDef) -> frozenset[str]:
-    """The methods that the protocols of a class document."""
+    """Return the methods that the protocols of a class document."""
     return frozenset().union(*(_protocols().get(name, ()) for name in _implemented(node)))
 
 
 @cache
 def _protocols() -> dict[str, frozenset[str]]:
-    """The documented methods of each protocol of the product, with those of its bases."""
+    """Return the documented methods of each protocol of the product, with those of its bases."""
     protocols: dict[str, list[ast.ClassDef]] = defaultdict(list)
     for path in product_files():
         for node in ast.walk(tree(path)):
@@ -134,5 +134,5 @@ def _protocols() -> dict[str, frozenset[str]]:
 
 
 def _bases(node: ast.ClassDef) -> list[str]:
-    """The last word of each base class, without type parameters."""
+    """Return the last word of each base class, without type parameters."""
     return [ast.unparse(base).partition("[")[0].rpartition(".")[2] for base in node.bases]

@@ -1,4 +1,4 @@
-"""Environment, arguments and late imports are read only where they belong."""
+"""Only listed files read the environment and arguments, or import modules inside functions."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import ast
 from tests.checks.source import PACKAGES, ROOT, product_files, tree, where
 
 MAY_READ_ENVIRONMENT = {"config.py", "cli.py", "__main__.py", "criu_relay.py"}
-"""The last is a program of its own, which runc starts."""
+"""Files that read the environment or arguments. `criu_relay.py` is a program that runc starts."""
 EDGE = {("os", "environ"), ("os", "getenv"), ("sys", "argv")}
 LATE_IMPORTS_ALLOWED = {
-    # The agent's start-up time is part of a box's creation: what its first second does not need
-    # is imported when it is needed.
+    # The agent's start-up time is part of a box's creation, so the agent imports modules late
+    # that its first second does not need.
     ROOT / PACKAGES["box_guest"]: "start-up path of the agent",
     # Commands of the command line do not load the whole service to print their help.
     ROOT / PACKAGES["boxd"] / "cli": "start-up path of the command line",
     ROOT / PACKAGES["wrkfs"] / "cli.py": "start-up path of the command line",
-    # Clients of what few services use are loaded by those alone: a third of all that is loaded.
+    # Few services use these clients, which are a third of all loaded code.
     ROOT / PACKAGES["boxd"] / "backends/choose.py": "the client of Docker",
     ROOT / PACKAGES["boxd"] / "doctor.py": "the client of Docker",
     ROOT / PACKAGES["boxd"] / "backup/target_url.py": "the client of S3",

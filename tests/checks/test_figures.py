@@ -1,4 +1,4 @@
-"""The long figures tell with which commit each round was made."""
+"""The long figures record the commit of each round."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ OPTIONS = {"--long": True, "--minutes": 60.0}
 
 
 class Config:
-    """The options of a long run."""
+    """Options of a long run, with the method of `pytest.Config` that reads them."""
 
     def getoption(self, name: str) -> object:
-        """See pytest.Config."""
         return OPTIONS[name]
 
 
 def rounds(count: int) -> None:
-    """So many rounds of a long run, then its end."""
+    """Do `count` rounds of a long run, then end it."""
     made = Figures(cast("pytest.Config", Config()), "CR-0-x")
     for number, _ in enumerate(made(ci=1, long=100), 1):
         if number > count:
@@ -35,7 +34,7 @@ def rounds(count: int) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with one commit, where the run is made."""
+    """Return a repository with one commit, in which the run takes place."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code").write_text("1")
     git("init", "-q")

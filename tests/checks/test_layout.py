@@ -8,11 +8,11 @@ from collections import Counter
 from tests.checks.source import ROOT, product_files, python_files, tree, where
 
 MAX_FILES = 20
-"""Files of code side by side in one folder."""
+"""Maximum number of code files in one folder."""
 MAX_PARAMETERS = 7
-"""Parameters of one function, without self."""
+"""Maximum number of parameters of one function, without self."""
 MANY_PARAMETERS: dict[str, str] = {}
-"""Functions that may take more, and why."""
+"""Functions with more parameters, and the reason of each."""
 
 
 def test_no_folder_is_crowded() -> None:
@@ -48,7 +48,7 @@ def test_no_folder_of_tests_or_benchmarks_is_crowded() -> None:
 
 
 def test_no_module_imports_a_test_module() -> None:
-    """Shared code of tests belongs in `tests/harness`."""
+    """Shared code of tests is in `tests/harness`."""
     imports = []
     for path in python_files():
         for node in ast.walk(tree(path)):
@@ -64,7 +64,7 @@ def test_no_module_imports_a_test_module() -> None:
 
 
 def is_test(module: str) -> bool:
-    """Whether a dotted name is that of a test module of this project."""
+    """Return whether a dotted name is a test module of this project."""
     return any(
         module.startswith("tests.") and word.startswith("test_") for word in module.split(".")
     )

@@ -1,4 +1,4 @@
-"""Arguments and elements stand plainly: `f(a, b)`, not `f(*(a, b))`."""
+"""Arguments and elements are written plainly: `f(a, b)`, not `f(*(a, b))`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROGRAMS = ("benchmarks", "scripts")
 
 
 def packed(module: ast.Module) -> list[ast.Starred]:
-    """Every starred tuple or list literal. It only saves lines, and hides what is passed."""
+    """No starred tuple or list literals: they only save lines, and hide the arguments."""
     return [
         node
         for node in ast.walk(module)

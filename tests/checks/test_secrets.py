@@ -1,4 +1,4 @@
-"""Secrets are compared only in `boxd/secret.py`, in constant time."""
+"""Only `boxd/secret.py` compares secrets, in constant time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.checks.source import PACKAGES, ROOT, product_files, tree, where
 
 SECRET_NAME = re.compile(r"(^|_)(token|secret|digest|password|api_key)$")
 COOKIE = re.compile(r"(^|_)cookie$")
-"""A secret in the daemon; in the drive it is a place in a directory."""
+"""A cookie is a secret in the daemon, but a position in a directory in the drive."""
 
 
 def _name(node: ast.expr) -> str:

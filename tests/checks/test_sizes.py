@@ -8,7 +8,7 @@ import statistics
 from tests.checks.source import ROOT, product_files, python_files, tree, where
 
 MAX_FILE = 500
-"""Lines. A longer file is a question about the design; LONG_FILES has the answers."""
+"""Maximum length of a file in lines. LONG_FILES lists the exceptions."""
 LONG_FILES = {
     "daemon/boxd/backends/disks/disk.py": "one class, the disk of a box; its steps share the locks",
     "daemon/boxd/backends/runc/memory.py": "save, restore and their failures; one state machine",
@@ -25,7 +25,7 @@ LONG_FILES = {
     "tests/unit/wrkfs/test_writer.py": "one class and its cases",
     "wrkfs/meta/leases/store.py": "one method for each call of the protocol that takes leases",
 }
-"""Files that may be longer, up to MAX_LONG_FILE, and why."""
+"""Files of up to MAX_LONG_FILE lines, and the reason of each."""
 MAX_LONG_FILE = 600
 MAX_FUNCTION = 60
 MAX_MEDIAN = 200

@@ -1,4 +1,4 @@
-"""A suppressed check names its code and its reason, and their number only falls."""
+"""Each suppression has a code and a reason, and their number does not grow."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ PIECE = 4 << 20
 
 
 def times_in_memory(pid: int, text: bytes) -> int:
-    """Return how often the writable memory of a process contains a text, its environment
-    included."""
+    """Return how often the writable memory of a process contains a text; counts its environment."""
     count = 0
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb") as memory:
         for line in maps:

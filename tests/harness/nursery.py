@@ -35,8 +35,7 @@ SET_CHILD_SUBREAPER = 36
 
 
 class Started:
-    """A process that a nursery has forked; it has the methods of `subprocess.Popen` that tests
-    use."""
+    """A process forked by a nursery, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, pid: int, stdout: int | None) -> None:
         self.pid = pid

@@ -11,8 +11,7 @@ PLUGINS = ("tests.plugins.no_leaks", "tests.plugins.failed_tests")
 
 
 def command(directory: Path, *options: str) -> list[str]:
-    """Return the command line that runs all tests in a directory; the file `failed` lists
-    failures."""
+    """Return the command line that runs all tests in a directory; file `failed` lists failures."""
     return [
         *(sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml")),
         *("--rootdir", str(directory), "-p", "no:cacheprovider"),

@@ -1,5 +1,4 @@
-"""Measures a command's timeout from its first output, so a slow start of the machine does not
-count."""
+"""Measures a command's timeout from its first output, so a slow start does not count."""
 
 from __future__ import annotations
 

@@ -19,8 +19,10 @@ MARKER = "marked content of "
 
 
 async def credential(house: Furnished, column: str, host: str | None = None) -> str:
-    """Return the credential of a column. A cookie is for the app's port, at a preview `host` if
-    given."""
+    """Return the credential of a column.
+
+    A cookie is for the app's port, at a preview `host` if given.
+    """
     if column in COOKIES:
         port = house.app + (column == "cookie_other_port")
         return await house.cookie("ws1/web" if column == "cookie_other_box" else "web", port, host)

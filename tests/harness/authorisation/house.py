@@ -151,8 +151,10 @@ class Furnished:
         return await ask(self.http.host, self.http.port, request)
 
     async def type(self, who: str | None, user: str, line: str | None, stdin: str = "") -> Typed:
-        """Run one command over SSH and reuse connections. If `who` is None, the client has no
-        key."""
+        """Run one command over SSH and reuse connections.
+
+        If `who` is None, the client has no key.
+        """
         try:
             connection = await self._connection(who, user)
             done = await connection.run(line, input=stdin or None, check=False)
@@ -255,8 +257,7 @@ def ssh_keys() -> dict[str, asyncssh.SSHKey]:
 def changes(
     before: dict[tuple[str, str, str], object], after: dict[tuple[str, str, str], object]
 ) -> dict[tuple[str, str, str], str]:
-    """Return the changes between two pictures by object: `made box`, `removed key`, `suspended`
-    ..."""
+    """Return the changes between two pictures by object: `made box`, `removed key` ..."""
     found = {}
     for thing in before.keys() | after.keys():
         if thing not in before:
@@ -439,7 +440,7 @@ class Estate:
         return self._present
 
     async def used_up(self) -> None:
-        """Mark the current house as changed."""
+        """Close the current house, because a test has changed it."""
         await self._stack.aclose()
         self._present = None
 

@@ -78,8 +78,8 @@ class Row:
         return str(self.what.get(field, default))
 
     def by(self, column: str, transport: Transport) -> Cell | None:
-        """Return the expected outcome for a column with its key in one place, or None without
-        such a cell."""
+        """Return the expected outcome for a column and the place of its key; None without such a
+        cell."""
         read = transport in ("bearer", "x_api_key") or transport in self.what.get("reads", ())
         if column not in self.cells:
             return None

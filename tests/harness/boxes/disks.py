@@ -55,8 +55,7 @@ class DiskHost:
 
 @asynccontextmanager
 async def open_disk_host(kind: str, directory: Path) -> AsyncIterator[DiskHost]:
-    """Yield an empty disk of a kind below a directory; the end of the context unmounts all of
-    it."""
+    """Yield an empty disk of a kind below a directory; unmount all of it at the end."""
     state_dir, image = directory / "state", directory / "image"
     state_dir.mkdir()
     (image / "etc").mkdir(parents=True)

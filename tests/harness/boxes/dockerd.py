@@ -270,8 +270,10 @@ async def docker_host(
 
 @pytest.fixture(scope="module")
 def docker_daemon(dockerd: Dockerd, image_rootfs: Path, busybox_root: Path) -> Iterator[Daemon]:
-    """Yield a daemon that serves boxes in the engine. Its default image exists only in the
-    engine."""
+    """Yield a daemon that serves boxes in the engine.
+
+    Its default image exists only in the engine.
+    """
     dockerd.add_image(busybox_root, "test/busybox", "1")
     backend = ["--backend", "docker", "--docker-socket", str(dockerd.socket)]
     with open_daemon(image_rootfs, backend, ["--default-image", "test/busybox:1"]) as made:

@@ -1,5 +1,4 @@
-"""Attempts to escape from a box. The script runs in the box as root and needs only the standard
-library.
+"""Attempts to escape from a box. The script runs as root and needs only the standard library.
 
 It prints one JSON object with the name of each attempt, and `refused: WHY` or `SUCCEEDED`. Attempts
 are functions named `try_*`. An attempt that returns has succeeded; one that raises OSError was
@@ -97,8 +96,10 @@ def call(name: str, *arguments: object) -> int:
 
 
 def refused_by_filter(name: str, *arguments: object) -> None:
-    """Make a call that the filter or a missing capability must refuse. EINVAL or EFAULT would
-    mean that the kernel read the arguments, so the call itself was allowed."""
+    """Make a call that the filter or a missing capability must refuse.
+
+    EINVAL or EFAULT would mean that the kernel read the arguments, so the call itself was allowed.
+    """
     try:
         call(name, *arguments)
     except OSError as error:

@@ -85,8 +85,11 @@ def _mounts(pid: int) -> list[str]:
 
 
 def _told(mount: mount_table.Mount) -> str:
-    """Return one line of the reviewed file. The options of the superblock count for masked
-    directories, because only those options protect the host from writes there."""
+    """Return one line of the reviewed file.
+
+    The options of the superblock count for masked directories, because only those options protect
+    the host from writes there.
+    """
     place, kind, options = mount.place, mount.kind, set(mount.options)
     if place in BINDS:
         kind = "bind"

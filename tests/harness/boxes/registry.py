@@ -1,5 +1,5 @@
-"""An image registry on a port of this host, with enough of the distribution API to pull one
-image."""
+"""An image registry on a port of this host, with the part of the distribution API that a pull
+needs."""
 
 from __future__ import annotations
 
@@ -75,8 +75,7 @@ def registry(root: Path, name: str, tag: str, architecture: str = "amd64") -> It
 
 
 class _Blobs:
-    """The parts of the image: its one layer, its configuration, and the manifest that names
-    them."""
+    """The image in parts: its one layer, its configuration, and the manifest that names them."""
 
     def __init__(self, root: Path, architecture: str) -> None:
         tar = subprocess.run(["tar", "-C", root, "-c", "."], check=True, capture_output=True)

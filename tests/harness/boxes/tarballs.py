@@ -74,7 +74,7 @@ class Tarball:
 
 
 def with_size(data: bytes, position: int, size: int) -> bytes:
-    """Return the archive with another size in the header at `position` (bytes) and a valid
+    """Return the archive with another size in the header at byte `position` and a valid
     checksum."""
     header = bytearray(data[position : position + 512])
     header[124:136] = b"\x80" + size.to_bytes(11, "big") if size >= 8**11 else b"%011o\0" % size

@@ -120,7 +120,7 @@ class Tracer:
         return task
 
     def _callers(self, frame: FrameType | None) -> list[str]:
-        """Return the modules on the stack, innermost first, and on the stacks that started the
+        """Return the modules on the stack, innermost first, and on the stacks that started
         tasks."""
         modules = []
         while frame is not None:

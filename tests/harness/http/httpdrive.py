@@ -92,8 +92,7 @@ class HttpDrive:
         return answer.body if answer.status == 200 else None
 
     def entries(self, path: str = "") -> dict[str, tuple[bool, int]] | None:
-        """Return the names of a directory with (is a directory, size), or None if it does not
-        exist."""
+        """Return (is a directory, size) by name in a directory, or None if it does not exist."""
         answer = self.ask("GET", path)
         assert answer.status in (200, 404), answer
         if answer.status == 404:

@@ -107,8 +107,7 @@ class PortServer:
         return sum(1 for visit in self.visits if not visit.gone.is_set())
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection and wait for its end, so that the server sees when a client
-        leaves."""
+        """Serve one connection and wait for its end, so that the server sees a client leave."""
         visit = Visit(reader, writer)
         self.visits.append(visit)
         try:

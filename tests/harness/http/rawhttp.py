@@ -26,7 +26,7 @@ class Request:
     host: str = "api.test"
 
     def encoded(self) -> bytes:
-        """Return the bytes of the request. It asks to close the connection, which ends the
+        """Return the bytes of the request. The server must close the connection after its
         answer."""
         lines = [("Host", self.host), *self.headers]
         lines += UPGRADE if self.method == "WS" else (("Connection", "close"),)

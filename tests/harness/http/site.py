@@ -48,8 +48,7 @@ class Site:
         return f"{self.api}/v1/boxes/{box}/proxy/{port}"
 
     def client(self, **headers: str) -> httpx.AsyncClient:
-        """Return a client that trusts only the proxy's authority and finds every host at the
-        proxy."""
+        """Return a client that trusts only the proxy's authority and connects every host to it."""
         client = httpx.AsyncClient(
             transport=_ToTheProxy(verify=self.caddy.context),
             headers=headers,

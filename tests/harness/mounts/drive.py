@@ -196,7 +196,7 @@ def mount(
 
 @pytest.fixture
 def no_trash(drive_database: str, volume: VolumeConfig) -> None:
-    """Set the trash time of `volume` to zero, so that a removed and closed inode is freed at
+    """Set the trash time of `volume` to zero, so that removed and closed inodes are freed at
     once."""
     keep_trash(drive_database, volume, 0)
 

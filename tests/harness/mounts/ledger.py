@@ -60,8 +60,10 @@ class Ledger:
         self.files, self.maybe = after, None
 
     def verify(self, directory: Path) -> list[str]:
-        """Return the faults of the directory, one a line. The actual content then becomes the
-        record."""
+        """Return the faults of the directory, one a line.
+
+        The actual content then becomes the record.
+        """
         present = set(os.listdir(directory))
         candidates = [names for names in (self.files, self.maybe) if names is not None]
         names = next((names for names in candidates if set(names) == present), None)

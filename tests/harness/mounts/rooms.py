@@ -41,8 +41,7 @@ GONE = "gone"
 EXCHANGE = 2
 AT_FDCWD = -100
 BATCH = 20
-"""Number of rooms in a batch. A new room recalls leases above it, so looks start after the
-batch."""
+"""Number of rooms in a batch. Looks start after it, because a new room recalls leases above it."""
 
 
 def furnish(room: Path, rng: random.Random) -> None:

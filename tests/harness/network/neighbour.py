@@ -1,5 +1,4 @@
-"""A machine beside the host, as a network namespace, with addresses that boxes may or may not
-reach.
+"""A machine beside the host, as a network namespace, to test what boxes can reach.
 
 It answers on addresses of every kind: private, shared (CGNAT), link-local, and two that the fence
 treats as public. It counts every packet that it receives.
@@ -48,8 +47,7 @@ class Neighbour:
         return {c["name"].removeprefix("to_").replace("_", "."): c["packets"] for c in counters}
 
     def listen(self, *ports: int) -> None:
-        """Listen on each address separately, so that an answer to a datagram has the right
-        source address."""
+        """Listen on each address separately, so that answers to datagrams have the right source."""
         for address in (*PRIVATE, PUBLIC, PUBLIC_TOO):
             self.answers.listen(address, *ports)
 

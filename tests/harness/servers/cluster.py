@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Cluster:
-    """A private PostgreSQL server. Its methods block: if an event loop runs, call them in a
+    """A private PostgreSQL server. Its methods block: beside an event loop, call them in a
     thread."""
 
     def __init__(self, directory: Path) -> None:

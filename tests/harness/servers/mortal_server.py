@@ -74,8 +74,7 @@ class MortalServer:
 
     @contextlib.contextmanager
     def no_fsync(self) -> Iterator[None]:
-        """Let every fsync fail within the context, so no data reaches the disk. See also
-        `quiet`."""
+        """Let every fsync fail within the context. No data reaches the disk; see also `quiet`."""
         mark = self.directory / "eio"
         mark.touch()
         try:

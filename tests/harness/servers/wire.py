@@ -36,8 +36,7 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cut(self, needle: bytes, times: int, moment: Moment) -> None:
-        """Cut the next `times` requests that contain `needle`; b"" matches any call of a
-        function."""
+        """Cut the next `times` requests that contain `needle`; b"" is any call of a function."""
         self._needle, self._left, self._moment = needle, times, moment
 
     async def up(self) -> None:

@@ -24,8 +24,7 @@ END
 nohup setsid sh /root/count.sh >/dev/null 2>&1 </dev/null &
 while ! test -s /root/ticks; do sleep 0.1; done
 """
-"""A process with a nonce and a counter in memory, an open file and its working directory on
-/wrk."""
+"""A process with a nonce and a counter in memory, an open file and a directory on /wrk."""
 LOOK = """
 until who=$(cat /root/who) && ticks=$(cat /root/ticks) && test "$who" && test "$ticks"; do :; done
 echo "$who"; echo "$ticks"

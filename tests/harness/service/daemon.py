@@ -69,8 +69,10 @@ class Daemon:
         return Config(state_dir=self.state).instance
 
     def start(self) -> float:
-        """Start and wait until the daemon serves; return the seconds. A failure shows the
-        output."""
+        """Start and wait until the daemon serves; return the seconds.
+
+        A failure shows the output.
+        """
         began = time.monotonic()
         ssh_addr, api_addr = self.addresses
         addresses = ["--ssh-addr", ssh_addr, "--api-addr", api_addr]

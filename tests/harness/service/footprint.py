@@ -20,8 +20,7 @@ _ELEMENTS = re.compile(r"elements = \{(.*?)\}", re.DOTALL)
 
 @dataclass(frozen=True)
 class Footprint:
-    """Objects by kind, each a set of names. `descriptors` is the number of the daemon's open
-    ones."""
+    """Objects by kind, each a set of names. `descriptors` counts the daemon's open ones."""
 
     mounts: frozenset[str]
     namespaces: frozenset[str]

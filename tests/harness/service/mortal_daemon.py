@@ -53,8 +53,7 @@ class Mortal:
         return [(float(when), step) for when, _, step in (line.partition(" ") for line in lines)]
 
     def die_at(self, step: str, command: Sequence[str]) -> None:
-        """Run a program whose request must bring the daemon to that step; the daemon is then
-        dead."""
+        """Run a program whose request brings the daemon to that step, where it must die."""
         self.tell("end-at", step)
         asking = subprocess.Popen(
             command,

@@ -108,8 +108,7 @@ class Pair:
         return p99(quiet), p99(loud)
 
     def recovers(self) -> None:
-        """Wait until box `a` is usable after the end of its attack, and the attack's memory is
-        free."""
+        """Wait until box `a` is usable after its attack, and free the attack's memory."""
         tidy = "rm -rf /dev/shm/* /run/fill /dev/fill; ipcrm --all; echo ok"
         deadline = time.monotonic() + RECOVERY_S
         while True:

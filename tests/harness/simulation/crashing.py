@@ -144,8 +144,10 @@ def shown(volume: MemoryVolume, objects: dict[str, bytes]) -> dict[bytes, tuple[
 
 
 def file_bytes(node: Node, objects: dict[str, bytes]) -> bytes:
-    """Return a file's bytes: refs overlaid oldest first, holes as zeros. KeyError for a lost
-    object."""
+    """Return a file's bytes: refs overlaid oldest first, holes as zeros.
+
+    Raises KeyError for a lost object.
+    """
     content = bytearray(node.attr.size)
     for ref in node.refs:
         data = ref.inline

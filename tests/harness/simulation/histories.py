@@ -96,8 +96,10 @@ def together(workers: Sequence[Callable[[], None]]) -> None:
 
 
 def is_linearisable(history: Sequence[Call], model: Model) -> bool:
-    """Return whether an order of the calls explains the history. Exponential only in the
-    concurrency."""
+    """Return whether an order of the calls explains the history.
+
+    The time is exponential only in the concurrency.
+    """
     everything = (1 << len(history)) - 1
     tried: set[tuple[int, Hashable]] = set()
     todo: list[tuple[int, Hashable]] = [(0, model.start())]

@@ -197,8 +197,10 @@ class ProcessBackend(WithoutMemory):
 
 
 def _leave_out_bashrc(config: Path) -> None:
-    """Keep bash from reading `~/.bashrc` for SSH commands: it is the file of the person who runs
-    the tests. Bash does not read it below another shell."""
+    """Keep bash from reading `~/.bashrc` for SSH commands.
+
+    It is the file of the person who runs the tests. Bash does not read it below another shell.
+    """
     told = json.loads(config.read_text())
     config.write_text(json.dumps({**told, "env": {**told["env"], "SHLVL": "1"}}))
 

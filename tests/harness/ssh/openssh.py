@@ -77,8 +77,7 @@ class Client:
         return listed.stdout.split()[1]
 
     def options(self, key: Path | None = None) -> list[str]:
-        """Return the options of every tool; tools read nothing of the machine's own
-        configuration."""
+        """Return the options of every tool, which ignore the machine's own configuration."""
         settings = [
             f"UserKnownHostsFile={self.directory / 'known_hosts'}",
             "GlobalKnownHostsFile=/dev/null",
@@ -130,8 +129,10 @@ class Client:
         return self.directory / "known_relays"
 
     def jump(self, target: str, *words: str, key: Path | None = None) -> list[str]:
-        """Return the command line of `ssh -J jump@... root@target`; words as of `ssh`, `key` of
-        `hop`."""
+        """Return the command line of `ssh -J jump@... root@target`.
+
+        The words are those of `ssh`, and `key` is that of `hop`.
+        """
         return ["ssh", *self.hop(key), *words[:-1], target, *words[-1:]]
 
     @asynccontextmanager

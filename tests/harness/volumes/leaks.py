@@ -58,8 +58,7 @@ def listed(store: StoreConfig) -> set[str]:
 
 
 def stray_objects(volume: VolumeConfig) -> set[str]:
-    """Return objects of no slice that a file shows, that waits for deletion, or that is being
-    written."""
+    """Return objects that belong to no slice in use, being deleted or being written."""
     # Objects first: the listing then has no object of a later slice.
     objects = listed(volume.store)
     strays = objects - run(_accounted(volume, objects))
@@ -73,8 +72,10 @@ def missing_objects(volume: VolumeConfig) -> set[str]:
 
 
 def rows(volume: VolumeConfig, wanted: Iterable[str] = EMPTY) -> dict[str, int]:
-    """Return the number of rows by table, without the row in `lease` for the database's present
-    run."""
+    """Return the number of rows by table.
+
+    It does not count the row in `lease` for the database's present run.
+    """
     return run(_rows(volume, wanted))
 
 

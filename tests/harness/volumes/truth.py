@@ -31,8 +31,7 @@ MANY = 100_000
 
 
 def stat_of(found: os.stat_result) -> Stat:
-    """Return all attributes that a change must show, without the access time, which looks
-    change."""
+    """Return all attributes that a change must show; looks change the access time."""
     return (
         *(found.st_ino, found.st_mode, found.st_nlink, found.st_uid, found.st_gid),
         *(found.st_size, found.st_mtime_ns, found.st_ctime_ns),
@@ -118,8 +117,11 @@ class Truth:
         return self._run(self._numbers("SELECT session_id FROM sustained WHERE ino = $1", ino))
 
     async def _numbers(self, query: str, *args: object) -> list[int]:
-        """Query through a connection that stays open, because the answer may change while a new
-        one opens. The server may have been killed since the last query."""
+        """Query through a connection that stays open.
+
+        The answer may change while a new connection opens. The server may have been killed since
+        the last query.
+        """
         if self._connection is not None:
             try:
                 return [row[0] for row in await self._connection.fetch(query, *args)]
