@@ -1,12 +1,12 @@
 """The object server's process: `python -m objectserver CONFIGURATION`.
 
-SIGTERM ends it cleanly: running requests get a few seconds.
+SIGTERM ends it cleanly: running requests have a few seconds to finish.
 
 *Measured* with obstore as the client, 8 requests in flight, 4 MiB objects, client and server on the
-same two cores with other work beside them: GET 840-1,050 MiB/s; PUT 620-655 MiB/s with
-UNSIGNED-PAYLOAD and 395-430 with a signed SHA-256 (which both sides compute). Plain files of 4 MiB,
-written and fsync'd, reached 380-460 MiB/s from 8 threads and 990-1,140 from one. The server spends
-0.3 s of CPU on 768 MiB of GET and 0.9 s (0.2 of it in Python) on 768 MiB of unsigned PUT.
+same two cores alongside other work: GET 840-1,050 MiB/s; PUT 620-655 MiB/s with UNSIGNED-PAYLOAD
+and 395-430 with a signed SHA-256 (which both sides compute). Plain files of 4 MiB, written and
+fsync'd, reached 380-460 MiB/s from 8 threads and 990-1,140 from one. The server spends 0.3 s of CPU
+on 768 MiB of GET and 0.9 s (0.2 of it in Python) on 768 MiB of unsigned PUT.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from objectserver.service import Action, Service, error_response
 from objectserver.uploads import Uploads
 
 DESCRIPTORS = 16_384
-"""Limit of open files that the server sets for itself. Each connection and each object that it
-sends needs one."""
+"""Limit of open files that the server sets for itself. Each connection needs one file, and so does
+each object that the server sends."""
 STOP_PATIENCE = 5.0
-"""Seconds that running requests get at the end."""
+"""Seconds that running requests have to finish when the server stops."""
 
 
 def actions(

@@ -20,7 +20,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace `path` atomically and durably by a file of mode 0600. Raises OSError."""
+    """Replace `path` atomically and durably with a file of mode 0600. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600)

@@ -36,7 +36,8 @@ _MAGIC = b"boxd-ob1"
 _TAIL_GUESS = 1024
 _DURABLE_MAX = 100_000
 _RENAME_TRIES = 32
-"""A delete may remove the empty directory between its creation and the rename."""
+"""Attempts to publish a file. A delete may remove the empty directory between its creation and the
+rename."""
 
 
 class NoSuchObject(Exception):

@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._target[self._filled : end]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count received bytes, and wake the task when it has what it waits for."""
+        """Count received bytes, and wake the task when the bytes that it waits for have arrived."""
         if self._target is None:
             if not self._head and not self._last:
                 self.deadline = self._loop.time() + HEAD_TIMEOUT
@@ -236,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wake()
 
     def eof_received(self) -> bool:
-        """The client sends no more. Return True to finish an answer in progress."""
+        """Handle the end of the client's data. Return True to finish an answer in progress."""
         self._ended = True
         self._wake()
         return self._busy
@@ -250,11 +250,11 @@ class Connection(asyncio.BufferedProtocol):
             self._writable.set_result(None)
 
     def pause_writing(self) -> None:
-        """The client reads slowly: block further writes."""
+        """Block further writes, because the client reads slowly."""
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The client has caught up: unblock writes."""
+        """Unblock writes, because the client has caught up."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
@@ -410,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter = None
 
     async def _linger(self, limit: int) -> None:
-        """Send EOF and read on for a while: closing at once would destroy the answer on its way."""
+        """Send EOF and keep reading briefly: closing at once would destroy the answer in transit."""
         if self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):  # the client has disconnected
                 self._transport.write_eof()

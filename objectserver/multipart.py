@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Multipart:
     """Handles the operations of multipart uploads.
 
-    Stateless beside the files; calls may interleave.
+    Stateless apart from the files; calls may interleave.
     """
 
     def __init__(self, files: ObjectFiles, uploads: Uploads, *, bucket: str) -> None:

@@ -44,7 +44,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class Objects:
-    """Handles the operations on objects. Stateless beside the files; calls may interleave."""
+    """Handles the operations on objects. Stateless apart from the files; calls may interleave."""
 
     def __init__(self, files: ObjectFiles) -> None:
         self._files = files
@@ -77,7 +77,7 @@ class Objects:
         return HttpResponse(204)
 
     async def delete_many(self, call: Call) -> HttpResponse:
-        """DeleteObjects; each key outside of the prefix is rejected by itself."""
+        """DeleteObjects; each key outside of the prefix is rejected individually."""
         sink_body = await receive_xml(call)
         rows = parse_rows(sink_body, "Object")
         if not rows or len(rows) > MAX_DELETE:

@@ -1,6 +1,6 @@
 """Secret keys in memory: they print as `***` and are compared in constant time.
 
-The daemon has the same few lines; this package imports nothing of the daemon.
+The daemon has the same few lines, because this package imports nothing from the daemon.
 """
 
 from __future__ import annotations

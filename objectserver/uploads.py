@@ -103,7 +103,7 @@ class Uploads:
         return [(number, read_info(directory / f"{number:05d}")) for number in numbers]
 
     def complete(self, upload: Upload, parts: list[tuple[int, str]]) -> str:
-        """Join the given parts (number, ETag) to the object, durably, and return its ETag.
+        """Join the given parts (number, ETag) into the object, durably, and return its ETag.
 
         Raises S3Error InvalidPart, InvalidPartOrder, EntityTooSmall; OSError.
         """

@@ -24,7 +24,7 @@ from box_guest.shared.unread import quietly
 TIMEOUT_S = 90.0
 """Seconds to wait for the agent. The agent waits less for the daemon, so its error text arrives."""
 ASK_PAUSE_S = 2.0
-"""Seconds between two checks whether a question has been answered."""
+"""Seconds between two checks for the answer to a question."""
 ASK_FAILURES = 60
 """Consecutive checks that may fail before the command gives up."""
 SOCKET_VARIABLE = "BOX_GUEST_SOCKET"
@@ -47,7 +47,7 @@ def _main(arguments: list[str] | None) -> int:
     path = options.socket or os.environ.get(SOCKET_VARIABLE) or str(protocol.GUEST_SOCKET)
     name_process()
     path = os.path.abspath(path)
-    os.chdir("/")  # this process must not keep the drive from being detached
+    os.chdir("/")  # a working directory on the drive would keep the drive busy
     request: dict[str, Any] = {"type": options.request, "id": 1, **options.fields(options)}
     try:
         result = ask(Path(path), request)
@@ -159,7 +159,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--socket", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    # --json is also accepted after the command; if absent there, the value from before it stays.
+    # --json is also accepted after the command. If it is absent there, the value from before the
+    # command applies.
     late = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     late.add_argument("--json", action="store_true", help=argparse.SUPPRESS)
     info = commands.add_parser(
@@ -214,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_workspace(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], late: argparse.ArgumentParser
 ) -> None:
-    """Add the command `workspace` with its verbs; `late` has options of every command."""
+    """Add the command `workspace` with its verbs; `late` defines the options of every command."""
     workspace = commands.add_parser(
         "workspace", parents=[late], help=f"manage the drive at {protocol.DRIVE_DIR}"
     )

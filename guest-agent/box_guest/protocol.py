@@ -1,7 +1,7 @@
 """Messages and paths that the guest agent and the daemon share. Standard library only.
 
 The control channel is one SSH session channel with subsystem `box-control`, which the daemon opens
-in the tunnel. Both sides write JSON objects, one a line, at most `MAX_LINE` bytes long. Each
+in the tunnel. Both sides write JSON objects, one per line, of at most `MAX_LINE` bytes. Each
 message has a `type`. A request carries an `id` that its sender chooses; the answer is `reply {id,
 ok, result | error}`. Both sides may send requests. A side ignores a message whose type it does not
 know, so either side may be newer than the other.

@@ -1,6 +1,6 @@
 """The identity of the box, and whether the box has become another one.
 
-A box that was copied from the memory of another box finds other files in its run directory when it
+A box that is restored from another box's memory finds different files in its run directory when it
 resumes. Its agent then restarts in the same process, the init of the box, so its children stay.
 """
 
@@ -29,7 +29,7 @@ class Identity:
         """Read the configuration and the host key in `run_dir`; a missing file counts as empty."""
         self._run_dir = run_dir
         self._files = (run_dir / protocol.AGENT_CONFIG, run_dir / protocol.HOST_KEY)
-        # Stat before read: a write in between is then noticed later.
+        # Stat before reading, so that a later check notices a write in between.
         self._stamps = self._stat()
         self._contents = self._read()
 
@@ -48,7 +48,7 @@ class Identity:
         try:
             config.load(self._run_dir)
         except ConfigError:
-            return False  # they are still being written
+            return False  # another process is still writing them
         return (contents[1] or b"").rstrip().endswith(_KEY_END)
 
     def _stat(self) -> list[Stamp]:
@@ -59,9 +59,9 @@ class Identity:
 
 
 def reexecute() -> NoReturn:
-    """Execute this process's program again: same process, same children, none of its memory.
+    """Re-execute this process's program. The process and its children stay; its memory does not.
 
-    Ten times as slow as creating a new agent in this process. Raises OSError.
+    This takes ten times as long as creating a new agent in this process. Raises OSError.
     """
     os.execv("/proc/self/exe", _command_line())  # noqa: S606 - no shell is wanted
 

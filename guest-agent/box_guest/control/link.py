@@ -26,24 +26,24 @@ class LinkHandler(Protocol):
     """Callbacks for the events of a link. They must neither fail nor wait."""
 
     def greeted(self) -> None:
-        """The tunnel is up and hello has been sent."""
+        """Note that the tunnel is up and that hello has been sent."""
 
     def parted(self) -> None:
-        """The tunnel is down."""
+        """Note that the tunnel is down."""
 
     def suspend_soon(self, number: int) -> None:
-        """The daemon announces a freeze and waits for `answer(number)`."""
+        """Prepare for a freeze. The daemon waits for `answer(number)`."""
 
     def drive(self, number: int, kind: str, parameters: dict[str, Any]) -> None:
-        """The daemon sends a request about the box's own mount and waits for `answer(number)`."""
+        """Start a request about the box's own mount. The daemon waits for `answer(number)`."""
 
 
 class DaemonLink:
     """Sends requests to the daemon over the current tunnel, and receives its messages.
 
     `attach` and `detach` follow the tunnel; requests in flight fail when it goes down. No state
-    changes across an await except the table of requests. Its keys are numbers that are never used
-    twice.
+    changes across an await except the table of requests. Its keys are numbers that are never
+    reused.
     """
 
     def __init__(self, hello: dict[str, Any]) -> None:
@@ -63,7 +63,7 @@ class DaemonLink:
         return self._send is not None
 
     def attach(self, send: Callable[[bytes], None]) -> bool:
-        """Use a newly opened control channel and send hello. Return False if one is open."""
+        """Use a newly opened control channel and send hello; return False if one is in use."""
         if self._send is not None:
             return False
         self._send = send

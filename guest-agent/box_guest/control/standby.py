@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TICK_S = 0.02
 """Seconds between two polls."""
 QUIET_S = 3.0
-"""Seconds to wait for an announced freeze that does not happen, counted in ticks: the time that a
-frozen agent sleeps through does not count."""
+"""Seconds to wait for an announced freeze that does not happen. The agent counts ticks, so the time
+for which it is frozen does not count."""
 
 
 def place(socket: Path) -> Place | None:
@@ -30,12 +30,12 @@ def place(socket: Path) -> Place | None:
         status = socket.stat()
     except OSError:
         return None
-    # Inode numbers are reused, but not together with the time of the change.
+    # The kernel reuses inode numbers, but a new socket has another change time.
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 async def until_made_anew(socket: Path, old: Place | None) -> None:
-    """Return when `socket` exists and differs from `old`, or after QUIET_S."""
+    """Wait until `socket` exists and differs from `old`, or until QUIET_S has passed."""
     for _ in range(round(QUIET_S / TICK_S)):
         if place(socket) not in (old, None):
             return
@@ -43,15 +43,14 @@ async def until_made_anew(socket: Path, old: Place | None) -> None:
 
 
 async def pause(seconds: float) -> None:
-    """Sleep for `seconds` on two clocks, because either may fail a checkpointed process. The first
-    one to expire ends the sleep.
+    """Sleep for `seconds` on two clocks; the first one to expire ends the sleep.
 
-    CRIU stores the interval timer as its remaining time. A timer that expires after CRIU has stored
-    the signals of a process, but before it stores the timers, is in neither. The loop's own timers
-    are moments of CLOCK_MONOTONIC. A restart of the host resets that clock, so in a process that is
-    restored afterwards, these timers fire only after the old uptime has passed again. Only a
-    process with both problems at once continues to sleep. At most one task may sleep here at a
-    time.
+    Either clock may fail a checkpointed process. CRIU stores the remaining time of the interval
+    timer. If that timer expires after CRIU has stored the signals of a process, but before it
+    stores the timers, the image contains neither. The event loop's own timers use times of
+    CLOCK_MONOTONIC. A restart of the host resets that clock, so in a process that is restored
+    afterwards, these timers fire only after the old uptime has passed again. Only a process with
+    both problems at once continues to sleep. At most one task may sleep here at a time.
     """
     loop, expired = asyncio.get_running_loop(), asyncio.Event()
     loop.add_signal_handler(signal.SIGALRM, expired.set)
@@ -66,7 +65,7 @@ async def pause(seconds: float) -> None:
 
 
 def trim_memory() -> None:
-    """Return free memory of the allocator to the kernel: a checkpoint of it costs time and space.
+    """Return the allocator's free memory to the kernel, so that no checkpoint stores it.
 
     *Measured*: 0.2 ms. A garbage collection before it took 20 ms and freed nothing more.
     """

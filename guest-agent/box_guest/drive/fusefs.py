@@ -5,7 +5,7 @@ server gets the device's descriptor and needs no capability. No function here wa
 except `unmount`.
 
 While a mount is attached, a descriptor holds the mount point: the owner of the box may replace
-directories by links at any moment.
+directories with links at any moment.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def drop_mount_right() -> None:
 
 
 def _create(device: int) -> int:
-    """Create the file system; it is not attached anywhere yet."""
+    """Create the file system without attaching it to a directory."""
     context = _check(_call(_FSOPEN, b"fuse", _CLOEXEC))
     try:
         for key, value in {**OPTIONS, "fd": str(device), "rootmode": "40000"}.items():

@@ -9,8 +9,7 @@ PROC = Path("/proc")
 
 
 def holders(target: Path, mount: int, *, most: int, proc: Path = PROC) -> list[str]:
-    """Return at most `most` processes that use mount id `mount` at `target`, such as `pid 7
-    (bash)`."""
+    """Name up to `most` processes that use mount id `mount` at `target`, as in `pid 7 (bash)`."""
     names: list[str] = []
     for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)):
         if len(names) == most:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PG_SOCKET = ".s.PGSQL.5432"
 """File name of PostgreSQL's socket for port 5432."""
 AT_ONCE = 48
-"""Concurrent connections to each store; more wait."""
+"""Maximum number of concurrent connections to each store; further ones wait."""
 PACE_S = 0.03
 """Seconds between two connections: the daemon treats more than twice this rate as misbehaviour."""
 

@@ -150,7 +150,7 @@ class BoxDrive:
         return self._ended is not None and not self._ended.done()
 
     async def _start(self) -> None:
-        """Start a process that serves a new mount. After DriveFailed nothing is left of it."""
+        """Start a process that serves a new mount. After DriveFailed, nothing of it remains."""
         device = fusefs.mount(self._target)
         try:
             ready = self._spawn(device)
@@ -243,7 +243,7 @@ class BoxDrive:
                     return
 
     def _is_over(self, ended: asyncio.Future[int]) -> bool:
-        """Whether the end of this process was requested, or another process has replaced it."""
+        """Return whether this process was asked to end, or another one has replaced it."""
         return self._document is None or self._ended is not ended
 
     async def _end(self, steps: tuple[tuple[signal.Signals, float], ...]) -> None:

@@ -189,7 +189,7 @@ async def _until_unmounted(
         if not served.done():
             if directory is not None:
                 await _unmount(directory)
-            # Boxes may still use the mount: for them it ends after the active requests.
+            # Boxes may still use the mount. For them, it ends after the active requests.
             pyfuse3.terminate()
             await asyncio.wait({served}, timeout=DRAIN_TIMEOUT)
         if served.done():

@@ -80,7 +80,7 @@ class DirectoryCursor:
         self._losses = fs.losses
 
     async def after(self, cookie: int) -> list[Dentry]:
-        """Return the entries after `cookie`, as the kernel counts; empty at the end."""
+        """Return the entries after `cookie`, a cookie of the kernel; empty at the end."""
         after = max(cookie - DOT_COOKIES, 0)
         if cookie >= DOT_COOKIES:
             return await self._fs.readdir(self.ino, after, self._limit)
@@ -102,7 +102,7 @@ class DirectoryCursor:
     def fitting(self, entries: Sequence[Dentry], dots: int) -> int:
         """Estimate how many entries fit into an answer after `dots` of `.` and `..`.
 
-        The estimate is too high at most in the first answer, for a reader with a small buffer.
+        The estimate can be too high only in the first answer, for a reader with a small buffer.
         """
         used = dots * entry_size(b"..")
         for number, entry in enumerate(entries):
@@ -112,11 +112,10 @@ class DirectoryCursor:
         return len(entries)
 
     def took(self, entries: Sequence[Dentry], offered: int, dots: int = 0) -> None:
-        """Record that the kernel took these entries, after `dots` of `.` and `..`, of `offered`
-        ones.
+        """Record that the kernel took `entries`, of `offered` ones, after `dots` of `.` and `..`.
 
         The requests of one reader have one size, which the kernel does not report. So the next
-        fetch requests slightly more entries than were taken now.
+        fetch requests slightly more entries than the kernel took now.
         """
         if len(entries) < offered:
             self._room = dots * entry_size(b"..") + sum(entry_size(one.name) for one in entries)

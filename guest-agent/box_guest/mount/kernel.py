@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOTIFY_INVAL_INODE = 2
 NOTIFY_INC_EPOCH = 8
-"""Since Linux 6.16."""
+"""Notification that Linux supports since 6.16."""
 ATTRIBUTES_ONLY = -1
 """Offset of an INVAL_INODE that leaves the pages alone; with pages, it may wait for their locks."""
 _HEADER = struct.Struct("=IiQ")
@@ -35,7 +35,8 @@ LISTING_AGE = 2.0
 LOOKUPS_MAX = 65_536
 """Maximum number of inodes whose look-ups are counted: the most recently answered, about 8 MB."""
 _RECEIPT_AND_ONE = 2
-"""Two answers have named an inode, one of them a receipt: both FORGETs count one look-up."""
+"""Number of answers if one answer besides the receipt has named an inode. The FORGET of either
+counts one look-up."""
 _PAUSE = 0.001
 DEVICE = "/dev/fuse"
 
@@ -197,18 +198,18 @@ class Kernel:
             del self._receipts[listing.receipt]
 
     def _soon_taken_over(self, handle: int) -> None:
-        """Handle a FORGET of one look-up that may not be a receipt. Two other events look alike.
+        """Handle a FORGET of one look-up that may not be a receipt. Two other events cause it too.
 
         The kernel ends an inode that one answer had named, for example when a program removes the
-        file. Or it rejects an answer to a LOOKUP, because the name belonged to another inode there.
-        So the listing counts as processed after ENTRY_AGE, or with a FORGET that must be the
-        receipt.
+        file. Or the kernel rejects an answer to a LOOKUP, because the name belonged to another
+        inode there. So the listing counts as processed after ENTRY_AGE, or with a FORGET that must
+        be the receipt.
         """
         listing = self._listings[handle]
         listing.at = min(listing.at, time.monotonic() - LISTING_AGE + ENTRY_AGE)
 
     async def drop(self, directories: Sequence[Ino], inos: set[Ino]) -> None:
-        """Return when the kernel no longer caches anything of these directories and inodes."""
+        """Invalidate directories and inodes; return when the kernel caches nothing of them."""
         if directories:
             self.drop_names()
         await self._drop_coming(self.drop_attributes(inos))

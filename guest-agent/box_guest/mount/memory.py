@@ -11,8 +11,8 @@ _LIBC = ctypes.CDLL(None)
 COLLECT = (5000, 20, 50)
 """Thresholds of the garbage collector.
 
-The defaults (700, 10, 10) *measured* 6 % of the processor time of small operations, and a fifth of
-that of caching 200,000 names, for cycles that hardly occur here.
+The defaults (700, 10, 10) cost 6 % of the processor time of small operations, and a fifth of that
+of caching 200,000 names (*measured*). Reference cycles hardly occur here.
 """
 
 
@@ -26,9 +26,10 @@ def collect_rarely() -> None:
 def give_back_soon() -> None:
     """Return the allocator's free memory to the host while the process is idle.
 
-    *Measured* under mixed work: of 157 MiB resident memory, 25 to 40 were free, with changes each
-    minute; after the call, 133 MiB were resident each time. One call took 8 ms, in a thread, and
-    other threads may wait for it. Needs a running event loop; does nothing without glibc.
+    *Measured* under mixed work: of 157 MiB of resident memory, 25 to 40 MiB were free, and the
+    amount changed each minute. After each call, 133 MiB were resident. One call took 8 ms in a
+    thread, and other threads may wait for it. Needs a running event loop; does nothing without
+    glibc.
     """
     if hasattr(_LIBC, "malloc_trim"):
         asyncio.get_running_loop().run_in_executor(None, _LIBC.malloc_trim, 0)

@@ -54,8 +54,7 @@ def prepare(mountpoint: Path) -> Path:
         try:
             path.mkdir(parents=True, exist_ok=True)
             path = path.resolve(strict=True)
-            # The kernel may have cached the root's attributes: statvfs asks the process in any
-            # case.
+            # The kernel may have cached the root's attributes, but statvfs always asks the process.
             os.statvfs(path)
         except OSError as error:
             if error.errno not in (errno.ENOTCONN, errno.EIO, errno.EEXIST):

@@ -123,7 +123,7 @@ class Operations(pyfuse3.Operations):
         self._ghosts = UnlinkedInodes()
         self._walks = SecondWalks(fs)
         self._versions: dict[int, tuple[int, int, int]] = {}
-        """Of opened files: the database's crash count at that time, epoch, version."""
+        """Of each open file: the database's crash count at the open, the epoch and the version."""
         self._kernel: Kernel | None = None
 
     def attach(self, kernel: Kernel) -> None:
@@ -444,7 +444,7 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         """Clear the set-id bits of a file truncated by O_TRUNC, unless by root (CAP_FSETID).
 
-        The kernel does that itself with every other change of data.
+        The kernel itself clears them on every other change of data.
         """
         mode = handle.attr.mode
         if not flags & os.O_TRUNC or ctx.uid == 0 or without_set_ids(mode) == mode:
@@ -457,11 +457,11 @@ class Operations(pyfuse3.Operations):
 
     def _open_answer(self, handle: FileHandle, flags: int, crashes: int) -> pyfuse3.FileInfo:
         # The kernel writes appended bytes into its pages at the end of file that it knows. Another
-        # host may have appended there meanwhile, and a reader here would see the two mixed. And the
-        # kernel does not distinguish an append from a write-back of a shared mapping. So appends
-        # bypass its pages, and a file opened for appending cannot be mapped shared (ENODEV). But
-        # the kernel clears set-id bits only on writes through its pages, which write-only
-        # descriptors allow.
+        # host may have appended there meanwhile, and a reader here would see the two mixed. The
+        # kernel also does not distinguish an append from a write-back of a shared mapping. So
+        # appends bypass its pages, and a file opened for appending cannot be mapped shared
+        # (ENODEV). But the kernel clears set-id bits only on writes through its pages, which
+        # write-only descriptors allow.
         appends = flags & os.O_APPEND and handle.writable
         set_id = handle.attr.mode & (stat.S_ISUID | stat.S_ISGID)
         direct = bool(appends and (handle.readable or not set_id))
@@ -469,7 +469,7 @@ class Operations(pyfuse3.Operations):
         return pyfuse3.FileInfo(fh=self._files.add(handle), keep_cache=keep, direct_io=direct)
 
     def _keeps_pages(self, handle: FileHandle, crashes: int) -> bool:
-        """Return whether the kernel's pages have the opened version: equal version, equal bytes.
+        """Return whether the kernel's pages hold the opened version: equal version, equal bytes.
 
         That is certain only for a file without another open handle, because a page that another
         handle reads may arrive late. It also requires that the database has not crashed since: a
@@ -536,7 +536,7 @@ class Operations(pyfuse3.Operations):
         return validity[:receipt] + nothing[receipt:], receipt
 
     def _look(self, parent: Ino, name: bytes) -> None:
-        """Record the inode of a name before its removal: the kernel may keep it long."""
+        """Record the inode of a name before its removal, because the kernel may keep the inode."""
         attr = None if self._fs.leases is None else self._fs.leases.peek(parent, name)
         if attr is not None:
             self._ghosts.saw(parent, name, attr)

@@ -3,8 +3,8 @@
 The kernel asks for a name (LOOKUP), and then for the inode by number (GETATTR, OPEN, ...). If
 another host removes the inode in between, the mount answers ESTALE, and the kernel walks the path
 once more (LOOKUP_REVAL: it asks for every name). It does so once per call: a second ESTALE would
-reach the program. So the inodes of the second walk are held until they are used: a file like an
-open one, a symbolic link with its target, anything else by its attributes.
+reach the program. So the mount holds the inodes of the second walk until the program uses them: a
+file like an open one, a symbolic link with its target, anything else by its attributes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WALKS_MAX = 256
 HELD_MAX = 64
 """Maximum number of inodes that one walk holds."""
 TRIES = 100
-"""Look-ups of a name whose inode disappears each time before it can be held."""
+"""Maximum number of look-ups of a name whose inode disappears each time before it is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Walk:
 class SecondWalks:
     """The second walks of one mount, by thread.
 
-    Threads that the mount cannot see (of another pid namespace) have number 0 and share one walk.
+    Threads that the mount cannot see (in another pid namespace) have number 0 and share one walk.
     """
 
     def __init__(self, fs: Filesystem) -> None:

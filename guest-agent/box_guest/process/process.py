@@ -52,7 +52,7 @@ class Reaper:
         self._loop = asyncio.get_running_loop()
         self._watched: dict[int, asyncio.Future[int]] = {}
         self._loop.add_signal_handler(signal.SIGCHLD, self._collect)
-        # Collect children of the program that ran in this process before: their signals came too
+        # Collect children of the program that ran in this process before: their signals arrived too
         # early.
         self._collect()
 
@@ -83,7 +83,7 @@ class Reaper:
 
 
 class Output(Protocol):
-    """Receives a command's output and its end: the channel."""
+    """Receiver of a command's output and of its end: the channel."""
 
     def write(self, data: bytes, *, stderr: bool) -> None:
         """Take bytes of stdout or stderr."""
@@ -92,13 +92,13 @@ class Output(Protocol):
         """Pause (`held`) or resume the client's input."""
 
     def exited(self, code: int) -> None:
-        """The command exited by itself. More of its output may follow."""
+        """Report that the command exited by itself. More of its output may follow."""
 
     def killed(self, name: str, core_dumped: bool) -> None:
-        """A signal ended the command (`name` without SIG). More of its output may follow."""
+        """Report that a signal ended the command (`name` without SIG). More output may follow."""
 
     def finished(self) -> None:
-        """All output has been written."""
+        """Report that all output has been written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Command:
     """A running command of one channel.
 
     `finish()` runs from start to end in one task. The channel's callbacks call the other methods
-    between its awaits; these only touch the pumps.
+    between its awaits; those methods touch only the pumps.
     """
 
     def __init__(self, spec: CommandSpec, output: Output, reaper: Reaper) -> None:
@@ -313,11 +313,10 @@ async def end_group(group: int) -> None:
 def session_env(
     account: Account, config: AgentConfig, sent: Mapping[bytes, bytes]
 ) -> dict[str, str]:
-    """Return the environment of a session: account and image first, then the variables sent with
-    it.
+    """Return a session's environment: account, then image, then variables sent with it.
 
-    Sent variables are trusted, because only the daemon can send them. Names that no shell can hold
-    are dropped.
+    Sent variables are trusted, because only the daemon can send them. Drops names that no shell can
+    hold.
     """
     env = {
         "PATH": f"{DEFAULT_PATH}:{protocol.RUNTIME_DIR}/bin",
@@ -413,7 +412,7 @@ def _offer(pid: int) -> None:
 
 
 def _take_terminal() -> None:
-    """In the child, a session leader by now: make the terminal its controlling terminal."""
+    """Make the terminal the controlling terminal of the child, which leads a session by now."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

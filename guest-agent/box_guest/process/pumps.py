@@ -112,7 +112,7 @@ class InputPump:
 
     `hold(True)` is called when the descriptor accepts no more for now, `hold(False)` when
     everything is written: at most one channel window is buffered here. If the reader is gone, the
-    rest is discarded, as for a pipe.
+    pump discards the rest, as for a pipe.
     """
 
     def __init__(

@@ -3,12 +3,12 @@
 A channel's window bounds the bytes that its peer has not read, but the peer chooses the window: up
 to 2 GiB. asyncssh writes as much as the windows allow, whether the socket accepts it or not, and
 during a key re-exchange it buffers everything. Here every channel of a connection has a second
-reason to pause beside its window: the connection waits, for its socket or for keys. Sessions still
+reason to pause besides its window: the connection waits, for its socket or for keys. Sessions still
 see one `pause_writing` and one `resume_writing`.
 
-The window that is granted to the peer counts the data that waits here for a paused session.
-asyncssh would grant the whole window again as soon as the session takes the first piece after half
-of it was used. For a session that takes pieces slowly, the buffer would grow without bound.
+Data that waits here for a paused session counts against the window granted to the peer. asyncssh
+would grant the whole window again as soon as the session takes the first piece after half of the
+window was used. For a session that takes pieces slowly, the buffer would grow without bound.
 
 This module replaces attributes of asyncssh's own objects, because asyncssh has no hook for it.
 Nothing here awaits, so each method is atomic on the event loop.
@@ -163,8 +163,7 @@ class Backpressure:
         self._reasons.add(reason)
 
     def _let_go(self, reason: str) -> None:
-        """Resume the channels, starting with another one each time: one alone may fill the socket
-        again."""
+        """Resume the channels, starting with another one each time: one may refill the socket."""
         self._reasons.discard(reason)
         channels = list(self._connection._channels.values())
         first = self._turn % len(channels) if channels else 0

@@ -23,13 +23,14 @@ learn its users' addresses."""
 
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]{0,254}")
 _REFUSED = (b"LD_", b"SSH_", b"BOX_")
-"""Prefixes of variables of the loader, and of those with which the agent describes the session."""
+"""Prefixes of the loader's variables, and of the variables in which the agent describes the
+session."""
 
 
 def filtered(env: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """Return the variables that a client may set.
 
-    Others are dropped silently, as SSH servers do.
+    Drops other variables silently, as SSH servers do.
     """
     passed = {
         name: value

@@ -19,8 +19,8 @@ def disconnect(connection: SSHConnection, code: int, reason: str) -> None:
     """Send the client the reason (RFC 4253, 11.1: a `DISC_` code and a text) and end the
     connection.
 
-    Nothing is sent after it: data that waits in channels is lost. The message itself is lost if the
-    client has not read what came before.
+    Nothing is sent after the message, so data that waits in channels is lost. The message itself is
+    lost if the client has not read earlier data.
     """
     connection.send_packet(MSG_DISCONNECT, UInt32(code), String(reason), String(DEFAULT_LANG))
     connection.abort()

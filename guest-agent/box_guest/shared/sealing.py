@@ -1,12 +1,12 @@
 """Encrypts a text so that only one process in a box can read it.
 
 The reading process creates a key pair (X25519) and publishes the public half. The sender seals the
-text to it with a key pair of its own, which it discards afterwards. HKDF-SHA256 derives from both
-the key of one message (ChaCha20-Poly1305). The message is bound to its purpose and to the id of the
-box.
+text to that key with a key pair of its own, and then discards its pair. From both, HKDF-SHA256
+derives the key of one message (ChaCha20-Poly1305). The message is bound to its purpose and to the
+id of the box.
 
-This protects a text only from eavesdroppers. An intermediary could replace the public key by its
-own. Only root of the box is in that position, and the sealed text belongs to that box anyway.
+This protects a text only from eavesdroppers. An intermediary could replace the public key with its
+own. Only root in the box is in that position, and the sealed text belongs to that box anyway.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ HANDOVER = "box-guest handover 1"
 """Purpose of the text that a command receives when it starts."""
 _PUBLIC = 32
 _NONCE = bytes(12)
-"""The same for every message: no key seals two."""
+"""The nonce is the same for every message, because no key seals two messages."""
 
 
 class SealBroken(ValueError):
     """The text was not sealed for this key, purpose and box, was changed, or is a second one.
 
-    The error text does not tell which.
+    The error text does not say which.
     """
 
 
@@ -42,7 +42,7 @@ class Opener:
     def open(self, sealed: bytes, *, purpose: str, box_id: str) -> bytes:
         """Return the sealed text. Raises SealBroken.
 
-        May be called once, even if that call fails.
+        May be called only once, even if that call fails.
         """
         private, self._private = self._private, None
         if private is None:

@@ -28,7 +28,7 @@ def quietly(command: Callable[[], int]) -> int:
         finally:
             print(end="", flush=True)  # does nothing if there is no stdout at all
     except BrokenPipeError:
-        # The interpreter flushes the rest at its end: that must not fail again.
+        # The interpreter flushes the rest when it exits. That flush must not fail again.
         unread = os.open(os.devnull, os.O_WRONLY)
         os.dup2(unread, sys.stdout.fileno())
         os.close(unread)

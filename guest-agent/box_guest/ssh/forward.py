@@ -168,7 +168,7 @@ class Offer(asyncssh.SSHListener):
             # Open the far end first: data from the socket needs a receiver.
             far = _ChannelEnd(opened_by_daemon=False)
             await self._connection.create_unix_connection(
-                # A forwarder stands for the session, as asyncssh itself does it.
+                # A forwarder acts as the session, as in asyncssh itself.
                 lambda: cast("asyncssh.SSHUNIXSession[str]", far),
                 self.path,
                 window=WINDOW,

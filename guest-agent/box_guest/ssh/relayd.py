@@ -57,7 +57,7 @@ MAX_KEY = 16 * 1024
 
 
 class Relay:
-    """Creates the connections. It reads or creates its host key when the first one arrives."""
+    """Creates the connections; reads or creates its host key for the first one."""
 
     def __init__(self, services: Services, state_dir: Path) -> None:
         """Raises ConfigError if the configuration's `relay_key` is not a public key."""
@@ -85,7 +85,7 @@ class Relay:
                 text = f"the box cannot store its host key: {error.strerror}"
                 raise asyncssh.ChannelOpenError(OPEN_CONNECT_FAILED, text) from None
             except Exception:
-                # An exception would close the tunnel, and the box would look like a dead one.
+                # An exception would close the tunnel, and the box would look dead.
                 logger.exception("cannot set up the SSH server of the box")
                 raise asyncssh.ChannelOpenError(OPEN_CONNECT_FAILED, "internal error") from None
         connection = SSHServerConnection(asyncio.get_running_loop(), self._options)
@@ -200,7 +200,7 @@ class RelaySession(BoxSession):
         return env if agent is None else {**env, b"SSH_AUTH_SOCK": os.fsencode(agent)}
 
     def output_unwanted(self) -> None:
-        """The reader of the client's stdout has exited."""
+        """Note that the reader of the client's stdout has exited."""
         if isinstance(self.handler, CommandSession):
             self.handler.output_unwanted()
 
@@ -227,7 +227,7 @@ def host_key(state_dir: Path, box_id: str) -> asyncssh.SSHKey:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the content of a regular file of the agent's own; None if there is none."""
+    """Return the content of one of the agent's own files; None if it is not a regular file."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

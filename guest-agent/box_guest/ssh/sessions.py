@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 SPAWN_FAILED = 127
 """Exit status if the command could not be started."""
 CLOSE_LOOK_S = 0.5
-"""Seconds between two checks whether a channel with paused input has closed."""
+"""Seconds between two checks for the close of a channel with paused input."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -295,7 +295,7 @@ class _ChannelOutput:
             self._chan.write(data, asyncssh.EXTENDED_DATA_STDERR if stderr else None)
 
     def lost(self) -> None:
-        """The channel is closed. asyncssh fails if such a channel resumes reading."""
+        """Record that the channel is closed: asyncssh fails if such a channel resumes reading."""
         self._lost = True
         self._stop_looking()
 

@@ -180,7 +180,7 @@ class TransferSession(SSHServerStreamSession[bytes]):
         chan.get_connection().create_task(self._serve(chan))
 
     def signal_received(self, signal: str) -> None:
-        """End the session as a program would end: `PIPE` arrives when a client stops reading."""
+        """End the session as a program would: `PIPE` arrives when a client stops reading."""
         cast("asyncssh.SSHServerChannel[bytes]", self._chan).exit_with_signal(signal)
 
     def break_received(self, msec: int) -> bool:

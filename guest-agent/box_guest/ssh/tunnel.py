@@ -1,6 +1,6 @@
 """The tunnel: dials the daemon's socket, serves SSH over the connection, and redials.
 
-Supports Unix sockets only so far; a daemon on another host would be dialled by TCP here.
+It supports only Unix sockets so far. A daemon on another host would need TCP here.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Dialler:
             if self._leaving:
                 self._leaving = False
                 await standby.until_made_anew(self._path, place)
-                # The process may be the box itself or a copy of it; it cannot tell here.
+                # This process may run in the original box or in a copy. It cannot tell at this
+                # point.
                 reseed()
             else:
                 await standby.pause(REDIAL_S)
