@@ -410,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiter = None
 
     async def _linger(self, limit: int) -> None:
-        """Send EOF and keep reading briefly: closing at once would destroy the answer in transit."""
+        """Send EOF and read on briefly: closing at once would destroy the answer in transit."""
         if self._transport is not None and not self._transport.is_closing():
             with contextlib.suppress(OSError):  # the client has disconnected
                 self._transport.write_eof()

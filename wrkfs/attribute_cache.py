@@ -20,7 +20,7 @@ COMMITTED_MAX = 8192
 
 
 class AttributeCache:
-    """Corrects attributes that the metadata store answers.
+    """Corrects attributes that the metadata store returns.
 
     `committed` maps each inode to its attributes after the last commit of this session. The store
     may read attributes before that commit and answer after it; `correct` then replaces them.

@@ -1,6 +1,6 @@
 """The drive: `Filesystem`, a POSIX filesystem on inodes.
 
-The module does not know FUSE, HTTP or permissions. The metadata store answers names and attributes,
+The module does not know FUSE, HTTP or permissions. The metadata store returns names and attributes,
 from its leases or from the database, so every session sees a change as soon as its call returns.
 The only exception is dirty bytes of files that are open here: other sessions see them after at most
 200 ms.
@@ -79,7 +79,7 @@ class Filesystem:
         self.losses = 0
         """Number of database crashes that undid changes which this session had answered."""
         self.crashes = 0
-        """Number of database crashes. Each one may step file versions back."""
+        """Number of database crashes. Each one may set file versions back."""
         leased_attr = leased.table.known if leased else lambda _: None
         self._attributes = AttributeCache(meta, leased_attr)
         self.note_read = self._attributes.note_read
@@ -99,7 +99,7 @@ class Filesystem:
         self.stores = Stores(meta, store.upkeep, blocks, self._reader, prefix, give_up)
         self._table = OpenFileTable(self._files, self.stores, self._write_path, self._attributes)
         self.hold = self.stores.holds.hold
-        """Return a context that keeps all objects of the files as they are when it begins."""
+        """Return a context that keeps every object that a file uses when the context begins."""
         meta.watch(self._on_crash)
         store.upkeep.watch_snapshots(self.stores.holds.oldest)
 
@@ -112,7 +112,7 @@ class Filesystem:
         limits: Limits = DEFAULT_LIMITS,
         leases: bool = False,
     ) -> Filesystem:
-        """Register a session of the volume; with `leases` it caches answers. Unavailable."""
+        """Register a session of the volume; with `leases` it caches answers. Raises Unavailable."""
         store = PostgresMeta(config, kind=kind, leases=leases)
         leased = LeasedMeta(store) if leases else None
         await (leased or store).start()
@@ -177,7 +177,7 @@ class Filesystem:
     # -- names --
 
     async def lookup(self, parent: Ino, name: bytes) -> Attr:
-        """Return the attributes of a name. NotFound, NotDirectory."""
+        """Return the attributes of a name. Raises NotFound, NotDirectory."""
         stamp = self._attributes.stamp
         return await self._with_own_changes(stamp, await self._meta.lookup(parent, name))
 
@@ -200,7 +200,7 @@ class Filesystem:
         return await self._meta.parent(ino)
 
     async def mkdir(self, parent: Ino, name: bytes, mode: int, caller: Caller) -> Attr:
-        """Create a directory. Exists, NotFound, QuotaExceeded."""
+        """Create a directory. Raises Exists, NotFound, QuotaExceeded."""
         return await self._change(lambda: self._meta.mkdir(parent, name, mode, caller))
 
     async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, caller: Caller) -> Attr:
@@ -311,7 +311,7 @@ class Filesystem:
     ) -> tuple[Attr, FileHandle]:
         """Create a regular file; without O_EXCL, open an existing one.
 
-        Exists, IsDirectory, NotFound.
+        Raises Exists, IsDirectory, NotFound.
         """
         exclusive, stamp = bool(flags & os.O_EXCL), self._attributes.stamp
         durable, until = self._write_path.expect_empty, self._write_path.changes
@@ -334,7 +334,10 @@ class Filesystem:
             raise
 
     async def create_unlinked(self, mode: int, caller: Caller) -> FileHandle:
-        """Create a file without a name and open it. It is deleted unless `publish` names it."""
+        """Create a file without a name and open it.
+
+        The store deletes the file unless `publish` names it.
+        """
         file_map, epoch = await self._table.open_in_epoch(
             lambda: self._meta.create_unlinked(mode, caller),
             lambda file_map: self._meta.open(file_map.attr.ino),
@@ -384,7 +387,7 @@ class Filesystem:
     async def setxattr(
         self, ino: Ino, name: bytes, value: bytes, flags: XattrFlags = XattrFlags.NONE
     ) -> None:
-        """Set an attribute. NotSupported for namespaces without storage."""
+        """Set an attribute. Raises NotSupported for namespaces without storage."""
         check_namespace(name)
         await self._change(lambda: self._meta.setxattr(ino, name, value, flags))
 
@@ -393,7 +396,7 @@ class Filesystem:
         return await self._meta.listxattr(ino)
 
     async def removexattr(self, ino: Ino, name: bytes) -> None:
-        """Remove an attribute. NoData."""
+        """Remove an attribute. Raises NoData."""
         check_namespace(name)
         await self._change(lambda: self._meta.removexattr(ino, name))
 
@@ -431,7 +434,7 @@ class Filesystem:
         return answer
 
     def _on_crash(self, lost: bool) -> None:
-        """The database restarted after a crash; with `lost` it undid changes of this session."""
+        """Handle a crash of the database; with `lost`, the crash undid changes of this session."""
         self.crashes += 1
         self.losses += lost
         self._recovery.after_crash(lost)

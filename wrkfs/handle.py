@@ -75,9 +75,9 @@ class OpenFile:
             self._table.note_fragmented(self.ino)
 
     async def sync_changes(self) -> None:
-        """Make all answered changes durable, but not the dirty bytes of this file. Unavailable.
+        """Make all answered changes durable, but not the dirty bytes of this file.
 
-        Costs nothing if a crash could undo no change.
+        Costs nothing if a crash could undo no change. Raises Unavailable.
         """
         if self._write_path.changes > self._write_path.durable:
             await self._write_path.sync_all()
@@ -125,7 +125,7 @@ class FileHandle:
 
     @property
     def file(self) -> OpenFile:
-        """The state that all handles of the inode share. BadDescriptor after `close`."""
+        """The state that all handles of the inode share. Raises BadDescriptor after `close`."""
         if self._file is None:
             raise BadDescriptor("the handle is closed")
         return self._file
@@ -150,11 +150,14 @@ class FileHandle:
             self._error = error
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes; fewer only at the end of the file. Corrupt, Unavailable."""
+        """Return up to `size` bytes; fewer only at the end of the file.
+
+        Raises Corrupt, Unavailable.
+        """
         return bytes(await self.read_view(offset, size))
 
     async def read_view(self, offset: int, size: int) -> BytesLike:
-        """Do what `read` does, without the copy if the bytes are in one buffer already."""
+        """Read as `read` does, but do not copy bytes that are already in one buffer."""
         if not self.readable:
             raise BadDescriptor("the handle is not open for reading")
         if offset < 0 or size < 0:
@@ -182,7 +185,7 @@ class FileHandle:
         return len(data)
 
     async def flush(self) -> None:
-        """Make everything written durable and visible, or raise the error that lost some of it.
+        """Make everything written durable and visible, or raise the error that caused a loss.
 
         For a read-only handle this covers names and attributes, but no bytes of other handles.
         """

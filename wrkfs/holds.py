@@ -50,7 +50,7 @@ class Holds:
         return begin_time is not None and not self._in_force(begin_time)
 
     def oldest(self) -> float | None:
-        """Return the begin (monotonic clock) of the oldest hold in force; None without any."""
+        """Return the start (monotonic clock) of the oldest hold in force; None if there is none."""
         return min(filter(self._in_force, self._begin_times.values()), default=None)
 
     def _in_force(self, begin_time: float) -> bool:

@@ -85,7 +85,8 @@ async def resolve(fs: Tree, path: bytes, *, follow: bool = True) -> Resolved:
         if not attr.is_dir:
             raise NotDirectory
         if step == b"..":
-            # From a link's target, because `split` rejects it. The root has no parent in a volume.
+            # This step is from a link's target, because `split` rejects `..` in the path. The root
+            # has no parent in a volume.
             if attr.ino == ROOT_INO:
                 raise NotFound
             attr = await fs.getattr(await fs.parent(attr.ino))

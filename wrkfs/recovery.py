@@ -72,7 +72,10 @@ class Recovery:
                     await self._reopen(file, handle)
 
     async def _reopen(self, file: OpenFile, handle: FileHandle) -> None:
-        """Open a handle's file in the current epoch. Unavailable, Fenced, Doubtful: retry later."""
+        """Open a handle's file in the current epoch.
+
+        After Unavailable, Fenced or Doubtful, the caller tries again later.
+        """
         try:
             await self._meta.open(file.ino)
         except (Unavailable, Fenced, Doubtful):

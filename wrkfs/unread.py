@@ -15,7 +15,7 @@ SIGPIPE: a lost connection to the database must not end a command."""
 
 
 def quietly(command: Callable[[], int]) -> int:
-    """Runs a command, flushes its output, and returns the exit status."""
+    """Run a command, flush its output, and return the exit status."""
     try:
         try:
             return command()

@@ -119,7 +119,7 @@ class Writer:
     async def write(
         self, offset: int, data: BytesLike, *, append: bool, may_be_split: bool = True
     ) -> None:
-        """Buffer bytes; waits while too much is dirty. FileTooBig, or the error given to `fail`.
+        """Buffer bytes; waits while too much is dirty. Raises FileTooBig, or the error of `fail`.
 
         Without `may_be_split` the request is a whole write(2).
         """
@@ -266,7 +266,10 @@ class Writer:
                 upload.cancel()
 
     def _must_commit_before(self, append: bool) -> bool:
-        """Appended and positioned bytes are never dirty together; the number of runs is bounded."""
+        """Return True if the dirty bytes must be committed before this write.
+
+        Appended and positioned bytes are never dirty together, and the number of runs is bounded.
+        """
         if self.dirty and self._append != append:
             return True
         return len(self._runs) >= 4 * MAX_RUNS and not self._split.pending
@@ -375,7 +378,7 @@ class Writer:
             self._free(batch, budgeted)
 
     async def _commit_batch(self, batch: list[Run], durable: bool) -> Attr:
-        """Upload and commit. Fenced for bytes of an ended epoch, or the error given to `fail`."""
+        """Upload and commit. Raises Fenced for bytes of an ended epoch, or the error of `fail`."""
         self._check(batch)
         extents = await self._upload(batch)
         self._check(batch)

@@ -41,7 +41,7 @@ class ClientPool:
             _end(client)
 
     def rate(self, workload: Workload, target: Target, places: Sequence[Place]) -> float:
-        """Return the units per second of all clients together. WorkloadFailed, OSError."""
+        """Return the units per second of all clients together. Raises WorkloadFailed, OSError."""
         target.check()
         self._run_step("have", workload, places)
         if workload.caches is Caches.COLD:

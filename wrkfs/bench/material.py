@@ -52,7 +52,10 @@ WHEELS = (
 
 
 def prepare(cache: Path, size: Size, workloads: Sequence[Workload]) -> Material:
-    """Create the missing material for the workloads, and return it. WorkloadFailed, OSError."""
+    """Create the missing material for the workloads, and return it.
+
+    Raises WorkloadFailed, OSError.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     names = {workload.name for workload in workloads}
     archive, repository = cache / f"tree-{size.tree}.tar", cache / f"tree-{size.clone}.git"

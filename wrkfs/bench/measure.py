@@ -42,7 +42,7 @@ class Plan:
     label: str = "one"
     """Prefix for the directories of this plan's clients."""
     inside: bool = False
-    """Run in the listed directory among its entries, and not in empty directories."""
+    """True: run among the entries of the listed directory, and not in empty directories."""
 
 
 def measure(targets: Sequence[Target], plan: Plan, progress: Callable[[str], None]) -> Measurements:

@@ -34,7 +34,7 @@ class Size:
     """Number of wheels that pip installs."""
 
     def shared_by(self, clients: int) -> Size:
-        """Return the share of each client, if `clients` of them do the same amount together."""
+        """Return the share of each client if `clients` clients together do the same amount."""
         return Size(
             files=max(1, self.files // clients),
             entries=max(1, self.entries // clients),

@@ -24,7 +24,7 @@ class Target(Protocol):
         ...
 
     def drop_caches(self) -> None:
-        """Drop as many caches as possible. WorkloadFailed, OSError."""
+        """Drop as many caches as possible. Raises WorkloadFailed, OSError."""
         ...
 
 

@@ -73,7 +73,7 @@ def git(arguments: list[str], directory: Path) -> bytes:
 
 
 def run(command: list[str], environment: dict[str, str] | None = None) -> bytes:
-    """Run a program; return its output. WorkloadFailed with the last lines of its stderr."""
+    """Run a program; return its output. Raises WorkloadFailed with the last lines of its stderr."""
     try:
         result = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False

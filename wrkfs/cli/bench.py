@@ -70,7 +70,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the workloads. Exit status: 0 success, 1 at least one workload failed."""
+    """Run the workloads. Exit status: 0 success, 1 at least one workload failed."""
     repeat = arguments.repeat or (QUICK_REPEAT if arguments.quick else REPEAT)
     size = (QUICK if arguments.quick else FULL).shared_by(arguments.clients)
     try:

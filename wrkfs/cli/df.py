@@ -20,7 +20,7 @@ def declare(_parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, _arguments: argparse.Namespace) -> Answer:
-    """Returns the use of bytes and inodes. Raises Unavailable."""
+    """Return the use of bytes and inodes. Raises Unavailable."""
     async with filesystem(config) as fs:
         usage = await fs.statfs()
     rows = (

@@ -34,7 +34,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """Writes the archive. Raises ConfigError when the file cannot be written."""
+    """Write the archive. Raises ConfigError when the file cannot be written."""
     try:
         with _target(arguments.file) as out:
             async with filesystem(config) as fs:
@@ -56,7 +56,7 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
 
 @contextmanager
 def _target(name: str) -> Iterator[IO[bytes]]:
-    """Yields a temporary file of mode 0600, and renames it when it is complete."""
+    """Yield a temporary file of mode 0600, and rename the file when it is complete."""
     if name == STDOUT:
         if sys.stdout.isatty():
             raise ConfigError("stdout is a terminal; name a file, or redirect the output")

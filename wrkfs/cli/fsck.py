@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """Checks, and repairs on request. Raises Unavailable."""
+    """Check the volume, and repair it on request. Raises Unavailable."""
     with Progress("checking invariants") as bar:
         findings = await fsck.check(config, progress=bar)
     before, repaired = findings, {}
@@ -75,7 +75,7 @@ async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
 
 
 def line(one: Finding) -> str:
-    """Formats a finding for people. Names are escaped, so they cannot move the cursor."""
+    """Format a finding for people. Names are escaped, so they cannot move the cursor."""
     where = f"inode {one.ino}" if one.ino else "volume"
     name = "" if one.name is None else f" {os.fsdecode(one.name)!r}"
     what = f"I{one.invariant}" if one.invariant else "data"

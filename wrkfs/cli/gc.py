@@ -52,7 +52,7 @@ def _grace(text: str) -> float:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """Runs the jobs. StorageError and Unavailable end them early; no data is lost."""
+    """Run the jobs. StorageError and Unavailable end them early; no data is lost."""
     grace = timedelta(seconds=arguments.grace)
     compacted = 0
     async with filesystem(config) as fs:

@@ -30,7 +30,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """Loads the archive. Raises ConfigError when the file cannot be read."""
+    """Load the archive. Raises ConfigError when the file cannot be read."""
     with _source(arguments.file) as source, Progress("loading", in_bytes=True) as bar:
         async with filesystem(config) as fs:
             result = await load.load(fs, source, progress=bar)

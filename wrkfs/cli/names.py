@@ -30,7 +30,7 @@ def strict(data: object) -> object:
 
 
 def _is_odd(value: object) -> TypeGuard[str]:
-    """Whether `value` is a name that is not UTF-8."""
+    """Return whether `value` is a name that is not UTF-8."""
     if not isinstance(value, str) or value.isascii():
         return False
     try:

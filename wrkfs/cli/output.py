@@ -25,7 +25,7 @@ WIDTH = 30
 
 
 def shared(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """Adds the options of every command. `again` adds them to a verb of a command as well."""
+    """Add the options of every command. `again` adds them to a verb of a command as well."""
     parser.add_argument(
         "--credentials",
         type=Path,
@@ -58,19 +58,19 @@ class Command(Protocol):
     __doc__: str | None
 
     def declare(self, parser: argparse.ArgumentParser, /) -> None:
-        """Adds the command's own arguments."""
+        """Add the command's own arguments."""
         ...
 
     def run(
         self, config: VolumeConfig, arguments: argparse.Namespace, /
     ) -> Coroutine[Any, Any, Answer]:
-        """Runs the command. Raises ConfigError and WrkfsError."""
+        """Run the command. Raises ConfigError and WrkfsError."""
         ...
 
 
 @asynccontextmanager
 async def filesystem(config: VolumeConfig) -> AsyncIterator[Filesystem]:
-    """Connects to the volume with a session of its own. Raises Unavailable."""
+    """Connect to the volume with a separate session. Raises Unavailable."""
     fs = await Filesystem.connect(config, kind="cli")
     try:
         yield fs
@@ -79,7 +79,7 @@ async def filesystem(config: VolumeConfig) -> AsyncIterator[Filesystem]:
 
 
 def human(size: int) -> str:
-    """Formats a number of bytes with a binary unit."""
+    """Format a number of bytes with a binary unit."""
     value, unit = float(size), 0
     while value >= 1024 and unit < len(UNITS) - 1:
         value /= 1024
@@ -115,7 +115,7 @@ class Progress:
             self._stream.flush()
 
     def __call__(self, done: int, total: int) -> None:
-        """Shows that `done` of `total` units are done. A `total` of 0 means unknown."""
+        """Show that `done` of `total` units are done. A `total` of 0 means unknown."""
         now = time.monotonic()
         if not self._wanted or (now < self._next and done != total):
             return
@@ -124,7 +124,7 @@ class Progress:
         self._stream.flush()
 
     def picture(self, done: int, total: int, seconds: float) -> str:
-        """Returns the text of the line, without control sequences."""
+        """Return the text of the line, without control sequences."""
         if not total:
             return f"{self._what}  {self._show(done)}"
         share = min(1.0, done / total)

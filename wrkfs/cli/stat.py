@@ -39,7 +39,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """Returns attributes and slices. Raises NotFound."""
+    """Return attributes and slices. Raises NotFound."""
     async with filesystem(config) as fs:
         attr = (await resolve(fs, os.fsencode(arguments.path), follow=False)).attr
         if attr is None:

@@ -56,7 +56,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 async def run(config: VolumeConfig, arguments: argparse.Namespace) -> Answer:
-    """Runs the verb. Raises NotFound, Exists, NotDirectory and QuotaExceeded."""
+    """Run the verb. Raises NotFound, Exists, NotDirectory and QuotaExceeded."""
     verb = {"ls": _ls, "restore": _restore, "empty": _empty}[arguments.verb]
     async with filesystem(config) as fs:
         return await verb(fs, arguments)
@@ -122,7 +122,7 @@ async def _empty(fs: Filesystem, _arguments: argparse.Namespace) -> Answer:
 
 
 def _path(removed: RemovedEntry) -> str:
-    """Returns the old path, or parent and name when the parent directory is gone."""
+    """Return the old path, or parent and name when the parent directory is gone."""
     if removed.path is None:
         return f"(directory {removed.entry.parent})/{os.fsdecode(removed.entry.name)}"
     return os.fsdecode(removed.path)

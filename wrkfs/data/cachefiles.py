@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 FOLDERS = 256
 _NAME = re.compile(r"([0-9]{1,19})-([0-9]{1,10})-([0-9]{1,8})-([0-9]{1,8})")
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Flags against a link or fifo in the place of a file: do not follow the one, do not wait on the
-other."""
+"""Flags for a link or fifo in the place of a file: do not follow a link, do not wait for a fifo."""
 
 
 class Unusable(Exception):
@@ -64,7 +63,7 @@ class CacheFiles:
         self._lock = -1
 
     def prepare(self) -> None:
-        """Create the directory with mode 0700, and lock it. Unusable, OSError."""
+        """Create the directory with mode 0700, and lock it. Raises Unusable, OSError."""
         self._directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._create_directory()
         status = self._directory.lstat()
@@ -92,7 +91,10 @@ class CacheFiles:
         return [piece for _, piece in pieces]
 
     def read(self, piece: Piece, start: int, size: int) -> memoryview:
-        """Return the bytes [start, start + size) of the block. OSError, also for a short file."""
+        """Return the bytes [start, start + size) of the block.
+
+        Raises OSError, also for a short file.
+        """
         descriptor = os.open(self._directory / piece.name, os.O_RDONLY | _FLAGS)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -113,7 +115,7 @@ class CacheFiles:
             os.close(descriptor)
 
     def store(self, piece: Piece, data: memoryview, victims: Iterable[Piece]) -> None:
-        """Delete `victims`, then write a piece. OSError; then no part of the piece remains."""
+        """Delete `victims`, then write a piece. After an OSError, no part of the piece remains."""
         self.remove(victims)
         path = self._directory / piece.name
         self._create_directory()

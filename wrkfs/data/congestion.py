@@ -52,7 +52,7 @@ class CongestionWindow:
 
     @asynccontextmanager
     async def slot(self, start: float, action: str) -> AsyncIterator[None]:
-        """Return a context for one request. Unavailable if no request succeeds while it waits."""
+        """Return a context for one request. Raises Unavailable if none succeeds while it waits."""
         while self._busy >= max(1, int(self._size)):
             if (time_left := self.time_left(start)) <= 0:
                 raise Unavailable(f"{action}: no success within {self._patience:g} s")

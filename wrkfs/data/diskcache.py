@@ -121,7 +121,7 @@ class DiskCache:
 
     @property
     def usage(self) -> DiskUsage:
-        """Usage and state."""
+        """Usage and state of the cache."""
         return DiskUsage(self._size, self._limit, self._hits, self._misses, self._state)
 
     async def get(self, block: BlockId, first: int, last: int) -> memoryview | None:

@@ -26,7 +26,7 @@ PATIENCE = 2.0
 
 
 class Thread(NamedTuple):
-    """The kernel's data on a thread."""
+    """Data of the kernel about a thread."""
 
     state: str
     """"S" means that the thread sleeps."""
@@ -49,8 +49,8 @@ def threads() -> dict[str, Thread]:
 def wait_until_idle() -> None:
     """Wait until all threads slept for IDLE_CHECKS checks, or for PATIENCE.
 
-    A thread that waits for the interpreter's lock acquires it during a pause. Then its number of
-    turns has grown at the next check.
+    A thread that waits for the interpreter's lock acquires it during a pause. The next check then
+    sees a higher number of turns.
     """
     end = time.monotonic() + PATIENCE
     before, idle_checks = threads(), 0

@@ -21,7 +21,10 @@ class BlockStore(Protocol):
         ...
 
     async def get(self, key: str, start: int, length: int) -> memoryview:
-        """Return bytes [start, start + length) of an object. Missing; Corrupt if it is shorter."""
+        """Return bytes [start, start + length) of an object.
+
+        Raises Missing, or Corrupt if the object is shorter.
+        """
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:

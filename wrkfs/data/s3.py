@@ -186,7 +186,7 @@ class S3Blocks:
             raise _ERRORS.get(meaning(error), StorageError)(text) from error
 
     async def _attempt(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Send a request once. _TimedOut; ConnectionError if it began during an outage."""
+        """Send a request once. Raises _TimedOut; ConnectionError if it began in an outage."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         end = start + self._attempt_seconds * (2 if self._window.slow else 1)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 XATTR_VALUE_MAX = 64 * 1024
 """Maximum length of the value of an extended attribute in bytes (Linux)."""
 NODE_KINDS = (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFBLK, stat.S_IFCHR)
-"""Types that `mknod` creates. The kernel decides who may create device nodes. It opens none."""
+"""Types that `mknod` creates. The kernel decides who may create device nodes, and opens none of
+them."""
 EXTENTS_MAX = 4096
 """Maximum number of extents in one commit."""
 _ID_MAX = (1 << 32) - 1

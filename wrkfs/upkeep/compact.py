@@ -144,7 +144,7 @@ def _grow(start: int, end: int, refs: Sequence[SliceRef]) -> tuple[int, int]:
 
 
 def _grow_to(start: int, end: int, refs: Sequence[SliceRef]) -> tuple[int, int]:
-    """Grow a stretch further: each growth may include a newer ref. The chunk's size limits it."""
+    """Grow a stretch further, within its chunk: each growth may include a newer ref."""
     for _ in refs:
         newest = next(
             ref for ref in reversed(refs) if ref.pos < end and start < ref.pos + ref.length
@@ -178,7 +178,7 @@ async def _put(
     refs: tuple[SliceRef, ...],
     hidden: tuple[SliceId, ...],
 ) -> bool:
-    """Store a copy and replace the refs by it; return False if the refs have changed."""
+    """Store a copy and replace the refs with it; return False if the refs have changed."""
     stores = fs.stores
     epoch = stores.meta.epoch
     slice_id = await stores.meta.reserve_slices(1)
@@ -205,10 +205,10 @@ async def _put(
 
 
 async def _replace(fs: Filesystem, epoch: int, stretch: Stretch) -> bool:
-    """Replace the refs by the copy. Fenced if the epoch that reserved its id has ended.
+    """Replace the refs with the copy. Raises Fenced if the epoch that reserved its id is over.
 
-    Then another session may have deleted the objects of the copy, and the database would not notice
-    that in a new epoch.
+    After that epoch, another session may have deleted the objects of the copy, and in a new epoch
+    the database would not notice that.
     """
     if fs.stores.meta.epoch != epoch:
         raise Fenced("the session expired during the compaction of a file")

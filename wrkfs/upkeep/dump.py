@@ -76,7 +76,7 @@ async def dump(
     copy_progress: Callable[[int, int], None],
     write_progress: Callable[[int, int], None],
 ) -> DumpResult:
-    """Write the archive to `out`. Corrupt, Unavailable, OSError of `out`.
+    """Write the archive to `out`. Raises Corrupt, Unavailable, and OSError of `out`.
 
     Calls `copy_progress(rows, 0)`, and then `write_progress(bytes, total bytes)`.
     """
@@ -301,7 +301,7 @@ def decimal(value_ns: int) -> str:
 
 
 def nanoseconds(text: str) -> int:
-    """Parse a decimal number of seconds; return nanoseconds. ValueError."""
+    """Parse a decimal number of seconds; return nanoseconds. Raises ValueError."""
     whole, _, rest = text.partition(".")
     value = abs(int(whole)) * 10**9 + int((rest + "0" * 9)[:9])
     return -value if whole.startswith("-") else value

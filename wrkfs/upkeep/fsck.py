@@ -29,7 +29,7 @@ async def check(
 ) -> list[Finding]:
     """Return breaches of all invariants, sorted by invariant; [] for a clean volume.
 
-    Calls `progress(number of checks done, number of checks)` after each check. Unavailable,
+    Calls `progress(number of checks done, number of checks)` after each check. Raises Unavailable,
     StorageError.
     """
     findings: list[Finding] = []

@@ -65,9 +65,10 @@ class LoadResult:
 async def load(
     fs: Filesystem, source: IO[bytes], *, progress: Callable[[int, int], None]
 ) -> LoadResult:
-    """Load the archive. NotEmpty, InvalidArgument for an invalid archive, QuotaExceeded.
+    """Load the archive.
 
-    Calls `progress(bytes, 0)`.
+    Calls `progress(bytes, 0)`. Raises NotEmpty, QuotaExceeded, and InvalidArgument for an invalid
+    archive.
     """
     names = await _names(fs, ROOT_INO)
     result = LoadResult()
@@ -351,7 +352,7 @@ _ROOT_ATTRIBUTES = ("mode", "uid", "gid", "atime_ns", "mtime_ns")
 
 
 def _node(member: tarfile.TarInfo) -> tuple[int, int]:
-    """Return type and device number for `mknod`. InvalidArgument."""
+    """Return type and device number for `mknod`. Raises InvalidArgument."""
     if member.isreg():
         return stat.S_IFSOCK, 0
     if member.isfifo():
@@ -381,7 +382,7 @@ def _changes(member: tarfile.TarInfo) -> SetAttr:
 def _path(name: str) -> bytes:
     """Return a path of the archive relative to the root.
 
-    InvalidArgument for `..`, and for the name of the staging directory.
+    Raises InvalidArgument for `..`, and for the name of the staging directory.
     """
     names = [part for part in os.fsencode(name).split(b"/") if part not in (b"", b".")]
     if b".." in names:

@@ -45,7 +45,7 @@ async def scrub(
     """Return a finding for each block that is missing or differs from what was written.
 
     Does not report blocks whose files were removed during the scrub. Calls `progress(bytes read,
-    total bytes)`. Unavailable, StorageError.
+    total bytes)`. Raises Unavailable, StorageError.
     """
     blocks = S3Blocks(config.store)
     try:

@@ -101,7 +101,7 @@ class Spool:
         return size
 
     def attr(self, ino: int) -> Attr:
-        """Return the attributes of an inode. Corrupt if it is missing or invalid."""
+        """Return the attributes of an inode. Raises Corrupt if it is missing or invalid."""
         row = self._base.execute("SELECT * FROM inode WHERE ino = ?", (ino,)).fetchone()
         if row is None:
             raise Corrupt(f"inode {ino} is missing; run: wrkfs fsck")
@@ -118,7 +118,7 @@ class Spool:
         return attr
 
     def entries(self, parent: Ino) -> list[tuple[bytes, Ino]]:
-        """Return the names in a directory, sorted. Corrupt for an invalid name."""
+        """Return the names in a directory, sorted. Raises Corrupt for an invalid name."""
         entries = self._base.execute(
             "SELECT name, ino FROM dentry WHERE parent = ? ORDER BY name", (parent,)
         ).fetchall()
@@ -132,7 +132,7 @@ class Spool:
     def walk(self) -> Iterator[tuple[bytes, Attr]]:
         """Yield path and attributes of each name, parents first.
 
-        Paths have no leading slash; the root has b"". Corrupt if a directory has two names.
+        Paths have no leading slash; the root has b"". Raises Corrupt if a directory has two names.
         """
         visited: set[int] = set()
         pending: list[tuple[bytes, Ino]] = [(b"", ROOT_INO)]
@@ -148,7 +148,7 @@ class Spool:
                 pending += [(below + name, child) for name, child in reversed(self.entries(ino))]
 
     def target(self, ino: Ino) -> bytes:
-        """Return the target of a symbolic link. Corrupt if it is missing."""
+        """Return the target of a symbolic link. Raises Corrupt if it is missing."""
         row = self._base.execute("SELECT target FROM symlink WHERE ino = ?", (ino,)).fetchone()
         if row is None:
             raise Corrupt(f"symbolic link {ino} has no target; run: wrkfs fsck")

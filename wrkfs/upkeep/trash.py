@@ -91,7 +91,7 @@ class _Paths:
         self._paths: dict[Ino, bytes | None] = {ROOT_INO: b""}
 
     async def of(self, ino: Ino) -> bytes | None:
-        """Return the path of a directory, None if unknown. Corrupt for a cycle."""
+        """Return the path of a directory, None if unknown. Raises Corrupt for a cycle."""
         steps: list[tuple[Ino, bytes]] = []
         while ino not in self._paths:
             place = await self._fs.stores.upkeep.place(ino)

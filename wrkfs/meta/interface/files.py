@@ -65,9 +65,9 @@ class FileStore(Protocol):
         """Set the function that the store calls after a crash of the database.
 
         The store calls it before the database answers again. Versions may have stepped back, so
-        cached answers are invalid. The argument is True if the crash undid changes that this
-        session was answered and that no durable call had covered. The store still sustains the
-        files that the session has open.
+        cached answers are invalid. The argument is True if the crash undid changes that the store
+        had answered to this session and that no durable call had covered. The store still sustains
+        the files that the session has open.
         """
         ...
 

@@ -52,7 +52,7 @@ class LeaseStore(NodeStore, Protocol):
         ...
 
     async def take_lease(self, ino: Ino) -> bool:
-        """Take a lease on a directory. False: refused for now, and answers must not be cached."""
+        """Take a lease on a directory. Return False if refused for now; cache no answers then."""
         ...
 
     async def give_back(self, inos: Sequence[Ino]) -> None:

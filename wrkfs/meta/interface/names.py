@@ -86,13 +86,13 @@ class NameStore(Protocol):
         ...
 
     async def rmdir(self, parent: Ino, name: bytes) -> int | None:
-        """Remove an empty directory; returns as `unlink`. Raises NotEmpty, NotDirectory."""
+        """Remove an empty directory; return as `unlink` does. Raises NotEmpty, NotDirectory."""
         ...
 
     async def remove_tree(
         self, parent: Ino, name: bytes, *, if_version: tuple[Ino, int] | None = None
     ) -> None:
-        """Remove a name and everything below it. Of a symbolic link, removes only the link.
+        """Remove a name and everything below it; if the name is a symbolic link, only the link.
 
         The name disappears in the first step, so no session sees a partly removed tree. With
         `if_version`, the name must refer to that inode at that version; otherwise the call raises

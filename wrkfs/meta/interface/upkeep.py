@@ -47,7 +47,7 @@ class UpkeepStore(Protocol):
         ...
 
     async def adopt_orphans(self, grace: timedelta, limit: int, size: int) -> tuple[int, int]:
-        """Turn ids that ended sessions left uncommitted into garbage; counts of ranges and ids.
+        """Turn uncommitted ids of ended sessions into garbage; return counts of ranges and ids.
 
         The call looks at up to `limit` id ranges whose end was first seen `grace` ago or longer,
         and at 65,536 ids at most. A count of 0 ranges means that none is left. `size` is the

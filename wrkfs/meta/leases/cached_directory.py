@@ -86,7 +86,7 @@ class CachedDirectory:
         self.names: dict[bytes, Name | None] = {}
         """Known names; None: the name does not exist."""
         self.order: list[tuple[int, bytes, Ino]] | None = None
-        """Names in the order of the listing. The first listing builds it, a change of a name
+        """Names in the order of the listing. The first listing builds this list; a change of a name
         discards it."""
         self.complete = False
         """True if `names` contains every name of the directory."""
@@ -213,7 +213,7 @@ class Changes:
 
     @property
     def mark(self) -> int | None:
-        """Stamp to take before a question and to compare afterwards; None while a change flies."""
+        """Stamp to take before a question and to compare afterwards; None during a change."""
         return None if self._busy else self._stamp
 
     def begin(self, tick: int, *keys: Key) -> Change:

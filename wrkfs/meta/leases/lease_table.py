@@ -330,7 +330,7 @@ class LeaseTable:
     # -- directories --
 
     def adopt(self, directory: Ino) -> CachedDirectory:
-        """Add a directory whose lease the session has been granted."""
+        """Add a directory on which the session now has a lease."""
         self.grow(1)
         cached = self.directories[directory] = CachedDirectory()
         self._tick += 1

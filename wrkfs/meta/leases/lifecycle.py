@@ -76,7 +76,7 @@ class LeaseLifecycle:
     # -- taking leases --
 
     async def take(self, directory: Ino) -> None:
-        """Ask for a lease, unless the session has it or was refused it just now."""
+        """Ask for a lease, unless the session has one or the store refused it just now."""
         if directory in self._table.directories or directory in self._leaving:
             return
         if self._doubts or not self._inner.can_lease:
@@ -190,8 +190,8 @@ class LeaseLifecycle:
     def give_back_unplaced(self) -> None:
         """Drop every directory whose parent is unknown.
 
-        The session removed a directory without knowing its number. It is one of these, and its
-        lease ended with it.
+        The session removed a directory without knowing its number. That directory is one of these,
+        and its lease ended with the removal.
         """
         unplaced = [ino for ino, cached in self._table.directories.items() if cached.attr is None]
         for listener in self._listeners:

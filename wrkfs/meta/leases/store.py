@@ -146,8 +146,8 @@ class LeasedMeta:
     async def _read_ahead(self, directory: Ino, cached: CachedDirectory) -> None:
         """Read entries of a directory in one call after many lookups of single names in it.
 
-        The next lookups are likely to ask for them. The number of entries keeps the cost of a walk
-        small, and bounds that of scattered lookups in a large directory.
+        The next lookups are likely to ask for these entries. The number of entries keeps the cost
+        of a walk small, and bounds that of scattered lookups in a large directory.
         """
         cached.misses += 1
         if cached.complete or cached.misses < cached.prefetch_at:
@@ -372,7 +372,7 @@ class LeasedMeta:
     def _renamed(
         self, change: Change, directory: Ino, name: bytes, new_name: bytes, moved: Moved
     ) -> bool:
-        """Update the cache after a rename within a directory. False: it knows too little."""
+        """Update the cache after a rename in one directory; return False if it knows too little."""
         table = self.table
         cached = table.changed_directory(change, directory)
         if cached is None or not all(change.is_latest((directory, n)) for n in (name, new_name)):

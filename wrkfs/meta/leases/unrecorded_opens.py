@@ -28,7 +28,7 @@ that is open for less than `SOON` costs nothing, one that is open for twice as l
 PAUSE = 1.0
 """Seconds before the next attempt after a failure."""
 BATCH = 500
-"""Files recorded in one call, which locks them all: about 20 ms."""
+"""Maximum number of files in one call, which locks them all for about 20 ms."""
 
 
 class UnrecordedOpens:
@@ -128,7 +128,7 @@ class UnrecordedOpens:
             await self._inner.release(ino)
 
     async def sustain(self, inos: Iterable[Ino]) -> None:
-        """Record those of these files that are open.
+        """Record the open files among these.
 
         After Unavailable it is unknown which of them the database has recorded.
         """

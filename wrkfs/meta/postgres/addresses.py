@@ -56,7 +56,7 @@ def place(address: str) -> Path | tuple[str, int]:
 
 
 async def knock(address: str) -> None:
-    """Return when the server answers: one round trip without a login. Raises OSError."""
+    """Wait until the server answers: one round trip without a login. Raises OSError."""
     where = place(address)
     if isinstance(where, Path):
         reader, writer = await asyncio.open_unix_connection(where)

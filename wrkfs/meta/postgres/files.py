@@ -207,7 +207,7 @@ class PostgresFiles:
         task.add_done_callback(ended)
 
     async def _release_waiting(self) -> bool:
-        """Send waiting releases and wait for them, in an outage up to `_RELEASE_WAIT` seconds.
+        """Send waiting releases and wait for them, at most `_RELEASE_WAIT` seconds in an outage.
 
         Returns True if there were any.
         """

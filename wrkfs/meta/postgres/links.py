@@ -165,7 +165,7 @@ class Links:
     async def tell(
         self, name: str, args: tuple[object, ...], deadline: float | None = None
     ) -> tuple[Rows, bool]:
-        """Return the rows as `call`, and whether an earlier attempt broke.
+        """Return the rows as `call` does, and whether an earlier attempt broke.
 
         A broken attempt may have been applied.
         """
@@ -291,7 +291,7 @@ class Links:
         return bool(self._busy or self._connecting)
 
     def _cut(self, before: float) -> None:
-        """Send calls again that began before the server was lost, because it is back now."""
+        """Resend calls that began before the server was lost, because the server is back now."""
         for link in list(self._busy):
             if link.since < before:
                 link.connection.terminate()

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     import asyncpg
 
 PATIENCE = 15.0
-"""Seconds in which at least one lease must come back. A dead mount has its leases for 6."""
+"""Seconds in which at least one lease must be returned. A dead mount holds its leases for 6 s."""
 PAUSE = 0.02
 """Seconds between two checks."""
 
 
 async def recall(connection: asyncpg.Connection, *, patience: float = PATIENCE) -> None:
-    """Return when no session caches anything from before this call.
+    """Wait until no session caches anything from before this call.
 
-    Raises Unavailable if no lease has come back for `patience` seconds.
+    Raises Unavailable if no lease is returned for `patience` seconds.
     """
     before = await connection.fetchval("SELECT clock_timestamp()")
     least, until = None, 0.0

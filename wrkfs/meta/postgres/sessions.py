@@ -120,7 +120,7 @@ class MountSession:
         self.oldest_snapshot: Callable[[], float | None] = lambda: None
         """Returns the time of the oldest snapshot in use (monotonic clock); see `Holds`."""
         self.tidy: Callable[[], Awaitable[None]] | None = None
-        """Releases rows without handles; usually there are none, and it costs nothing."""
+        """Releases rows without handles. Usually there are none, and the call costs nothing."""
 
     @property
     def id(self) -> SessionId:

@@ -41,7 +41,7 @@ class Finding:
 
 
 class Snapshot:
-    """All rows of a volume, as they were when the snapshot was opened."""
+    """All rows of a volume at the moment when the snapshot was opened."""
 
     def __init__(self, connection: asyncpg.Connection) -> None:
         self._connection = connection
