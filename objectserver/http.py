@@ -1,7 +1,7 @@
 """HTTP/1.1 for the object server. Protocol adapter only.
 
-Optimised for large bodies: a body is received directly into 1 MiB buffers (never through the
-parser), and a thread consumes one buffer while the next one fills. Files are sent by sendfile(2).
+Optimised for large bodies: the server receives a body directly into 1 MiB buffers, never through
+the parser. A thread consumes one buffer while the next one fills. Files are sent by sendfile(2).
 httptools parses request heads.
 
 `objectserver.__main__` has the figures.

@@ -84,13 +84,13 @@ class SplitWrite:
     """Detects a write(2) of which only a part has arrived.
 
     If a write(2) begins within a page that the kernel has not cached, the kernel sends it in two
-    requests, and the first one ends with that page. It sends more requests if it must first read
-    the caller's memory from disk. The kernel locks the inode from the first request to the last. So
-    an fsync or a truncation of this kernel waits for the rest. A timer, FLUSH, RELEASE and OPEN
-    with O_TRUNC do not.
+    requests. The first request ends with that page. The kernel sends more requests if it must first
+    read the caller's memory from disk. The kernel locks the inode from the first request to the
+    last. So an fsync or a truncation of this kernel waits for the rest. A timer, FLUSH, RELEASE and
+    OPEN with O_TRUNC do not.
 
-    Critical section: no request is recorded between the return of `wait` and the next await of its
-    caller, because writers wait in `before_write` while a task is in `wait`.
+    Critical section: writers wait in `before_write` while a task is in `wait`. So no request is
+    recorded between the return of `wait` and the next await of its caller.
     """
 
     def __init__(self) -> None:

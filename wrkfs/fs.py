@@ -1,7 +1,7 @@
 """The drive: `Filesystem`, a POSIX filesystem on inodes.
 
 The module does not know FUSE, HTTP or permissions. The metadata store returns names and attributes,
-from its leases or from the database, so every session sees a change as soon as its call returns.
+from its leases or from the database. So every session sees a change as soon as its call returns.
 The only exception is dirty bytes of files that are open here: other sessions see them after at most
 200 ms.
 
@@ -147,8 +147,8 @@ class Filesystem:
     async def make_durable(self) -> bool:
         """Make everything durable that any session has committed, whatever this session lost.
 
-        Return False if the database crashed during the call: what was visible before it may be
-        undone.
+        Return False if the database crashed during the call: the crash may undo earlier visible
+        changes.
         """
         crashes = self.crashes
         await self._write_path.sync_all()

@@ -120,7 +120,7 @@ def _check(ref: SliceRef) -> None:
 
 
 def _overlay(segments: list[Segment], new: Segment) -> None:
-    """Insert a newer segment; it replaces what it covers."""
+    """Insert a newer segment; it replaces the parts of segments that it covers."""
     if not segments or segments[-1].end <= new.start:
         segments.append(new)
         return

@@ -1,6 +1,6 @@
 """Reads of blocks: memory, then the disk cache, then ranged GETs, with checksums and read-ahead.
 
-The memory limit covers the cache; blocks in flight come on top. Whole blocks are fetched only for
+The memory limit covers the cache, but not blocks in flight. Whole blocks are fetched only for
 sequential readers, and only while unread bytes use less than a share of the cache. With more
 readers than that, each one fetches exactly the bytes of its request.
 """

@@ -37,7 +37,7 @@ class Recovery:
         self._rejoin_lock = asyncio.Lock()
 
     def after_crash(self, lost: bool) -> None:
-        """Drop what may predate a crash of the database: file versions may have stepped back.
+        """Drop data from before a crash of the database: file versions may have stepped back.
 
         With `lost`, the crash undid changes of this session: every open handle reports it once.
         """

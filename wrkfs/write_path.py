@@ -148,7 +148,7 @@ class WritePath:
     async def drop_ranges(self) -> None:
         """Drop the unused ids at the end of the session, after all commits.
 
-        Garbage collection does later what fails here.
+        If this fails, garbage collection does the work later.
         """
         with contextlib.suppress(WrkfsError, TimeoutError):
             async with asyncio.timeout(CLOSE_DEADLINE):

@@ -34,13 +34,13 @@ class Writer:
     - `_gate` is held while a write enters the buffer and while the size changes, so that
       truncations and writes have an order.
     - `_commit_lock` is held through one commit. Commits of an inode follow each other in order, and
-      a `setattr` under the lock lies between two commits.
+      a `setattr` under the lock runs between two commits.
     - The batch of a commit moves from `_runs` to `_committing` in one step. It leaves `_committing`
       in the step in which `on_commit` receives the new attributes. So each acknowledged byte is
       always either dirty here or in the database.
     - A commit runs in a task of its own: a cancelled caller does not interrupt it.
     - A commit waits for the rest of a split write(2) (`SplitWrite`), unless the caller knows that
-      no write is in progress. So a crash normally leaves a whole write(2) or none of it.
+      no write is in progress. So a crash normally leaves a whole write(2) or nothing.
 
     Bytes belong to the epoch they were written in. If it ends before their commit, the writer
     discards them and reports a loss: another session may have changed the file since.

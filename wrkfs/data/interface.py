@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class BlockStore(Protocol):
-    """Immutable objects under the volume's prefix. Keys come from `layout.block_key`.
+    """Immutable objects under the volume's prefix. `layout.block_key` creates the keys.
 
     Each call retries transient failures until one deadline, and then raises `Unavailable`.
     """

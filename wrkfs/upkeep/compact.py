@@ -1,7 +1,7 @@
 """Compaction: replaces many small refs of a file by few, so that maps stay short.
 
-A file that is written in small pieces (a database, a slowly growing log) collects refs, and each
-open and each read after a change fetches them all. Compaction copies dense ranges to one new slice.
+A file that is written in small pieces (a database, a slowly growing log) collects refs. Each open,
+and each read after a change, fetches all of them. Compaction copies dense ranges to one new slice.
 One transaction then replaces the refs, if they are unchanged. Bytes, size, times and version of the
 file stay the same. The replaced slices become garbage.
 """

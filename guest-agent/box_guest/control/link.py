@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 REQUEST_S = 60.0
 """Seconds after which an unanswered request has failed."""
 AT_ONCE = 4
-"""Requests in flight; more wait. With `PACE_S` this keeps all users of the box together below the
-rate that the daemon treats as misbehaviour."""
+"""Requests in flight; more wait. Together with `PACE_S`, this limit holds all users of the box
+below the rate that the daemon treats as misbehaviour."""
 PACE_S = 0.1
 """Shortest time in seconds for which a request counts as in flight."""
 _DRIVE = (protocol.DRIVE_MOUNT, protocol.DRIVE_UMOUNT, protocol.DRIVE_INFO)

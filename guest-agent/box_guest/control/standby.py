@@ -48,7 +48,7 @@ async def pause(seconds: float) -> None:
     Either clock may fail a checkpointed process. CRIU stores the remaining time of the interval
     timer. If that timer expires after CRIU has stored the signals of a process, but before it
     stores the timers, the image contains neither. The event loop's own timers use times of
-    CLOCK_MONOTONIC. A restart of the host resets that clock, so in a process that is restored
+    CLOCK_MONOTONIC. A restart of the host resets that clock. In a process that is restored
     afterwards, these timers fire only after the old uptime has passed again. Only a process with
     both problems at once continues to sleep. At most one task may sleep here at a time.
     """

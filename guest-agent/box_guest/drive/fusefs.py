@@ -65,7 +65,7 @@ def mount(directory: Path) -> int:
 
 
 def unmount(directory: Path) -> bool:
-    """Unmount what is mounted at `directory`. Return False if it is in use.
+    """Unmount the file system at `directory`. Return False if it is in use.
 
     Blocks until the server has written the kernel's dirty pages. Raises OSError.
     """

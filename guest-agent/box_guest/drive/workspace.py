@@ -1,8 +1,8 @@
 """The drive of a box that mounts it from inside: starts, supervises and ends the mount process.
 
-If the daemon cannot put a mount of the host into the box, it sends the credentials of the box's
-volume through the tunnel. They stay in the memory of this process and of the mount process, which
-reads them from a pipe.
+Some daemons cannot put a mount of the host into the box. Such a daemon sends the credentials of the
+box's volume through the tunnel. The credentials stay in the memory of this process and of the mount
+process, which reads them from a pipe.
 """
 
 from __future__ import annotations

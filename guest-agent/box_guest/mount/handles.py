@@ -66,8 +66,8 @@ class DirectoryCursor:
     """One open directory: where the next readdir continues.
 
     The position is the cookie of the last entry. So if the directory changes meanwhile, an entry
-    that stays is neither skipped nor repeated. Every request is answered with what the store
-    returns after the request was made: the kernel trusts the attributes, and an older size would
+    that stays is neither skipped nor repeated. Every answer contains entries that the store
+    returned after the request was made. The kernel trusts their attributes, and an older size would
     truncate cached pages.
     """
 

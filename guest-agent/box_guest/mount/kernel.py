@@ -1,7 +1,7 @@
 """Invalidates what the kernel was allowed to cache, by messages that never block.
 
-The messages are written to the descriptor of /dev/fuse beside pyfuse3, because pyfuse3's own
-helpers may block. Numbers and layouts are those of <linux/fuse.h>.
+This module writes the messages to the descriptor of /dev/fuse itself, because pyfuse3's own helpers
+may block. Numbers and layouts are those of <linux/fuse.h>.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Kernel:
     """The kernel's caches of one mount.
 
     The kernel links the names of a listing after the answer, and treats them as valid from that
-    moment. So an invalidation of names must wait for listings in progress, and then invalidate them
-    once more. A listing is in progress until its receipt arrives, the same reader requests more, or
-    the reader ends.
+    moment. So an invalidation of names must wait for listings in progress, and then invalidate the
+    names again. A listing is in progress until its receipt arrives, the same reader requests more,
+    or the reader ends.
 
     Attributes of an unknown inode arrive with a name. The kernel creates the inode after the answer
     was sent, and then stores the attributes, regardless of earlier invalidations. So the

@@ -48,7 +48,7 @@ class Readable:
             await waiter
             ready = True
         if events[0][1] & _ENDED:
-            # The event loop reports the end once; every worker must learn of it by reading.
+            # The event loop reports the end once; every worker must detect the end by reading.
             self._ready = True
             while self._waiters:
                 self._wake()

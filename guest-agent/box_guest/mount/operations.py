@@ -245,7 +245,7 @@ class Operations(pyfuse3.Operations):
         await self._fs.rename(old, name_old, new, name_new, RenameFlags(flags))
         covered = leases is not None and leases.holds(old)
         if self._kernel is not None and not (covered and old == new):
-            # The kernel keeps the name cached at its new place.
+            # The kernel caches the name at its new place.
             self._kernel.drop_names()
         self._ghosts.removed(parent_inode_new, name_new)
 

@@ -1,7 +1,7 @@
 """Accounts of the box, read from its own /etc/passwd and /etc/group.
 
-This module parses the files itself and does not use the C library, because the image's name
-services belong to a different C library than the guest runtime's.
+This module parses the files itself: the image's name services belong to a different C library than
+that of the guest runtime.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def environment(cgroups: Path = CGROUPS) -> dict[str, str]:
     """Return variables that limit programs to as many threads as the box has processors.
 
     `nproc` and OpenMP count the processors that the scheduler may use, which are all of the host's,
-    unless OMP_NUM_THREADS is set. A cpuset would give the right count, but it binds a box to
-    particular processors, which other boxes may keep busy while others are idle.
+    unless OMP_NUM_THREADS is set. A cpuset would give the right count, but it would bind a box to
+    particular processors. Other boxes may use those while others are idle.
     """
     processors = limit(cgroups)
     if processors is None or processors >= len(os.sched_getaffinity(0)):

@@ -1,6 +1,6 @@
 """Copies bytes between file descriptors and a channel, with back-pressure and bounded memory.
 
-Both classes live in one event loop and never await: each callback runs to its end, so their state
+Both classes belong to one event loop and never await: each callback runs to its end, so their state
 needs no locks.
 """
 
@@ -56,8 +56,9 @@ class OutputPump:
     def last_call(self) -> None:
         """Finish as soon as nothing is left to read, because the command has ended.
 
-        Another process may keep the other end open forever and even write to it, so the amount
-        read from now on is limited too. A slow reader of the channel still gets everything.
+        Another process may hold the other end open forever and even write to it. So the pump also
+        limits the amount that it reads from now on. A slow reader of the channel still gets
+        everything.
         """
         self._last_call = True
         self._read()

@@ -140,7 +140,7 @@ class Backpressure:
                 follow()
 
         def delivered(data: bytes, datatype: int | None) -> None:
-            # asyncssh refills the window up to this value if less than half of it is left.
+            # asyncssh refills the window up to this value if less than half of the value is left.
             open_window = channel._recv_window + waiting.size
             channel._init_recv_window = window - waiting.size if 2 * open_window < window else 0
             try:

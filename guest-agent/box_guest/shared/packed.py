@@ -19,8 +19,8 @@ COMPACT = 64 * 1024
 class Packed:
     """A FIFO queue of pairs (bytes, stream number; None is the main stream).
 
-    It replaces a list in asyncssh and provides exactly what asyncssh uses: `append`, `pop(0)` and
-    truth.
+    It replaces a list in asyncssh and provides exactly the operations that asyncssh uses: `append`,
+    `pop(0)` and truth.
     """
 
     def __init__(self) -> None:

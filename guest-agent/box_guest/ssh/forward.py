@@ -228,7 +228,7 @@ class ForwardDir:
         self._directory = directory
 
     def prepare(self) -> None:
-        """Create the directory and remove what a previous agent left in it. Raises OSError."""
+        """Create the directory and remove files of a previous agent. Raises OSError."""
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.chmod(0o700)
         for entry in self._directory.iterdir():

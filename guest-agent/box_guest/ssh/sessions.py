@@ -1,8 +1,9 @@
 """SSH session channels of a box: shells, commands and file transfers.
 
 Protocol adapter only. In asyncssh, an exception that leaves a callback or a task closes the whole
-connection, which in the tunnel carries every channel of the box. So a guard wraps every callback of
-a session; it logs the exception and closes only the channel that the callback belongs to.
+connection. In the tunnel, that connection carries every channel of the box. So a guard wraps every
+callback of a session; it logs the exception and closes only the channel that the callback belongs
+to.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ class FileStore(Protocol):
     async def rejoin(self) -> None:
         """Register again after `Fenced`, with a higher epoch and no open files.
 
-        The store never rejoins by itself. The caller first discards the bytes that were written in
-        the old epoch and not committed, and reports the loss on the handles open at that time.
+        The store never rejoins by itself. The caller first discards uncommitted bytes of the old
+        epoch, and reports the loss on the handles open at that time.
         """
         ...
 

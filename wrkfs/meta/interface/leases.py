@@ -42,9 +42,10 @@ class LeaseStore(NodeStore, Protocol):
     ) -> None:
         """Set the functions that the store calls for its leases.
 
-        `on_recall` receives the recalled directories. The holder then drops what it caches of them
-        and calls `give_back`; another session waits for that. A negative number is an inode whose
-        access time has moved; no session waits then. `on_void` means that all leases are void.
+        `on_recall` receives the recalled directories. The holder then drops the cached data of
+        these directories and calls `give_back`; another session waits for that. A negative number
+        is an inode whose access time has moved; no session waits then. `on_void` means that all
+        leases are void.
 
         After a crash of the database, the store awaits `forget`, which returns when the cache is
         empty. It then sustains the files that `held` returns, before any session changes anything.
@@ -56,7 +57,7 @@ class LeaseStore(NodeStore, Protocol):
         ...
 
     async def give_back(self, inos: Sequence[Ino]) -> None:
-        """End the leases on these directories; the caller no longer caches anything of them."""
+        """End the leases on these directories; the caller no longer caches their data."""
         ...
 
     async def sustain(self, inos: Sequence[Ino]) -> None:

@@ -78,7 +78,7 @@ class NameStore(Protocol):
         ...
 
     async def unlink(self, parent: Ino, name: bytes) -> int | None:
-        """Remove a name of a non-directory. The inode lives on while a session sustains it.
+        """Remove a name of a non-directory. The inode exists while a session sustains it.
 
         Returns the new mtime and ctime of the directory in ns, or None if the store does not know
         them.

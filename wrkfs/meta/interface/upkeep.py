@@ -23,8 +23,8 @@ class UpkeepStore(Protocol):
         """Set the function that returns the time of the oldest snapshot still in use.
 
         The time is on the monotonic clock; None means that no snapshot is in use. Each heartbeat
-        calls the function and reports the time. Garbage collection in every session then spares
-        what the snapshot shows.
+        calls the function and reports the time. Garbage collection in every session then spares the
+        objects of the snapshot.
         """
         ...
 

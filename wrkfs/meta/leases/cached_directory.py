@@ -136,7 +136,7 @@ class CachedDirectory:
             self.names[name] = None
 
     def forget(self, name: bytes) -> None:
-        """Drop what is cached of a name: it may exist or not."""
+        """Drop the cached data of a name, which may exist or not."""
         self.names.pop(name, None)
         self.complete = False
         self.order = None

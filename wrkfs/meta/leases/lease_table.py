@@ -224,7 +224,7 @@ class LeaseTable:
     def add_map(self, file_map: FileMap, mark: Mark | None) -> None:
         """Cache the map of a question asked at `mark`.
 
-        A map does not say whether it is settled, so the table caches it only beside settled
+        A map does not say whether it is settled, so the table caches it only together with settled
         attributes of the same version.
         """
         attr = file_map.attr
@@ -232,7 +232,7 @@ class LeaseTable:
             self.put_map(file_map)
 
     def put_map(self, file_map: FileMap) -> None:
-        """Cache a map beside attributes of the same version, unless it is long."""
+        """Cache a map together with attributes of the same version, unless the map is long."""
         attr, map_weight = file_map.attr, weight(file_map)
         if len(file_map.refs) > MAP_REFS or inline_bytes(file_map) > MAP_BYTES:
             return

@@ -36,8 +36,8 @@ class LeaseLifecycle:
     Critical sections: a lease is in the table from the answer of `take_lease` until it is recalled.
     Before the session gives it back, the kernel drops everything that relies on it (`on_drop`).
     Meanwhile (`_leaving`) the session does not take the lease again. A second recall waits for the
-    end of the first one (`_again`), because the answer to the later one must not end a lease that
-    was taken after it.
+    end of the first one (`_again`). Otherwise the answer to the second recall could end a lease
+    that the session took later.
     """
 
     def __init__(self, inner: LeaseStore, table: LeaseTable) -> None:
@@ -215,7 +215,7 @@ class LeaseLifecycle:
         self._leaving.update(dict.fromkeys(directories, task))
 
     async def wait_dropped(self) -> None:
-        """Wait until the kernel no longer relies on anything that the table has dropped."""
+        """Wait until the kernel relies on nothing that the table has dropped."""
         if self._drops:
             await asyncio.wait(set(self._drops))
 

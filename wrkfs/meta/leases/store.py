@@ -90,7 +90,7 @@ class LeasedMeta:
         await self._inner.rejoin()
 
     def watch(self, on_crash: Callable[[bool], None]) -> None:
-        """Set the function for crashes; before each call of it, all leases become void."""
+        """Set the function for crashes; before each call, all leases become void."""
 
         def crashed(lost: bool) -> None:
             self.leases.void()
@@ -343,7 +343,7 @@ class LeasedMeta:
         keys: set[Key] = {(parent, name), (new_parent, new_name), parent, new_parent, *inos}
         async with leases.changing(*keys) as change:
             with leases.opens.barred():
-                # The new place of what moves may have no lease.
+                # The new place of a moved file may have no lease.
                 await leases.opens.sustain(self._opens_of(parent, name))
                 await leases.opens.sustain(self._opens_of(new_parent, new_name))
                 if parent != new_parent:

@@ -2,10 +2,10 @@
 
 No other session removes the last name of such a file before it has recalled the lease. On a recall,
 and before an own change does the same, this session records its open files in the database
-(`sustain`). From then on the file keeps its bytes until the last close, like any other.
+(`sustain`). From then on, the file keeps its bytes until the last close, like any other file.
 
 Files that stay open are recorded soon anyway, many in one call. A host that freezes after that
-keeps its files even when other sessions take its leases away.
+keeps its files even when other sessions revoke its leases.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from wrkfs.types import Ino
 
 SOON = 0.1
-"""Seconds between two checks of what is open. A file that is open at two checks is recorded: one
+"""Seconds between two checks of the open files. A file that is open at two checks is recorded: one
 that is open for less than `SOON` costs nothing, one that is open for twice as long is recorded."""
 PAUSE = 1.0
 """Seconds before the next attempt after a failure."""

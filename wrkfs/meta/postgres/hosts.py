@@ -28,7 +28,8 @@ RETENTION = 3600.0
 
 
 class Witness:
-    """A locked file that exists while this process lives, and that stays if it is killed."""
+    """A locked file that exists while this process runs, and that stays if the process is
+    killed."""
 
     def __init__(self) -> None:
         """Create and lock the file. Raises OSError if that is not possible on this machine."""

@@ -102,7 +102,7 @@ class MountSession:
         self.trusted_until = 0.0
         """Deadline (CLOCK_BOOTTIME, seconds) until which a cache under leases may be served."""
         self.on_lapse: Callable[[], None] = lambda: None
-        """Called after other sessions took this session's leases away, or after the machine slept.
+        """Called after other sessions revoked this session's leases, or after the machine slept.
         During sleep, the validities that a kernel was given do not run out."""
         self.forget: Callable[[], Awaitable[None]] | None = None
         """Awaited after a crash of the database; returns when nothing is cached under leases. It is
@@ -186,7 +186,7 @@ class MountSession:
     async def end(self, deadline: float) -> None:
         """Release all files and end the session.
 
-        After `deadline` seconds (an outage), other sessions have to reap this one.
+        After `deadline` seconds (an outage), other sessions must reap this one.
         """
         await self._stop_heartbeat()
         try:
@@ -398,7 +398,7 @@ class MountSession:
         except Fenced:
             self._failing.discard(part)
         except WrkfsError as error:
-            # Calls report their own errors, and the session lives on in the database.
+            # Calls report their own errors, and the session continues in the database.
             if part not in self._failing:
                 log.warning("the %s of session %d fails: %s", part, self._id, error)
             self._failing.add(part)

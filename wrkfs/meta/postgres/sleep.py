@@ -1,6 +1,6 @@
 """Detects that the machine has slept.
 
-During sleep, timeouts of this kernel stand still, but other sessions' waits for this one go on.
+During sleep, timeouts of this kernel stop, but other sessions' waits for this one continue.
 """
 
 from __future__ import annotations
