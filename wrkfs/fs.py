@@ -400,7 +400,7 @@ class Filesystem:
         check_namespace(name)
         await self._change(lambda: self._meta.removexattr(ino, name))
 
-    # -- inside --
+    # -- internal --
 
     async def _with_own_changes(self, stamp: int, attr: Attr) -> Attr:
         """Return attributes that are no older than the writes and reads of this session."""

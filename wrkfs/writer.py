@@ -242,7 +242,7 @@ class Writer:
             self._write_path.give_up(batch)
             self._on_loss(error)
 
-    # -- inside --
+    # -- internal --
 
     def _needs_sync(self, all_files: bool) -> bool:
         """Return True if a crash could undo a change that a durable commit must cover."""

@@ -167,7 +167,7 @@ class DiskCache:
             self._dropped += pieces
             self._wake()
 
-    # -- inside --
+    # -- internal --
 
     def _find(self, block: BlockId, first: int, last: int) -> Piece | None:
         for piece in self._pieces.get(block, ()):

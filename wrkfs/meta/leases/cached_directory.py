@@ -50,7 +50,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment before a question: see `Changes.mark` and `CachedDirectory.since`."""
+    """The moment before a query: see `Changes.mark` and `CachedDirectory.since`."""
 
     stamp: int
     tick: int
@@ -80,7 +80,7 @@ class CachedDirectory:
 
     def __init__(self) -> None:
         self.since = 0
-        """Tick of the table at which the lease began. Answers to older questions are not cached."""
+        """Tick of the table at which the lease began. Answers to older queries are not cached."""
         self.map_weight = 0
         """Total weight of `maps`, in names."""
         self.names: dict[bytes, Name | None] = {}
@@ -213,7 +213,7 @@ class Changes:
 
     @property
     def mark(self) -> int | None:
-        """Stamp to take before a question and to compare afterwards; None during a change."""
+        """Stamp to take before a query and to compare afterwards; None during a change."""
         return None if self._busy else self._stamp
 
     def begin(self, tick: int, *keys: Key) -> Change:
@@ -248,7 +248,7 @@ class Changes:
                     del self._directories[key[0]]
 
     def invalidate_reads(self) -> None:
-        """Keep answers to questions under way out of the cache: they may be outdated."""
+        """Keep answers to queries in progress out of the cache: they may be outdated."""
         self._stamp += 1
 
     def invalidate_answers(self) -> None:

@@ -179,12 +179,12 @@ class LeaseTable:
     # -- caching answers --
 
     def mark(self) -> Mark | None:
-        """Return a mark to take before a question; None if its answer must not be cached."""
+        """Return a mark to take before a query; None if its answer must not be cached."""
         stamp = self.changes.mark
         return None if stamp is None else Mark(stamp, self._tick)
 
     def current(self, directory: Ino, mark: Mark | None) -> CachedDirectory | None:
-        """Return the cache for an answer whose question was asked at `mark`, or None."""
+        """Return the cache for the answer to a query that was sent at `mark`, or None."""
         cached = self.directories.get(directory)
         if cached is None or mark is None or cached.since > mark.tick:
             return None
@@ -222,7 +222,7 @@ class LeaseTable:
         self.homes[attr.ino] = attr.parent
 
     def add_map(self, file_map: FileMap, mark: Mark | None) -> None:
-        """Cache the map of a question asked at `mark`.
+        """Cache the map that a query sent at `mark` returned.
 
         A map does not say whether it is settled, so the table caches it only together with settled
         attributes of the same version.
