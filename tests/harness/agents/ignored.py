@@ -19,3 +19,13 @@ def ignoring(*numbers: signal.Signals) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ignored_signals(status: bytes) -> set[int]:
+    """Return the ignored signals in the line `SigIgn` of /proc/PID/status.
+
+    The C library reserves signals 32 and 33. No program can change them through it, and some
+    programs that start tests ignore them.
+    """
+    mask = int(status.split()[1], 16)
+    return {number for number in signal.valid_signals() if mask >> (number - 1) & 1}

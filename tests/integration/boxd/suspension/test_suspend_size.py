@@ -71,7 +71,7 @@ async def refused(sleepy: Sleepy, guest: Guest, sentence: str) -> None:
     ("program", "sentence"),
     [
         (REMOVED, r"it needs \d+ MiB and 20\d MiB for its deleted open files\. 150 MiB"),
-        (FORKED, r"it is 2\d\d MiB\. 150 MiB"),
+        (FORKED, r"it needs 2\d\d MiB\. 150 MiB"),
     ],
 )
 async def test_an_image_that_has_no_room_is_refused_before_it_is_written(
